@@ -1,0 +1,15 @@
+"""Config files and the errors that a user can cause."""
+
+from returnn_tf.config.config import Config, config_from_recipe
+from returnn_tf.config.errors import ConfigError, DataError, did_you_mean, nearest_name
+from returnn_tf.config.recipe import ConfigRecipe
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "ConfigRecipe",
+    "DataError",
+    "config_from_recipe",
+    "did_you_mean",
+    "nearest_name",
+]

@@ -1,0 +1,66 @@
+"""Says what to do when a config imports a module which does not exist here.
+
+Many public configs import helpers from the code of RETURNN. These modules are not part of this package; for the names
+which are used most there is a replacement to write instead.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import List
+
+FOREIGN_MODULES = (
+    "returnn",
+    "TFUtil",
+    "TFCompat",
+    "TFEngine",
+    "TFHorovod",
+    "TFNativeOp",
+    "TFNetwork",
+    "TFNetworkLayer",
+    "Pretrain",
+    "Util",
+    "Dataset",
+    "GeneratingDataset",
+    "LmDataset",
+    "better_exchook",
+)
+
+REPLACEMENTS = {
+    "where_bc": "tf.where, which broadcasts by itself in TensorFlow 2",
+    "safe_log": "tf.math.log(tf.maximum(x, 1e-20))",
+    "nd_indices": "tf.gather with batch_dims",
+    "Data": "from returnn_tf.tensor import Data",
+    "DimensionTag": "from returnn_tf.tensor import Dim",
+    "Dim": "from returnn_tf.tensor import Dim",
+    "register_layer_class": "from returnn_tf import register_layer",
+    "LayerBase": "from returnn_tf import Layer",
+    "Config": "from returnn_tf import Config",
+    "v1": "import tensorflow as tf",
+}
+
+
+def explain_import(exc: ImportError, line: str = "") -> str:
+    """What is missing, and what to write instead if that is known.
+
+    :param exc: what the import raised
+    :param line: the line of the config; tells which names were wanted
+    """
+    module = exc.name or ""
+    if module.split(".")[0] not in FOREIGN_MODULES:
+        return "%s: %s. Install it, or put the file into the folder of the config." % (type(exc).__name__, exc)
+    names = imported_names(line)
+    text = "%s needs the module %r of RETURNN, which is not part of returnn_tf." % (
+        "the import of " + ", ".join(names) if names else "this import",
+        module,
+    )
+    replacements = ["instead of %s: %s" % (name, REPLACEMENTS[name]) for name in names if name in REPLACEMENTS]
+    if replacements:
+        return text + " Use " + "; ".join(replacements) + "."
+    return text + " Copy what you need of it into the config, or into a file beside it."
+
+
+def imported_names(line: str) -> List[str]:
+    """The names which a ``from ... import a, b as c`` on this line asks for; empty for anything else."""
+    match = re.match(r"\s*from\s+\S+\s+import\s+\(?([^#)]*)", line)
+    return [part.split()[0] for part in match.group(1).split(",") if part.strip()] if match else []

@@ -1,0 +1,172 @@
+"""Reads one config file: finds out which of the three forms it has, and turns its mistakes into ConfigErrors.
+
+The forms: Python (executed, the globals become settings), JSON with comments, and lines "key value" with "include".
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import keyword
+import os
+import re
+import traceback
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+from returnn_tf.config.errors import ConfigError
+from returnn_tf.config.foreign_imports import explain_import
+
+_FORMS = "A config is Python code, JSON (starts with '{'), or lines 'key value'."
+_JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_KEY_VALUE = re.compile(r"([A-Za-z_][\w.-]*)[ \t]+(\S.*)$")
+
+
+@dataclass
+class PythonSource:
+    """A compiled Python config, with what the misspelling check and error messages want to know of it."""
+
+    code: CodeType
+    lines_of_keys: Dict[str, int] = field(default_factory=dict)
+    names_read: Set[str] = field(default_factory=set)
+
+
+def read_text(path: str) -> str:
+    """The text of a config file.
+
+    :raises ConfigError: if it is missing, can't be read or is no text
+    """
+    try:
+        with open(path, encoding="utf8") as f:
+            return f.read()
+    except FileNotFoundError:
+        raise ConfigError("config file %r not found (working directory: %s)" % (path, os.getcwd())) from None
+    except UnicodeDecodeError:
+        raise ConfigError("%s: this is no text file, so no config. %s" % (path, _FORMS)) from None
+    except OSError as exc:
+        raise ConfigError("config file %r can't be read: %s" % (path, exc.strerror or exc)) from None
+
+
+def form_of(path: str, text: str) -> str:
+    """``"python"``, ``"json"`` or ``"lines"``."""
+    if text.startswith("#!") or path.endswith(".py"):
+        return "python"
+    if text.lstrip().startswith("{"):
+        return "json"
+    return "lines" if _looks_like_lines(text) else "python"
+
+
+def _looks_like_lines(text: str) -> bool:
+    """Whether each line is a key and one value. Python files without "#!" are common, so this is strict."""
+    found = False
+    for _, line in _content_lines(text):
+        match = _KEY_VALUE.match(line)
+        if not match or keyword.iskeyword(match.group(1)):
+            return False
+        value = match.group(2)
+        if value[0] in "=:" or re.match(r"[-+*/%|&^@<>]{1,2}=", value):
+            return False
+        if len(value.split()) > 1 and value[0] not in "\"'[({":
+            return False
+        found = True
+    return found
+
+
+def _content_lines(text: str) -> Iterator[Tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.split("#", 1)[0].rstrip()
+        if line.strip():
+            yield number, line
+
+
+def parse_lines(path: str, text: str) -> Iterator[Tuple[int, str, str]]:
+    """The (line number, key, value text) of a "key value" file; ``include`` is handed out like any key."""
+    for number, line in _content_lines(text):
+        match = _KEY_VALUE.match(line.strip())
+        if not match:
+            raise ConfigError("%s:%d: %s\n  expected 'key value' on each line" % (path, number, line.strip()))
+        yield number, match.group(1), match.group(2)
+
+
+def parse_json(path: str, text: str) -> Dict[str, Any]:
+    """The settings of a JSON config with ``//`` and ``/* */`` comments."""
+
+    def blank(match: "re.Match[str]") -> str:
+        token = match.group()
+        return token if token.startswith('"') else re.sub(r"[^\n]", " ", token)
+
+    try:
+        values = json.loads(_JSON_TOKENS.sub(blank, text))
+    except json.JSONDecodeError as exc:
+        raise ConfigError(_with_line(path, exc.lineno, text, "not valid JSON: %s" % exc.msg)) from None
+    if not isinstance(values, dict):
+        raise ConfigError("%s: expected one JSON object {...}, got %s" % (path, type(values).__name__))
+    return values
+
+
+def compile_python(path: str, text: str) -> PythonSource:
+    """Compiles a Python config.
+
+    :raises ConfigError: with file, line and the line's text if it isn't Python
+    """
+    try:
+        tree = ast.parse(text, path)
+        code = compile(tree, path, "exec", dont_inherit=True)
+    except SyntaxError as exc:
+        message = _with_line(path, exc.lineno or 1, text, "not valid Python: %s" % exc.msg, column=exc.offset)
+        raise ConfigError("%s\n%s" % (message, _FORMS)) from None
+    except ValueError as exc:  # NUL bytes
+        raise ConfigError("%s: not valid Python: %s. %s" % (path, exc, _FORMS)) from None
+    source = PythonSource(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                source.names_read.add(node.id)
+            else:
+                source.lines_of_keys.setdefault(node.id, node.lineno)
+    return source
+
+
+def run_python(path: str, text: str, code: CodeType, namespace: Dict[str, Any]) -> None:
+    """Executes a Python config in ``namespace``.
+
+    :raises ConfigError: with file, line number and the offending line if it raises
+    """
+    try:
+        exec(code, namespace)
+    except (Exception, SystemExit) as exc:
+        line = _line_of_exception(path, exc)
+        if isinstance(exc, ImportError):
+            what = explain_import(exc, _line_text(text, line))
+        elif isinstance(exc, ConfigError):
+            what = str(exc)
+        else:
+            what = "".join(traceback.format_exception_only(type(exc), exc)).strip()
+        raise ConfigError(_with_line(path, line, text, what)) from exc
+
+
+def _line_of_exception(path: str, exc: BaseException) -> Optional[int]:
+    """The innermost line of the file itself that was running."""
+    if isinstance(exc, SyntaxError) and exc.filename == path:
+        return exc.lineno
+    lines: List[Optional[int]] = [f.lineno for f in traceback.extract_tb(exc.__traceback__) if f.filename == path]
+    return lines[-1] if lines else None
+
+
+def _line_text(text: str, line: Optional[int]) -> str:
+    lines = text.splitlines()
+    return lines[line - 1] if line is not None and 0 < line <= len(lines) else ""
+
+
+def _with_line(path: str, line: Optional[int], text: str, what: str, column: Optional[int] = None) -> str:
+    if line is None:
+        return "%s: %s" % (path, what)
+    shown = _line_text(text, line)
+    message = "%s:%d: %s" % (path, line, what)
+    if shown.strip():
+        message += "\n    " + shown.strip()
+        offset = (column or 0) - 1 - (len(shown) - len(shown.lstrip()))
+        if offset >= 0:
+            message += "\n    " + " " * offset + "^"
+    return message

@@ -1,0 +1,167 @@
+"""How one setting is read as int, float, bool, list, ...: the same setting can come typed or as text.
+
+Settings of Python and JSON configs are Python values ("typed"). Settings of "key value" files, and of the command line
+where no config has set the key before, are :class:`Text`: the reader that asks decides what they mean.
+Every reader raises ``ValueError`` with what it expected; :class:`returnn_tf.config.Config` adds key and place.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Any, List, Optional, Tuple
+
+TRUE_WORDS = ("true", "yes", "on")
+FALSE_WORDS = ("false", "no", "off")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A setting which has no Python type yet. Commas separate the entries of a list."""
+
+    text: str
+
+    @property
+    def parts(self) -> List[str]:
+        """The entries; one if there is no comma."""
+        return self.text.split(",")
+
+    @property
+    def first(self) -> str:
+        """The first entry: what the readers of a single value take."""
+        return self.parts[0]
+
+    def decoded(self) -> Any:
+        """The Python value if the text is a Python literal, else the text itself."""
+        try:
+            return ast.literal_eval(self.text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return self.text
+
+
+def first_of(value: Any) -> Any:
+    """The first entry of a list or tuple, anything else as it is."""
+    if isinstance(value, (list, tuple)):
+        if not value:
+            raise ValueError("the list is empty")
+        return value[0]
+    return value
+
+
+def read_int(value: Any) -> int:
+    """An int; a float or a string of a typed config is refused, so that nothing is cut off silently."""
+    if isinstance(value, Text):
+        return _parsed(int, "an int", value.first)
+    value = first_of(value)
+    if not isinstance(value, int):
+        raise ValueError("expected an int, got %s" % _shown(value))
+    return value
+
+
+def read_float(value: Any) -> float:
+    """A float or an int (kept as an int); strings that hold a number are accepted."""
+    if isinstance(value, Text):
+        return _parsed(float, "a number", value.first)
+    value = first_of(value)
+    if isinstance(value, str):
+        return _parsed(float, "a number", value)
+    if not isinstance(value, (int, float)):
+        raise ValueError("expected a number, got %s" % _shown(value))
+    return value
+
+
+def read_bool(value: Any) -> Optional[bool]:
+    """A bool; as text also true/yes/on, false/no/off and ints. None for an empty text."""
+    if isinstance(value, Text):
+        return _bool_of_text(value.first)
+    value = first_of(value)
+    if not isinstance(value, int):
+        raise ValueError("expected True or False, got %s" % _shown(value))
+    return bool(value)
+
+
+def read_str(value: Any) -> str:
+    """The value as one string; the entries of a list are joined by commas."""
+    if isinstance(value, Text):
+        return value.text
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(v) for v in value)
+    return str(value)
+
+
+def read_list(value: Any) -> List[Any]:
+    """A list; a single value becomes a list of one entry. The entries of a text stay strings."""
+    if isinstance(value, Text):
+        return value.parts
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def read_int_list(value: Any) -> List[int]:
+    """A list of ints."""
+    return [read_int(Text(v) if isinstance(value, Text) else _scalar(v)) for v in read_list(value)]
+
+
+def read_float_list(value: Any) -> List[float]:
+    """A list of numbers; unlike in :func:`read_float`, strings in a typed list are refused."""
+    if isinstance(value, Text):
+        return [_parsed(float, "a number", v) for v in value.parts]
+    for entry in read_list(value):
+        if not isinstance(entry, (int, float)):
+            raise ValueError("expected a list of numbers, got %s in it" % _shown(entry))
+    return read_list(value)
+
+
+def read_bool_or_other(value: Any) -> Any:
+    """A bool where the text says so, else the value itself (or its first entry)."""
+    if isinstance(value, Text):
+        try:
+            return _bool_of_text(value.first)
+        except ValueError:
+            return value.first
+    return first_of(value)
+
+
+def read_int_pair(value: Any) -> Tuple[int, int]:
+    """Two ints: a list or tuple of two, ``"50:25"``, or one int which counts twice."""
+    if isinstance(value, str) and ":" in value:
+        value = Text(value)
+    if isinstance(value, Text):
+        entries: List[Any] = [_parsed(int, "two ints as in 50:25", v) for v in value.text.split(":")]
+    else:
+        entries = read_list(value)
+    if len(entries) == 1:
+        entries = entries * 2
+    if len(entries) != 2 or not all(isinstance(v, int) for v in entries):
+        raise ValueError("expected an int or two ints, got %s" % _shown(value))
+    return entries[0], entries[1]
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        raise ValueError("expected a flat list, got %s in it" % _shown(value))
+    return value
+
+
+def _bool_of_text(text: str) -> Optional[bool]:
+    word = text.strip().lower()
+    if not word:
+        return None
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    return bool(_parsed(int, "true or false", text))
+
+
+def _parsed(kind: Any, expected: str, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError("expected %s, got %r" % (expected, text)) from None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Text):
+        return repr(value.text)
+    text = repr(value)
+    return "%s (%s)" % (text if len(text) <= 60 else text[:57] + "...", type(value).__name__)
