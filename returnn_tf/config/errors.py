@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Iterable, Optional
+from typing import Dict, Iterable, Optional
 
 
 class ConfigError(ValueError):
@@ -34,7 +34,7 @@ def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12) ->
 
 def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> Optional[str]:
     """The known name which is most similar to ``name`` (case-insensitive), or None if none is near."""
-    lowered = {}
+    lowered: Dict[str, str] = {}
     for candidate in known:
         lowered.setdefault(str(candidate).lower(), str(candidate))
     found = difflib.get_close_matches(str(name).lower(), list(lowered), n=1, cutoff=cutoff)

@@ -1,0 +1,54 @@
+# Everything runs in .venv, which the first target that needs it makes: python3 (3.9 - 3.12) is all there has to be.
+#   make venv | demo | test | lint | bench | clean          PYTHON=python3.11 make venv   takes that interpreter
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.stamp
+SUPPORTED := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
+CANDIDATES := python3 python3.11 python3.12 python3.10 python3.9 python
+# several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: help venv demo test lint bench clean
+
+help:
+	@echo "make venv    the environment with all that the other targets need (.venv)"
+	@echo "make demo    trains a recogniser for lines of handwritten digits, draws its learning curve and results"
+	@echo "make test    the whole test suite; ARGS='-k name' for a part of it"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   the measurements under bench/"
+	@echo "make clean   deletes .venv and what the tools cache"
+
+venv: $(STAMP)
+
+$(STAMP): setup.py pyproject.toml
+	@python=''; for candidate in $(PYTHON) $(CANDIDATES); do \
+	  if $$candidate -c '$(SUPPORTED)' 2>/dev/null; then python=$$candidate; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	  echo "make venv: found no Python 3.9 - 3.12 ($$(python3 --version 2>&1 || echo 'no python3'))." >&2; \
+	  echo "TensorFlow 2.16 exists for no other. Install one of them beside yours, for example" >&2; \
+	  echo "    apt-get install python3.11 python3.11-venv      or      uv python install 3.11" >&2; \
+	  echo "and say which: make venv PYTHON=/path/to/python3.11" >&2; exit 1; fi; \
+	if ! [ -x $(PY) ] && ! $$python -m venv $(VENV); then \
+	  rm -rf $(VENV); \
+	  echo "make venv: '$$python -m venv' does not work here; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
+	  exit 1; fi
+	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[cpu,plot,dev]'
+	@touch $@
+
+demo: venv
+	$(PY) demos/digits/demo.py
+
+test: venv
+	$(PY) -m pytest $(ARGS)
+
+lint: venv
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+bench: venv
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(PY) $$script; done
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info
