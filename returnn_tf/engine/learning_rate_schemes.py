@@ -1,0 +1,181 @@
+"""How the rate of the next epoch follows from rates and scores so far: one class per scheme, in a table by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Type, Union
+
+from returnn_tf.config import Config, ConfigError, did_you_mean
+
+Factor = Union[float, Callable[[float], float]]
+
+SCHEMES: Dict[str, Type[Scheme]] = {}
+
+
+def register_scheme(*names: str) -> Callable[[Type[Scheme]], Type[Scheme]]:
+    """Class decorator: makes a scheme known to ``learning_rate_control`` under these names."""
+
+    def register(cls: Type[Scheme]) -> Type[Scheme]:
+        for name in names:
+            SCHEMES[name] = cls
+        return cls
+
+    return register
+
+
+def scheme_from_config(config: Config) -> Scheme:
+    """The scheme which ``learning_rate_control`` names; "constant" by default."""
+    name = config.str("learning_rate_control", "constant")
+    if name not in SCHEMES:
+        raise ConfigError("%s: unknown %r. %s" % (config.where("learning_rate_control"), name, did_you_mean(name, SCHEMES)))
+    return SCHEMES[name](config)
+
+
+@dataclass(frozen=True)
+class PastEpoch:
+    """What a scheme sees of an epoch: rate and the deciding score, if there is one."""
+
+    epoch: int
+    learning_rate: float
+    scores: Dict[str, Any]
+    measure: Optional[str]
+
+
+def _factor(config: Config, keys: List[str], default: float) -> Factor:
+    for key in keys:
+        value = config.typed(key)
+        if value is not None:
+            return value if callable(value) else config.float(key, default)
+    return default
+
+
+class Scheme:
+    """Options which all schemes have. A subclass says whether a rate decays or grows."""
+
+    def __init__(self, config: Config):
+        self.initial_rate = float(config.float("learning_rate", 1.0))
+        self.min_rate = config.float("min_learning_rate", 0.0)
+        self.decay = _factor(config, ["learning_rate_decay", "newbob_learning_rate_decay"], 0.5)
+        self.growth = _factor(config, ["learning_rate_growth", "newbob_learning_rate_growth"], 1.0)
+        self.min_epochs_per_rate = config.int("learning_rate_control_min_num_epochs_per_new_lr", 0)
+        self.relative_to_rate = config.bool("learning_rate_control_relative_error_relative_lr", False)
+        self.divide_by_old = config.bool("newbob_relative_error_div_by_old", False)
+
+    def next_rate(self, epoch: int, past: List[PastEpoch]) -> float:
+        """The rate of ``epoch``.
+
+        :param past: all epochs before which have a rate, in order
+        """
+        if not past:
+            return self.initial_rate
+        rate = past[-1].learning_rate
+        if self._too_early(past):
+            return rate
+        return self.changed(rate, epoch, past)
+
+    def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
+        """The rate which follows ``rate``, the one of the last epoch."""
+        raise NotImplementedError
+
+    def _too_early(self, past: List[PastEpoch]) -> bool:
+        count = self.min_epochs_per_rate
+        if count <= 1:
+            return False
+        return len(past) < count or len({p.learning_rate for p in past[-count:]}) > 1
+
+    def decayed(self, rate: float) -> float:
+        """After a decay; not below ``min_learning_rate``."""
+        return max(_applied(self.decay, rate), self.min_rate)
+
+    def grown(self, rate: float) -> float:
+        """After growth; no limit acts here."""
+        return _applied(self.growth, rate)
+
+    def difference(self, old: PastEpoch, new: PastEpoch) -> Optional[float]:
+        """The newer score minus the older one, or None if one of them is missing."""
+        if new.measure is None or new.measure not in old.scores:
+            return None
+        return new.scores[new.measure] - old.scores[new.measure]
+
+    def relative_error(self, old: PastEpoch, new: PastEpoch) -> Optional[float]:
+        """The difference in relation to the score; negative where it got better."""
+        difference = self.difference(old, new)
+        if difference is None:
+            return None
+        score = abs((old if self.divide_by_old else new).scores[new.measure or ""])
+        relative = difference / score if score else difference * float("inf") if difference else 0.0
+        if self.relative_to_rate and new.learning_rate > 0:
+            relative /= new.learning_rate / self.initial_rate
+        return relative
+
+
+def _applied(factor: Factor, rate: float) -> float:
+    return factor(rate) if callable(factor) else rate * factor
+
+
+@register_scheme("constant")
+class Constant(Scheme):
+    """The rate stays as it is."""
+
+    def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
+        """The same rate."""
+        return rate
+
+
+@register_scheme("newbob", "newbob_rel", "newbob_relative")
+class NewbobRelative(Scheme):
+    """Decays unless the last epoch improved by more than a share of the score."""
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self.threshold = config.float("newbob_relative_error_threshold", -0.01)
+
+    def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
+        """Decayed or grown; the same rate if one of the last two epochs has no score."""
+        error = self.relative_error(*past[-2:]) if len(past) >= 2 else None
+        if error is None:
+            return rate
+        return self.decayed(rate) if error > self.threshold else self.grown(rate)
+
+
+@register_scheme("newbob_abs")
+class NewbobAbsolute(Scheme):
+    """Decays unless the last epoch improved by more than a fixed amount."""
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self.threshold = config.float("newbob_error_threshold", -0.01)
+
+    def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
+        """Decayed or grown; the same rate if one of the last two epochs has no score."""
+        error = self.difference(*past[-2:]) if len(past) >= 2 else None
+        if error is None:
+            return rate
+        return self.decayed(rate) if error > self.threshold else self.grown(rate)
+
+
+@register_scheme("newbob_multi_epoch")
+class NewbobMultiEpoch(Scheme):
+    """Looks at the mean relative improvement over several epochs, every few epochs."""
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self.num_epochs = config.int("newbob_multi_num_epochs", 5)
+        self.interval = config.int("newbob_multi_update_interval", self.num_epochs)
+        if self.num_epochs < 1 or self.interval < 1:
+            raise ConfigError("newbob_multi_num_epochs and newbob_multi_update_interval must be at least 1")
+        self.threshold = config.float("newbob_relative_error_threshold", -0.01)
+        self.grow_threshold = config.float("newbob_relative_error_grow_threshold", self.threshold)
+
+    def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
+        """Decayed, grown, or in between the thresholds and without scores the same."""
+        if self.interval > 1 and epoch % self.interval != 1:
+            return rate
+        errors = [self.relative_error(*pair) for pair in zip(past[:-1], past[1:])][-self.num_epochs :]
+        known = [error for error in errors if error is not None]
+        if not known:
+            return rate
+        mean = sum(known) / len(known)
+        if mean > self.threshold:
+            return self.decayed(rate)
+        return self.grown(rate) if mean < self.grow_threshold else rate

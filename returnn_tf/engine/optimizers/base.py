@@ -1,0 +1,96 @@
+"""What every optimizer shares: options as dataclass fields, slot variables per parameter, one application per step.
+
+An optimizer turns final gradients (clipped, accumulated, ...) into changes of the parameters. Where TensorFlow has a
+fused kernel for the update rule, the subclass calls that kernel: one op per parameter and step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Dict, List, Sequence, Tuple
+
+from returnn_tf.util.lazy_tf import tf
+
+# The epsilon of every optimizer which has one, unless ``optimizer_epsilon`` or the optimizer dict says otherwise.
+DEFAULT_EPSILON = 1e-16
+
+
+@dataclass
+class Optimizer:
+    """Base of all optimizers; the dataclass fields of a subclass are its options in the optimizer dict."""
+
+    learning_rate_multiplier: float = 1.0  # factor on the learning rate of the parameters of this optimizer
+    use_locking: bool = False  # guard each update kernel by the lock of the variable; matters for asynchronous use only
+
+    #: registered name, set by ``register_optimizer``
+    name: ClassVar[str] = ""
+
+    def slot_inits(self) -> Dict[str, float]:
+        """Slots with the shape of the parameter: slot name -> initial value of all entries."""
+        return {}
+
+    def scalar_inits(self) -> Dict[str, float]:
+        """Further state, one scalar for all parameters of this optimizer: name -> initial value."""
+        return {}
+
+    def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
+        """Values which are the same for all parameters of one application, computed once.
+
+        :param rate: float64 scalar, the learning rate
+        :param iteration: float64 scalar, how often this optimizer was applied before; 0 in the first application
+        :param scalars: the variables of :meth:`scalar_inits`; may be read and assigned here
+        """
+        del iteration, scalars
+        return {"lr": rate}
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """Emits the op which changes ``var``, given the dense ``grad`` of the same shape; hyper has the dtype of var."""
+        raise NotImplementedError
+
+    def build(self, variables: Dict[str, Any], scope: str) -> None:
+        """Creates the state.
+
+        :param variables: parameter name -> variable, all that this optimizer is going to update
+        :param scope: prefix of the names of the shared state, e.g. ``optimizer_0``
+        """
+        self._iterations = tf.Variable(0, dtype="int64", trainable=False, name="iterations")
+        self._scope = scope
+        self._scalars = {
+            key: tf.Variable(value, dtype="float64", trainable=False, name=key)
+            for key, value in self.scalar_inits().items()
+        }
+        self._slots: Dict[str, Dict[str, Any]] = {
+            param: {
+                slot: tf.Variable(tf.fill(var.shape, tf.cast(value, var.dtype)), trainable=False, name=slot)
+                for slot, value in self.slot_inits().items()
+            }
+            for param, var in variables.items()
+        }
+
+    def state(self) -> Dict[str, Any]:
+        """All variables which an exact resume needs, by the name under which a checkpoint keeps them."""
+        result = {"%s/iterations" % self._scope: self._iterations}
+        result.update({"%s/%s" % (self._scope, key): var for key, var in self._scalars.items()})
+        for param, slots in self._slots.items():
+            result.update({"%s/%s_%s" % (param, self.name, slot): var for slot, var in slots.items()})
+        return result
+
+    def apply(self, grads: Sequence[Tuple[str, Any, Any]], learning_rate: Any) -> None:
+        """One update of all parameters; called while a ``tf.function`` is traced.
+
+        :param grads: (parameter name, dense gradient, variable)
+        :param learning_rate: scalar tensor, before ``learning_rate_multiplier``
+        """
+        rate = tf.cast(learning_rate, "float64") * self.learning_rate_multiplier
+        hyper = self.hyper(rate, tf.cast(self._iterations, "float64"), self._scalars)
+        by_dtype: Dict[Any, Dict[str, Any]] = {}
+        for param, grad, var in grads:
+            if var.dtype not in by_dtype:
+                by_dtype[var.dtype] = {key: tf.cast(value, var.dtype) for key, value in hyper.items()}
+            self.update(tf.cast(grad, var.dtype), var, self._slots[param], by_dtype[var.dtype])
+        self._iterations.assign_add(1)
+
+
+def like(var: Any, *values: float) -> List[Any]:
+    """Python numbers as scalars of the dtype of ``var``, as the fused kernels need them."""
+    return [tf.constant(value, dtype=var.dtype) for value in values]

@@ -1,0 +1,192 @@
+"""Update options beyond the recorded cases, each against a recomputation in numpy; and wrong options."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List
+
+import numpy as np
+import pytest
+
+from fake_network import FakeNetwork
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.nonfinite import NonFiniteError, first_bad_layer
+from returnn_tf.engine.trainer import Trainer
+from returnn_tf.util.lazy_tf import tf
+
+Values = Dict[str, np.ndarray]
+RATE = 0.1
+
+
+def network(hid: Any = None, output: Any = None) -> FakeNetwork:
+    return FakeNetwork({"hid": {"n_out": 4, **(hid or {})}, "output": output or {}})
+
+
+def batch(seed: int) -> Values:
+    rnd = np.random.RandomState(seed)
+    lens = np.array([4, 2], "int32")
+    return {
+        "data": rnd.randn(2, 4, 3).astype("float32"),
+        "data/size0": lens,
+        "classes": rnd.randint(0, 3, (2, 4)).astype("int32"),
+        "classes/size0": lens,
+    }
+
+
+def gradients(net: FakeNetwork, feed: Values) -> Values:
+    with tf.GradientTape() as tape:
+        loss = net.lower({key: tf.constant(value) for key, value in feed.items()}).objective
+    found = tape.gradient(loss, list(net.params.values()))
+    return {name: grad.numpy() for name, grad in zip(net.params, found)}
+
+
+def values(net: FakeNetwork) -> Values:
+    return {name: var.numpy() for name, var in net.params.items()}
+
+
+def norm(grads: Values, names: Any = None) -> float:
+    return float(np.sqrt(sum((grads[name] ** 2).sum() for name in names or grads)))
+
+
+def check(net: FakeNetwork, config: Dict[str, Any], change: Callable[[List[Values], str], Any], steps: int = 4) -> None:
+    """change(gradients of all steps so far, parameter name) -> expected change of the parameter"""
+    trainer = Trainer(net, Config({"learning_rate": RATE, **config}))
+    seen: List[Values] = []
+    for step in range(steps):
+        seen.append(gradients(net, batch(step)))
+        before = values(net)
+        result = trainer.step(batch(step))
+        assert result.step == step and result.grad_norm == pytest.approx(norm(seen[-1]), rel=1e-5)
+        for name, value in values(net).items():
+            np.testing.assert_allclose(value, before[name] + change(seen, name), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def summed(seen: List[Values], name: str, every: int) -> Any:
+    return -RATE * sum(grads[name] for grads in seen[-every:]) if len(seen) % every == 0 else 0.0
+
+
+def test_gradients_of_several_steps_are_summed_up_before_an_update() -> None:
+    check(network(), {"accum_grad_multiple_step": 3}, lambda seen, name: summed(seen, name, 3), steps=6)
+
+
+def test_a_layer_has_its_own_number_of_steps_per_update() -> None:
+    net = network(hid={"updater_opts": {"accum_grad_multiple_step": 2}})
+    check(net, {}, lambda seen, name: summed(seen, name, 2 if name.startswith("hid") else 1))
+
+
+def test_global_norm_clipping_acts_on_the_sum_of_accumulated_gradients() -> None:
+    def change(seen: List[Values], name: str) -> Any:
+        if len(seen) % 2:
+            return 0.0
+        total = {key: seen[-1][key] + seen[-2][key] for key in seen[-1]}
+        return -RATE * total[name] * min(1.0, 0.5 / norm(total))
+
+    check(network(), {"accum_grad_multiple_step": 2, "gradient_clip_global_norm": 0.5}, change)
+
+
+def test_average_norm_clipping_divides_the_norm_by_the_number_of_entries() -> None:
+    def change(seen: List[Values], name: str) -> Any:
+        grad = seen[-1][name]
+        return -RATE * grad * min(1.0, 0.05 / (np.sqrt((grad**2).sum()) / grad.size))
+
+    check(network(), {"gradient_clip_avg_norm": 0.05}, change)
+
+
+def test_global_norm_with_a_tag_counts_only_parameters_with_that_tag() -> None:
+    opts = {"tags": ["a"], "gradient_clip_global_norm": 0.2, "gradient_clip_global_norm_tag": "a"}
+    net = network(output={"updater_opts": opts})
+
+    def change(seen: List[Values], name: str) -> Any:
+        factor = min(1.0, 0.2 / norm(seen[-1], ["output/W", "output/b"])) if name.startswith("output") else 1.0
+        return -RATE * seen[-1][name] * factor
+
+    check(net, {}, change)
+
+
+def test_decoupled_constraints_shrink_before_the_step_and_leave_the_objective() -> None:
+    net = network(hid={"L2": 0.05})
+    trainer = Trainer(net, Config({"learning_rate": RATE, "decouple_constraints": True}))
+    before, grads = values(net), gradients(net, batch(0))
+    result = trainer.step(batch(0))
+    assert result.total_loss == pytest.approx(result.losses["output"], rel=1e-6)
+    np.testing.assert_allclose(
+        net.params["hid/W"].numpy(), before["hid/W"] * (1 - 2 * 0.05) - RATE * grads["hid/W"], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_noise_differs_by_parameter_and_step_and_repeats_with_the_seed() -> None:
+    def deltas(seed: int) -> List[np.ndarray]:
+        net = network()
+        trainer = Trainer(net, Config({"learning_rate": RATE, "gradient_noise": 0.5, "random_seed": seed}))
+        result = []
+        for _ in range(2):
+            before, grads = values(net), gradients(net, batch(0))
+            trainer.step(batch(0))
+            result += [(values(net)[name] - before[name]) / -RATE - grads[name] for name in ("hid/W", "output/W")]
+        return result
+
+    first, again, other = deltas(1), deltas(1), deltas(2)
+    for a, b in zip(first, again):
+        np.testing.assert_array_equal(a, b)
+    assert not np.allclose(first[0], other[0])
+    assert not np.allclose(first[0], first[2]) and not np.allclose(first[0].ravel(), first[1].ravel())
+    assert 0.2 < np.std(np.concatenate([a.ravel() for a in first])) < 0.7
+    assert max(np.abs(a).max() for a in first) <= 1.0 + 1e-5  # two standard deviations
+
+
+def test_a_nan_stops_before_the_update_and_names_the_layer() -> None:
+    net = network()
+    trainer = Trainer(net, Config({"optimizer": {"class": "adam"}}))
+    trainer.step(batch(0))
+    before, state = values(net), {name: var.numpy() for name, var in trainer.state().items()}
+    bad = batch(1)
+    bad["data"][1, 0, 2] = np.nan
+    with pytest.raises(NonFiniteError, match="Step 1: .* not finite") as info:
+        trainer.step(bad)
+    assert info.value.step == 1 and trainer.step_count == 1
+    for name, value in {**values(net), **{name: var.numpy() for name, var in trainer.state().items()}}.items():
+        np.testing.assert_array_equal(value, {**before, **state}[name], err_msg=name)
+    assert first_bad_layer(net, trainer.tensors(bad), step=1) == "data"
+    text = str(info.value.at(["seq-3", "seq-7"], "data"))
+    assert "seq-3, seq-7" in text and "'data'" in text
+
+
+def test_without_stop_a_nan_step_is_left_out_but_counted() -> None:
+    net = network()
+    trainer = Trainer(net, Config({"stop_on_nonfinite_train_score": False}))
+    before, bad = values(net), batch(1)
+    bad["data"][0, 0, 0] = np.inf
+    assert not trainer.step(bad).finite
+    assert trainer.step_count == 1
+    np.testing.assert_array_equal(values(net)["hid/W"], before["hid/W"])
+    assert trainer.step(batch(2)).finite
+
+
+@pytest.mark.parametrize(
+    "config, hid, message",
+    [
+        ({"optimizer": {"class": "adan"}}, {}, "Did you mean 'adam'"),
+        ({"optimizer": "adam"}, {}, 'must be a dict with "class"'),
+        ({"optimizer": {"class": "adam", "epsilom": 1}}, {}, "no option 'epsilom'. Did you mean 'epsilon'"),
+        ({"optimizer": {"class": "adam", "learning_rate": 1}}, {}, "learning_rate_multiplier"),
+        ({"optimizer": {"class": "adam", "beta1": "0.9"}}, {}, "must be a number"),
+        ({"adam": True, "nadam": True}, {}, "Only one of these"),
+        ({"adam": True, "momentum": 0.9}, {}, "momentum does not go together"),
+        ({"gradient_clip": -1}, {}, "gradient_clip must be a number >= 0"),
+        ({"accum_grad_multiple_step": 1.5}, {}, "accum_grad_multiple_step must be an int"),
+        ({"dynamic_learning_rate": {"interval": 3, "decai": 1}}, {}, "Did you mean 'decay'"),
+        ({"dynamic_learning_rate": {"interval": 3}}, {}, "'decay' must be a number"),
+        ({"extra_updates": {"hid/w": lambda var: None}}, {}, "Did you mean 'hid/W'"),
+        ({}, {"updater_opts": {"gradient_clipp": 1}}, "parameter 'hid/W': unknown option 'gradient_clipp'"),
+        ({}, {"updater_opts": {"optimizer": {"class": "sgdd"}}}, "Did you mean 'sgd'"),
+    ],
+)
+def test_wrong_options_are_explained(config: Dict[str, Any], hid: Dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as info:
+        Trainer(network(hid=hid), Config(config))
+    assert message in str(info.value)
+
+
+@pytest.mark.parametrize("name", ["Adam", "ADAM", "adamoptimizer", "AdamOptimizer"])
+def test_optimizer_names_in_any_case_and_with_suffix(name: str) -> None:
+    state = Trainer(network(), Config({"optimizer": {"class": name}})).state()
+    assert {"hid/W/adam_m", "output/b/adam_v", "optimizer_0/iterations"} <= set(state)

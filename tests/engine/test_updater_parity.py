@@ -1,0 +1,44 @@
+"""Optimizers and update options against recorded parameter values after each of several updates."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from fake_network import FakeNetwork
+from returnn_tf.config import Config
+from returnn_tf.engine.trainer import Trainer
+
+CASES = sorted(pathlib.Path(__file__).parent.parent.joinpath("data/parity/updater").glob("*.config"))
+
+
+def differences(trainer: Trainer, ref: Any) -> List[str]:
+    """Runs all updates of a case; the numbers which differ from the recorded ones."""
+    meta = json.loads(str(ref["meta"]))
+    tolerance: Dict[str, float] = {"rtol": meta["rtol"], "atol": meta["atol"]}
+    found = []
+    for step in range(meta["num_steps"]):
+        prefix = "step%i/" % step
+        feed = {key[len(prefix + "in/") :]: ref[key] for key in ref.files if key.startswith(prefix + "in/")}
+        result = trainer.step(feed, learning_rate=float(ref[prefix + "learning_rate"]))
+        if not np.allclose(result.total_loss, ref[prefix + "total_loss"], equal_nan=True, **tolerance):
+            found.append("step %i, loss: %s, not %s" % (step, result.total_loss, ref[prefix + "total_loss"]))
+        for name, var in trainer.net.params.items():
+            value = ref[prefix + "param/" + name]
+            if not np.allclose(var.numpy(), value, **tolerance):
+                found.append("step %i, %s: differs by %s" % (step, name, np.abs(var.numpy() - value).max()))
+    return found
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_updates_give_the_recorded_parameters(path: pathlib.Path) -> None:
+    ref = np.load(path.with_suffix(".npz"), allow_pickle=False)
+    config = Config.from_file(str(path))
+    net = FakeNetwork(config.typed("network"))
+    for name, var in net.params.items():
+        var.assign(ref["param/" + name])
+    assert differences(Trainer(net, config), ref) == []
