@@ -1,0 +1,184 @@
+"""The recurrent cell: its parameters, its projection of the whole input, and one step over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from returnn_tf.config import ConfigError
+from returnn_tf.ops.cells.options import UnitOption, resolve_options
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+State = Tuple["tf.Tensor", ...]
+"""State of a cell: tensors [batch, n], in the order of `Cell.state_keys`."""
+
+Params = Mapping[str, "tf.Tensor"]
+"""Parameters by their name below ``<layer>/rec/``."""
+
+
+@dataclass(frozen=True)
+class ParamSpec:
+    """A parameter of a cell.
+
+    :param name: below ``<layer>/rec/``
+    :param shape: all dims are known
+    :param kind: which initialiser of the user applies: "forward", "recurrent", "bias", or "fixed" for none
+    :param default: initial value if the user gives no initialiser of that kind: None is the general default for
+        weights. A number, or one value for each column.
+    """
+
+    name: str
+    shape: Tuple[int, ...]
+    kind: str
+    default: Union[None, float, "NDArray[Any]"] = None
+
+
+class Cell:
+    """A recurrent unit: pure functions of parameters, input and state.
+
+    What does not depend on the state is computed for all frames at once by `project_input`, before the loop; what does
+    not depend on the frame (permuted weights, a dropout mask which stays for the whole sequence) once by `prepare`.
+
+    :param n_out: dimension ``n`` of the output and of each state
+    :param in_dim: dimension of the input (number of classes, if sparse)
+    :param sparse_input: the input holds class indices: the input weights are then a lookup table
+    :param unit_opts: options, see `options`
+    :param input_projection: False: the input is taken as already projected, there are no input weights and no bias
+    :param behavior_version: selects old or new defaults
+    :param where: place for error messages, such as the path of the layer
+    """
+
+    unit: ClassVar[str] = ""
+    """Canonical unit name, which is also the key in the table of kernels."""
+
+    state_keys: ClassVar[Tuple[str, ...]] = ()
+    """Names of the states, in the order in which ``*`` concatenates them; () means one state without a name."""
+
+    options: ClassVar[Dict[str, UnitOption]] = {}
+    """What ``unit_opts`` accepts."""
+
+    gates: ClassVar[int] = 1
+    """Width of the projected input, in units of ``n``."""
+
+    splits_input_weights: ClassVar[bool] = True
+    """The input weights are a matrix of their own, so that ``input_projection`` can be switched off."""
+
+    def __init__(
+        self,
+        n_out: int,
+        in_dim: int,
+        *,
+        sparse_input: bool = False,
+        unit_opts: Optional[Mapping[str, Any]] = None,
+        input_projection: bool = True,
+        behavior_version: int = 0,
+        where: str = "rec",
+    ):
+        self.n_out = n_out
+        self.in_dim = in_dim
+        self.sparse_input = sparse_input
+        self.input_projection = input_projection
+        self.behavior_version = behavior_version
+        self.where = where
+        self.opts = resolve_options(self.options, unit_opts or {}, unit=self.unit, where=where)
+        self._check_input_projection()
+
+    def _check_input_projection(self) -> None:
+        if self.input_projection:
+            return
+        if not self.splits_input_weights:
+            raise ConfigError(
+                "%s: unit %r has its input weights inside of its kernel, so input_projection=False is not possible. "
+                "Remove that option, or use unit 'nativelstm2'." % (self.where, self.unit)
+            )
+        if self.sparse_input or self.in_dim != self.gates * self.n_out:
+            raise ConfigError(
+                "%s: input_projection=False needs a dense input of dim %d (%d * n_out), but the input %s dim %d. "
+                "Remove that option, or project the input with a linear layer of n_out %d."
+                % (
+                    self.where,
+                    self.gates * self.n_out,
+                    self.gates,
+                    "is sparse with" if self.sparse_input else "has",
+                    self.in_dim,
+                    self.gates * self.n_out,
+                )
+            )
+
+    @property
+    def n_states(self) -> int:
+        """Number of state tensors."""
+        return len(self.state_keys) or 1
+
+    def param_specs(self) -> List[ParamSpec]:
+        """The parameters, in the order in which they are created."""
+        raise NotImplementedError
+
+    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
+        """All of the step which depends on the input alone, for all frames at once.
+
+        :param x: [..., in_dim] dense, or [...] int if sparse
+        :return: [..., gates * n]
+        """
+        raise NotImplementedError
+
+    def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """What `step` needs besides the frame and the state, computed once before the loop.
+
+        :param batch: int scalar, number of sequences
+        :param seed: int [2]: training, draw noise from it; None: no noise
+        """
+        raise NotImplementedError
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> Tuple[tf.Tensor, State]:
+        """One frame.
+
+        :param weights: from `prepare`
+        :param z: [batch, gates * n], a frame of `project_input`
+        :param state: of the frame before
+        :param seed: int [2], another one in each frame; None: no noise
+        :return: output [batch, n], new state
+        """
+        raise NotImplementedError
+
+    @property
+    def step_noise(self) -> bool:
+        """Whether `step` draws noise in training."""
+        return False
+
+
+def project(x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+    """``x W + b`` over all leading axes at once; a lookup in ``W`` if ``x`` holds class indices.
+
+    :param x: [..., in] float, or [...] int
+    :param weights: [in, out]
+    :param bias: [out]
+    :return: [..., out]
+    """
+    if x.dtype.is_integer:
+        z = tf.gather(weights, x)
+        return z if bias is None else z + bias
+    leading = tf.shape(x)[:-1]
+    # One GEMM over all frames; the gradient of bias_add, unlike that of +, is a plain reduction.
+    z = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), weights)
+    if bias is not None:
+        z = tf.nn.bias_add(z, bias)
+    out = tf.reshape(z, tf.concat([leading, [weights.shape[-1]]], axis=0))
+    out.set_shape(x.shape[:-1].concatenate([weights.shape[-1]]))
+    return out
+
+
+def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor, shape: Optional[Any] = None) -> tf.Tensor:
+    """Inverted dropout with stateless noise.
+
+    :param rate: probability to drop
+    :param seed: int [2]
+    :param shape: of the noise, broadcast to ``x``; default the shape of ``x``
+    """
+    noise = tf.random.stateless_uniform(tf.shape(x) if shape is None else shape, seed=seed, dtype=x.dtype)
+    return x * tf.cast(noise >= rate, x.dtype) * (1 / (1 - rate))

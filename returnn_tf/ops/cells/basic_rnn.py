@@ -1,0 +1,45 @@
+"""The simple recurrent network."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence, Tuple
+
+from returnn_tf.ops.activations import get_activation
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, project
+from returnn_tf.ops.cells.options import UnitOption
+from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_unit("basicrnn")
+class BasicRnn(Cell):
+    """``h' = tanh([x, h] K + b)`` (Elman 1990).
+
+    Weights: ``basic_rnn_cell/kernel`` [in + n, n] with the rows of the input first, ``basic_rnn_cell/bias`` [n].
+    """
+
+    splits_input_weights = False
+    options = {"activation": UnitOption((str,), "tanh", "activation of the output")}
+
+    def param_specs(self) -> List[ParamSpec]:
+        """See `Cell.param_specs`."""
+        n = self.n_out
+        return [
+            ParamSpec("basic_rnn_cell/kernel", (self.in_dim + n, n), "forward"),
+            ParamSpec("basic_rnn_cell/bias", (n,), "bias", 0.0),
+        ]
+
+    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
+        """See `Cell.project_input`."""
+        return project(x, params["basic_rnn_cell/kernel"][: self.in_dim], params["basic_rnn_cell/bias"])
+
+    def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """See `Cell.prepare`."""
+        return [params["basic_rnn_cell/kernel"][self.in_dim :]]
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> Tuple[tf.Tensor, State]:
+        """See `Cell.step`."""
+        h = get_activation(self.opts["activation"])(z + tf.matmul(state[0], weights[0]))
+        return h, (h,)

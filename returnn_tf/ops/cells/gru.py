@@ -1,0 +1,58 @@
+"""Gated recurrent unit."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence, Tuple
+
+from returnn_tf.ops.activations import get_activation
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, project
+from returnn_tf.ops.cells.options import UnitOption
+from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_unit("gru")
+class Gru(Cell):
+    """GRU (Cho et al. 2014, arXiv 1406.1078).
+
+    ``r, u = sigmoid([x, h] K_gates + b_gates);  c = tanh([x, r h] K_candidate + b_candidate);  h' = u h + (1 - u) c``
+
+    Weights: ``gru_cell/gates/kernel`` [in + n, 2 n], ``gru_cell/gates/bias`` [2 n], ``gru_cell/candidate/kernel``
+    [in + n, n], ``gru_cell/candidate/bias`` [n].
+    """
+
+    gates = 3
+    splits_input_weights = False
+    options = {"activation": UnitOption((str,), "tanh", "activation of the candidate")}
+
+    def param_specs(self) -> List[ParamSpec]:
+        """See `Cell.param_specs`."""
+        n, rows = self.n_out, self.in_dim + self.n_out
+        return [
+            ParamSpec("gru_cell/gates/kernel", (rows, 2 * n), "forward"),
+            # Open update gates at the start: the state is kept.
+            ParamSpec("gru_cell/gates/bias", (2 * n,), "bias", 1.0),
+            ParamSpec("gru_cell/candidate/kernel", (rows, n), "forward"),
+            ParamSpec("gru_cell/candidate/bias", (n,), "bias", 0.0),
+        ]
+
+    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
+        """See `Cell.project_input`."""
+        kernels = [params["gru_cell/%s/kernel" % part][: self.in_dim] for part in ("gates", "candidate")]
+        biases = [params["gru_cell/%s/bias" % part] for part in ("gates", "candidate")]
+        return project(x, tf.concat(kernels, axis=1), tf.concat(biases, axis=0))
+
+    def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """See `Cell.prepare`."""
+        return [params["gru_cell/%s/kernel" % part][self.in_dim :] for part in ("gates", "candidate")]
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> Tuple[tf.Tensor, State]:
+        """See `Cell.step`."""
+        (h,) = state
+        z_gates, z_candidate = tf.split(z, [2 * self.n_out, self.n_out], axis=-1)
+        r, u = tf.split(tf.sigmoid(z_gates + tf.matmul(h, weights[0])), 2, axis=-1)
+        c = get_activation(self.opts["activation"])(z_candidate + tf.matmul(r * h, weights[1]))
+        h = c + u * (h - c)
+        return h, (h,)

@@ -1,0 +1,154 @@
+"""LSTM with layer normalisation at several places."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
+
+import numpy
+
+from returnn_tf.config import ConfigError
+from returnn_tf.ops.activations import get_activation
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, dropout, project
+from returnn_tf.ops.cells.options import UnitOption, flag, number, positive, probability
+from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.util.lazy_tf import tf
+
+GATE_NORMS = ("global_norm", "global_norm_joined", "per_gate_norm")
+
+
+@register_unit("layernormvariantslstm")
+class LayerNormLstm(Cell):
+    """LSTM with layer normalisation (Ba et al. 2016, arXiv 1607.06450), gates in the order i, j, f, o.
+
+    ``c' = sigmoid(f) c + sigmoid(i) tanh(j);  h' = sigmoid(o) tanh(c')``, where LN(x) means x normalised over the last
+    axis, times gamma, plus beta, and with at most one of:
+
+    * ``global_norm``: ``i, j, f, o = LN(x W_ff) + LN(h W_re)`` (``input_below``; ``state_below`` without beta), [4 n]
+    * ``global_norm_joined``: ``LN(x W_ff + h W_re)`` (``lstm_in``), [4 n]
+    * ``per_gate_norm``: an LN for each gate of the sum (``i_gate``, ``j_gate``, ``f_gate``, ``o_gate``), [n]
+
+    ``cell_norm``: ``c' = LN(c')`` (``new_c``, [n]) is the state; ``hidden_norm``: ``h' = LN(h')`` (``new_h``, [n]).
+
+    Weights: ``W_ff`` [in, 4 n], ``W_re`` [n, 4 n], ``gamma_<place>``, ``beta_<place>``; ``bias`` [4 n] without any
+    norm on the gates.
+    """
+
+    state_keys = ("c", "h")
+    gates = 4
+    splits_input_weights = False
+    options = {
+        "global_norm": flag(True, "norms of input and recurrent part, each over all gates"),
+        "global_norm_joined": flag(False, "one norm of the sum of input and recurrent part, over all gates"),
+        "per_gate_norm": flag(False, "one norm for each gate"),
+        "cell_norm": flag(True, "norm of the new cell state"),
+        "cell_norm_in_output": flag(True, "the output sees the normalised cell state, rather than the one before"),
+        "hidden_norm": flag(False, "norm of the output"),
+        "norm_gain": number(1.0, "initial value of all gamma"),
+        "norm_shift": number(0.0, "initial value of all beta"),
+        "forget_bias": number(0.0, "initial value of the bias of the forget gate, or added to that of its beta"),
+        "activation": UnitOption((str,), "tanh", "activation of the cell input and of the cell state"),
+        "dropout": probability(0.0, "dropout on the cell input j (Semeniuta et al. 2016)"),
+        "dropout_h": probability(0.0, "dropout on the new output h"),
+        "variance_epsilon": positive(1e-12, "added to the variance in all norms"),
+    }
+
+    def __init__(self, n_out: int, in_dim: int, *, unit_opts: Optional[Mapping[str, Any]] = None, **kwargs: Any):
+        super().__init__(n_out, in_dim, unit_opts=unit_opts, **kwargs)
+        used = [name for name in GATE_NORMS if self.opts[name]]
+        if len(used) > 1:
+            raise ConfigError(
+                "%s: unit_opts %s exclude each other. Switch off all but one, e.g. %r: False (it is on by default)."
+                % (self.where, " and ".join(used), used[0])
+            )
+        self.gate_norm = used[0] if used else None
+
+    @property
+    def step_noise(self) -> bool:
+        """See `Cell.step_noise`."""
+        return bool(self.opts["dropout"] or self.opts["dropout_h"])
+
+    def param_specs(self) -> List[ParamSpec]:
+        """See `Cell.param_specs`."""
+        n, forget = self.n_out, self.opts["forget_bias"]
+        all_gates = numpy.repeat([0.0, 0.0, forget, 0.0], n)
+        specs = [ParamSpec("W_ff", (self.in_dim, 4 * n), "forward"), ParamSpec("W_re", (n, 4 * n), "recurrent")]
+        if self.gate_norm is None:
+            specs.append(ParamSpec("bias", (4 * n,), "bias", all_gates))
+        elif self.gate_norm == "global_norm":
+            specs += self._norm_specs("input_below", 4 * n, all_gates) + self._norm_specs("state_below", 4 * n)[:1]
+        elif self.gate_norm == "global_norm_joined":
+            specs += self._norm_specs("lstm_in", 4 * n, all_gates)
+        else:
+            for gate in "ijfo":
+                specs += self._norm_specs(gate + "_gate", n, forget if gate == "f" else 0.0)
+        for place in ("cell", "hidden"):
+            if self.opts[place + "_norm"]:
+                specs += self._norm_specs("new_" + place[0], n)
+        return specs
+
+    def _norm_specs(self, place: str, dim: int, shift: Any = 0.0) -> List[ParamSpec]:
+        """gamma and beta of the norm at ``place``; ``shift`` is added to the initial beta."""
+        return [
+            ParamSpec("gamma_" + place, (dim,), "fixed", self.opts["norm_gain"]),
+            ParamSpec("beta_" + place, (dim,), "fixed", self.opts["norm_shift"] + shift),
+        ]
+
+    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
+        """See `Cell.project_input`."""
+        z = project(x, params["W_ff"], params.get("bias"))
+        if self.gate_norm == "global_norm":
+            z = self._norm(z, params["gamma_input_below"]) + params["beta_input_below"]
+        return z
+
+    def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """The recurrent weights, then gamma [4 n] and beta [4 n] of the gates, gamma and beta of new c and new h."""
+        weights = [params["W_re"]]
+        if self.gate_norm == "global_norm":
+            weights += [params["gamma_state_below"]]
+        elif self.gate_norm == "global_norm_joined":
+            weights += [params["gamma_lstm_in"], params["beta_lstm_in"]]
+        elif self.gate_norm == "per_gate_norm":
+            for part in ("gamma", "beta"):
+                weights.append(tf.stack([params["%s_%s_gate" % (part, gate)] for gate in "ijfo"], axis=0))
+        for place in ("cell", "hidden"):
+            if self.opts[place + "_norm"]:
+                weights += [params["%s_new_%s" % (part, place[0])] for part in ("gamma", "beta")]
+        return weights
+
+    def _norm(self, x: tf.Tensor, gamma: tf.Tensor) -> tf.Tensor:
+        mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+        centered = x - mean
+        variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+        return centered * (tf.math.rsqrt(variance + self.opts["variance_epsilon"]) * gamma)
+
+    def _gates(self, z: tf.Tensor, h: tf.Tensor, weights: List[tf.Tensor]) -> List[tf.Tensor]:
+        """i, j, f, o before their activation; takes the weights which it needs from the front of the list."""
+        recurrent = tf.matmul(h, weights.pop(0))
+        z = z + (self._norm(recurrent, weights.pop(0)) if self.gate_norm == "global_norm" else recurrent)
+        if self.gate_norm == "global_norm_joined":
+            z = self._norm(z, weights.pop(0)) + weights.pop(0)
+        if self.gate_norm == "per_gate_norm":
+            z = self._norm(tf.reshape(z, [-1, 4, self.n_out]), weights.pop(0)) + weights.pop(0)
+            return tf.unstack(z, axis=1)
+        return tf.split(z, 4, axis=-1)
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> Tuple[tf.Tensor, State]:
+        """See `Cell.step`."""
+        c, h = state
+        left = list(weights)
+        activation = get_activation(self.opts["activation"])
+        i, j, f, o = self._gates(z, h, left)
+        j = activation(j)
+        if seed is not None and self.opts["dropout"]:
+            j = dropout(j, self.opts["dropout"], seed)
+        c_before_norm = c = tf.sigmoid(f) * c + tf.sigmoid(i) * j
+        if self.opts["cell_norm"]:
+            c = self._norm(c, left.pop(0)) + left.pop(0)
+        h = tf.sigmoid(o) * activation(c if self.opts["cell_norm_in_output"] else c_before_norm)
+        if self.opts["hidden_norm"]:
+            h = self._norm(h, left.pop(0)) + left.pop(0)
+        if seed is not None and self.opts["dropout_h"]:
+            h = dropout(h, self.opts["dropout_h"], seed + tf.constant([1, 0], seed.dtype))
+        return h, (c, h)

@@ -1,0 +1,117 @@
+"""LSTM with gates in the order cell input j, input gate i, forget gate f, output gate o: the native units."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence, Tuple
+
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, dropout, project
+from returnn_tf.ops.cells.options import UnitOption, probability
+from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.util.lazy_tf import tf
+
+
+class LstmCell(Cell):
+    """Base of all cells whose state is (c, h) and whose projected input has the gates in the order j, i, f, o.
+
+    ``j, i, f, o = split(z_t + h W_re);  c' = sigmoid(f) c + sigmoid(i) tanh(j);  h' = sigmoid(o) tanh(c')``
+
+    Hochreiter & Schmidhuber 1997; with the forget gate of Gers et al. 2000.
+    """
+
+    state_keys = ("c", "h")
+    gates = 4
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the cell computes exactly the formula above, so that a kernel for it can take over the loop."""
+        return True
+
+    def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
+        """``W_re`` [n, 4 n], gates in the order j, i, f, o.
+
+        :param seed: int [2]: training, draw noise from it; None: no noise
+        """
+        raise NotImplementedError
+
+    def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """See `Cell.prepare`."""
+        return [self.recurrent_weights(params, seed)]
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> Tuple[tf.Tensor, State]:
+        """See `Cell.step`."""
+        c, h = state
+        j, ifo = tf.split(z + tf.matmul(h, weights[0]), [self.n_out, 3 * self.n_out], axis=-1)
+        i, f, o = tf.split(tf.sigmoid(ifo), 3, axis=-1)
+        c = f * c + i * tf.tanh(j)
+        h = o * tf.tanh(c)
+        return h, (c, h)
+
+
+@register_unit(
+    "nativelstm2",
+    "lstm",
+    "lstmp",
+    "nativelstm",
+    "vanillalstm",
+    "lstmblock",
+    "lstmblockfused",
+    "cudnnlstm",
+    "nativelstm2storestates",
+)
+class NativeLstm(LstmCell):
+    """LSTM whose input weights, recurrent weights and bias are parameters of their own; no forget bias is added.
+
+    Weights: ``W`` [in, 4 n], ``W_re`` [n, 4 n], ``b`` [4 n].
+    """
+
+    options = {
+        "rec_weight_dropout": probability(0.0, "dropout on the recurrent weights, one mask for the whole batch"),
+        "rec_weight_dropout_shape": UnitOption(
+            (tuple, list, type(None)), None, "shape of that mask, broadcast to [n, 4 n]; default one entry per weight"
+        ),
+    }
+
+    def param_specs(self) -> List[ParamSpec]:
+        """See `Cell.param_specs`."""
+        n = self.n_out
+        recurrent = ParamSpec("W_re", (n, 4 * n), "recurrent")
+        if not self.input_projection:
+            return [recurrent]
+        return [ParamSpec("W", (self.in_dim, 4 * n), "forward"), recurrent, ParamSpec("b", (4 * n,), "bias", 0.0)]
+
+    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
+        """See `Cell.project_input`."""
+        return project(x, params["W"], params["b"]) if self.input_projection else x
+
+    def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
+        """See `LstmCell.recurrent_weights`."""
+        w_re = params["W_re"]
+        rate = self.opts["rec_weight_dropout"]
+        if seed is None or not rate:
+            return w_re
+        return dropout(w_re, rate, seed, self.opts["rec_weight_dropout_shape"])
+
+
+@register_unit("nativelstmlowmem")
+class LowMemoryLstm(LstmCell):
+    """The same LSTM with input and recurrent weights in one matrix.
+
+    Weights: ``W`` [in + n, 4 n] with the rows of the input first, ``b`` [4 n].
+    """
+
+    splits_input_weights = False
+
+    def param_specs(self) -> List[ParamSpec]:
+        """See `Cell.param_specs`."""
+        n = self.n_out
+        return [ParamSpec("W", (self.in_dim + n, 4 * n), "forward"), ParamSpec("b", (4 * n,), "bias", 0.0)]
+
+    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
+        """See `Cell.project_input`."""
+        return project(x, params["W"][: self.in_dim], params["b"])
+
+    def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
+        """See `LstmCell.recurrent_weights`."""
+        return params["W"][self.in_dim :]

@@ -1,0 +1,64 @@
+"""Recurrent highway network."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence, Tuple
+
+import numpy
+
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, dropout, project
+from returnn_tf.ops.cells.options import number, positive_int, probability
+from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_unit("rhn")
+class RecurrentHighway(Cell):
+    """RHN (Zilly et al. 2017, arXiv 1607.03474).
+
+    For each depth d: ``h, t = tanh, sigmoid of split(s R_d + [d = 0] (x W + b));  s = s + t (h - s)``
+
+    Weights: ``W`` [in, 2 n], ``b`` [2 n], ``rhn_cell/depth_<d>/W`` [n, 2 n].
+    """
+
+    gates = 2
+    options = {
+        "depth": positive_int(5, "number of highway layers within one frame"),
+        "dropout": probability(0.0, "dropout on the state before the matrices, one mask for all frames and depths"),
+        "transform_bias": number(None, "initial bias of the transform gate t; negative values keep the state"),
+    }
+
+    def param_specs(self) -> List[ParamSpec]:
+        """See `Cell.param_specs`."""
+        n = self.n_out
+        specs = []
+        if self.input_projection:
+            bias = numpy.repeat([0.0, self.opts["transform_bias"] or 0.0], n)
+            specs += [ParamSpec("W", (self.in_dim, 2 * n), "forward"), ParamSpec("b", (2 * n,), "bias", bias)]
+        depths = range(self.opts["depth"])
+        return specs + [ParamSpec("rhn_cell/depth_%d/W" % depth, (n, 2 * n), "recurrent") for depth in depths]
+
+    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
+        """See `Cell.project_input`."""
+        return project(x, params["W"], params["b"]) if self.input_projection else x
+
+    def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """The matrices of all depths, and the dropout mask [batch, n] if there is dropout."""
+        weights = [params["rhn_cell/depth_%d/W" % depth] for depth in range(self.opts["depth"])]
+        if seed is not None and self.opts["dropout"]:
+            ones = tf.ones([batch, self.n_out], weights[0].dtype)
+            weights.append(dropout(ones, self.opts["dropout"], seed))
+        return weights
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> Tuple[tf.Tensor, State]:
+        """See `Cell.step`."""
+        (s,) = state
+        depth = self.opts["depth"]
+        mask = weights[depth] if len(weights) > depth else None
+        for d in range(depth):
+            x = tf.matmul(s if mask is None else s * mask, weights[d])
+            h, t = tf.split(x + z if d == 0 else x, 2, axis=-1)
+            s = s + tf.sigmoid(t) * (tf.tanh(h) - s)
+        return s, (s,)

@@ -1,0 +1,128 @@
+"""LSTM with one kernel for input and state, gates in the order i, j, f, o and a forget bias; peepholes, clipping."""
+
+from __future__ import annotations
+
+from typing import ClassVar, List, Optional, Sequence, Tuple
+
+from returnn_tf.ops.activations import get_activation
+from returnn_tf.ops.cells.base import Params, ParamSpec, State, project
+from returnn_tf.ops.cells.lstm import LstmCell
+from returnn_tf.ops.cells.options import UnitOption, flag, number, positive
+from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.util.lazy_tf import tf
+
+FORGET_BIAS = number(1.0, "added to the forget gate in every frame, besides the trained bias")
+ACTIVATION = UnitOption((str,), "tanh", "activation of the cell input and of the cell state before the output gate")
+
+
+class KernelLstm(LstmCell):
+    """Base of the LSTMs with one kernel: parameters below a scope, stored as i, j, f, o, computed as j, i, f, o.
+
+    Weights: ``<scope>/kernel`` [in + n, 4 n] with the rows of the input first, ``<scope>/bias`` [4 n].
+    """
+
+    scope: ClassVar[str] = "lstm_cell"
+    splits_input_weights = False
+
+    def param_specs(self) -> List[ParamSpec]:
+        """See `Cell.param_specs`."""
+        n = self.n_out
+        return [
+            ParamSpec(self.scope + "/kernel", (self.in_dim + n, 4 * n), "forward"),
+            ParamSpec(self.scope + "/bias", (4 * n,), "bias", 0.0),
+        ]
+
+    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
+        """See `Cell.project_input`."""
+        i, j, f, o = tf.split(params[self.scope + "/bias"], 4)
+        bias = tf.concat([j, i, f + self.opts["forget_bias"], o], axis=0)
+        return project(x, to_native_order(params[self.scope + "/kernel"][: self.in_dim]), bias)
+
+    def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
+        """See `LstmCell.recurrent_weights`."""
+        return to_native_order(params[self.scope + "/kernel"][self.in_dim :])
+
+
+def to_native_order(weights: tf.Tensor) -> tf.Tensor:
+    """Columns of the gates i, j, f, o put into the order j, i, f, o."""
+    i, j, fo = tf.split(weights, [weights.shape[-1] // 4, weights.shape[-1] // 4, weights.shape[-1] // 2], axis=-1)
+    return tf.concat([j, i, fo], axis=-1)
+
+
+@register_unit("basiclstm")
+class BasicLstm(KernelLstm):
+    """LSTM with a forget bias (Zaremba et al. 2014).
+
+    Weights: ``basic_lstm_cell/kernel`` [in + n, 4 n], ``basic_lstm_cell/bias`` [4 n]; gates i, j, f, o.
+    """
+
+    scope = "basic_lstm_cell"
+    options = {"forget_bias": FORGET_BIAS, "activation": ACTIVATION}
+
+    @property
+    def is_plain(self) -> bool:
+        """See `LstmCell.is_plain`."""
+        return self.opts["activation"] == "tanh"
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> Tuple[tf.Tensor, State]:
+        """See `Cell.step`."""
+        c, h = state
+        activation = get_activation(self.opts["activation"])
+        j, i, f, o = tf.split(z + tf.matmul(h, weights[0]), 4, axis=-1)
+        c = tf.sigmoid(f) * c + tf.sigmoid(i) * activation(j)
+        h = tf.sigmoid(o) * activation(c)
+        return h, (c, h)
+
+
+@register_unit("standardlstm", step_names=("lstmblock", "lstmblockfused"))
+class StandardLstm(KernelLstm):
+    """LSTM with a forget bias, optional peepholes (Sak et al. 2014) and clipping of the cell state.
+
+    Weights: ``lstm_cell/kernel`` [in + n, 4 n], ``lstm_cell/bias`` [4 n], gates i, j, f, o; with peepholes
+    ``lstm_cell/w_i_diag``, ``lstm_cell/w_f_diag``, ``lstm_cell/w_o_diag`` [n].
+    """
+
+    options = {
+        "forget_bias": FORGET_BIAS,
+        "use_peepholes": flag(False, "the gates see the cell state: i and f the old one, o the new one"),
+        "cell_clip": positive(None, "clip the cell state to [-cell_clip, cell_clip]"),
+        "activation": ACTIVATION,
+    }
+
+    @property
+    def is_plain(self) -> bool:
+        """See `LstmCell.is_plain`."""
+        return not self.opts["use_peepholes"] and self.opts["cell_clip"] is None and self.opts["activation"] == "tanh"
+
+    def param_specs(self) -> List[ParamSpec]:
+        """See `Cell.param_specs`."""
+        specs = super().param_specs()
+        if self.opts["use_peepholes"]:
+            specs += [ParamSpec("lstm_cell/w_%s_diag" % gate, (self.n_out,), "recurrent") for gate in "ifo"]
+        return specs
+
+    def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """See `Cell.prepare`."""
+        weights = [self.recurrent_weights(params, seed)]
+        if self.opts["use_peepholes"]:
+            weights += [params["lstm_cell/w_%s_diag" % gate] for gate in "ifo"]
+        return weights
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> Tuple[tf.Tensor, State]:
+        """See `Cell.step`."""
+        c, h = state
+        activation = get_activation(self.opts["activation"])
+        j, i, f, o = tf.split(z + tf.matmul(h, weights[0]), 4, axis=-1)
+        if self.opts["use_peepholes"]:
+            i, f = i + weights[1] * c, f + weights[2] * c
+        c = tf.sigmoid(f) * c + tf.sigmoid(i) * activation(j)
+        if self.opts["cell_clip"] is not None:
+            c = tf.clip_by_value(c, -self.opts["cell_clip"], self.opts["cell_clip"])
+        if self.opts["use_peepholes"]:
+            o = o + weights[3] * c
+        h = tf.sigmoid(o) * activation(c)
+        return h, (c, h)

@@ -1,0 +1,66 @@
+"""LSTM with zoneout: in training some units keep their state, elsewhere old and new state are mixed."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional, Sequence, Tuple
+
+from returnn_tf.ops.cells.base import State
+from returnn_tf.ops.cells.options import UnitOption, probability
+from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.ops.cells.standard_lstm import FORGET_BIAS, KernelLstm
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_unit("zoneoutlstm")
+class ZoneoutLstm(KernelLstm):
+    """Zoneout LSTM (Krueger et al. 2017, arXiv 1606.01305).
+
+    With the rates zc and zh and the result (c, h) of an LSTM step: in training each unit keeps its old c with
+    probability zc and its old h with probability zh; elsewhere ``c' = (1 - zc) c + zc c_old``, and h' likewise.
+
+    Weights: ``lstm_cell/kernel`` [in + n, 4 n], ``lstm_cell/bias`` [4 n]; gates i, j, f, o.
+    """
+
+    options = {
+        "forget_bias": FORGET_BIAS,
+        "zoneout_factor_cell": probability(0.0, "rate zc of the cell state"),
+        "zoneout_factor_output": probability(0.0, "rate zh of the output state"),
+        "use_zoneout_output": UnitOption(
+            (bool, type(None)),
+            None,
+            "the output of the cell is h' rather than the new h before zoneout; default True from behavior_version 17",
+        ),
+    }
+
+    def __init__(self, n_out: int, in_dim: int, *, unit_opts: Optional[Mapping[str, Any]] = None, **kwargs: Any):
+        super().__init__(n_out, in_dim, unit_opts=unit_opts, **kwargs)
+        if self.opts["use_zoneout_output"] is None:
+            self.opts["use_zoneout_output"] = self.behavior_version >= 17
+
+    @property
+    def is_plain(self) -> bool:
+        """See `LstmCell.is_plain`."""
+        return not self.opts["zoneout_factor_cell"] and not self.opts["zoneout_factor_output"]
+
+    @property
+    def step_noise(self) -> bool:
+        """See `Cell.step_noise`."""
+        return not self.is_plain
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> Tuple[tf.Tensor, State]:
+        """See `Cell.step`."""
+        new_h, (new_c, _) = super().step(weights, z, state, seed)
+        keep_c, keep_h = self._keep_factors(new_h, seed)
+        c = new_c + keep_c * (state[0] - new_c)
+        h = new_h + keep_h * (state[1] - new_h)
+        return (h if self.opts["use_zoneout_output"] else new_h), (c, h)
+
+    def _keep_factors(self, like: tf.Tensor, seed: Optional[tf.Tensor]) -> Tuple[Any, Any]:
+        """How much of the old c and of the old h stays: the rates, or 0 and 1 drawn with them."""
+        rates = self.opts["zoneout_factor_cell"], self.opts["zoneout_factor_output"]
+        if seed is None:
+            return rates
+        noise = tf.random.stateless_uniform([2, tf.shape(like)[0], self.n_out], seed=seed, dtype=like.dtype)
+        return tf.cast(noise[0] < rates[0], like.dtype), tf.cast(noise[1] < rates[1], like.dtype)
