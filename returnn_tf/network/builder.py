@@ -1,0 +1,513 @@
+"""Parse → plan: resolves names, orders the layers by their dependencies and infers every template. No TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.layers import batch_norm
+from returnn_tf.layers.base import Layer
+from returnn_tf.layers.loss_base import LossPlanContext
+from returnn_tf.layers.node import LossNode, Node
+from returnn_tf.layers.options import declared_options, map_strings, map_values
+from returnn_tf.layers.plan_context import PlanContext
+from returnn_tf.layers.registry import LOSSES
+from returnn_tf.layers.source import SourceLayer
+from returnn_tf.network.parse import LayerSpec, check_loss, describe_place, parse_network, scope_name
+from returnn_tf.network.plan import Plan
+from returnn_tf.tensor import Data, Dim, DimKind
+
+_OPEN, _DONE = "open", "done"
+
+
+class LayerError(ConfigError):
+    """A `ConfigError` that already names its layer."""
+
+
+class BuildState:
+    """What all levels of one network share while it is planned."""
+
+    def __init__(self, extern_data: Mapping[str, Data], behavior_version: int, train: bool, search: bool) -> None:
+        self.extern_data = dict(extern_data)
+        self.behavior_version = behavior_version
+        self.train = train
+        self.search = search
+        self.nodes: List[Node] = []
+        self.extern: Dict[str, Node] = {}
+        self.outputs: Dict[str, Node] = {}
+        self.dims: Dict[Dim, Dim] = {}
+        self.nested: Dict[Node, "NetworkBuilder"] = {}
+        self.open_losses: List[Tuple["NetworkBuilder", Node, LayerSpec]] = []
+        self.losses: List[LossNode] = []
+
+    def resolve_dim(self, dim: Dim) -> Dim:
+        """The definition of a declared dim, or the dim itself."""
+        while dim in self.dims:
+            dim = self.dims[dim]
+        return dim.with_operands(self.resolve_dim)
+
+    def finish_losses(self) -> None:
+        """Plans all losses; their targets may bring further layers, with further losses."""
+        while self.open_losses:
+            builder, node, spec = self.open_losses.pop(0)
+            builder.plan_loss(node, spec)
+
+
+class NetworkBuilder:
+    """Plans one network dict; nested networks get a builder of their own.
+
+    :param inputs: data key -> node, for nested networks
+    """
+
+    def __init__(
+        self,
+        network: Mapping[str, Any],
+        state: BuildState,
+        *,
+        path: str = "",
+        scope: str = "",
+        parent: Optional["NetworkBuilder"] = None,
+        inputs: Optional[Dict[str, Node]] = None,
+    ) -> None:
+        self.state = state
+        self.behavior_version = state.behavior_version
+        self.search = state.search
+        self.path = path
+        self.scope = scope
+        self.parent = parent
+        self.inputs = inputs
+        self.specs = parse_network(network, path, state.behavior_version)
+        for spec in self.specs.values():
+            check_loss(spec)
+        self._registered = {
+            spec.options["register_as_extern_data"]: name
+            for name, spec in self.specs.items()
+            if spec.options.get("register_as_extern_data")
+        }
+        self._nodes: Dict[str, Node] = {}
+        self._marks: Dict[str, str] = {}
+
+    # --- which layers, in which order ---
+
+    def build(self) -> None:
+        """Plans the output layers, the layers with losses, and all that these need."""
+        for name in self._roots():
+            self.node(name)
+
+    def _roots(self) -> List[str]:
+        roots = []
+        for name, spec in self.specs.items():
+            options = spec.options
+            has_loss = options.get("loss") and not (options.get("loss_only_on_non_search") and self.search)
+            wanted = options.get("is_output_layer") or (name == "output" and not self.parent) or has_loss
+            if options.get("only_on_search") and not self.search:
+                wanted = False
+            if wanted or (name == "output" and self.parent):
+                roots.append(name)
+        if not roots:
+            raise ConfigError(
+                "%s has no output: name a layer 'output', or give one a loss or is_output_layer=True."
+                % ("network" if not self.path else "The network inside of layer %r" % self.path)
+            )
+        return roots
+
+    def node(self, name: str) -> Node:
+        """The planned layer of this network, planned now if it was not yet, after all that it needs."""
+        if name in self._nodes:
+            return self._nodes[name]
+        stack: List[Tuple[str, Iterator[str]]] = [self._enter(name)]
+        while stack:
+            current, rest = stack[-1]
+            for dep in rest:
+                mark = self._marks.get(dep)
+                if mark == _OPEN:
+                    self._raise_cycle([n for n, _ in stack], dep)
+                if mark is None:
+                    stack.append(self._enter(dep))
+                    break
+            else:
+                stack.pop()
+                self._plan(self.specs[current])
+                self._marks[current] = _DONE
+        return self._nodes[name]
+
+    def _enter(self, name: str) -> Tuple[str, Iterator[str]]:
+        if self._marks.get(name) == _OPEN:
+            self._raise_cycle([name], name)
+        self._marks[name] = _OPEN
+        spec = self.specs[name]
+        names = list(spec.references())
+        if self._needs_target_template(spec):
+            target = spec.options.get("target")
+            names += [t for t in (target if isinstance(target, (list, tuple)) else [target]) if isinstance(t, str)]
+        return name, iter([local for local in map(self._local_name, names) if local is not None])
+
+    def _needs_target_template(self, spec: LayerSpec) -> bool:
+        options = spec.options
+        return bool(options.get("target")) and options.get("n_out") is None and options.get("out_dim") is None
+
+    def _raise_cycle(self, open_names: List[str], again: str) -> None:
+        names = open_names[open_names.index(again) :] if again in open_names else open_names
+        prefix = self.path + "/" if self.path else ""
+        chain = " <- ".join(prefix + n for n in names + [again])
+        raise LayerError(
+            "The layers depend on each other in a cycle: %s. Only inside of a 'rec' layer can a layer use its own past, "
+            "as 'prev:%s'." % (chain, again)
+        )
+
+    # --- names ---
+
+    def _local_name(self, ref: str) -> Optional[str]:
+        """The key in this network's dict which must be planned for a reference, or None."""
+        if ref.startswith("layer:"):
+            ref = ref[len("layer:") :]
+        if ref in self.specs:
+            return ref
+        if ref.startswith("data:") and ref[len("data:") :] in self._registered and not self._is_input(ref[5:]):
+            return self._registered[ref[len("data:") :]]
+        if ref in self._registered:
+            return self._registered[ref]
+        head = ref
+        while "/" in head:
+            head = head.rpartition("/")[0]
+            if head in self.specs:
+                return head
+        return None
+
+    def _is_input(self, key: str) -> bool:
+        return (self.inputs is not None and key in self.inputs) or key in self.state.extern_data
+
+    def resolve(self, ref: str, where: str) -> Node:
+        """The node of a name in ``from`` or in an option.
+
+        :param where: how an error begins
+        :raises ConfigError: unknown name, with the nearest known one
+        """
+        if ref.startswith("base:"):
+            if self.parent is None:
+                raise LayerError("%s: %r refers to the network outside, but this network is not inside of a layer." % (where, ref))
+            return self.parent.resolve(ref[len("base:") :], where)
+        if ref.startswith("prev:"):
+            raise LayerError("%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref))
+        if ref.startswith("layer:"):
+            ref = ref[len("layer:") :]
+        local = self._local_name(ref)
+        if local is not None:
+            node = self.node(local)
+            rest = ref[len(local) + 1 :] if ref.startswith(local + "/") else ""
+            return self._sub_node(node, rest, where) if rest else node
+        if ref == "data" or ref.startswith("data:"):
+            return self._input(ref.partition(":")[2] or "data", where)
+        known = list(self.specs) + ["data:%s" % key for key in self._input_keys()] + ["data"]
+        hint = "Write 'data:%s' for the data key." % ref if ref in self._input_keys() else did_you_mean(ref, known)
+        raise LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
+
+    def _input_keys(self) -> List[str]:
+        return sorted(set(self.inputs or ()) | set(self.state.extern_data))
+
+    def _input(self, key: str, where: str) -> Node:
+        if self.inputs is not None and key in self.inputs:
+            return self.inputs[key]
+        if self.inputs is not None and key == "data":
+            raise LayerError("%s: the network inside has no input 'data', since the layer has no sources." % where)
+        if key not in self.state.extern_data:
+            raise LayerError(
+                "%s: there is no data key %r in extern_data. %s" % (where, key, did_you_mean(key, self._input_keys()))
+            )
+        return self.extern_node(key)
+
+    def _sub_node(self, node: Node, name: str, where: str) -> Node:
+        ctx = PlanContext(node, self)
+        found = node.layer.sub_node(ctx, name)
+        if found is None and name in node.sub_outputs:
+            found = self.sub_output(node, name)
+        if found is None:
+            raise LayerError(
+                "%s: layer %r has no part %r. %s" % (where, node.path, name, did_you_mean(name, node.layer.sub_names()))
+            )
+        return found
+
+    # --- planning one layer ---
+
+    def _plan(self, spec: LayerSpec) -> None:
+        node = Node(spec.path, spec.cls(), self._scope_of(spec))
+        with _located(spec.path, str(spec.cls.class_name), node):
+            node.sources = [self.resolve(s if isinstance(s, str) else s[0], spec.where) for s in spec.sources]
+            node.deps = list(dict.fromkeys(node.sources))
+            self._set_options(node, spec)
+            self._infer(node)
+        self._nodes[spec.name] = node
+        is_top_output = spec.name == "output" and self.parent is None
+        if is_top_output or spec.options.get("is_output_layer"):
+            self.state.outputs[spec.path] = node
+        if spec.options.get("loss") and not (spec.options.get("loss_only_on_non_search") and self.search):
+            self.state.open_losses.append((self, node, spec))
+
+    def _infer(self, node: Node) -> None:
+        """Template of one node, and what the base options change about it."""
+        layer = node.layer
+        ctx = PlanContext(node, self)
+        node.output = layer.template(ctx)
+        if layer.size_target:
+            node.output = self._with_lengths_of(node, layer.size_target)
+        if layer.batch_norm and layer.class_name != "batch_norm":
+            batch_norm.declare_option(ctx, layer.batch_norm)
+        if layer.out_shape is not None:
+            _check_out_shape(node.output, layer.out_shape)
+        self.state.nodes.append(node)
+
+    def _with_lengths_of(self, node: Node, target: str) -> Data:
+        other = self.target_data(node, target)
+        data = node.output
+        if data.time_axis is None or other.time_dim is None:
+            raise ConfigError("size_target %r: both need a time axis; the output is %s, the target %s." % (target, data, other))
+        node.depend(self.target_node(node, target))
+        return data.with_dim(data.time_axis, other.time_dim)
+
+    def _set_options(self, node: Node, spec: LayerSpec) -> None:
+        """The options as attributes of the layer: layers by node, dims by definition."""
+        layer = node.layer
+        layer.node = node  # type: ignore[misc]
+        infos = declared_options(spec.cls)
+        # A layer may keep the plain dict of its sources' axes, see `concat`.
+        layer.source_options = [None if isinstance(s, str) else s[1:] for s in spec.sources]  # type: ignore[attr-defined]
+        for name, value in spec.options.items():
+            info = infos[name]
+            if info.refs and value is not None:
+                value = map_strings(info, value, lambda ref: node_dep(node, self.resolve(ref, spec.where)))
+            if name == "reuse_params":
+                value = self._resolve_reuse(node, value, spec.where)
+            elif name not in ("subnetwork", "unit"):
+                value = map_values(value, Dim, self.state.resolve_dim)
+            setattr(layer, info.attribute, value)
+        layer.source_options = map_values(layer.source_options, Dim, self.state.resolve_dim)  # type: ignore[attr-defined]
+
+    def _resolve_reuse(self, node: Node, value: Any, where: str) -> Any:
+        if isinstance(value, str):
+            return node_dep(node, self.resolve(value, where))
+        if isinstance(value, Mapping):
+            result = {}
+            for key, item in value.items():
+                if key == "map":
+                    result[key] = {k: self._resolve_reuse(node, v, where) for k, v in item.items()}
+                elif key in ("reuse_layer", "layer_output") and isinstance(item, str):
+                    result[key] = node_dep(node, self.resolve(item, where))
+                else:
+                    result[key] = map_values(item, Dim, self.state.resolve_dim)
+            return result
+        return value
+
+    def _scope_of(self, spec: LayerSpec) -> str:
+        given = spec.options.get("name_scope")
+        if given is None:
+            return join_scope(self.scope, scope_name(spec.name))
+        if given.startswith("/"):
+            return given.strip("/")
+        return join_scope(self.scope, given.strip("/"))
+
+    # --- losses and targets ---
+
+    def plan_loss(self, node: Node, spec: LayerSpec) -> None:
+        """The loss of a layer: its options, its target, and whether they fit."""
+        with _located(spec.path, str(spec.cls.class_name), node):
+            cls = LOSSES.get(spec.options["loss"], spec.where)
+            loss = cls()
+            infos = declared_options(cls)
+            for name, value in (spec.options.get("loss_opts") or {}).items():
+                if infos[name].refs and value is not None:
+                    value = map_strings(infos[name], value, lambda ref: self.resolve(ref, spec.where))
+                setattr(loss, infos[name].attribute, value)
+            target = node.layer.target
+            if target is None and loss.needs_target:
+                target = "classes"
+            targets = list(target) if isinstance(target, (list, tuple)) else [target]
+            target_node = self.target_node(node, targets[0]) if targets and targets[0] and loss.needs_target else None
+            loss.check(LossPlanContext(node, target_node, self.behavior_version))
+            loss_node = LossNode(spec.path, loss, target_node, float(node.layer.loss_scale) * float(loss.scale))
+        node.losses.append(loss_node)
+        self.state.losses.append(loss_node)
+
+    def target_node(self, owner: Node, target: str) -> Node:
+        """A layer of this name, else the data key."""
+        where = describe_place(owner.path, owner.layer.class_name)
+        level: Optional[NetworkBuilder] = self
+        if target.startswith(("layer:", "base:", "data:")):
+            return self.resolve(target, where)
+        while level is not None:
+            if level._local_name(target) is not None:
+                return level.resolve(target, where)
+            level = level.parent
+        if target not in self.state.extern_data:
+            known = list(self.specs) + list(self.state.extern_data)
+            raise LayerError("%s: the target %r is neither a layer nor a data key. %s" % (where, target, did_you_mean(target, known)))
+        return self.extern_node(target)
+
+    def target_data(self, owner: Node, target: str) -> Data:
+        """The template of a target; a data key is not counted as used by this."""
+        level: Optional[NetworkBuilder] = self
+        while level is not None and not target.startswith(("layer:", "base:", "data:")):
+            if level._local_name(target) is not None:
+                break
+            level = level.parent
+        else:
+            key = target.partition(":")[2] if target.startswith("data:") else target
+            if key in self.state.extern_data:
+                return self.state.extern_data[key]
+        return self.target_node(owner, target).output
+
+    # --- the protocol that layers see ---
+
+    def bind_dim(self, declared: Dim, definition: Dim) -> None:
+        """See `returnn_tf.layers.plan_context.Builder`."""
+        if self.state.resolve_dim(definition) is not declared:
+            self.state.dims[declared] = definition
+
+    def subnetwork(self, owner: Node, network: Dict[str, Any], inputs: Dict[str, Node], scope: str) -> Node:
+        """See `returnn_tf.layers.plan_context.Builder`."""
+        builder = NetworkBuilder(network, self.state, path=owner.path, scope=scope, parent=self, inputs=inputs)
+        if "output" not in builder.specs:
+            raise LayerError(
+                "Layer %r: the network inside has no layer 'output'. %s" % (owner.path, did_you_mean("output", builder.specs))
+            )
+        self.state.nested[owner] = builder
+        builder.build()
+        return builder.node("output")
+
+    def nested_node(self, owner: Node, name: str) -> Optional[Node]:
+        """See `returnn_tf.layers.plan_context.Builder`."""
+        builder = self.state.nested.get(owner)
+        if builder is None or builder._local_name(name) is None:
+            return None
+        return builder.resolve(name, "Layer %r" % owner.path)
+
+    def extern_node(self, key: str) -> Node:
+        """See `returnn_tf.layers.plan_context.Builder`."""
+        if key not in self.state.extern_data:
+            raise ConfigError(
+                "there is no data key %r in extern_data. %s" % (key, did_you_mean(key, self.state.extern_data))
+            )
+        if key not in self.state.extern:
+            node = Node("data" if key == "data" else "data:%s" % key, SourceLayer(data_key=key), "", extern_key=key)
+            node.layer.node = node  # type: ignore[misc]
+            node.output = self.state.extern_data[key]
+            self.state.extern[key] = node
+            self.state.nodes.append(node)
+        return self.state.extern[key]
+
+    def implicit_layer(self, owner: Node, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
+        """See `returnn_tf.layers.plan_context.Builder`."""
+        node = Node("%s/%s" % (owner.path, name), layer, join_scope(owner.scope, scope_name(name)))
+        layer.node = node  # type: ignore[misc]
+        node.sources = list(sources)
+        node.deps = list(dict.fromkeys(sources))
+        with _located(node.path, layer.class_name, node):
+            self._infer(node)
+        return node
+
+    def sub_output(self, owner: Node, name: str) -> Node:
+        """See `returnn_tf.layers.plan_context.Builder`."""
+        path = "%s/%s" % (owner.path, name)
+        for node in self.state.nodes:
+            if node.path == path:
+                return node
+        layer = SubOutputLayer(sub_name=name)
+        node = Node(path, layer, owner.scope, sources=[owner], deps=[owner])
+        layer.node = node  # type: ignore[misc]
+        node.output = owner.sub_outputs[name]
+        self.state.nodes.append(node)
+        return node
+
+
+class SubOutputLayer(Layer):
+    """A further output of a layer, as a layer."""
+
+    class_name = "part"
+
+    def __init__(self, sub_name: str) -> None:
+        super().__init__()
+        self.sub_name = sub_name
+
+    def emit(self, ctx: Any) -> Any:
+        """Set by the layer that it is part of."""
+        return ctx.value(self.source, self.sub_name)
+
+
+def build_plan(
+    network: Mapping[str, Any],
+    extern_data: Mapping[str, Data],
+    *,
+    behavior_version: int = 0,
+    train: bool = False,
+    search: bool = False,
+) -> Plan:
+    """The plan of a network dict.
+
+    :param extern_data: templates by data key
+    :raises ConfigError: with the path of the layer, what is wrong and how to mend it
+    """
+    state = BuildState(extern_data, behavior_version, train, search)
+    builder = NetworkBuilder(network, state)
+    builder.build()
+    state.finish_losses()
+    _check_param_names(state.nodes)
+    order = list(builder.specs)
+    state.losses.sort(key=lambda loss: order.index(loss.name.split("/")[0]) if loss.name.split("/")[0] in order else 0)
+    return Plan(
+        state.nodes, state.outputs, state.losses, state.extern, state.extern_data, behavior_version, train, search
+    )
+
+
+def _check_param_names(nodes: List[Node]) -> None:
+    owners: Dict[str, Node] = {}
+    for node in nodes:
+        for spec in node.owned:
+            other = owners.setdefault(spec.name, node)
+            if other is not node:
+                raise LayerError(
+                    "Layers %r and %r both have a parameter named %r. Rename one of the layers, change its name_scope, "
+                    "or share the parameter by reuse_params." % (other.path, node.path, spec.name)
+                )
+
+
+def _check_out_shape(data: Data, expected: Any) -> None:
+    if isinstance(expected, Mapping) or not all(isinstance(d, Dim) for d in expected):
+        return
+    got = list(data.dims)
+    for dim in expected:
+        match = next((d for d in got if d is dim or (d.is_batch and dim.is_batch) or d.agrees_with(dim)), None)
+        if match is None:
+            raise ConfigError("out_shape has the dim %s, but the output is %s." % (dim, data))
+        got.remove(match)
+    if got:
+        raise ConfigError("the output %s has the axis %s, which out_shape does not name." % (data, got[0]))
+
+
+def node_dep(node: Node, dep: Node) -> Node:
+    """Notes a dependency; gives it back."""
+    node.depend(dep)
+    return dep
+
+
+def join_scope(scope: str, name: str) -> str:
+    """Parameter scopes joined, either may be empty."""
+    return "%s/%s" % (scope, name) if scope and name else scope or name
+
+
+@contextlib.contextmanager
+def _located(path: str, class_name: str, node: Node) -> Iterator[None]:
+    """Puts layer path, class and sources in front of a `ConfigError` which does not name its layer yet."""
+    try:
+        yield
+    except LayerError:
+        raise
+    except ConfigError as exc:
+        message = str(exc)
+        if not message.startswith("Layer "):
+            message = "%s: %s" % (describe_place(path, class_name), message)
+        if node.sources and all(s.planned for s in node.sources):
+            message += "\n  sources: " + "; ".join("%s %s" % (s.path, s.output) for s in node.sources)
+        raise LayerError(message) from exc
+
+
+__all__ = ["BuildState", "DimKind", "LayerError", "NetworkBuilder", "build_plan"]

@@ -1,0 +1,200 @@
+"""Lower: the ops of a plan, emitted while a `tf.function` is traced."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from returnn_tf.config import ConfigError
+from returnn_tf.layers import batch_norm
+from returnn_tf.layers.constraints import layer_constraint
+from returnn_tf.layers.emit_context import EmitContext, Lowering
+from returnn_tf.layers.loss_base import LossContext
+from returnn_tf.layers.node import LossNode, Node
+from returnn_tf.network.plan import Plan
+from returnn_tf.ops.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass
+class Lowered:
+    """Everything that one emitted graph gives.
+
+    :param values: tensor by layer path, in the layout of its template
+    :param losses: reduced loss by layer path, before its scale; divided by the frames if it is a normalised one
+    :param errors: error by layer path
+    :param counts: float scalar by layer path: the frames or sequences by which reports divide loss and error
+    :param objective: scaled losses without constraints; None if there is no loss
+    :param constraints: scalar; 0 if there are none
+    :param updates: functions to call once after the outputs, e.g. running means
+    """
+
+    values: Dict[str, Any]
+    losses: Dict[str, Any]
+    errors: Dict[str, Any]
+    counts: Dict[str, Any]
+    objective: Optional[Any]
+    constraints: Any
+    updates: List[Callable[[], Any]]
+    lowering: Lowering
+
+    @property
+    def total_loss(self) -> Any:
+        """The objective with constraints."""
+        return self.constraints if self.objective is None else self.objective + self.constraints
+
+    def lens_by_axis(self, data: Data) -> Dict[int, Any]:
+        """Lengths of all dynamic axes of a template."""
+        return {axis: self.lowering.get_lens(data.dims[axis]) for axis in data.dynamic_axes}
+
+
+def lower(
+    plan: Plan,
+    variables: Mapping[str, Any],
+    feed: Mapping[str, Any],
+    *,
+    train: bool,
+    outputs: Sequence[Node],
+    with_losses: bool = True,
+    step: Any = None,
+    seed: int = 42,
+) -> Lowered:
+    """Emits the ops of some layers and of the losses.
+
+    :param variables: parameter name -> variable
+    :param feed: "<key>" -> batch-major tensor, "<key>/size<i>" -> int32 [batch]
+    :param outputs: the layers that are wanted
+    """
+    losses = plan.losses if with_losses else []
+    owners = {id(loss): node for node in plan.nodes for loss in node.losses}
+    needed = plan.needed(list(outputs) + [owners[id(loss)] for loss in losses], losses)
+    state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
+    for key, node in plan.extern.items():
+        if node in needed:
+            _feed_key(state, key, node, feed)
+    for node in plan.nodes:
+        if node in needed and node.extern_key is None:
+            _emit(state, node)
+    result = Lowered({}, {}, {}, {}, None, tf.zeros([]), state.updates, state)
+    result.values = {node.path: state.values[node] for node in outputs}
+    for loss in losses:
+        _emit_loss(result, loss, owners[id(loss)])
+    if losses:
+        for node in plan.nodes:
+            if node in needed and node.owned:
+                constraint = layer_constraint(EmitContext(node, state))
+                if constraint is not None:
+                    result.constraints += constraint
+    return result
+
+
+def _feed_key(state: Lowering, key: str, node: Node, feed: Mapping[str, Any]) -> None:
+    """Input tensor in the layout of its template, and the lengths of its dims."""
+    data = node.output
+    x = feed[key]
+    batch = data.batch_axis
+    order = list(range(data.rank))
+    if batch is not None:
+        order.insert(0, order.pop(batch))
+        state.batch_size = tf.shape(x)[0] if state.batch_size is None else state.batch_size
+    for i, axis in enumerate(order):
+        dim = data.dims[axis]
+        if not dim.is_dynamic:
+            continue
+        state.sizes.setdefault(dim, tf.shape(x)[i])
+        name = "%s/size%d" % (key, i - 1 if batch is not None else i)
+        if name in feed:
+            state.lens.setdefault(dim, tf.cast(feed[name], tf.int32))
+    back = [order.index(axis) for axis in range(data.rank)]
+    state.values[node] = transpose(x, back)
+
+
+def _emit(state: Lowering, node: Node) -> None:
+    ctx = EmitContext(node, state)
+    with tf.name_scope(_op_scope(node.path)):
+        try:
+            dependencies = node.layer.control_dependencies_on_output
+            value = node.layer.emit(ctx)
+            if node.layer.batch_norm and node.layer.class_name != "batch_norm":
+                value = batch_norm.apply_option(ctx, value, node.layer.batch_norm)
+            if dependencies:
+                wanted = dependencies if isinstance(dependencies, (list, tuple)) else [dependencies]
+                with tf.control_dependencies([state.values[n] for n in wanted]):
+                    value = tf.identity(value)
+        except ConfigError:
+            raise
+        except (ValueError, TypeError, tf.errors.OpError, AssertionError, KeyError) as exc:
+            raise LoweringError(
+                "Layer %r (class %r): its ops could not be built: %s\n  sources: %s\n  output: %s"
+                % (
+                    node.path,
+                    node.layer.class_name,
+                    exc,
+                    "; ".join("%s %s" % (s.path, s.output) for s in node.sources) or "none",
+                    node.output,
+                )
+            ) from exc
+    _check_shape(node, value)
+    state.values[node] = value
+
+
+class LoweringError(ValueError):
+    """The ops of a layer could not be built; the message names it."""
+
+
+def _check_shape(node: Node, value: Any) -> None:
+    """The static shape of what was emitted fits the template; only our own bug or user code can break it."""
+    data = node.output
+    rank = value.shape.rank
+    fits = rank is None or (
+        rank == data.rank
+        and all(a is None or b is None or a == b for a, b in zip(value.shape.as_list(), data.static_shape))
+    )
+    if not fits:
+        raise LoweringError(
+            "Layer %r (class %r): the value has the shape %s, but the output was declared as %s. "
+            "If the layer runs your own function, say in out_type what it returns."
+            % (node.path, node.layer.class_name, value.shape, data)
+        )
+    if value.dtype.base_dtype.name != data.dtype:
+        raise LoweringError(
+            "Layer %r (class %r): the value is %s, but the output was declared as %s. Say so in out_type: {'dtype': %r}."
+            % (node.path, node.layer.class_name, value.dtype.name, data.dtype, value.dtype.name)
+        )
+
+
+def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
+    state = result.lowering
+    loss = loss_node.loss
+    ctx = LossContext(loss_node, EmitContext(node, state))
+    with tf.name_scope(_op_scope(loss_node.name) + "_loss"):
+        count = loss.count(ctx)
+        value = loss.value(ctx)
+        error = loss.error(ctx)
+    result.counts[loss_node.name] = count
+    if error is not None:
+        result.errors[loss_node.name] = tf.cast(error, tf.float32)
+    if value is None:
+        return
+    if loss.use_normalized_loss:
+        value = value / tf.cast(count, value.dtype)
+    result.losses[loss_node.name] = value
+    if loss_node.scale:
+        scaled = value * loss_node.scale
+        result.objective = scaled if result.objective is None else result.objective + scaled
+
+
+def _op_scope(path: str) -> str:
+    """A valid TF op scope; only for people who look at the graph."""
+    return "".join(c if c.isalnum() or c in "_/." else "_" for c in path).strip("/_.") or "layer"
+
+
+def needed_extern_keys(plan: Plan, outputs: Sequence[Node], with_losses: bool) -> List[str]:
+    """The data keys that must be fed."""
+    losses = plan.losses if with_losses else []
+    owners: Dict[int, Node] = {id(loss): node for node in plan.nodes for loss in node.losses}
+    needed = plan.needed(list(outputs) + [owners[id(loss)] for loss in losses], losses)
+    return [key for key, node in plan.extern.items() if node in needed]
+
+

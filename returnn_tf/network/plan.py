@@ -1,0 +1,86 @@
+"""`Plan`: a network as a typed graph of layers in the order of their computation. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, Iterable, List, Optional, Set
+
+from returnn_tf.layers.node import LossNode, Node, ParamSpec
+from returnn_tf.tensor import Data
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A planned network.
+
+    :param nodes: all layers, each after everything that it needs
+    :param outputs: the layers whose values are results, by path: "output" and those with is_output_layer
+    :param losses: in the order of the network
+    :param extern: the inputs by data key
+    """
+
+    nodes: List[Node]
+    outputs: Dict[str, Node]
+    losses: List[LossNode]
+    extern: Dict[str, Node]
+    extern_data: Dict[str, Data]
+    behavior_version: int
+    train: bool
+    search: bool
+
+    @property
+    def params(self) -> Dict[str, ParamSpec]:
+        """All parameters by name, in the order of the layers."""
+        return {spec.name: spec for node in self.nodes for spec in node.owned}
+
+    def by_path(self) -> Dict[str, Node]:
+        """All layers by path."""
+        return {node.path: node for node in self.nodes}
+
+    def needed(self, nodes: Iterable[Node], losses: Iterable[LossNode] = ()) -> Set[Node]:
+        """Everything that has to be computed for these layers and losses."""
+        todo = list(nodes)
+        for loss in losses:
+            todo += loss_deps(loss)
+        seen: Set[Node] = set()
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                todo += node.deps
+        return seen
+
+    def roots(self) -> List[Node]:
+        """Outputs and layers with a loss, each once."""
+        result = list(self.outputs.values())
+        owners = {id(loss): node for node in self.nodes for loss in node.losses}
+        for loss in self.losses:
+            node = owners[id(loss)]
+            if node not in result:
+                result.append(node)
+        return result
+
+    def __str__(self) -> str:
+        lines = []
+        for node in self.nodes:
+            sources = ", ".join(s.path for s in node.sources)
+            lines.append("%s: %s(%s) -> %s" % (node.path, node.layer.class_name, sources, node.output))
+        return "\n".join(lines)
+
+
+def loss_deps(loss: LossNode) -> List[Node]:
+    """The nodes which a loss needs beside its own layer."""
+    deps: List[Node] = []
+    if loss.target is not None:
+        deps.append(loss.target)
+    for value in vars(loss.loss).values():
+        if isinstance(value, Node):
+            deps.append(value)
+        elif isinstance(value, (list, tuple)):
+            deps += [v for v in value if isinstance(v, Node)]
+    return deps
+
+
+def owner_of(plan: Plan, loss: LossNode) -> Optional[Node]:
+    """The layer which a loss is on."""
+    return next((node for node in plan.nodes if loss in node.losses), None)

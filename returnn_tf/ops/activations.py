@@ -1,0 +1,128 @@
+"""Activation functions by the names that configs use."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.util.lazy_tf import tf
+
+#: Activations which normalise over the feature axis, and therefore want it last.
+OVER_FEATURES = ("softmax", "log_softmax")
+
+
+def safe_log(x: Any, eps: float = 1e-20) -> Any:
+    """``log(x)`` with x clipped from below, so that it is finite at 0. The gradient there is 0."""
+    return tf.math.log(tf.maximum(x, tf.cast(eps, x.dtype)))
+
+
+def safe_exp(x: Any, eps: float = 1e-20) -> Any:
+    """``exp(x)`` with the result clipped to ``[eps, 1/eps]``."""
+    limit = -tf.math.log(tf.cast(eps, x.dtype))
+    return tf.exp(tf.clip_by_value(x, -limit, limit))
+
+
+def _gelu_tanh(x: Any, approximate: bool = False) -> Any:
+    return tf.nn.gelu(x, approximate=approximate)
+
+
+_ACTIVATIONS: Dict[str, Callable[..., Any]] = {
+    "identity": lambda x: x,
+    "linear": lambda x: x,
+    "relu": lambda x, **kw: tf.nn.relu(x, **kw),
+    "relu6": lambda x: tf.nn.relu6(x),
+    "elu": lambda x: tf.nn.elu(x),
+    "selu": lambda x: tf.nn.selu(x),
+    "crelu": lambda x, **kw: tf.nn.crelu(x, **kw),
+    "leaky_relu": lambda x, **kw: tf.nn.leaky_relu(x, **kw),
+    "gelu": _gelu_tanh,
+    "swish": lambda x: tf.nn.silu(x),
+    "silu": lambda x: tf.nn.silu(x),
+    "softplus": lambda x: tf.nn.softplus(x),
+    "softsign": lambda x: tf.nn.softsign(x),
+    "sigmoid": lambda x: tf.nn.sigmoid(x),
+    "log_sigmoid": lambda x: tf.math.log_sigmoid(x),
+    "tanh": lambda x: tf.tanh(x),
+    "sin": lambda x: tf.sin(x),
+    "cos": lambda x: tf.cos(x),
+    "tan": lambda x: tf.tan(x),
+    "sinh": lambda x: tf.sinh(x),
+    "cosh": lambda x: tf.cosh(x),
+    "asin": lambda x: tf.asin(x),
+    "acos": lambda x: tf.acos(x),
+    "atan": lambda x: tf.atan(x),
+    "erf": lambda x: tf.math.erf(x),
+    "exp": lambda x: tf.exp(x),
+    "expm1": lambda x: tf.math.expm1(x),
+    "log": lambda x: tf.math.log(x),
+    "log1p": lambda x: tf.math.log1p(x),
+    "safe_log": safe_log,
+    "safe_exp": safe_exp,
+    "sqrt": lambda x: tf.sqrt(x),
+    "rsqrt": lambda x: tf.math.rsqrt(x),
+    "square": lambda x: tf.square(x),
+    "abs": lambda x: tf.abs(x),
+    "sign": lambda x: tf.sign(x),
+    "negative": lambda x: tf.negative(x),
+    "neg": lambda x: tf.negative(x),
+    "reciprocal": lambda x: tf.math.reciprocal(x),
+    "floor": lambda x: tf.floor(x),
+    "ceil": lambda x: tf.math.ceil(x),
+    "round": lambda x: tf.round(x),
+    "logical_not": lambda x: tf.logical_not(x),
+    "is_finite": lambda x: tf.math.is_finite(x),
+    "is_nan": lambda x: tf.math.is_nan(x),
+    "is_inf": lambda x: tf.math.is_inf(x),
+    "stop_gradient": lambda x: tf.stop_gradient(x),
+    "softmax": lambda x, **kw: tf.nn.softmax(x, **kw),
+    "log_softmax": lambda x, **kw: tf.nn.log_softmax(x, **kw),
+}
+
+
+def check_activation(name: Any) -> None:
+    """Whether the name is known; needs no TensorFlow.
+
+    :param name: one name, several joined as in ``"relu|tanh"`` (applied from left to right), a function or None
+    :raises ConfigError: with the nearest known name
+    """
+    if name is None or callable(name):
+        return
+    for part in _parts(name):
+        if part not in _ACTIVATIONS:
+            raise ConfigError("unknown activation %r. %s" % (part, did_you_mean(part, _ACTIVATIONS)))
+
+
+def get_activation(name: Any, opts: Optional[Dict[str, Any]] = None) -> Callable[[Any], Any]:
+    """The function; see `check_activation` for the name.
+
+    :param opts: keyword arguments of the function
+    """
+    if name is None:
+        return _ACTIVATIONS["identity"]
+    if callable(name):
+        return lambda x: name(x, **(opts or {}))
+    check_activation(name)
+    functions = [_ACTIVATIONS[part] for part in _parts(name)]
+
+    def apply(x: Any) -> Any:
+        for function in functions:
+            x = function(x, **(opts or {}))
+        return x
+
+    return apply
+
+
+def is_over_features(name: Any) -> bool:
+    """Whether the activation normalises over the feature axis."""
+    return isinstance(name, str) and any(part in OVER_FEATURES for part in _parts(name))
+
+
+def changes_dtype(name: Any, dtype: str) -> str:
+    """The dtype after the activation."""
+    if isinstance(name, str) and _parts(name)[-1] in ("logical_not", "is_finite", "is_nan", "is_inf"):
+        return "bool"
+    return dtype
+
+
+def _parts(name: str) -> list:
+    return [part.strip().lower() for part in str(name).split("|")]

@@ -1,0 +1,166 @@
+"""Parameter initialisers as numpy functions ``(shape, generator) -> array``, by the names that configs use.
+
+No TensorFlow, so that a wrong name is found while planning and the values depend on nothing but the seed.
+Fans: the last two axes are (in, out), all before them are a receptive field (Glorot & Bengio 2010; He et al. 2015).
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any, Callable, Dict, Tuple
+
+import numpy
+
+from returnn_tf.config import ConfigError, did_you_mean
+
+Initializer = Callable[[Tuple[int, ...], numpy.random.Generator], numpy.ndarray]
+
+
+def constant(value: Any = 0.0) -> Initializer:
+    """All entries ``value``, a number or an array of the shape."""
+    return lambda shape, rng: numpy.broadcast_to(numpy.asarray(value), shape)
+
+
+def random_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
+    """Normal distribution."""
+    return lambda shape, rng: rng.normal(mean, stddev, shape)
+
+
+def truncated_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
+    """Normal distribution, values beyond two standard deviations drawn again."""
+
+    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> numpy.ndarray:
+        values = rng.standard_normal(shape)
+        while True:
+            bad = numpy.abs(values) > 2.0
+            count = int(bad.sum())
+            if not count:
+                return mean + stddev * values
+            values[bad] = rng.standard_normal(count)
+
+    return init
+
+
+def random_uniform(minval: float = -0.05, maxval: float = 0.05) -> Initializer:
+    """Uniform distribution in [minval, maxval)."""
+    return lambda shape, rng: rng.uniform(minval, maxval, shape)
+
+
+def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Initializer:
+    """Variance ``scale / n``, n the number of inputs, outputs, or their mean (``fan_in``, ``fan_out``, ``fan_avg``)."""
+    if mode not in ("fan_in", "fan_out", "fan_avg"):
+        raise ConfigError("variance_scaling: unknown mode %r. Use fan_in, fan_out or fan_avg." % mode)
+
+    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> numpy.ndarray:
+        fan_in, fan_out = fans(shape)
+        n = max(1.0, {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2.0}[mode])
+        variance = scale / n
+        if distribution == "uniform":
+            limit = math.sqrt(3.0 * variance)
+            return rng.uniform(-limit, limit, shape)
+        if distribution == "untruncated_normal":
+            return rng.normal(0.0, math.sqrt(variance), shape)
+        # Cutting at two standard deviations shrinks the spread by this constant.
+        return truncated_normal(0.0, math.sqrt(variance) / 0.87962566103423978)(shape, rng)
+
+    return init
+
+
+def orthogonal(gain: float = 1.0) -> Initializer:
+    """Orthogonal rows or columns of the matrix that all axes but the last one are flattened to (Saxe et al. 2014)."""
+
+    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> numpy.ndarray:
+        if len(shape) < 2:
+            raise ConfigError("The orthogonal initialiser needs a matrix, not the shape %s." % (shape,))
+        rows, cols = int(numpy.prod(shape[:-1])), shape[-1]
+        q, r = numpy.linalg.qr(rng.standard_normal((max(rows, cols), min(rows, cols))))
+        q = q * numpy.sign(numpy.diag(r))
+        return gain * (q.T if rows < cols else q).reshape(shape)
+
+    return init
+
+
+def identity(gain: float = 1.0) -> Initializer:
+    """``gain`` on the diagonal of a matrix, 0 elsewhere."""
+    return lambda shape, rng: gain * numpy.eye(*shape)
+
+
+def fans(shape: Tuple[int, ...]) -> Tuple[float, float]:
+    """(number of inputs, number of outputs) of a parameter."""
+    if not shape:
+        return 1.0, 1.0
+    if len(shape) == 1:
+        return float(shape[0]), float(shape[0])
+    field = float(numpy.prod(shape[:-2]))
+    return field * shape[-2], field * shape[-1]
+
+
+def _scaled(scale: float, mode: str, distribution: str) -> Callable[..., Initializer]:
+    return lambda: variance_scaling(scale, mode, distribution)
+
+
+_INITIALIZERS: Dict[str, Callable[..., Initializer]] = {
+    "zeros": lambda: constant(0.0),
+    "ones": lambda: constant(1.0),
+    "constant": constant,
+    "random_normal": random_normal,
+    "truncated_normal": truncated_normal,
+    "random_uniform": random_uniform,
+    "uniform": random_uniform,
+    "variance_scaling": variance_scaling,
+    "orthogonal": orthogonal,
+    "identity": identity,
+    "glorot_uniform": _scaled(1.0, "fan_avg", "uniform"),
+    "xavier": _scaled(1.0, "fan_avg", "uniform"),
+    "glorot_normal": _scaled(1.0, "fan_avg", "truncated_normal"),
+    "he_uniform": _scaled(2.0, "fan_in", "uniform"),
+    "he_normal": _scaled(2.0, "fan_in", "truncated_normal"),
+    "lecun_uniform": _scaled(1.0, "fan_in", "uniform"),
+    "lecun_normal": _scaled(1.0, "fan_in", "truncated_normal"),
+}
+
+
+def get_initializer(spec: Any) -> Initializer:
+    """The initialiser which a config names.
+
+    :param spec: number, array, function, name with or without "_initializer", or an expression such as
+        ``"random_normal_initializer(mean=0.0, stddev=0.1)"``
+    :raises ConfigError: unknown name or arguments
+    """
+    if callable(spec):
+        return spec
+    if isinstance(spec, (bool, int, float, numpy.ndarray, numpy.number)):
+        return constant(spec)
+    if not isinstance(spec, str):
+        raise ConfigError("An initialiser is a number, a name or an expression, not %r." % (spec,))
+    name, args, kwargs = _parse_call(spec)
+    key = name.replace("_initializer", "").lower()
+    key = {"variancescaling": "variance_scaling", "randomnormal": "random_normal", "glorotuniform": "glorot_uniform",
+           "randomuniform": "random_uniform", "truncatednormal": "truncated_normal"}.get(key, key)
+    if key not in _INITIALIZERS:
+        raise ConfigError("Unknown initialiser %r. %s" % (name, did_you_mean(key, _INITIALIZERS)))
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("dtype", "seed")}
+    try:
+        return _INITIALIZERS[key](*args, **kwargs)
+    except TypeError as exc:
+        raise ConfigError("Initialiser %r: %s" % (spec, exc)) from None
+
+
+def _parse_call(text: str) -> Tuple[str, Tuple[Any, ...], Dict[str, Any]]:
+    """``name(1, a=2)`` as (name, args, kwargs); only literals are allowed as arguments."""
+    try:
+        tree: Any = ast.parse(text.strip(), mode="eval").body
+        if isinstance(tree, ast.Call):
+            args = tuple(ast.literal_eval(a) for a in tree.args)
+            kwargs = {k.arg or "": ast.literal_eval(k.value) for k in tree.keywords}
+            tree = tree.func
+        else:
+            args, kwargs = (), {}
+        name = tree.attr if isinstance(tree, ast.Attribute) else tree.id
+    except (SyntaxError, ValueError, AttributeError):
+        raise ConfigError(
+            "Initialiser %r is neither a name nor a call with plain numbers, e.g. 'glorot_uniform' or "
+            "'random_normal_initializer(stddev=0.1)'." % text
+        ) from None
+    return name, args, kwargs

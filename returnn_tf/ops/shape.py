@@ -1,0 +1,68 @@
+"""Layout of tensors: from the axes of one template to those of another, and masks of valid frames."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence
+
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import match_axes
+from returnn_tf.util.lazy_tf import tf
+
+
+def to_layout(x: Any, data: Data, into: Data, mapping: Optional[Sequence[Optional[int]]] = None) -> Any:
+    """Transposes and expands so that the tensor broadcasts against the layout.
+
+    :param x: tensor with the axes of ``data``
+    :param mapping: axis of ``data`` -> axis of ``into``; found by dim if not given. Axes of size 1 without one are dropped.
+    :return: tensor of the rank of ``into``, size 1 where ``data`` has no such axis
+    """
+    mapping = match_axes(data, into) if mapping is None else mapping
+    gone = [a for a, target in enumerate(mapping) if target is None]
+    if gone:
+        x = tf.squeeze(x, axis=gone)
+    kept = [target for target in mapping if target is not None]
+    order = sorted(range(len(kept)), key=lambda i: kept[i])
+    if order != list(range(len(kept))):
+        x = tf.transpose(x, order)
+    return expand_at(x, [t for t in range(into.rank) if t not in kept])
+
+
+def expand_at(x: Any, axes: Sequence[int]) -> Any:
+    """Axes of size 1 at these indices of the result, ascending."""
+    for axis in axes:
+        x = tf.expand_dims(x, axis)
+    return x
+
+
+def transpose(x: Any, perm: Sequence[int]) -> Any:
+    """`tf.transpose`, without an op if the order is kept."""
+    return x if list(perm) == list(range(len(perm))) else tf.transpose(x, list(perm))
+
+
+def move_axis(x: Any, rank: int, source: int, target: int) -> Any:
+    """One axis moved, the others keep their order."""
+    return transpose(x, moved_axis_perm(rank, source, target))
+
+
+def moved_axis_perm(rank: int, source: int, target: int) -> List[int]:
+    """Permutation that moves one axis."""
+    perm = [i for i in range(rank) if i != source]
+    perm.insert(target, source)
+    return perm
+
+
+def size_of(x: Any, axis: int) -> Any:
+    """The size of an axis: an int where it is static, else a scalar tensor."""
+    static = x.shape[axis] if x.shape.rank is not None else None
+    return tf.shape(x)[axis] if static is None else static
+
+
+def sizes_of(x: Any) -> List[Any]:
+    """`size_of` of all axes."""
+    dynamic = None
+    result: List[Any] = []
+    for axis, static in enumerate(x.shape.as_list()):
+        if static is None and dynamic is None:
+            dynamic = tf.shape(x)
+        result.append(dynamic[axis] if static is None else static)  # type: ignore[index]
+    return result

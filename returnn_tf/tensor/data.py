@@ -1,0 +1,208 @@
+"""`Data`: the template of a layer output. Dims in order, dtype, which axis is time or feature; no tensor.
+
+Axis descriptions by name (``"T"``, ``"stag:window"``, ``"dim:3"``, ...) are resolved in `returnn_tf.tensor.axes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
+
+from returnn_tf.tensor.dim import Dim, DimKind
+
+_UNSET: Any = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Template of a tensor.
+
+    :param dims: all dims in order, batch included; the same dim may occur twice
+    :param dtype: numpy name, e.g. "float32"
+    :param feature_axis: index of the feature axis, or None
+    :param time_axis: index of the axis which ``"T"`` means, or None
+    :param sparse_dim: if the entries are label indices: the dim they index
+    :param beam: size of the search beam which rides in the batch axis, or None
+    :param vocab: label names, if known
+    """
+
+    dims: Tuple[Dim, ...]
+    dtype: str = "float32"
+    feature_axis: Optional[int] = None
+    time_axis: Optional[int] = None
+    sparse_dim: Optional[Dim] = None
+    beam: Optional[int] = None
+    vocab: Any = None
+
+    @classmethod
+    def from_dims(
+        cls,
+        dims: Iterable[Dim],
+        *,
+        dtype: str = "float32",
+        sparse_dim: Optional[Dim] = None,
+        feature_axis: Optional[int] = _UNSET,
+        time_axis: Optional[int] = _UNSET,
+        **kwargs: Any,
+    ) -> "Data":
+        """A template with the usual time and feature axes where these are not given.
+
+        Time is the first dynamic spatial axis. Feature (dense data only) is the last axis of feature kind, else the last
+        static axis other than batch and time.
+        """
+        dims = tuple(dims)
+        if time_axis is _UNSET:
+            time_axis = default_time_axis(dims)
+        if feature_axis is _UNSET:
+            feature_axis = None if sparse_dim is not None else default_feature_axis(dims, time_axis)
+        return cls(dims, dtype, feature_axis, time_axis, sparse_dim, **kwargs)
+
+    # --- what is where ---
+
+    @property
+    def rank(self) -> int:
+        """Number of axes, batch included."""
+        return len(self.dims)
+
+    @property
+    def batch_axis(self) -> Optional[int]:
+        """Index of the batch axis, or None."""
+        return next((i for i, d in enumerate(self.dims) if d.is_batch), None)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the entries are label indices."""
+        return self.sparse_dim is not None
+
+    @property
+    def feature_dim(self) -> Optional[Dim]:
+        """The dim of the feature axis, or None."""
+        return None if self.feature_axis is None else self.dims[self.feature_axis]
+
+    @property
+    def time_dim(self) -> Optional[Dim]:
+        """The dim of the time axis, or None."""
+        return None if self.time_axis is None else self.dims[self.time_axis]
+
+    @property
+    def dim(self) -> Optional[int]:
+        """Number of labels if sparse, else the static size of the feature axis; None if there is none."""
+        d = self.sparse_dim or self.feature_dim
+        return None if d is None else d.size
+
+    @property
+    def spatial_axes(self) -> List[int]:
+        """Indices of all axes but batch and feature."""
+        return [i for i, d in enumerate(self.dims) if not d.is_batch and i != self.feature_axis]
+
+    @property
+    def dynamic_axes(self) -> List[int]:
+        """Indices of the axes with a size that is not static, without batch."""
+        return [i for i, d in enumerate(self.dims) if d.is_dynamic]
+
+    @property
+    def axis_kinds(self) -> Tuple[str, ...]:
+        """Per axis: "B" batch, "F" feature, "T" dynamic spatial, "S" static spatial."""
+        return tuple(self._kind(i) for i in range(self.rank))
+
+    def _kind(self, axis: int) -> str:
+        if self.dims[axis].is_batch:
+            return "B"
+        if axis == self.feature_axis:
+            return "F"
+        return "T" if self.dims[axis].is_dynamic else "S"
+
+    @property
+    def static_shape(self) -> Tuple[Optional[int], ...]:
+        """Size per axis, None where dynamic."""
+        return tuple(d.size for d in self.dims)
+
+    def axes_of(self, dim: Dim) -> List[int]:
+        """Indices of all axes with this dim."""
+        return [i for i, d in enumerate(self.dims) if d is dim]
+
+    def __str__(self) -> str:
+        parts = []
+        for i, d in enumerate(self.dims):
+            kind = self._kind(i)
+            parts.append("B" if kind == "B" and d.description == "batch" else "%s|%s" % (kind, d))
+        text = "[%s] %s" % (", ".join(parts), self.dtype)
+        return text + " sparse %s" % self.sparse_dim if self.sparse_dim is not None else text
+
+    # --- derived templates ---
+
+    def replace(self, **changes: Any) -> "Data":
+        """A copy with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def permuted(self, perm: Sequence[int]) -> "Data":
+        """Axis ``i`` of the result is axis ``perm[i]`` of this one; time and feature marks move along."""
+        where = {old: new for new, old in enumerate(perm)}
+        return self.replace(
+            dims=tuple(self.dims[i] for i in perm),
+            feature_axis=None if self.feature_axis is None else where[self.feature_axis],
+            time_axis=None if self.time_axis is None else where[self.time_axis],
+        )
+
+    def without_axes(self, axes: Iterable[int]) -> "Data":
+        """These axes removed, together with the marks on them."""
+        gone = set(axes)
+        keep = [i for i in range(self.rank) if i not in gone]
+        where = {old: new for new, old in enumerate(keep)}
+        return self.replace(
+            dims=tuple(self.dims[i] for i in keep),
+            feature_axis=None if self.feature_axis is None else where.get(self.feature_axis),
+            time_axis=None if self.time_axis is None else where.get(self.time_axis),
+        )
+
+    def with_axis(self, axis: int, dim: Dim, *, feature: bool = False, time: bool = False) -> "Data":
+        """A new axis in front of the axis which is at this index now; optionally marked as feature or time."""
+
+        def moved(i: Optional[int]) -> Optional[int]:
+            return i if i is None or i < axis else i + 1
+
+        return self.replace(
+            dims=self.dims[:axis] + (dim,) + self.dims[axis:],
+            feature_axis=axis if feature else moved(self.feature_axis),
+            time_axis=axis if time else moved(self.time_axis),
+        )
+
+    def with_dim(self, axis: int, dim: Dim) -> "Data":
+        """The dim of one axis replaced, marks kept."""
+        return self.replace(dims=self.dims[:axis] + (dim,) + self.dims[axis + 1 :])
+
+    def with_feature(self, axis: int, dim: Dim) -> "Data":
+        """Axis replaced by a feature axis; an earlier feature axis becomes a plain static one."""
+        return self.with_dim(axis, dim).replace(
+            feature_axis=axis, sparse_dim=None, time_axis=None if self.time_axis == axis else self.time_axis
+        )
+
+    def map_dims(self, func: Callable[[Dim], Dim]) -> "Data":
+        """All dims (the sparse one too) replaced by ``func(dim)``."""
+        return self.replace(
+            dims=tuple(func(d) for d in self.dims),
+            sparse_dim=None if self.sparse_dim is None else func(self.sparse_dim),
+        )
+
+    def with_time_axis_default(self) -> "Data":
+        """The time mark set where the default rule puts it, if there is none."""
+        if self.time_axis is not None:
+            return self
+        return self.replace(time_axis=default_time_axis(self.dims, exclude=self.feature_axis))
+
+
+def default_time_axis(dims: Sequence[Dim], exclude: Optional[int] = None) -> Optional[int]:
+    """The first dynamic spatial axis."""
+    for i, d in enumerate(dims):
+        if d.is_dynamic and d.kind is DimKind.SPATIAL and i != exclude:
+            return i
+    return None
+
+
+def default_feature_axis(dims: Sequence[Dim], time_axis: Optional[int]) -> Optional[int]:
+    """The last axis of feature kind, else the last static axis other than batch and time."""
+    of_kind = [i for i, d in enumerate(dims) if d.kind is DimKind.FEATURE]
+    if of_kind:
+        return of_kind[-1]
+    static = [i for i, d in enumerate(dims) if not d.is_batch and i != time_axis and d.size is not None]
+    return static[-1] if static else None

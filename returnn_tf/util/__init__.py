@@ -1,0 +1,1 @@
+"""Helpers which know nothing of the rest of the package."""
