@@ -54,7 +54,10 @@ class LearningRateControl:
         )
 
     def learning_rate(self, epoch: int) -> float:
-        """The learning rate of an epoch (from 1): as in the file, as given, or by the scheme; asking again gives the same."""
+        """The learning rate of an epoch (from 1): as in the file, as given, or by the scheme.
+
+        Asking again gives the same rate, whatever has been set in between.
+        """
         if epoch not in self.epochs:
             rate = self.given_rates.get(epoch)
             if rate is None:

@@ -1,7 +1,7 @@
 """The learning-rate file: rate and scores of each epoch, as text that looks like Python.
 
-``{1: EpochData(learningRate=0.1, error={'dev_score': 2.5}), ...}``. It is read by a parser which knows just these forms:
-the file is data, nothing in it is executed.
+``{1: EpochData(learningRate=0.1, error={'dev_score': 2.5}), ...}``. It is read by a parser which knows just these
+forms: the file is data, nothing in it is executed.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ def scheme_from_config(config: Config) -> Scheme:
     """The scheme which ``learning_rate_control`` names; "constant" by default."""
     name = config.str("learning_rate_control", "constant")
     if name not in SCHEMES:
-        raise ConfigError("%s: unknown %r. %s" % (config.where("learning_rate_control"), name, did_you_mean(name, SCHEMES)))
+        where = config.where("learning_rate_control")
+        raise ConfigError("%s: unknown %r. %s" % (where, name, did_you_mean(name, SCHEMES)))
     return SCHEMES[name](config)
 
 

@@ -1,0 +1,100 @@
+"""The command line of a run: config files, options, and ``++key value`` for any setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import List, Sequence, Tuple
+
+from returnn_tf.config import ConfigError, did_you_mean
+
+# short option -> the setting which it stands for
+SHORT_OPTIONS = {
+    "-a": "activation",
+    "-b": "batch_size",
+    "-c": "chunking",
+    "-d": "description",
+    "-e": "epoch",
+    "-E": "eval",
+    "-f": "gate_factors",
+    "-g": "lreg",
+    "-i": "save_interval",
+    "-j": "dropout",
+    "-k": "output_file",
+    "-l": "log",
+    "-L": "load",
+    "-m": "momentum",
+    "-n": "num_epochs",
+    "-o": "order",
+    "-p": "loss",
+    "-q": "cache",
+    "-r": "learning_rate",
+    "-s": "hidden_sizes",
+    "-t": "truncate",
+    "-u": "device",
+    "-v": "log_verbosity",
+    "-w": "window",
+    "-x": "task",
+    "-y": "hidden_type",
+    "-z": "max_seqs",
+}
+LONG_OPTIONS = {"--" + key: key for key in SHORT_OPTIONS.values()}
+LONG_OPTIONS.update({"--verbose": "log_verbosity", "--max_sequences": "max_seqs"})
+_CONFIG = "--config"
+
+
+@dataclass
+class RunArguments:
+    """Config files in order, and (key, text) to set before and after they are read."""
+
+    files: List[str] = field(default_factory=list)
+    overrides: List[Tuple[str, str]] = field(default_factory=list)
+
+
+def parse_arguments(args: Sequence[str]) -> RunArguments:
+    """Takes the arguments after the program name apart.
+
+    All arguments up to the first with "-" or "+" are config files.
+
+    :raises ConfigError: for an unknown option, or a key without a value
+    """
+    parsed = RunArguments()
+    rest = list(args)
+    while rest and not rest[0].startswith(("-", "+")):
+        parsed.files.append(rest.pop(0))
+    while rest:
+        argument = rest.pop(0)
+        option, equals, value = argument.partition("=")
+        if argument.startswith("++"):
+            key = option[2:]
+            if equals:
+                rest.insert(0, value)
+        elif argument in SHORT_OPTIONS:
+            key = SHORT_OPTIONS[argument]
+        elif option in LONG_OPTIONS or option == _CONFIG:
+            key = LONG_OPTIONS.get(option, "")
+            if equals:
+                rest.insert(0, value)
+        else:
+            raise ConfigError(_unknown(argument))
+        if not rest or option == "++":
+            raise ConfigError("command line: %r needs a value: ++key value" % argument)
+        value = rest.pop(0)
+        if argument.startswith("++") and value.startswith("+"):
+            value = value[1:]  # "++key +-0.5": a leading minus that isn't taken for an option
+        if option == _CONFIG:
+            parsed.files.append(value)
+        else:
+            parsed.overrides.append((key, value))
+    return parsed
+
+
+def _unknown(argument: str) -> str:
+    known = list(LONG_OPTIONS) + list(SHORT_OPTIONS) + [_CONFIG]
+    if not argument.startswith(("-", "+")):
+        return "command line: %r stands alone. Config files come first, then ++key value." % argument
+    if argument.startswith("--") or len(argument) == 2:
+        return "command line: unknown option %r. %s Any setting: ++key value." % (
+            argument,
+            did_you_mean(argument, known, max_listed=0),
+        )
+    return "command line: unknown argument %r. Any setting: ++key value." % argument

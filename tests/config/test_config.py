@@ -1,0 +1,233 @@
+"""Config: typed readers against recorded ones, files, overrides, errors with the place, misspelt keys."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from returnn_tf.cli.arguments import parse_arguments
+from returnn_tf.config import Config, ConfigError, config_from_recipe
+from returnn_tf.config.readers import Text
+
+DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "config")
+with open(os.path.join(DATA, "config_parsing.json"), encoding="utf8") as _f:
+    CASES = json.load(_f)["cases"]
+
+READERS = {
+    "value": Config.str,
+    "int": Config.int,
+    "float": Config.float,
+    "bool": Config.bool,
+    "list": Config.list,
+    "int_list": Config.int_list,
+    "float_list": Config.float_list,
+    "typed_value": Config.typed_value,
+    "opt_typed_value": Config.opt_typed_value,
+    "bool_or_other": Config.bool_or_other,
+    "int_pair": Config.int_pair,
+}
+
+
+def from_arguments(args):
+    """The config which a command line gives."""
+    parsed = parse_arguments(args)
+    return Config.from_files(parsed.files, parsed.overrides)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "exception" not in c], ids=lambda c: " ".join(c["args"]))
+def test_recorded_readers(case, monkeypatch):
+    """Each reader gives the recorded value, or an error where the recorded one is an error."""
+    monkeypatch.chdir(DATA)
+    config = from_arguments(case["args"])
+    for key, expected in case["read"].items():
+        raw = config.raw(key)
+        assert expected["typed"] == (not isinstance(raw, Text)), key
+        if expected["raw"] == "function":
+            assert callable(raw)
+            continue
+        assert repr(raw.parts if isinstance(raw, Text) else raw) == expected["raw"], key
+        for name, value in expected.items():
+            if name in ("typed", "raw"):
+                continue
+            if value.startswith("error"):
+                with pytest.raises(ConfigError, match=key):
+                    READERS[name](config, key)
+            else:
+                assert repr(READERS[name](config, key)) == value, (key, name)
+
+
+@pytest.mark.parametrize(
+    "case",
+    # "--config FILE" reads that file here, too
+    [c for c in CASES if "exception" in c and "--config" not in c["args"]],
+    ids=lambda c: " ".join(c["args"]),
+)
+def test_recorded_errors(case, monkeypatch):
+    """What was an exception is a ConfigError."""
+    monkeypatch.chdir(DATA)
+    with pytest.raises(ConfigError):
+        from_arguments(case["args"])
+
+
+def test_text_has_a_sensible_type():
+    """A new key from the command line: typed() understands Python literals."""
+    config = Config.from_files([], [("batch_size", "{'data': 3000}"), ("model", "a/b"), ("load_epoch", "7")])
+    assert config.typed("batch_size") == {"data": 3000}
+    assert config.typed("model") == "a/b"
+    assert config.typed("load_epoch") == 7
+    assert config.typed("absent", 3) == 3
+
+
+def test_override_of_none_may_be_a_path(tmp_path):
+    """A setting of None says nothing on its type."""
+    path = write(tmp_path, "load = None\n")
+    assert Config.from_files([path], [("load", "model/net")]).typed("load") == "model/net"
+    assert Config.from_file(path).str("load", "x") == "x"
+
+
+def write(folder, text, name="my.config"):
+    path = folder / name
+    path.write_text(text, encoding="utf8")
+    return str(path)
+
+
+def test_python_config(tmp_path):
+    """Names become settings; modules and config don't; functions see overrides."""
+    path = write(
+        tmp_path,
+        "import numpy\nfrom collections import OrderedDict\nx = 3\n_private = 1\nold = config.int('x', 7)\n"
+        "def f(a):\n  return a + x\n",
+    )
+    config = Config.from_files([path], [("x", "10")])
+    assert config.keys() == ["OrderedDict", "_private", "f", "old", "x"]
+    assert config.int("old") == 10 and config.typed("f")(1) == 11
+    assert "config" not in config and "numpy" not in config
+    assert config.where("x") == "config key 'x' (the command line)"
+    assert config.where("old") == "config key 'old' (%s:5)" % path
+
+
+def test_python_without_shebang_and_dataclass(tmp_path):
+    """A file is Python unless it looks like lines of key and value; classes with text annotations can be made."""
+    path = write(
+        tmp_path,
+        "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass\nclass A:\n  x: int = 3\n"
+        "network = {}\n",
+    )
+    assert Config.from_file(path).typed("network") == {}
+    assert Config.from_file(write(tmp_path, "# nothing yet\n")).keys() == []
+
+
+def test_import_of_a_file_beside(tmp_path):
+    """A config imports a helper in its own folder."""
+    write(tmp_path, "def size():\n  return 5\n", "helper_of_config_test.py")
+    config = Config.from_file(write(tmp_path, "from helper_of_config_test import size\nn = size()\n"))
+    assert config.int("n") == 5
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("x = 1\ny = (2\n", [":2: not valid Python", "y = (2", "^"]),
+        ("x = 1\ny = x / 0\n", [":2: ZeroDivisionError", "y = x / 0"]),
+        ("def f():\n  return z\n\nf()\n", [":2: NameError", "return z"]),
+        ("import sys\nsys.exit(3)\n", [":2: SystemExit"]),
+        ("from TFUtil import where_bc\n", [":1: the import of where_bc needs the module 'TFUtil'", "tf.where"]),
+        ("from Pretrain import WrapEpochValue\n", ["'Pretrain' of RETURNN", "Copy what you need"]),
+        ("import no_such_module_\n", [":1: ModuleNotFoundError", "Install it"]),
+        ("x = config.int('y', 0)\ny = 0.5\nz = config.int('y')\n", [":3: config key 'y'", "expected an int, got 0.5"]),
+        ("this is no config at all\n", [":1: not valid Python", "lines 'key value'"]),
+        ('{"a": 1,\n "b" 2}', [":2: not valid JSON"]),
+        ("\x00\x01", ["not valid Python"]),
+    ],
+)
+def test_errors_name_the_place(tmp_path, text, expected):
+    """File, line number and the line."""
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as info:
+        Config.from_file(path)
+    for part in [path] + expected:
+        assert part in str(info.value)
+
+
+def test_errors_of_files(tmp_path):
+    """Missing, binary, a folder, including itself."""
+    with pytest.raises(ConfigError, match="not found"):
+        Config.from_file(str(tmp_path / "none.config"))
+    (tmp_path / "b.config").write_bytes(b"\x89HDF\r\n\xff\xfe")
+    with pytest.raises(ConfigError, match="no text file"):
+        Config.from_file(str(tmp_path / "b.config"))
+    with pytest.raises(ConfigError, match="can't be read"):
+        Config.from_file(str(tmp_path))
+    with pytest.raises(ConfigError, match="includes itself"):
+        Config.from_file(write(tmp_path, "x 3\ninclude my.config\n"))
+
+
+def test_reader_error_says_where(tmp_path):
+    """The message names key, file, line and value."""
+    path = write(tmp_path, "a = 1\nnum_epochs = 'many'\n")
+    with pytest.raises(ConfigError) as info:
+        Config.from_file(path).int("num_epochs", 5)
+    assert str(info.value) == "config key 'num_epochs' (%s:2): expected an int, got 'many' (str)" % path
+
+
+def test_missing_key_suggests():
+    """raw() and [] of a key which isn't set."""
+    with pytest.raises(ConfigError, match="Did you mean 'batch_size'"):
+        Config({"batch_size": 3})["batchsize"]
+
+
+@pytest.mark.parametrize("value, expected", [(None, 0), (21, 21), (0, 0), (30, 30)])
+def test_behavior_version(value, expected):
+    """Absent is 0."""
+    config = Config() if value is None else Config({"behavior_version": value})
+    assert config.behavior_version == expected
+
+
+@pytest.mark.parametrize("value", [-1, 31, 2.5, "21", True, "new"])
+def test_behavior_version_errors(value):
+    """Anything but an int of the known range."""
+    with pytest.raises(ConfigError, match="behavior_version"):
+        Config({"behavior_version": value}).behavior_version  # noqa: B018
+
+
+def test_misspelt_keys(tmp_path):
+    """Reported: near a known key, and used by nothing."""
+    path = write(
+        tmp_path,
+        "bacth_size = 100\nnum_epoch = 5\nlearning_rates_ = 1\n_tarin = 3\nmax_seq = 30\nmax_seqs = max_seq\n"
+        "def optimiser():\n  pass\nclass Network:\n  pass\nnetwork = {}\nEpochSplit = 3\nnetworks = 4\nfoo = 1\n"
+        "learning_rat = 0.1\n",
+    )
+    config = Config.from_files([path], [("taks", "eval")])
+    assert config.int("num_epoch") == 5  # asked for by somebody: it has a meaning
+    assert config.misspelt_keys() == [
+        ("bacth_size", "batch_size"),
+        ("learning_rat", "learning_rate"),
+        ("learning_rates_", "learning_rates"),
+        ("taks", "task"),
+    ]
+    assert Config({"model": "x", "mask": 3, "cache_files": 1}).misspelt_keys() == []
+
+
+def test_pickle_and_recipe(tmp_path):
+    """Another process gets the same config, functions included."""
+    path = write(tmp_path, "x = 3\ndef f(a):\n  return a * x\nmodel = None\n")
+    config = Config.from_files([path], [("x", "5"), ("new", "a,b")])
+    config.update({"epochs": [1, 2]})
+    config.set("model", "m")
+    for copy in (pickle.loads(pickle.dumps(config)), config_from_recipe(config.recipe())):
+        assert copy.keys() == config.keys()
+        assert copy.typed("f")(2) == 10 and copy.list("new") == ["a", "b"]
+        assert copy.typed("epochs") == [1, 2] and copy.str("model") == "m"
+    code = "import pickle, sys; c = pickle.load(sys.stdin.buffer); print(c.typed('f')(4))"
+    out = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(config), capture_output=True, check=True)
+    assert out.stdout.strip() == b"20"
+
+
+def test_keys_must_be_strings():
+    """Config({1: 2}) is a mistake."""
+    with pytest.raises(ConfigError, match="strings"):
+        Config({1: 2})
