@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -53,27 +53,29 @@ class NonFiniteError(Exception):
         return text + " Often a smaller learning_rate or gradient_clip_global_norm helps."
 
 
-def first_bad_layer(net: Any, feed: Dict[str, Any], *, step: int, train: bool = True) -> Optional[str]:
+def first_bad_layer(net: Any, feed: Mapping[str, Any], *, step: int, train: bool = True) -> Optional[str]:
     """The first layer, in the order of the network, whose output has NaN or Inf; None if all are finite.
 
     Builds and runs the network once more, so it is meant for the moment before the program ends.
 
     :param net: Network
-    :param feed: tensors by feed key
+    :param feed: feed key -> array or tensor
     :param step: global train step (random masks depend on it)
     :param train: whether the step was one of training
     """
     names: List[str] = []
+    tensors = net.convert_feed(feed)
+    signature = {name: spec for name, spec in net.input_signature().items() if name in tensors}
 
     def check(feed: Dict[str, Any]) -> Any:
         graph = net.lower(feed, train=train, step=tf.constant(step, "int64"))
         flags = []
-        for name, (value, _) in graph.layer_outputs.items():
-            if value.dtype.is_floating or value.dtype.is_complex:
-                names.append(name)
+        for node, value in graph.lowering.values.items():
+            if tf.is_tensor(value) and (value.dtype.is_floating or value.dtype.is_complex):
+                names.append(node.path)
                 flags.append(tf.reduce_all(tf.math.is_finite(tf.math.abs(value))))
         return tf.stack(flags) if flags else tf.constant([True])
 
-    flags = tf.function(check, input_signature=[net.input_signature()], autograph=False)(feed).numpy()
+    flags = tf.function(check, input_signature=[signature], autograph=False)(tensors).numpy()
     bad = [name for name, flag in zip(names, flags) if not flag]
     return bad[0] if bad else None

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from returnn_tf.util.lazy_tf import tf
 
-_KINDS = ("losses", "errors", "norms")
+_KINDS = ("losses", "errors", "counts")
 
 
 @dataclass
@@ -17,7 +17,7 @@ class StepResult:
     total_loss: float  # the objective before the update
     losses: Dict[str, float] = field(default_factory=dict)  # by loss name, unscaled sums
     errors: Dict[str, float] = field(default_factory=dict)  # by loss name, sums
-    norms: Dict[str, float] = field(default_factory=dict)  # by loss name: frames or sequences to divide by
+    counts: Dict[str, float] = field(default_factory=dict)  # by loss name: frames or sequences to divide by
     grad_norm: Optional[float] = None  # L2 norm of the raw gradient; None without training
     learning_rate: Optional[float] = None  # what the optimizer got, before its multiplier
     step: Optional[int] = None  # global step of this update, from 0
@@ -33,11 +33,11 @@ class Packer:
     def pack(self, graph: Any, scalars: Dict[str, Any]) -> Any:
         """The vector; called while tracing.
 
-        :param graph: lowered network with ``losses``, ``errors`` and ``inv_norm``
+        :param graph: lowered network with ``losses``, ``errors`` and ``counts``
         :param scalars: further scalar tensors by name of a :class:`StepResult` field
         """
         named: Dict[Tuple[str, str], Any] = {("", name): value for name, value in scalars.items()}
-        for kind, values in zip(_KINDS, (graph.losses, graph.errors, graph.inv_norm)):
+        for kind, values in zip(_KINDS, (graph.losses, graph.errors, graph.counts)):
             named.update({(kind, name): value for name, value in values.items()})
         self._layout = list(named)
         return tf.stack([tf.cast(value, "float64") for value in named.values()])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional, Union
+from typing import Any, Dict, FrozenSet, Mapping, Optional, Union
 
-from returnn_tf.engine.feeding import to_tensors
+from returnn_tf.config import ConfigError
 from returnn_tf.engine.nonfinite import NonFiniteError
 from returnn_tf.engine.step_result import Packer, StepResult
 from returnn_tf.engine.updater import Updater
@@ -30,12 +30,7 @@ class Trainer:
         self._default_rate = config.float("learning_rate", 1.0)
         self._stop = config.bool("stop_on_nonfinite_train_score", True)
         self._packer = Packer()
-        self._signature: Dict[str, Any] = dict(net.input_signature())
-        self._function = tf.function(
-            self._emit,
-            input_signature=[self._signature, tf.TensorSpec([], "float32", name="learning_rate")],
-            autograph=False,
-        )
+        self._functions: Dict[FrozenSet[str], Any] = {}
 
     @property
     def step_count(self) -> int:
@@ -49,9 +44,9 @@ class Trainer:
     def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
         """The batch as tensors for :meth:`step`; may run in another thread.
 
-        :raises DataError: missing entry, wrong shape or dtype
+        :raises ConfigError: missing entry or wrong shape
         """
-        return to_tensors(feed, self._signature)
+        return self.net.convert_feed(feed)
 
     def step(self, feed: Mapping[str, Any], learning_rate: Optional[Union[float, Any]] = None) -> StepResult:
         """One update.
@@ -61,22 +56,34 @@ class Trainer:
         :return: the objective before the update, losses, errors and the norm of the gradient
         :raises NonFiniteError: loss or gradient is NaN or Inf; not with ``stop_on_nonfinite_train_score = False``,
             then the result says so by ``finite`` and the parameters stay as they were
-        :raises DataError: the feed does not fit
+        :raises ConfigError: the feed does not fit, or the network has no loss
         """
+        tensors = self.tensors(feed)
         rate = tf.constant(self._default_rate if learning_rate is None else learning_rate, "float32")
-        result = self._packer.unpack(self._function(self.tensors(feed), rate).numpy())
+        result = self._packer.unpack(self._function(tensors)(tensors, rate).numpy())
         if not result.finite and self._stop:
             assert result.step is not None
             raise NonFiniteError(result.step, result.total_loss, result.grad_norm, result.losses)
         return result
 
-    def trace(self) -> Any:
-        """Traces the step function now (else the first step does); returns the concrete function."""
-        return self._function.get_concrete_function()
+    def trace(self, feed: Mapping[str, Any]) -> Any:
+        """The step for feeds with these keys as a concrete function; traced now if that was not done before."""
+        return self._function(self.tensors(feed)).get_concrete_function()
+
+    def _function(self, tensors: Mapping[str, Any]) -> Any:
+        """The traced function for these feed keys: lengths may be left out where another key has the same axis."""
+        keys = frozenset(tensors)
+        if keys not in self._functions:
+            signature = {name: spec for name, spec in self.net.input_signature().items() if name in keys}
+            rate = tf.TensorSpec([], "float32", name="learning_rate")
+            self._functions[keys] = tf.function(self._emit, input_signature=[signature, rate], autograph=False)
+        return self._functions[keys]
 
     def _emit(self, feed: Dict[str, Any], rate: Any) -> Any:
         step = self.global_step.read_value()
         graph = self.net.lower(feed, train=True, step=step)
+        if graph.objective is None:
+            raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
         grads = self.updater.gradients(graph)
         rate = self.updater.learning_rate(rate, step)
         total_loss = self.updater.total_loss(graph)
@@ -88,8 +95,7 @@ class Trainer:
         def update() -> Any:
             self.updater.apply(grads, rate, step)
             for extra in graph.updates:
-                if callable(extra):
-                    extra()
+                extra()
             return tf.constant(True)
 
         done = tf.cond(good, update, lambda: tf.constant(False))

@@ -7,18 +7,22 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 import pytest
 
-from fake_network import FakeNetwork
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.trainer import Trainer
-from returnn_tf.util.lazy_tf import tf
+from returnn_tf.network.network import Network
 
 Values = Dict[str, np.ndarray]
 RATE = 0.1
 
 
-def network(hid: Any = None, output: Any = None) -> FakeNetwork:
-    return FakeNetwork({"hid": {"n_out": 4, **(hid or {})}, "output": output or {}})
+def network(hid: Any = None, output: Any = None) -> Network:
+    layers = {
+        "hid": {"class": "linear", "activation": "tanh", "from": "data", "n_out": 4, **(hid or {})},
+        "output": {"class": "softmax", "from": "hid", "target": "classes", "loss": "ce", **(output or {})},
+    }
+    extern_data = {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}
+    return Network.from_config(Config({"network": layers, "extern_data": extern_data}), train=True)
 
 
 def batch(seed: int) -> Values:
@@ -32,14 +36,11 @@ def batch(seed: int) -> Values:
     }
 
 
-def gradients(net: FakeNetwork, feed: Values) -> Values:
-    with tf.GradientTape() as tape:
-        loss = net.lower({key: tf.constant(value) for key, value in feed.items()}).objective
-    found = tape.gradient(loss, list(net.params.values()))
-    return {name: grad.numpy() for name, grad in zip(net.params, found)}
+def gradients(net: Network, feed: Values) -> Values:
+    return dict(net.run(feed, with_grad=True).grads)
 
 
-def values(net: FakeNetwork) -> Values:
+def values(net: Network) -> Values:
     return {name: var.numpy() for name, var in net.params.items()}
 
 
@@ -47,7 +48,7 @@ def norm(grads: Values, names: Any = None) -> float:
     return float(np.sqrt(sum((grads[name] ** 2).sum() for name in names or grads)))
 
 
-def check(net: FakeNetwork, config: Dict[str, Any], change: Callable[[List[Values], str], Any], steps: int = 4) -> None:
+def check(net: Network, config: Dict[str, Any], change: Callable[[List[Values], str], Any], steps: int = 4) -> None:
     """change(gradients of all steps so far, parameter name) -> expected change of the parameter"""
     trainer = Trainer(net, Config({"learning_rate": RATE, **config}))
     seen: List[Values] = []
@@ -108,9 +109,9 @@ def test_decoupled_constraints_shrink_before_the_step_and_leave_the_objective() 
     before, grads = values(net), gradients(net, batch(0))
     result = trainer.step(batch(0))
     assert result.total_loss == pytest.approx(result.losses["output"], rel=1e-6)
-    np.testing.assert_allclose(
-        net.params["hid/W"].numpy(), before["hid/W"] * (1 - 2 * 0.05) - RATE * grads["hid/W"], rtol=1e-5, atol=1e-6
-    )
+    decay = 2 * 0.05 * before["hid/W"]
+    expected = before["hid/W"] - decay - RATE * (grads["hid/W"] - decay)
+    np.testing.assert_allclose(net.params["hid/W"].numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_noise_differs_by_parameter_and_step_and_repeats_with_the_seed() -> None:
@@ -145,7 +146,7 @@ def test_a_nan_stops_before_the_update_and_names_the_layer() -> None:
     assert info.value.step == 1 and trainer.step_count == 1
     for name, value in {**values(net), **{name: var.numpy() for name, var in trainer.state().items()}}.items():
         np.testing.assert_array_equal(value, {**before, **state}[name], err_msg=name)
-    assert first_bad_layer(net, trainer.tensors(bad), step=1) == "data"
+    assert first_bad_layer(net, bad, step=1) == "data"
     text = str(info.value.at(["seq-3", "seq-7"], "data"))
     assert "seq-3, seq-7" in text and "'data'" in text
 

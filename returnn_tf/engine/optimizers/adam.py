@@ -1,6 +1,6 @@
 """Adam (Kingma and Ba 2015) and its relatives.
 
-``t`` is the number of the application, from 1. The shared step size is ``lr_t = lr * sqrt(1 - beta2^t) / (1 - beta1^t)``
+``t`` is the number of the application, from 1. The shared step size is ``lr_t = lr * sqrt(1-beta2^t) / (1-beta1^t)``
 and epsilon is added outside of the square root: ``w -= lr_t * m / (sqrt(v) + epsilon)``.
 """
 

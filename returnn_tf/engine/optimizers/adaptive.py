@@ -36,7 +36,10 @@ class Adagrad(Optimizer):
 @register_optimizer("adadelta")
 @dataclass
 class Adadelta(Optimizer):
-    """``a = rho a + (1-rho) g^2; d = g sqrt(u + eps) / sqrt(a + eps); u = rho u + (1-rho) d^2; w -= lr d`` (Zeiler 2012)."""
+    """``a = rho a + (1-rho) g^2; d = g sqrt(u + eps) / sqrt(a + eps); u = rho u + (1-rho) d^2; w -= lr d``.
+
+    Zeiler 2012.
+    """
 
     rho: float = 0.95  # decay of both means of squares
     epsilon: float = DEFAULT_EPSILON  # inside of both roots
@@ -83,17 +86,17 @@ class RmsProp(Optimizer):
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
         """One kernel."""
         rho, momentum, epsilon = like(var, self.decay, self.momentum, self.epsilon)
-        kwargs = dict(
-            var=var.handle,
-            ms=slots["rms"].handle,
-            mom=slots["momentum"].handle,
-            lr=hyper["lr"],
-            rho=rho,
-            momentum=momentum,
-            epsilon=epsilon,
-            grad=grad,
-            use_locking=self.use_locking,
-        )
+        kwargs = {
+            "var": var.handle,
+            "ms": slots["rms"].handle,
+            "mom": slots["momentum"].handle,
+            "lr": hyper["lr"],
+            "rho": rho,
+            "momentum": momentum,
+            "epsilon": epsilon,
+            "grad": grad,
+            "use_locking": self.use_locking,
+        }
         if self.centered:
             tf.raw_ops.ResourceApplyCenteredRMSProp(mg=slots["mean"].handle, **kwargs)
         else:

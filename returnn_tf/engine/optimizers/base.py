@@ -44,7 +44,7 @@ class Optimizer:
         return {"lr": rate}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """Emits the op which changes ``var``, given the dense ``grad`` of the same shape; hyper has the dtype of var."""
+        """Emits the op which changes ``var``, given its dense ``grad``; the values of hyper have the dtype of var."""
         raise NotImplementedError
 
     def build(self, variables: Dict[str, Any], scope: str) -> None:

@@ -63,7 +63,7 @@ class Sgd(Optimizer):
 class NadamKeras(KerasStyle):
     """Nadam (Dozat 2016) with the momentum schedule ``u_t = beta1 * (1 - 0.5 * 0.96^(0.004 t))``.
 
-    With ``P`` the product of the ``u`` of all updates: the step is ``lr * ((1-u_t) g / (1-P) + u_(t+1) m / (1-P u_(t+1)))``
+    With the product P of the ``u`` of all updates and the next one u': ``lr * ((1-u) g / (1-P) + u' m / (1-P u'))``
     over ``sqrt(v / (1-beta2^t)) + epsilon``.
     """
 

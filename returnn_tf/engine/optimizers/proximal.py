@@ -34,17 +34,17 @@ class Ftrl(Optimizer):
             self.l2_shrinkage_regularization_strength,
             self.learning_rate_power,
         )
-        kwargs = dict(
-            var=var.handle,
-            accum=slots["accum"].handle,
-            linear=slots["linear"].handle,
-            grad=grad,
-            lr=hyper["lr"],
-            l1=l1,
-            l2=l2,
-            lr_power=power,
-            use_locking=self.use_locking,
-        )
+        kwargs = {
+            "var": var.handle,
+            "accum": slots["accum"].handle,
+            "linear": slots["linear"].handle,
+            "grad": grad,
+            "lr": hyper["lr"],
+            "l1": l1,
+            "l2": l2,
+            "lr_power": power,
+            "use_locking": self.use_locking,
+        }
         if self.l2_shrinkage_regularization_strength:
             tf.raw_ops.ResourceApplyFtrlV2(l2_shrinkage=shrinkage, **kwargs)
         else:

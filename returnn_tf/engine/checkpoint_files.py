@@ -1,0 +1,110 @@
+"""Files which appear whole or not at all: written beside the place, synced to disk, renamed; and their checksums."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+from returnn_tf.config import DataError
+
+_BLOCK = 1 << 20
+
+
+def sync(path: str) -> None:
+    """Waits until a file or directory is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def checksum(path: str) -> str:
+    """SHA-256 of the content, hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(_BLOCK), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_text(path: str, text: str) -> None:
+    """Replaces a text file as a whole; a reader sees the old or the new content, never a part."""
+    temp = "%s.tmp-%i" % (path, os.getpid())
+    try:
+        with open(temp, "w", encoding="utf8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temp, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temp)
+        raise
+    sync(os.path.dirname(os.path.abspath(path)))
+
+
+def describe(folder: str, names: Sequence[str]) -> Dict[str, Dict[str, Any]]:
+    """Size and checksum of files of a folder, for a manifest."""
+    return {
+        name: {"size": os.path.getsize(os.path.join(folder, name)), "sha256": checksum(os.path.join(folder, name))}
+        for name in names
+    }
+
+
+def deviation(folder: str, described: Dict[str, Dict[str, Any]]) -> Optional[str]:
+    """Why the files of a folder are not those which :func:`describe` saw; None if they are."""
+    for name, facts in described.items():
+        path = os.path.join(folder, name)
+        if not os.path.exists(path):
+            return "%s is missing" % name
+        size = os.path.getsize(path)
+        if size != facts["size"]:
+            return "%s has %i bytes, written were %i" % (name, size, facts["size"])
+        if checksum(path) != facts["sha256"]:
+            return "the checksum of %s is wrong, so its content has changed since it was written" % name
+    return None
+
+
+def read_manifest(path: str) -> Optional[Dict[str, Any]]:
+    """The manifest, or None if there is none.
+
+    :raises DataError: the file is there but is no manifest
+    """
+    try:
+        with open(path, encoding="utf8") as file:
+            manifest = json.load(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as exc:
+        raise DataError("%s can't be read as manifest of a checkpoint: %s" % (path, exc)) from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise DataError("%s is not the manifest of a checkpoint." % path)
+    return manifest
+
+
+@contextlib.contextmanager
+def staging(folder: str, name: str) -> Iterator[str]:
+    """A new temporary folder inside of ``folder``; gone at the end, whatever happens."""
+    path = os.path.join(folder, ".%s.tmp-%i" % (name, os.getpid()))
+    shutil.rmtree(path, ignore_errors=True)
+    os.mkdir(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def publish(source: str, folder: str, names: List[str]) -> None:
+    """Moves synced files in the given order from the staging folder to their place; the last one makes them valid."""
+    for name in names:
+        sync(os.path.join(source, name))
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(folder, names[-1]))  # what is replaced is not valid from here on
+    for name in names:
+        os.replace(os.path.join(source, name), os.path.join(folder, name))
+    sync(folder)

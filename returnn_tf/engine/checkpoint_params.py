@@ -1,0 +1,62 @@
+"""Putting stored values into the variables of a network, with a clear error where they don't fit."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping
+
+import numpy as np
+
+from returnn_tf.config import DataError, nearest_name
+
+_MAX_LISTED = 30
+
+
+def assign(variables: Mapping[str, Any], values: Mapping[str, np.ndarray], *, source: str) -> None:
+    """Sets all variables; none is changed if anything does not fit. Values without a variable are left out.
+
+    :param variables: name -> ``tf.Variable``
+    :param values: name -> array
+    :param source: where the values come from, for the error
+    :raises DataError: lists the missing parameters and those of another shape, and what is stored instead
+    """
+    problems = misfits(variables, values)
+    if problems:
+        unknown = sorted(name for name in values if name not in variables and name != "global_step")
+        text = ["%s does not fit the network:" % source] + problems[:_MAX_LISTED]
+        if len(problems) > _MAX_LISTED:
+            text.append("... and %i more" % (len(problems) - _MAX_LISTED))
+        if unknown:
+            more = " and %i more" % (len(unknown) - _MAX_LISTED) if len(unknown) > _MAX_LISTED else ""
+            text.append("stored, but unknown to the network: %s%s" % (", ".join(unknown[:_MAX_LISTED]), more))
+        text.append("Use the network of that checkpoint, or another checkpoint.")
+        raise DataError("\n  ".join(text))
+    for name, variable in variables.items():
+        variable.assign(values[name].astype(variable.dtype.as_numpy_dtype, copy=False))
+
+
+def misfits(variables: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> List[str]:
+    """One line for each variable which is not stored, or with another shape or an incompatible dtype."""
+    lines = []
+    unused = [name for name in values if name not in variables]
+    for name, variable in variables.items():
+        shape = tuple(variable.shape)
+        if name not in values:
+            near = nearest_name(name, unused, cutoff=0.8)
+            hint = "" if near is None else " (stored is %r %s)" % (near, list(values[near].shape))
+            lines.append("missing: %s %s%s" % (name, list(shape), hint))
+        elif tuple(values[name].shape) != shape:
+            lines.append("shape: %s is %s here, stored %s" % (name, list(shape), list(values[name].shape)))
+        elif not np.can_cast(values[name].dtype, variable.dtype.as_numpy_dtype, casting="same_kind"):
+            lines.append("dtype: %s is %s here, stored %s" % (name, variable.dtype.name, values[name].dtype))
+    return lines
+
+
+def assign_matching(variables: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> List[str]:
+    """Sets the variables which fit; the names of those which keep their value."""
+    left: Dict[str, Any] = {}
+    for name, variable in variables.items():
+        if misfits({name: variable}, values):
+            left[name] = variable
+        else:
+            variable.assign(values[name].astype(variable.dtype.as_numpy_dtype, copy=False))
+    return sorted(left)

@@ -1,0 +1,75 @@
+"""The folder with the checkpoints of a run: which there are, which is the newest good one, can it be written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any, Callable, List
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.engine import checkpoint
+from returnn_tf.engine import checkpoint_files as files
+from returnn_tf.engine.model_selection import ModelChoice, checkpoint_exists, find_checkpoints, select_model
+
+
+def prefix_of_epoch(model: str, epoch: int, *, pretrain: bool = False) -> str:
+    """Path prefix of the checkpoint of an epoch, e.g. ``net.012`` or ``net.pretrain.003``."""
+    return "%s%s.%03i" % (model, ".pretrain" if pretrain else "", epoch)
+
+
+def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelChoice:
+    """As :func:`choose_model`, but where that takes the newest own checkpoint, one which is not whole is passed over.
+
+    :param on_defect: called with path prefix and reason for each which is passed over
+    :raises ConfigError: a checkpoint which the config asks for is not there
+    :raises DataError: the checkpoint which the config asks for is not whole, or all own ones are not
+    """
+    own = find_checkpoints(config.str("model", "") or "")
+    bad: List[str] = []
+    while True:
+        choice = select_model(config, own, checkpoint_exists)
+        if choice.path is None:
+            if bad:
+                raise DataError(
+                    "None of the checkpoints %s can be used. Restore one from a backup, or delete them to start anew."
+                    % ", ".join(sorted(os.path.basename(path) for path in bad))
+                )
+            return choice
+        reason = checkpoint.defect(choice.path)
+        if reason is None:
+            return choice
+        if not own or own.get(max(own)) != choice.path:
+            raise DataError("The checkpoint %s can't be used: %s." % (choice.path, reason))
+        on_defect(choice.path, reason)
+        bad.append(own.pop(max(own)))
+
+
+def prepare(model: str) -> None:
+    """Makes the folder, removes what killed runs left behind, and tries whether files can be written.
+
+    :raises ConfigError: it can't be made or written
+    """
+    folder, name = os.path.split(os.path.abspath(model))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for entry in os.listdir(folder):
+            if entry.startswith(".%s." % name) and ".tmp-" in entry:
+                shutil.rmtree(os.path.join(folder, entry), ignore_errors=True)
+        with files.staging(folder, name + ".probe") as probe:
+            with open(os.path.join(probe, "probe"), "wb") as file:
+                file.write(b"x")
+    except OSError as exc:
+        raise ConfigError(
+            "model = %r: the folder %s can't be written (%s). Choose another path or mend its permissions."
+            % (model, folder, exc.strerror or exc)
+        ) from exc
+
+
+def write_index(model: str) -> None:
+    """Writes the file ``checkpoint`` by which TensorFlow's own tools find the newest one."""
+    folder, _ = os.path.split(os.path.abspath(model))
+    names: List[str] = [os.path.basename(path) for _, path in sorted(find_checkpoints(model).items())]
+    if names:
+        lines = ['model_checkpoint_path: "%s"' % names[-1]]
+        lines += ['all_model_checkpoint_paths: "%s"' % name for name in names]
+        files.write_text(os.path.join(folder, "checkpoint"), "\n".join(lines) + "\n")

@@ -1,0 +1,199 @@
+"""Checkpoints are whole or absent, say what is wrong with them, and fit what other programs write and read."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.engine import checkpoint, checkpoint_files, checkpoint_params, model_dir
+from returnn_tf.engine.checkpoint import CheckpointInfo
+from returnn_tf.engine.fingerprint import fingerprint
+from returnn_tf.util.lazy_tf import tf
+
+FOREIGN = pathlib.Path(__file__).parent.parent / "data/engine/foreign_checkpoint/network.012"
+INFO = CheckpointInfo(epoch=3, step=17, random_seed=42, config_sha256="abc")
+
+
+def write(prefix: Any, value: float = 1.0, info: CheckpointInfo = INFO) -> str:
+    params = {"output/W": np.full((2, 3), value, "float32"), "output/b": np.zeros(3, "float32")}
+    checkpoint.save(str(prefix), params, {"output/W/adam_m": np.ones((2, 3), "float32")}, info, retry_waits=())
+    return str(prefix)
+
+
+def test_a_saved_checkpoint_is_read_back(tmp_path: pathlib.Path) -> None:
+    prefix = write(tmp_path / "net.003", 2.5)
+    assert checkpoint.defect(prefix) is None
+    values = checkpoint.read(prefix)
+    assert sorted(values) == ["global_step", "output/W", "output/b"] and values["global_step"] == 17
+    np.testing.assert_array_equal(values["output/W"], 2.5)
+    assert list(checkpoint.read_state(prefix)) == ["output/W/adam_m"]
+    assert checkpoint.info(prefix) == INFO
+    assert not [entry for entry in os.listdir(str(tmp_path)) if ".tmp-" in entry]
+
+
+def test_tensorflow_reads_it_by_the_parameter_names(tmp_path: pathlib.Path) -> None:
+    prefix = write(tmp_path / "net.003", 2.5)
+    model_dir.write_index(str(tmp_path / "net"))
+    assert tf.train.latest_checkpoint(str(tmp_path)) == prefix
+    assert tf.train.load_checkpoint(prefix).get_variable_to_shape_map()["output/W"] == [2, 3]
+
+
+def test_a_checkpoint_of_another_program_is_read() -> None:
+    assert checkpoint.defect(str(FOREIGN)) is None
+    assert checkpoint.info(str(FOREIGN)) is None
+    values = checkpoint.read(str(FOREIGN) + ".index")
+    assert {name: value.shape for name, value in values.items()} == {
+        "global_step": (),
+        "hidden/W": (27, 6),
+        "hidden/b": (6,),
+        "output/W": (6, 2),
+        "output/b": (2,),
+    }
+
+
+def some_variables() -> Dict[str, Any]:
+    shapes = {"hid/W": (3, 4), "hid/b": (4,), "output/b": (3,)}
+    return {name: tf.Variable(np.zeros(shape, "float32")) for name, shape in shapes.items()}
+
+
+def _flip(path: pathlib.Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(bytes(content))
+
+
+def _truncate(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+DAMAGES = [(_flip, "checksum"), (_truncate, "bytes, written were"), (os.remove, "is missing")]
+SUFFIXES = [".data-00000-of-00001", ".index", ".state.data-00000-of-00001", ".state.index"]
+
+
+@pytest.mark.parametrize("damage, message", DAMAGES, ids=["flip", "truncate", "remove"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_damaged_newest_checkpoint_is_explained_and_the_one_before_taken(
+    tmp_path: pathlib.Path, suffix: str, damage: Any, message: str
+) -> None:
+    model = str(tmp_path / "net")
+    good = write(model + ".002")
+    bad = write(model + ".003")
+    damage(pathlib.Path(bad + suffix))
+    reports: List[Tuple[str, str]] = []
+    choice = model_dir.choose_whole(Config({"model": model}), lambda *args: reports.append(args))
+    assert (choice.epoch, choice.path, choice.start_epoch) == (2, good, 3)
+    if suffix != ".index" or damage is not os.remove:  # without .index nobody sees a checkpoint at all
+        assert [prefix for prefix, _ in reports] == [bad] and message in reports[0][1]
+
+
+@pytest.mark.parametrize("damage", [_flip, _truncate])
+def test_damage_is_found_without_manifest_too(tmp_path: pathlib.Path, damage: Any) -> None:
+    prefix = write(tmp_path / "net.003")
+    os.remove(prefix + ".manifest.json")
+    assert checkpoint.defect(prefix) is None
+    damage(pathlib.Path(prefix + ".data-00000-of-00001"))
+    reason = checkpoint.defect(prefix)
+    assert reason is not None and "damaged" in reason
+
+
+def test_if_all_are_damaged_nothing_is_started_anew(tmp_path: pathlib.Path) -> None:
+    _truncate(pathlib.Path(write(tmp_path / "net.001") + ".index"))
+    with pytest.raises(DataError, match="None of the checkpoints net.001 can be used"):
+        model_dir.choose_whole(Config({"model": str(tmp_path / "net")}), lambda prefix, reason: None)
+    other = Config({"model": str(tmp_path / "other")})
+    assert model_dir.choose_whole(other, lambda prefix, reason: None).path is None
+    asked = Config({"task": "eval", "load": str(tmp_path / "net.001")})
+    with pytest.raises(DataError, match="net.001 can't be used: net.001.index has"):
+        model_dir.choose_whole(asked, lambda prefix, reason: None)
+
+
+@pytest.mark.parametrize("stop_at", range(1, 6))
+def test_interrupted_writing_leaves_a_whole_checkpoint_or_none(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    old = write(tmp_path / "net.001", 1.0)
+    replace, calls = os.replace, []
+
+    def dying_replace(source: str, target: str) -> None:
+        calls.append(target)
+        if len(calls) == stop_at:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(checkpoint_files.os, "replace", dying_replace)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "net.002", 2.0)
+    monkeypatch.undo()
+    prefix = str(tmp_path / "net.002")
+    if checkpoint.defect(prefix) is None:  # all but the manifest was in place
+        assert stop_at == 5 and checkpoint.read(prefix)["output/W"][0, 0] == 2.0
+    assert checkpoint.defect(old) is None and checkpoint.read(old)["output/W"][0, 0] == 1.0
+    write(tmp_path / "net.002", 3.0)
+    assert checkpoint.defect(prefix) is None and checkpoint.read(prefix)["output/W"][0, 0] == 3.0
+
+
+def test_a_full_disk_ends_after_bounded_retries_with_the_old_state_intact(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = write(tmp_path / "net.001", 1.0)
+    before = sorted(os.listdir(str(tmp_path)))
+    attempts: List[int] = []
+
+    def full(folder: str, names: Any) -> Dict[str, Any]:
+        attempts.append(1)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_files, "describe", full)
+    with pytest.raises(DataError, match="net.001 can't be written: .*No space left"):
+        checkpoint.save(prefix, {"a": np.zeros(1)}, {}, INFO, retry_waits=(0.0, 0.0))
+    assert len(attempts) == 3 and sorted(os.listdir(str(tmp_path))) == before
+    assert checkpoint.defect(prefix) is None
+
+
+def test_parameters_which_do_not_fit_are_all_named() -> None:
+    variables = some_variables()
+    values = {name: var.numpy() + 1 for name, var in variables.items()}
+    values["hid/weights"] = values.pop("hid/W")
+    values["output/b"] = np.zeros(5, "float32")
+    with pytest.raises(DataError) as info:
+        checkpoint_params.assign(variables, values, source="net.003")
+    text = str(info.value)
+    assert "net.003 does not fit" in text and "missing: hid/W [3, 4]" in text
+    assert "shape: output/b is [3] here, stored [5]" in text and "unknown to the network: hid/weights" in text
+    np.testing.assert_array_equal(variables["hid/b"].numpy(), 0.0)
+
+
+def test_further_stored_values_are_no_problem() -> None:
+    variables = some_variables()
+    values = {name: var.numpy() + 1 for name, var in variables.items()}
+    values.update({"other/W": np.zeros(2), "global_step": np.zeros((), "int64")})
+    checkpoint_params.assign(variables, values, source="x")
+    np.testing.assert_array_equal(variables["hid/b"].numpy(), values["hid/b"])
+
+
+def test_deleting_removes_all_files(tmp_path: pathlib.Path) -> None:
+    prefix = write(tmp_path / "net.001")
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert checkpoint.delete(prefix) == size and os.listdir(str(tmp_path)) == []
+
+
+def test_a_folder_which_cannot_be_written_is_an_error_before_training(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="can't be written"):
+        model_dir.prepare(str(tmp_path / "file/net"))
+    (tmp_path / ".net.004.tmp-1").mkdir()
+    model_dir.prepare(str(tmp_path / "net"))
+    assert sorted(os.listdir(str(tmp_path))) == ["file"]
+
+
+def test_the_fingerprint_follows_values_and_code() -> None:
+    def config(value: Any) -> str:
+        return fingerprint(Config({"network": {"a": 1, "b": value}}))
+
+    assert config(1) == config(1) != config(2)
+    assert config(lambda x: x + 1) == config(lambda x: x + 1) != config(lambda x: x + 2)
