@@ -1,0 +1,191 @@
+"""Lines of the log, targets and levels, the progress bar, colour."""
+
+import io
+import logging
+import sys
+
+import pytest
+
+from returnn_tf import log as module
+from returnn_tf.log import Log, ProgressBar
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self):
+        """Yes."""
+        return True
+
+
+@pytest.fixture
+def log():
+    """A log of its own, closed at the end; logging of the package is then as before."""
+    library = logging.getLogger("returnn_tf")
+    before = library.handlers, library.level, library.propagate
+    log = Log()
+    yield log
+    log.close()
+    library.handlers, library.level, library.propagate = before
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [(0, "0:00:00"), (1738.9, "0:28:58"), (36000, "10:00:00"), (-1, "0:00:00"), (float("inf"), "0:00:00")],
+)
+def test_hms(seconds, text):
+    """Hours, minutes, seconds."""
+    assert module.hms(seconds) == text
+
+
+@pytest.mark.parametrize(
+    "count, text", [(5, "5B"), (1536, "1.5KB"), (3 << 20, "3.0MB"), (5 << 30, "5.0GB"), (1 << 42, "4096.0GB")]
+)
+def test_bytes(count, text):
+    """Sizes for people."""
+    assert module.bytes_text(count) == text
+
+
+def test_process_memory():
+    """At least what an interpreter takes."""
+    assert module.process_memory() > 1 << 20
+
+
+def test_lines():
+    """All lines, with their fields."""
+    assert module.phase_text("train", 3) == "train epoch 3"
+    assert module.phase_text("train", 3, pretrain=True) == "pretrain epoch 3"
+    assert module.phase_text("eval", 3, dataset="dev") == "'dev' eval epoch 3"
+    assert module.pass_line("train epoch 1", 2941, 1738.2, 1738.2 * 0.9934) == (
+        "train epoch 1, finished after 2941 steps, 0:28:58 elapsed (99.3% computing time)"
+    )
+    assert module.pass_line("train epoch 1", 0, 0.0, 0.0).endswith("(0.0% computing time)")
+    assert module.time_shares_line("train epoch 1", 100.0, 98.5, 1.0) == (
+        "train epoch 1, time: 98.5% compute, 1.0% waiting for data, 0.5% rest"
+    )
+    line = module.step_line(
+        "train epoch 1",
+        7,
+        {"loss": 230.125, "error:output": 0.5, "cost:output": 2.25, "num_seqs": 20, "mem_usage:CPU": "1.5GB"},
+        seconds_per_step=0.1234,
+        elapsed=10,
+        complete=0.25,
+    )
+    assert line == (
+        "train epoch 1, step 7, cost:output 2.25, error:output 0.5, loss 230.125, mem_usage:CPU 1.5GB, num_seqs 20, "
+        "0.123 sec/step, elapsed 0:00:10, exp. remaining 0:00:30, complete 25.00%"
+    )
+    assert module.step_line("x", 0, {}, seconds_per_step=1, elapsed=1) == "x, step 0, 1.000 sec/step, elapsed 0:00:01"
+    assert module.epoch_line(1, 0.5, {"a": 0.25}, 7) == "epoch 1 score: 0.5 error: 0.25 elapsed: 0:00:07"
+    assert module.epoch_line(1, {"b": 2, "a": 1}, {}, 7) == "epoch 1 score: a 1.0 b 2.0 error: None elapsed: 0:00:07"
+    assert module.eval_line({"dev": (0.26, 0.12), "test": (0.3, None)}) == (
+        "dev: score 0.26 error 0.12 test: score 0.3 error None"
+    )
+    assert module.start_line("train epoch 1", 0.001) == "start train epoch 1, learning rate 0.001"
+
+
+def test_levels_and_files(log, tmp_path, capsys):
+    """Each target shows what is at or below its level; one level counts for all."""
+    names = [str(tmp_path / "a" / "x.log"), str(tmp_path / "y.log")]
+    log.configure(names, [5, 1, 3])
+    for level in range(1, 6):
+        log.write(level, "line %d" % level)
+    assert log.shows(5)
+    log.configure()
+    assert not log.shows(4) and log.shows(3)
+    assert (tmp_path / "a" / "x.log").read_text() == "".join("line %d\n" % i for i in range(1, 6))
+    assert (tmp_path / "y.log").read_text() == "line 1\n"
+    assert capsys.readouterr().out == "line 1\nline 2\nline 3\n"
+    log.configure(names, [4])
+    assert log.shows(4) and not log.shows(5)
+    log.warn("careful")
+    assert capsys.readouterr().out == "Warning: careful\n"
+
+
+def test_library_logging(log, capsys):
+    """What modules say by logging ends up here, with a level."""
+    log.configure()
+    logger = logging.getLogger("returnn_tf.some.module")
+    logger.warning("odd %d", 3)
+    logger.info("news")
+    logger.debug("detail")
+    assert capsys.readouterr().out == "Warning: odd 3\nnews\n"
+
+
+@pytest.mark.parametrize("log_format, start", [("default", "x"), ("raw", "x"), ("timed", "[20"), ("verbose", "[20")])
+def test_formats(log, log_format, start, capsys):
+    """With and without time."""
+    log.configure(log_format=log_format)
+    log.write(1, "x")
+    out = capsys.readouterr().out
+    assert out.startswith(start) and out.endswith("x\n")
+
+
+def test_date_and_command(log, tmp_path):
+    """$date in a name; a command that gets the lines."""
+    log.configure([str(tmp_path / "run-$date.log"), "|cat > %s" % (tmp_path / "piped")], [3])
+    log.write(1, "hello")
+    log.close()
+    assert (tmp_path / "piped").read_text() == "hello\n"
+    assert len(list(tmp_path.glob("run-2*.log"))) == 1
+
+
+def test_command_that_ends(log):
+    """A command that is gone doesn't stop the program."""
+    log.configure(["|true"], [3])
+    for _ in range(50):
+        log.write(1, "x" * 10000)
+
+
+def test_configure_errors(log, tmp_path):
+    """Unknown format, level, a file that can't be."""
+    with pytest.raises(ValueError, match="log_format"):
+        log.configure(log_format="fancy")
+    with pytest.raises(ValueError, match="log_verbosity"):
+        log.configure(verbosity=[7])
+    (tmp_path / "f").touch()
+    with pytest.raises(OSError):
+        log.configure([str(tmp_path / "f" / "x.log")])
+
+
+def test_color_only_on_a_terminal(monkeypatch):
+    """NO_COLOR and dumb terminals are respected."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert module.wants_color(Terminal()) and not module.wants_color(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not module.wants_color(Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not module.wants_color(Terminal())
+    assert module.paint("x", "red") == "\x1b[31mx\x1b[0m" and module.paint("x", "red", False) == "x"
+
+
+def test_progress_bar_text():
+    """Share, step, loss, frames per second, time left."""
+    bar = ProgressBar("train epoch 3", io.StringIO(), visible=False)
+    text = bar.text(120, 0.42, 1.2345, 123456, 10.0)
+    assert text.startswith("train epoch 3   42% ########------------  step 120  loss 1.234  12.3k frames/s  mem ")
+    assert text.endswith("ETA 0:00:13")
+    assert bar.text(1, None, None, None, 61.0).endswith("elapsed 0:01:01")
+
+
+def test_bar_on_a_terminal(log, monkeypatch):
+    """The bar gives way to lines; lines of steps don't show while it is there; none without a terminal."""
+    out = Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setenv("NO_COLOR", "1")
+    log.configure(verbosity=[5])
+    bar = log.progress("train epoch 1")
+    bar.update(1, 0.5, 0.1, 100)
+    bar.update(2, 0.6, 0.1, 100)  # too soon
+    log.write(5, "the line of a step")
+    log.write(3, "news")
+    bar.close()
+    log.write(5, "another step")
+    text = out.getvalue()
+    assert text.count("train epoch 1") == 1 and "\r\x1b[Knews\n" in text
+    assert "line of a step" not in text and text.endswith("another step\n")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    log.progress("x").update(1, 0.5)
+    assert sys.stdout.getvalue() == ""
