@@ -1,0 +1,74 @@
+"""What the recogniser read: from the label probabilities of every column to digits, and how many of them are wrong."""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Sequence
+
+import h5py
+import numpy as np
+
+
+class Recognised(NamedTuple):
+    """One held-out line: ``pixels`` [time, rows], the digits which stand there and the digits which were read."""
+
+    tag: str
+    pixels: np.ndarray
+    reference: List[int]
+    hypothesis: List[int]
+
+    @property
+    def num_errors(self) -> int:
+        """The smallest number of digits to insert, delete or replace that makes one out of the other."""
+        return edit_distance(self.reference, self.hypothesis)
+
+
+def read_hdf(path: str, target: str = "") -> Dict[str, np.ndarray]:
+    """One stream of an HDF dataset.
+
+    :param path: file as ``HDFDataset`` reads it and the task "forward" writes it
+    :param target: key of a target; ``""`` is the input
+    :return: sequence tag -> array [time, ...]
+    """
+    with h5py.File(path, "r") as file:
+        keys = sorted(file["targets/data"]) if "targets/data" in file else []
+        column = 1 + keys.index(target) if target else 0
+        data = file["targets/data"][target][()] if target else file["inputs"][()]
+        tags = [tag.decode("utf8") if isinstance(tag, bytes) else tag for tag in file["seqTags"][()]]
+        ends = np.cumsum(file["seqLengths"][()][:, column])
+    return dict(zip(tags, np.split(data, ends[:-1])))
+
+
+def greedy_ctc(probabilities: np.ndarray) -> List[int]:
+    """The best label of each frame, repetitions merged, blanks (the last label) dropped: [time, dim] -> labels."""
+    best = probabilities.argmax(axis=1)
+    first = np.append(True, best[1:] != best[:-1])
+    return [int(label) for label in best[first] if label != probabilities.shape[1] - 1]
+
+
+def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
+    """Levenshtein distance."""
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a):
+        diagonal, row[0] = row[0], i + 1
+        for j, y in enumerate(b):
+            diagonal, row[j + 1] = row[j + 1], min(diagonal + (x != y), row[j] + 1, row[j + 1] + 1)
+    return row[-1]
+
+
+def recognise(lines_hdf: str, forward_hdf: str) -> List[Recognised]:
+    """Every line of a dataset with what was read, in the order of the dataset.
+
+    :param lines_hdf: the dataset
+    :param forward_hdf: what the task "forward" wrote for it
+    """
+    pixels, classes, outputs = read_hdf(lines_hdf), read_hdf(lines_hdf, "classes"), read_hdf(forward_hdf)
+    missing = sorted(set(pixels) - set(outputs))
+    if missing:
+        what = "%s lacks %d lines of %s, the first is %r"
+        raise ValueError(what % (forward_hdf, len(missing), lines_hdf, missing[0]))
+    return [Recognised(tag, pixels[tag], classes[tag].tolist(), greedy_ctc(outputs[tag])) for tag in pixels]
+
+
+def label_error_rate(recognised: Sequence[Recognised]) -> float:
+    """Percent: all edits over all digits of the references."""
+    return 100.0 * sum(line.num_errors for line in recognised) / sum(len(line.reference) for line in recognised)

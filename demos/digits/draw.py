@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Draws how the digit-line recogniser learned and what it reads.
+
+    python draw.py out
+
+reads out/learning_rates, out/heldout.hdf and out/forward.hdf, which the training and the task "forward" left there, and
+writes out/learning_curve.png and out/recognised.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+from typing import Any, Dict, List, Sequence, Tuple
+
+import decode
+import matplotlib
+
+matplotlib.use("Agg")  # needs no screen
+
+from matplotlib import pyplot  # noqa: E402
+
+from returnn_tf.engine.learning_rate_file import EpochData, read_file  # noqa: E402
+
+NAMES = {"train": "training lines", "dev": "dev lines", "eval": "held-out lines"}
+WRONG, RIGHT = "crimson", "black"
+
+
+def series(epochs: Dict[int, EpochData], key: str) -> Tuple[List[int], List[float]]:
+    """Epochs which have a value of this name, and the values."""
+    known = [epoch for epoch in sorted(epochs) if key in epochs[epoch].error]
+    return known, [epochs[epoch].error[key] for epoch in known]
+
+
+def draw_learning_curve(epochs: Dict[int, EpochData], path: str) -> None:
+    """Label error rate, score and learning rate over the epochs.
+
+    :param epochs: as the learning-rate file holds them
+    :param path: picture to write
+    """
+    figure, (errors, scores, rates) = pyplot.subplots(
+        3, 1, sharex=True, figsize=(7, 7.5), height_ratios=[4, 3, 1.4], layout="constrained"
+    )
+    for name, label in NAMES.items():
+        known, values = series(epochs, name + "_error")
+        errors.plot(known, [100 * value for value in values], marker="o", markersize=3, label=label)
+        scores.plot(*series(epochs, name + "_score"), marker="o", markersize=3, label=label)
+    errors.set(ylabel="label error rate (%)", yscale="log", title="Lines of handwritten digits, BLSTM + CTC")
+    errors.axhline(5, color="gray", linestyle=":", linewidth=1)
+    errors.yaxis.set_major_formatter("{x:g}")
+    errors.yaxis.set_minor_formatter("")
+    errors.set_yticks([value for value in (0.5, 1, 2, 5, 10, 20, 50, 100) if errors.get_ylim()[0] <= value])
+    errors.legend()
+    scores.set(ylabel="CTC score per digit", yscale="log")
+    known = sorted(epochs)
+    rates.step(known, [epochs[epoch].learning_rate for epoch in known], where="mid", color="black")
+    rates.set(ylabel="learning rate", xlabel="epoch", ylim=(0, None))
+    rates.xaxis.get_major_locator().set_params(integer=True)
+    for axes in (errors, scores, rates):
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def choose(recognised: Sequence[decode.Recognised], num_lines: int, num_wrong: int) -> List[decode.Recognised]:
+    """The first lines and, so that mistakes are seen too, at the end up to ``num_wrong`` lines with mistakes."""
+    wrong = [line for line in recognised if line.num_errors][:num_wrong]
+    tags = {line.tag for line in wrong}
+    others = [line for line in recognised if line.tag not in tags]
+    return others[: num_lines - len(wrong)] + wrong
+
+
+def marked(text: Sequence[int], other: Sequence[int]) -> List[Tuple[str, str]]:
+    """The digits with their colours: those in red which have no counterpart in ``other``."""
+    blocks = difflib.SequenceMatcher(None, text, other, autojunk=False).get_matching_blocks()
+    same = {position for block in blocks for position in range(block.a, block.a + block.size)}
+    return [(str(digit), RIGHT if i in same else WRONG) for i, digit in enumerate(text)]
+
+
+def write_digits(axes: Any, height: float, name: str, digits: Sequence[Tuple[str, str]]) -> None:
+    """Digits beside the picture of their line, each in its colour; ``height`` is that in the axes, 0 .. 1."""
+    axes.text(1.04, height, name, transform=axes.transAxes, fontsize=7, color="gray", va="center")
+    for i, (digit, color) in enumerate(digits):
+        place = {"transform": axes.transAxes, "va": "center", "family": "monospace"}
+        axes.text(1.20 + 0.045 * i, height, digit, color=color, **place)
+
+
+def draw_lines(recognised: Sequence[decode.Recognised], path: str, num_lines: int = 12, num_wrong: int = 4) -> None:
+    """Some lines: the picture, what stands there and what was read; digits which differ are red.
+
+    :param recognised: all held-out lines
+    :param path: picture to write
+    :param num_lines: how many lines to draw
+    :param num_wrong: how many of them with mistakes, as far as there are any
+    """
+    chosen = choose(recognised, num_lines, num_wrong)
+    width = max(len(line.pixels) for line in chosen)
+    figure, rows = pyplot.subplots(len(chosen), 1, figsize=(8, 0.75 * len(chosen) + 0.6), squeeze=False)
+    for line, axes in zip(chosen, rows[:, 0]):
+        axes.imshow(line.pixels.T, cmap="gray_r", vmin=0, vmax=1, aspect="auto", extent=(0, len(line.pixels), 12, 0))
+        axes.set(xlim=(0, width), xticks=[], yticks=[])
+        for spine in axes.spines.values():
+            spine.set_color("lightgray")
+        write_digits(axes, 0.72, "reference", marked(line.reference, line.hypothesis))
+        write_digits(axes, 0.28, "read", marked(line.hypothesis, line.reference))
+    wrong = sum(1 for line in recognised if line.num_errors)
+    figure.suptitle(
+        "%d of %d held-out lines (%d with mistakes); label error rate %.2f %%"
+        % (len(chosen), len(recognised), wrong, decode.label_error_rate(recognised)),
+        fontsize=10,
+    )
+    figure.subplots_adjust(left=0.02, right=0.62, top=1 - 0.45 / (0.75 * len(chosen) + 0.6), bottom=0.02, hspace=0.25)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", help="where the results of the run are")
+    out = parser.parse_args().directory
+    recognised = decode.recognise(os.path.join(out, "heldout.hdf"), os.path.join(out, "forward.hdf"))
+    draw_learning_curve(read_file(os.path.join(out, "learning_rates")), os.path.join(out, "learning_curve.png"))
+    draw_lines(recognised, os.path.join(out, "recognised.png"))
+    print("label error rate on %d held-out lines: %.2f %%" % (len(recognised), decode.label_error_rate(recognised)))
+
+
+if __name__ == "__main__":
+    main()
