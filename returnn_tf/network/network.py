@@ -227,7 +227,7 @@ class Network:
                 update()
             return result
 
-        return tf.function(graph, input_signature=[signature], autograph=False)
+        return tf.function(graph, autograph=False).get_concrete_function(signature)
 
 
 def dense_gradients(tape: Any, objective: Any, params: Mapping[str, Any]) -> Dict[str, Any]:

@@ -11,7 +11,8 @@ from returnn_tf.tensor.data import Data
 def match_axes(data: Data, into: Data) -> List[Optional[int]]:
     """For each axis of ``data`` the axis of ``into`` which is the same dim, or None.
 
-    Identical dims first; then the feature axes with each other; then dims that agree (see `Dim.agrees_with`).
+    Identical dims first; then the feature axes with each other, a size of 1 fits any other; then dims that agree (see
+    `Dim.agrees_with`).
     """
     result: List[Optional[int]] = [None] * data.rank
     free = list(range(into.rank))
@@ -26,7 +27,7 @@ def match_axes(data: Data, into: Data) -> List[Optional[int]]:
             take(a, target)
     fa, fi = data.feature_axis, into.feature_axis
     if fa is not None and result[fa] is None and fi in free and fi is not None:
-        if data.dims[fa].agrees_with(into.dims[fi]):
+        if data.dims[fa].agrees_with(into.dims[fi]) or 1 in (data.dims[fa].size, into.dims[fi].size):
             take(fa, fi)
     for a, dim in enumerate(data.dims):
         if result[a] is None:
@@ -47,11 +48,13 @@ def common_layout(
     """
     common = max(datas, key=lambda d: d.rank)
     for data in datas:
-        if data is common:
-            continue
+        matched = match_axes(data, common)
+        for a, target in enumerate(matched):
+            if target is not None and common.dims[target].size == 1:
+                common = common.with_dim(target, data.dims[a])
         missing = [
             a
-            for a, target in enumerate(match_axes(data, common))
+            for a, target in enumerate(matched)
             if target is None
             and data.dims[a].size != 1
             and not (ignore_feature and a == data.feature_axis and common.feature_axis is not None)

@@ -1,0 +1,60 @@
+"""`tf` for code in configs: TensorFlow 2, with the names of TensorFlow 1 that configs still use."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional
+
+_SUBMODULES = ("nn", "math", "random", "train", "layers", "summary", "strings", "linalg", "sparse")
+
+
+class Tf1Names:
+    """Attributes of TensorFlow 2, else of ``tf.compat.v1``; random numbers come from the seed of the layer and the step.
+
+    :param module: the module, e.g. tensorflow
+    :param seed: gives the seed for stateless random ops
+    :param old: the same module of TensorFlow 1
+    """
+
+    def __init__(self, module: Any, seed: Callable[[str], Any], old: Optional[Any] = None, prefix: str = "") -> None:
+        self._module = module
+        self._seed = seed
+        self._old = module.compat.v1 if old is None else old
+        self._prefix = prefix
+        self._count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        random = _RANDOM.get(self._prefix + name)
+        if random is not None:
+            return self._random(name, random)
+        if name in _SUBMODULES and hasattr(self._old, name):
+            module = getattr(self._module, name, None)
+            return Tf1Names(module or getattr(self._old, name), self._seed, getattr(self._old, name), name + ".")
+        for module in (self._module, self._old):
+            if hasattr(module, name):
+                return getattr(module, name)
+        raise AttributeError("TensorFlow has no name %r, neither in version 2 nor in tf.compat.v1" % (self._prefix + name))
+
+    def _random(self, name: str, stateless_name: str) -> Callable[..., Any]:
+        self._count += 1
+        seed = self._seed("%s%d" % (name, self._count))
+
+        def draw(shape: Any, *args: Any, **kwargs: Any) -> Any:
+            kwargs.pop("seed", None)
+            names = ("minval", "maxval", "dtype") if "uniform" in stateless_name else ("mean", "stddev", "dtype")
+            kwargs.update(zip(names, args))
+            return getattr(self._stateless(), stateless_name)(shape, seed, **kwargs)
+
+        return draw
+
+    def _stateless(self) -> Any:
+        return self._module.random if hasattr(self._module, "random") else self._module
+
+
+_RANDOM: Dict[str, str] = {
+    "random_uniform": "stateless_uniform",
+    "random_normal": "stateless_normal",
+    "truncated_normal": "stateless_truncated_normal",
+    "random.uniform": "stateless_uniform",
+    "random.normal": "stateless_normal",
+    "random.truncated_normal": "stateless_truncated_normal",
+}
