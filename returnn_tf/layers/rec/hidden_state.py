@@ -1,0 +1,104 @@
+"""`get_last_hidden_state`: the state of a recurrent layer as a layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, Optional
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.layers.base import Layer
+from returnn_tf.layers.node import Node
+from returnn_tf.layers.options import option
+from returnn_tf.layers.rec.state import STATE_NOTE, HiddenState, hidden_state_of
+from returnn_tf.layers.registry import register_layer
+from returnn_tf.ops.shape import to_layout
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import match_axes
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.emit_context import EmitContext
+    from returnn_tf.layers.plan_context import PlanContext
+
+
+@register_layer("get_last_hidden_state")
+class GetLastHiddenStateLayer(Layer):
+    """The state of a recurrent layer after the frame that ran last (with direction -1 the first one of the sequence).
+
+    ``key`` picks one tensor of the state, of an LSTM "h" or "c"; "*" concatenates all of them in the feature axis, of
+    an LSTM c and then h. Several sources are concatenated too. No parameters.
+
+    Lengths: the time axis is gone. The state of an empty sequence is the initial one.
+
+    Example::
+
+        network = {
+            "enc": {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"},
+            "output": {"class": "get_last_hidden_state", "from": "enc", "n_out": 3, "key": "h"}}
+    """
+
+    combine: str = option("concat", help="how the states of several sources are combined: 'concat' in the feature axis")
+    key: Any = option("*", help="which tensor of the state; '*': all, concatenated")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the source without the time axis."""
+        if self.combine != "concat":
+            raise ctx.error("combine must be 'concat', not %r." % (self.combine,))
+        if not self.sources:
+            raise ctx.error("needs a source: the recurrent layer, e.g. 'from': 'encoder'.")
+        self._picked = [self._pick(ctx, node) for node in self.sources]
+        data = self._picked[0][0].data
+        size = sum(ctx.need_static(ctx.need_feature(s.data), "the state") * len(picks) for s, picks in self._picked)
+        for node, (state, _) in zip(self.sources, self._picked):
+            self._check_axes(ctx, node, state.data, data)
+        if self.n_out is not None and self.n_out != size:
+            raise ctx.error("n_out is %d, but the state %r has dim %d. Leave n_out out." % (self.n_out, self.key, size))
+        assert data.feature_axis is not None
+        out = data.dims[data.feature_axis] if size == data.dim else ctx.new_feature(size)
+        return data.with_feature(data.feature_axis, ctx.bind(self.out_dim, out))
+
+    def _pick(self, ctx: "PlanContext", node: Node) -> Any:
+        """(The hidden state of a source, indices of the tensors that ``key`` means)."""
+        state = hidden_state_of(node)
+        if state is None:
+            raise ctx.error(
+                "source %r (class %r) has no hidden state. Take it from a recurrent layer, e.g. of class 'rec'."
+                % (node.path, node.layer.class_name)
+            )
+        if self.key is None or self.key == "*":
+            return state, list(range(state.count))
+        if not state.keys:
+            raise ctx.error(
+                "the unit of source %r has a single state without a name, so there is no key %r. Leave key out."
+                % (node.path, self.key)
+            )
+        if self.key not in state.keys:
+            hint = did_you_mean(self.key, [*state.keys, "*"])
+            raise ctx.error("the state of source %r has no key %r. %s" % (node.path, self.key, hint))
+        return state, [state.keys.index(self.key)]
+
+    def _check_axes(self, ctx: "PlanContext", node: Node, data: Data, common: Data) -> None:
+        mapped = match_axes(
+            data.without_axes([data.feature_axis or 0]), common.without_axes([common.feature_axis or 0])
+        )
+        if data.rank != common.rank or None in mapped:
+            raise ctx.error(
+                "the state of source %r is %s, but that of %r is %s: only their feature dims may differ."
+                % (node.path, data, self.source.path, common)
+            )
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """No op for a single tensor."""
+        common = self._picked[0][0].data
+        tensors: List[Any] = []
+        for node, (state, picks) in zip(self.sources, self._picked):
+            tensors += [_in_layout(ctx.noted(node, STATE_NOTE)[index], state, common) for index in picks]
+        return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=common.feature_axis)
+
+
+def _in_layout(value: Any, state: HiddenState, common: Data) -> Any:
+    """The axes of ``value`` in the order of ``common``, whatever the size of the feature axis is."""
+    data = state.data
+    if data is common:
+        return value
+    mapping: List[Optional[int]] = match_axes(data, common.with_dim(common.feature_axis or 0, data.dims[-1]))
+    return to_layout(value, data, common, mapping)

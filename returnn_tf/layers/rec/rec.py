@@ -1,0 +1,224 @@
+"""`rec`: a recurrent cell over the frames of its source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Optional, Tuple
+
+from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.options import option
+from returnn_tf.layers.rec.state import (
+    INITIAL_KEYWORDS,
+    STATE_NOTE,
+    HiddenState,
+    InitialState,
+    emit_initial_state,
+    plan_initial_state,
+)
+from returnn_tf.layers.registry import register_layer
+from returnn_tf.ops.cells import Cell, run_cell, unit_class, unit_names
+from returnn_tf.ops.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.emit_context import EmitContext
+    from returnn_tf.layers.plan_context import PlanContext
+
+#: Options which only have a meaning where the unit is a network for one step.
+_STEP_NETWORK_OPTIONS = ("max_seq_len", "include_eos", "cheating", "declare_rec_time", "optimize_move_layers_out")
+
+
+@register_layer("rec")
+class RecLayer(ConcatInputLayer):
+    """A recurrent cell: ``output_t, state_t = cell(x_t, state_{t-1})`` over all frames t of each sequence.
+
+    With direction -1 each sequence runs from its last frame to its first one; the output is in the order of the input.
+
+    ======================  ================================================================  ==========================
+    unit                    parameters below ``<layer>/rec/``                                 gates, paper
+    ======================  ================================================================  ==========================
+    lstm, lstmp,            ``W`` [in, 4 n], ``W_re`` [n, 4 n], ``b`` [4 n]                   j, i, f, o: Hochreiter &
+    nativelstm2, ...                                                                          Schmidhuber 1997
+    nativelstmlowmem        ``W`` [in + n, 4 n], ``b`` [4 n]                                  j, i, f, o
+    standardlstm            ``lstm_cell/kernel`` [in + n, 4 n], ``lstm_cell/bias`` [4 n];     i, j, f, o, forget bias 1;
+                            with peepholes ``w_i_diag``, ``w_f_diag``, ``w_o_diag`` [n]       Sak et al. 2014
+    basiclstm               ``basic_lstm_cell/kernel``, ``/bias``                             as standardlstm
+    zoneoutlstm             as standardlstm                                                   Krueger et al. 2017
+    gru                     ``gru_cell/gates/kernel`` [in + n, 2 n], ``gates/bias`` [2 n],    r, u: Cho et al. 2014
+                            ``candidate/kernel`` [in + n, n], ``candidate/bias`` [n]
+    basicrnn                ``basic_rnn_cell/kernel`` [in + n, n], ``/bias`` [n]              Elman 1990
+    rhn                     ``W`` [in, 2 n], ``b`` [2 n], ``rhn_cell/depth_<d>/W`` [n, 2 n]   Zilly et al. 2017
+    layernormvariantslstm   ``W_ff`` [in, 4 n], ``W_re`` [n, 4 n], ``gamma_*``, ``beta_*``    i, j, f, o: Ba et al. 2016
+    ======================  ================================================================  ==========================
+
+    The formulas and ``unit_opts`` of each unit are in `returnn_tf.ops.cells`. Case does not matter in names, and "Cell"
+    at their end is ignored. Sparse input: lookup in the input weights. A name_scope replaces ``<layer>/rec``.
+
+    Lengths: unchanged. The output is time-major, [time, batch, ..., n_out], and 0 after the end of each sequence. All
+    axes of the source but the iterated one and the feature axis count as batch.
+
+    Example::
+
+        network = {
+            "fw": {"class": "rec", "unit": "lstm", "n_out": 3, "direction": 1, "from": "data"},
+            "bw": {"class": "rec", "unit": "lstm", "n_out": 3, "direction": -1, "from": "data"},
+            "output": {"class": "linear", "activation": None, "n_out": 2, "from": ["fw", "bw"]}}
+    """
+
+    unit: Any = option("lstm", help="name of the recurrent unit, or a network for one step")
+    unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the unit, see returnn_tf.ops.cells")
+    direction: Optional[int] = option(None, help="1: forward (default), -1: from the last frame to the first one")
+    axis: Any = option(None, help="the axis to iterate over (default: time)")
+    input_projection: bool = option(True, help="False: the source is the projected input, of dim 4 n_out for an LSTM")
+    initial_state: Any = option(
+        None,
+        help="state before the first frame: 'zeros' (default), 'ones', 'var' (a parameter), a layer, or a dict of "
+        "these with a key for each state, e.g. {'h': ..., 'c': ...}",
+        refs=True,
+        keywords=INITIAL_KEYWORDS,
+    )
+    forward_weights_init: Any = option(None, help="initialiser of the input weights (default glorot_uniform)")
+    recurrent_weights_init: Any = option(None, help="initialiser of the recurrent weights (default glorot_uniform)")
+    bias_init: Any = option(None, help="initialiser of the biases (default: 0, in the gates of a GRU 1)")
+    back_prop: Optional[bool] = option(None, help="False: no gradient through the recurrence")
+    unroll: bool = option(False, help="no effect")
+    max_seq_len: Any = option(None, help="step network: most steps, a number or an expression")
+    include_eos: Optional[bool] = option(None, help="step network: the step in which 'end' gets true counts")
+    cheating: Any = option(None, help="step network: the search always keeps the reference")
+    declare_rec_time: Any = option(None, help="step network: declares the axis of the steps")
+    optimize_move_layers_out: Optional[bool] = option(
+        None, help="step network: compute what can be outside of the loop"
+    )
+
+    #: See `returnn_tf.layers.rec.state.hidden_state_of`.
+    hidden_state: ClassVar[HiddenState]
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Iterated axis first, then batch, then all others; the feature axis replaced and last."""
+        self._check_options(ctx)
+        data = self.input_template(ctx)
+        self._perm, output = self._layout(ctx, data)
+        out = ctx.out_feature()
+        output = output.with_axis(output.rank, out, feature=True).replace(time_axis=0)
+        state_data = output.without_axes([0])
+        self._cell = self._make_cell(ctx, data, ctx.need_static(out, "out_dim"))
+        # A name_scope stands for "<layer>/rec".
+        self._prefix = "rec/" if self.name_scope is None else ""
+        self._declare_params(ctx)
+        self.hidden_state = HiddenState(self._cell.state_keys, state_data)  # type: ignore[misc]
+        self._initial: List[InitialState] = plan_initial_state(ctx, self.initial_state, self.hidden_state, self._prefix)
+        return output
+
+    def _check_options(self, ctx: "PlanContext") -> None:
+        if isinstance(self.unit, dict):
+            raise ctx.error(
+                "the unit is a dict: step networks are not supported yet. Use the name of a unit, one of: %s."
+                % ", ".join(unit_names())
+            )
+        if not isinstance(self.unit, str):
+            raise ctx.error("the unit must be a name such as 'lstm', not %r." % (self.unit,))
+        for name in _STEP_NETWORK_OPTIONS:
+            if getattr(self, name) is not None:
+                raise ctx.error("the option %r is for a network as unit; with unit %r remove it." % (name, self.unit))
+        if self.direction not in (None, 1, -1):
+            raise ctx.error("direction must be 1 or -1, not %r." % (self.direction,))
+
+    def _layout(self, ctx: "PlanContext", data: Data) -> Tuple[List[int], Data]:
+        """(Order of the source axes for the cell: iterated, batch, others, feature; the template without feature)."""
+        feature = data.feature_axis
+        if data.sparse_dim is None:
+            ctx.need_feature(data)
+        if self.axis is not None:
+            axis = ctx.axis(data, self.axis)
+        elif data.time_axis is None:
+            raise ctx.error(
+                "the source %s has no time axis to iterate over. Name one by the option 'axis', or use a linear layer."
+                % data
+            )
+        else:
+            axis = data.time_axis
+        if axis in (feature, data.batch_axis):
+            raise ctx.error(
+                "cannot iterate over the %s axis of %s." % ("feature" if axis == feature else "batch", data)
+            )
+        if data.sparse_dim is not None:
+            feature = None
+        perm = [axis] + [i for i in (data.batch_axis,) if i is not None]
+        perm += [i for i in range(data.rank) if i not in perm and i != feature]
+        output = data.replace(dtype="float32", sparse_dim=None, vocab=None)
+        if feature is None:
+            return perm, output.permuted(perm)
+        return perm + [feature], output.permuted(perm + [feature]).without_axes([len(perm)])
+
+    def _make_cell(self, ctx: "PlanContext", data: Data, n_out: int) -> Cell:
+        dim = data.sparse_dim if data.sparse_dim is not None else ctx.need_feature(data)
+        return unit_class(self.unit, where="option 'unit'")(
+            n_out,
+            ctx.need_static(dim, "the feature axis of the source"),
+            sparse_input=data.sparse_dim is not None,
+            unit_opts=self.unit_opts,
+            input_projection=self.input_projection,
+            behavior_version=ctx.behavior_version,
+            where="option 'unit_opts'" if self.unit_opts else "option 'unit'",
+        )
+
+    def _declare_params(self, ctx: "PlanContext") -> None:
+        given = {
+            "forward": self.forward_weights_init,
+            "recurrent": self.recurrent_weights_init,
+            "bias": self.bias_init,
+            "fixed": None,
+        }
+        for spec in self._cell.param_specs():
+            init = given[spec.kind]
+            if init is None:
+                init = "glorot_uniform" if spec.default is None else spec.default
+            ctx.param(self._prefix + spec.name, spec.shape, init)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The input projection of all frames at once, then the loop over frames."""
+        data = self.input
+        x = transpose(self.emit_input(ctx), self._perm)
+        shape = [ctx.size(data.dims[axis]) for axis in self._perm]
+        has_feature = data.sparse_dim is None
+        batch_shape = shape[1 : len(shape) - 1 if has_feature else len(shape)]
+        merge = len(batch_shape) != 1
+        if merge:
+            x = tf.reshape(x, tf.stack([shape[0], -1] + (shape[-1:] if has_feature else [])))
+        y, state = run_cell(
+            self._cell,
+            {spec.name: ctx.param(self._prefix + spec.name) for spec in self._cell.param_specs()},
+            x,
+            self._lengths(ctx),
+            initial_state=self._emit_initial_state(ctx, merge),
+            direction=self.direction or 1,
+            seed=ctx.seed("cell") if ctx.train else None,
+        )
+        n = self._cell.n_out
+        if merge:
+            y = tf.reshape(y, tf.stack([shape[0], *batch_shape, n]))
+            state = tuple(tf.reshape(part, tf.stack([*batch_shape, n])) for part in state)
+        if self.back_prop is False:
+            y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
+        ctx.note(self.node, STATE_NOTE, state)
+        return y
+
+    def _lengths(self, ctx: "EmitContext") -> Optional[Any]:
+        """Int [merged batch]; None if the iterated axis has one length for all."""
+        dims = [self.input.dims[axis] for axis in self._perm]
+        if not dims[0].is_dynamic:
+            return None
+        lengths = ctx.lens(dims[0])
+        if lengths.shape.rank == 0:
+            return None
+        others = dims[2:] if self.input.sparse_dim is not None else dims[2:-1]
+        repeats: Any = 1
+        for dim in others:
+            repeats = repeats * ctx.size(dim)
+        return tf.repeat(lengths, repeats) if others else lengths
+
+    def _emit_initial_state(self, ctx: "EmitContext", merge: bool) -> Optional[Tuple[Any, ...]]:
+        state = emit_initial_state(ctx, self._initial, self.hidden_state.data)
+        if state is None or not merge:
+            return state
+        return tuple(tf.reshape(part, [-1, self._cell.n_out]) for part in state)
