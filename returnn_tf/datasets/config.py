@@ -1,0 +1,176 @@
+"""Datasets of a config: ``train``, ``dev``, ``eval``, ``eval_datasets``, with what they inherit from its top level."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Dict, Iterator, Mapping, Optional, Union
+
+from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.datasets.base import Dataset, make_dataset
+from returnn_tf.datasets.spec import parse_dataset_spec
+
+SEED_OFFSET_PER_RANK = 16127
+# option of a dataset which does not set it <- key of the config
+_INHERITED = {
+    "window": "window",
+    "context_window": "context_window",
+    "chunking": "chunking",
+    "seq_ordering": "batching",
+    "shuffle_frames_of_nseqs": "shuffle_frames_of_nseqs",
+    "min_chunk_size": "min_chunk_size",
+    "chunking_variance": "chunking_variance",
+}
+# config keys for batches: of every dataset, and of training only (an evaluation should see all data)
+_BATCH_KEYS = ("batch_size", "max_seqs")
+_TRAIN_BATCH_KEYS = ("max_seq_length", "min_seq_length", "max_pad_size", "seq_drop", "shuffle_batches")
+
+ConfigLike = Union[Config, Mapping[str, Any]]
+
+
+def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defaults: Any) -> Optional[Dataset]:
+    """The dataset ``name`` of a config, or None if the config has none of that name.
+
+    Top-level options (window, context_window, chunking, batching as seq_ordering, min_chunk_size, ...) count for
+    datasets which do not set them. All datasets but "train" are sorted by length and not chunked unless they say so, or
+    ``chunk_eval``, ``chunking="1"`` or ``on_size_limit="chunk"`` does.
+
+    :param name: "train", "dev", "eval" or a key of ``eval_datasets``
+    :param rank: of this process in multi-process training; gives each rank another random order
+    :param defaults: further options for the dataset if it does not set them
+    :raises ConfigError: with the name of the dataset
+    """
+    config = _as_config(config)
+    spec = _spec_of(config, name)
+    if spec is None:
+        return None
+    options = _inherited(config, name)
+    if rank and "RETURNN_RANDOM_SEED_OFFSET" not in os.environ:
+        options["random_seed_offset"] = rank * SEED_OFFSET_PER_RANK
+    options.update(defaults)
+    if isinstance(spec, Dataset):
+        return spec
+    try:
+        dataset_cls, given = parse_dataset_spec(spec, _NamesOfConfig(config))
+    except ConfigError as exc:
+        raise ConfigError("config key %r: %s" % (name, exc)) from None
+    if config.typed("cache_size") is not None and not given.get("partition_epoch"):
+        options["cache_byte_size"] = _cache_bytes(config, name)
+    return make_dataset(dataset_cls, given, options)
+
+
+def dataset_from_config_file(path: str, name: str, overrides: Optional[Mapping[str, Any]] = None) -> Optional[Dataset]:
+    """``dataset_from_config`` for a config file, with values which replace those of the file."""
+    config = Config.from_file(path)
+    config.update(dict(overrides or {}))
+    return dataset_from_config(config, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetOfConfig:
+    """Makes the dataset of a config where it is called, e.g. in a loading process.
+
+    It can be pickled even if the config holds functions, because the config files are executed again there.
+    """
+
+    config: Config
+    name: str
+    defaults: Dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __call__(self) -> Dataset:
+        dataset = dataset_from_config(self.config, self.name, **self.defaults)
+        if dataset is None:
+            raise ConfigError(
+                "the config has no dataset %r. %s" % (self.name, did_you_mean(self.name, _names(self.config)))
+            )
+        return dataset
+
+
+def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1) -> Dict[str, Any]:
+    """Options for ``Dataset.batches`` as the config gives them.
+
+    :param train: the length limits, ``seq_drop`` and the like count in training only
+    :param epoch: ``inc_seq_length`` is added to ``max_seq_length`` with every epoch after the first
+    """
+    config = _as_config(config)
+    keys = _BATCH_KEYS + (_TRAIN_BATCH_KEYS if train else ())
+    options = {key: config.typed(key) for key in keys if config.typed(key) is not None}
+    increase = config.typed("inc_seq_length", 0) if train else 0
+    limit = options.get("max_seq_length")
+    if increase and limit:
+        if isinstance(limit, Mapping):
+            options["max_seq_length"] = {key: value + increase * (epoch - 1) for key, value in limit.items()}
+        else:
+            sign = -1 if limit < 0 else 1  # a negative limit is one for key "classes"
+            options["max_seq_length"] = limit + sign * increase * (epoch - 1)
+    return options
+
+
+class _NamesOfConfig(Mapping[str, Any]):
+    """All names of a config; only what is looked up counts as used."""
+
+    def __init__(self, config: Config):
+        self._config = config
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._config:
+            raise KeyError(key)
+        return self._config.typed(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._config.keys())
+
+    def __len__(self) -> int:
+        return len(self._config.keys())
+
+
+def _as_config(config: ConfigLike) -> Config:
+    return config if isinstance(config, Config) else Config(dict(config))
+
+
+def _names(config: Config) -> Dict[str, Any]:
+    extra = config.typed("eval_datasets") or {}
+    if not isinstance(extra, Mapping):
+        raise ConfigError("config key 'eval_datasets' must be a dict name -> dataset, not %r" % (extra,))
+    found = {name: config.typed(name) for name in ("train", "dev", "eval") if config.typed(name)}
+    return {**found, **extra}
+
+
+def _spec_of(config: Config, name: str) -> Any:
+    return _names(config).get(name) or config.typed(name) or None
+
+
+def _inherited(config: Config, name: str) -> Dict[str, Any]:
+    options: Dict[str, Any] = {"name": name}
+    for option, key in _INHERITED.items():
+        if config.typed(key) is not None:
+            options[option] = config.typed(key)
+    if name != "train":
+        options.update(seq_ordering="sorted", shuffle_frames_of_nseqs=0, chunking=_eval_chunking(config))
+    return options
+
+
+def _eval_chunking(config: Config) -> Any:
+    """Datasets for evaluation are read uncut, with three exceptions."""
+    chunking = config.typed("chunking")
+    if config.typed("on_size_limit") == "chunk":
+        return config.typed("batch_size", 0)
+    if config.bool("chunk_eval", False) or str(chunking) == "1":
+        return chunking
+    return None
+
+
+def _cache_bytes(config: Config, name: str) -> int:
+    """``cache_size``: bytes, or text such as "4G"; a list of three is for train, dev, eval."""
+    value = config.typed("cache_size")
+    if isinstance(value, str) and "," in value:
+        value = value.split(",")
+    if isinstance(value, (list, tuple)):
+        position = {"train": 0, "dev": 1}.get(name, 2)
+        value = value[position] if position < len(value) else 0
+    text = str(value).strip().upper()
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+    try:
+        return int(float(text.rstrip("KMG")) * factor)
+    except ValueError:
+        raise ConfigError("config key 'cache_size' is %r, but must be bytes or text such as '4G'" % (value,)) from None

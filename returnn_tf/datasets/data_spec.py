@@ -1,0 +1,88 @@
+"""What a dataset promises about one of its data keys, and one read sequence."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Optional, Tuple
+from typing import Sequence as SequenceOf
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSpec:
+    """Format of one data key.
+
+    :param dim: feature dimension, number of classes if sparse (0 = unknown), 1 for one number per frame
+    :param ndim: number of axes of one sequence, time included: 1 = sparse or one number per frame, 2 = dense
+    :param dtype: numpy name, "object" for strings
+    :param shape: sizes of the axes after time; None = differs between sequences
+    :param labels: names of the classes or features, if known
+    """
+
+    dim: int
+    ndim: int
+    dtype: str
+    shape: Tuple[Optional[int], ...] = ()
+    labels: Optional[Tuple[str, ...]] = None
+
+    @property
+    def sparse(self) -> bool:
+        """True for class indices: an integer type and no feature axis."""
+        return self.ndim <= 1 and np.dtype(self.dtype).kind in "iu"
+
+    def as_extern_data(self) -> Dict[str, Any]:
+        """An entry of ``extern_data``: dim, sparse, shape (time = None), and the dtype in which networks compute."""
+        dtype = "int32" if self.sparse else {"object": "string", "float64": "float32"}.get(self.dtype, self.dtype)
+        time: Tuple[Optional[int], ...] = (None,) if self.ndim > 0 else ()
+        return {
+            "dim": self.dim if self.sparse or self.ndim > 1 else None,
+            "sparse": self.sparse,
+            "dtype": dtype,
+            "shape": time + tuple(self.shape),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequence:
+    """One sequence of a corpus.
+
+    :param index: position in the corpus
+    :param tag: name of the sequence
+    :param data: key -> array, time first: [time], [time, dim], [time, ...], or [] for one value per sequence
+    :param position: position in the order of the epoch
+    """
+
+    index: int
+    tag: str
+    data: Dict[str, np.ndarray]
+    position: int = 0
+
+    @property
+    def lengths(self) -> Dict[str, int]:
+        """Frames by key; a value without time axis counts as 1."""
+        return {key: num_frames(value) for key, value in self.data.items()}
+
+
+def num_frames(value: np.ndarray) -> int:
+    """Size of the time axis (axis 0); 1 if there is none."""
+    return int(value.shape[0]) if value.ndim else 1
+
+
+def spec_of_array(value: np.ndarray, dim: Optional[int] = None, labels: Optional[SequenceOf[str]] = None) -> DataSpec:
+    """The spec of a key, seen from one of its arrays.
+
+    :param value: [time, ...] or []
+    :param dim: number of classes for sparse data; unknown (0) if not given
+    """
+    sparse = value.ndim <= 1 and value.dtype.kind in "iu"
+    if dim is None:
+        dim = 0 if sparse else int(value.shape[1]) if value.ndim > 1 else 1
+    dtype = "object" if value.dtype.kind in "OSU" else value.dtype.name
+    return DataSpec(
+        dim=dim,
+        ndim=value.ndim,
+        dtype=dtype,
+        shape=tuple(int(n) for n in value.shape[1:]),
+        labels=None if labels is None else tuple(labels),
+    )

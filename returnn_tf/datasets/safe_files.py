@@ -1,0 +1,100 @@
+"""Small text and list files which belong to a corpus: read as data, nothing in them is ever executed."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import os
+import pickle
+import zlib
+from typing import Any, Dict, List
+
+from returnn_tf.config import DataError
+
+MAX_BYTES = 1 << 31  # a decompressed file beyond this size is not a list of sequence tags
+
+
+def read_bytes(path: str, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """The content of a file, decompressed if the name ends in ``.gz``.
+
+    :raises DataError: if it is missing, unreadable, damaged or larger than ``max_bytes``
+    """
+    try:
+        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as handle:
+            content = handle.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise DataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+    except (OSError, EOFError, zlib.error) as exc:
+        raise DataError("file %r cannot be read: %s" % (path, exc)) from exc
+    if len(content) > max_bytes:
+        raise DataError("file %r holds more than %d bytes; is it the right one?" % (path, max_bytes))
+    return content
+
+
+def read_text(path: str) -> str:
+    """The content of a UTF-8 text file (``.gz`` allowed); DataError if it is not one."""
+    try:
+        return read_bytes(path).decode("utf8")
+    except UnicodeDecodeError as exc:
+        raise DataError("file %r is not a UTF-8 text file: %s" % (path, exc)) from exc
+
+
+def read_literal(path: str) -> Any:
+    """The Python literal (numbers, strings, lists, dicts, ...) in a text file."""
+    try:
+        return ast.literal_eval(read_text(path).strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as exc:
+        raise DataError(
+            "file %r does not hold a Python literal such as {'tag': 12, ...}: %s" % (path, str(exc)[:200])
+        ) from exc
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Admits containers, strings and numbers only: a pickle could otherwise run any program."""
+
+    allowed = {("builtins", "set"): set, ("builtins", "frozenset"): frozenset}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuses everything but the builtin containers."""
+        if (module, name) not in self.allowed:
+            raise pickle.UnpicklingError("it contains %s.%s" % (module, name))
+        return self.allowed[(module, name)]
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Refused: there are no persistent objects in a list of tags."""
+        raise pickle.UnpicklingError("it refers to persistent objects")
+
+
+def read_plain_pickle(path: str) -> Any:
+    """A pickle of lists, tuples, sets, dicts, strings and numbers; anything else is a DataError and is not executed."""
+    try:
+        return _PlainUnpickler(io.BytesIO(read_bytes(path))).load()
+    except DataError:
+        raise
+    except Exception as exc:  # a damaged pickle raises nearly anything
+        raise DataError(
+            "file %r: only plain lists, dicts, strings and numbers are read from a pickle, but: %s. "
+            "Write the tags to a text file, one per line." % (path, exc)
+        ) from exc
+
+
+def read_seq_tags(path: str) -> List[str]:
+    """Sequence tags from a text file (one per line, ``.gz`` allowed) or from a ``.pkl`` list."""
+    if not path.endswith((".pkl", ".pkl.gz")):
+        return [line for line in read_text(path).splitlines() if line]
+    content = read_plain_pickle(path)
+    if not isinstance(content, (list, tuple, set, frozenset)) or not all(isinstance(tag, str) for tag in content):
+        raise DataError("file %r must hold a list of sequence tags, not %s" % (path, type(content).__name__))
+    return list(content)
+
+
+def read_seq_lens(path: str) -> Dict[str, float]:
+    """A dict sequence tag -> length, as a Python literal in a text file (``.gz`` allowed)."""
+    content = read_literal(path)
+    if not isinstance(content, dict):
+        raise DataError("file %r must hold a dict of sequence tag -> length, not %s" % (path, type(content).__name__))
+    for tag, length in content.items():
+        if not isinstance(tag, str) or isinstance(length, bool) or not isinstance(length, (int, float)):
+            raise DataError("file %r: %r: %r is not a pair of sequence tag and length" % (path, tag, length))
+    return content
