@@ -237,16 +237,20 @@ class Log:
                 self._files.append(_open_target(target, level))
             self._terminal_level = levels[len(targets)]
 
-    def write(self, level: int, text: str) -> None:
-        """Writes a line (or several) to all targets that show this level."""
+    def write(self, level: int, text: str, *, terminal: bool = True) -> None:
+        """Writes a line (or several) to all targets that show this level.
+
+        :param terminal: False: to the files only
+        """
         with self._lock:
             line = _prefix(self._format, level) + text + "\n"
             for target in self._files:
                 if level <= target.level:
                     _write(target.stream, line)
-            if level <= self._terminal_level and not (level >= STEP_LEVEL and self._bar and self._bar.visible):
-                if self._bar:
-                    self._bar.clear()
+            if self._bar and (not terminal or level < STEP_LEVEL):
+                self._bar.clear()  # somebody is about to write there
+            hidden = level >= STEP_LEVEL and self._bar and self._bar.visible
+            if terminal and level <= self._terminal_level and not hidden:
                 color = "yellow" if level == 2 else "bold" if level == 1 else None
                 shown = paint(line[:-1], color, wants_color(sys.stdout)) + "\n" if color else line
                 _write(sys.stdout, shown)

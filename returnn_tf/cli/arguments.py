@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import List, Sequence, Tuple
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import ConfigError, nearest_name
 
 # short option -> the setting which it stands for
 SHORT_OPTIONS = {
@@ -89,12 +89,9 @@ def parse_arguments(args: Sequence[str]) -> RunArguments:
 
 
 def _unknown(argument: str) -> str:
-    known = list(LONG_OPTIONS) + list(SHORT_OPTIONS) + [_CONFIG]
     if not argument.startswith(("-", "+")):
         return "command line: %r stands alone. Config files come first, then ++key value." % argument
-    if argument.startswith("--") or len(argument) == 2:
-        return "command line: unknown option %r. %s Any setting: ++key value." % (
-            argument,
-            did_you_mean(argument, known, max_listed=0),
-        )
-    return "command line: unknown argument %r. Any setting: ++key value." % argument
+    known = list(LONG_OPTIONS) + list(SHORT_OPTIONS) + [_CONFIG]
+    nearest = nearest_name(argument, known) if argument.startswith("--") else None
+    hint = " Did you mean %r?" % nearest if nearest else ""
+    return "command line: unknown option %r.%s Any setting: ++key value." % (argument, hint)

@@ -1,0 +1,45 @@
+"""``returnn-tf check my.config``: the table of layers, from the plan alone."""
+
+from __future__ import annotations
+
+import sys
+from typing import List, Optional, Tuple
+
+from returnn_tf.cli.run import read_config
+from returnn_tf.config import ConfigError
+from returnn_tf.log import paint, wants_color
+from returnn_tf.network.describe import describe_config
+
+
+def run(args: List[str]) -> int:
+    """Prints what ``network`` of the config becomes.
+
+    :param args: config files, ``--graph OUT.svg``, ``++key value``
+    """
+    args, graph = take_option(args, "--graph")
+    if not args:
+        raise ConfigError("check: which config? returnn-tf check my.config")
+    config = read_config(args)
+    color = wants_color(sys.stdout)
+    for key, suggestion in config.misspelt_keys():
+        text = "Warning: %s has no meaning. Did you mean %r?" % (config.where(key), suggestion)
+        print(paint(text, "yellow", wants_color(sys.stderr)), file=sys.stderr)
+    print(describe_config(config, graph=graph, color=color))
+    return 0
+
+
+def take_option(args: List[str], name: str) -> Tuple[List[str], Optional[str]]:
+    """The arguments without an option (``--name value`` or ``--name=value``), and its value."""
+    rest: List[str] = []
+    value = None
+    pending = iter(args)
+    for argument in pending:
+        if argument == name:
+            value = next(pending, None)
+            if value is None:
+                raise ConfigError("command line: %s needs a value" % name)
+        elif argument.startswith(name + "="):
+            value = argument[len(name) + 1 :]
+        else:
+            rest.append(argument)
+    return rest, value

@@ -1,0 +1,195 @@
+"""``returnn-tf doctor``: what of all that can be used is there, and what to do about the rest.
+
+Each check is a function in a table. None of them may raise: a broken installation is what this is for.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Callable, List, Optional, Sequence
+
+from returnn_tf._version import __version__
+from returnn_tf.config import ConfigError
+from returnn_tf.log import paint, wants_color
+
+_TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
+_TENSORFLOW = (2, 16)
+_PROBE = """
+import json, os
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import tensorflow as tf
+print("PROBE" + json.dumps({
+    "version": tf.__version__,
+    "cuda": tf.test.is_built_with_cuda(),
+    "gpus": [tf.config.experimental.get_device_details(d).get("device_name", d.name)
+             for d in tf.config.list_physical_devices("GPU")],
+}))
+"""
+
+
+@dataclass
+class Finding:
+    """The result of a check."""
+
+    found: bool
+    detail: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report."""
+
+    name: str
+    look: Callable[[], Finding]
+    required: bool
+
+
+def run(args: List[str]) -> int:
+    """Prints the report.
+
+    :return: 0, or 1 if something is missing without which nothing works
+    """
+    if args:
+        raise ConfigError("doctor: takes no arguments, got %s" % " ".join(args))
+    color = wants_color(sys.stdout)
+    missing = []
+    print("returnn_tf %s on %s" % (__version__, platform.platform()))
+    for check in CHECKS:
+        finding = examine(check)
+        if not finding.found and check.required:
+            missing.append(check.name)
+        word, hue = ("found", "green") if finding.found else ("MISSING", "red") if check.required else ("-", "yellow")
+        print("  %-15s %s  %s" % (check.name, paint("%-7s" % word, hue, color), finding.detail))
+        if finding.advice:
+            print(" " * 27 + "-> " + finding.advice)
+    print("Needed, but missing: %s" % ", ".join(missing) if missing else "Everything that is needed is there.")
+    return 1 if missing else 0
+
+
+def examine(check: Check) -> Finding:
+    """What a check finds; if it fails itself, that is the finding."""
+    try:
+        return check.look()
+    except Exception as exc:
+        return Finding(False, "the check failed: %s: %s" % (type(exc).__name__, exc))
+
+
+def version_of(*distributions: str) -> Optional[str]:
+    """``name version`` of the first of these distributions that is installed."""
+    for name in distributions:
+        try:
+            return "%s %s" % (name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def output_of(command: Sequence[str], timeout: float = 60.0) -> Optional[str]:
+    """What a program prints; None if it is missing, fails or hangs."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(list(command), capture_output=True, text=True, timeout=timeout, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _python() -> Finding:
+    supported = (3, 9) <= sys.version_info[:2] <= (3, 12)
+    advice = "" if supported else "TensorFlow 2.16 runs on Python 3.9 - 3.12"
+    return Finding(supported, "%s (%s)" % (platform.python_version(), sys.executable), advice)
+
+
+def _package(distribution: str, advice: str) -> Callable[[], Finding]:
+    def look() -> Finding:
+        version = version_of(distribution)
+        return Finding(True, version) if version else Finding(False, "not installed", advice)
+
+    return look
+
+
+_probed: List[Optional[dict]] = []
+
+
+def probe_tensorflow() -> Optional[dict]:
+    """Version and GPUs, found out in a process of its own: a TensorFlow that crashes must not take us along."""
+    if not _probed:
+        output = output_of([sys.executable, "-c", _PROBE], timeout=120)
+        lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
+        _probed.append(json.loads(lines[-1][len("PROBE") :]) if lines else None)
+    return _probed[0]
+
+
+def _tensorflow() -> Finding:
+    version = version_of(*_TENSORFLOW_NAMES)
+    if version is None:
+        return Finding(False, "not installed", "pip install 'returnn-tf[cpu]', or 'returnn-tf[gpu]' with an NVIDIA GPU")
+    probed = probe_tensorflow()
+    if probed is None:
+        return Finding(False, version + ", but it can't be imported", "see what python -c 'import tensorflow' says")
+    if tuple(int(x) for x in probed["version"].split(".")[:2]) != _TENSORFLOW:
+        wanted = "%d.%d" % _TENSORFLOW
+        return Finding(True, version, "only tested with %s: pip install 'tensorflow~=%s.2'" % (wanted, wanted))
+    return Finding(True, version)
+
+
+def _gpu() -> Finding:
+    probed = probe_tensorflow()
+    if probed and probed["gpus"]:
+        return Finding(True, ", ".join(probed["gpus"]))
+    names = output_of(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
+    if not names:
+        return Finding(False, "none; computing on the CPU")
+    detail = "%s, but TensorFlow doesn't see it" % names.strip().replace("\n", ", ")
+    if probed is None:
+        return Finding(False, detail, "install TensorFlow: pip install 'returnn-tf[gpu]'")
+    if not probed["cuda"]:
+        return Finding(False, detail, "this TensorFlow is for the CPU only: pip install 'tensorflow[and-cuda]~=2.16.2'")
+    return Finding(False, detail, "its CUDA libraries are missing: pip install 'tensorflow[and-cuda]~=2.16.2'")
+
+
+def _compiler() -> Finding:
+    name = os.environ.get("CXX", "g++")
+    output = output_of([name, "--version"])
+    if output:
+        return Finding(True, output.splitlines()[0])
+    return Finding(False, "no %s; native ops can't be compiled" % name, "apt-get install g++, or set CXX")
+
+
+def _nvcc() -> Finding:
+    places = [shutil.which("nvcc")]
+    places += [os.path.join(os.environ.get(key, ""), "bin", "nvcc") for key in ("CUDA_HOME", "CUDA_PATH")]
+    places.append("/usr/local/cuda/bin/nvcc")
+    for place in places:
+        output = output_of([place, "--version"]) if place else None
+        if output:
+            release = [line.strip() for line in output.splitlines() if "release" in line]
+            return Finding(True, "%s (%s)" % (release[0] if release else "nvcc", place))
+    return Finding(False, "native ops run on the CPU only", "for a GPU: install the CUDA toolkit, or set CUDA_HOME")
+
+
+CHECKS = [
+    Check("Python", _python, required=True),
+    Check("numpy", _package("numpy", "pip install 'numpy<2'"), required=True),
+    Check("h5py", _package("h5py", "pip install h5py"), required=True),
+    Check("TensorFlow", _tensorflow, required=True),
+    Check("GPU", _gpu, required=False),
+    Check("C++ compiler", _compiler, required=False),
+    Check("nvcc", _nvcc, required=False),
+    Check(
+        "Horovod",
+        _package("horovod", "to train with several processes: pip install 'returnn-tf[horovod]' (needs cmake, MPI)"),
+        required=False,
+    ),
+    Check("tensorflow-io", _package("tensorflow-io", "for audio: pip install 'returnn-tf[audio]'"), required=False),
+    Check("matplotlib", _package("matplotlib", "to draw: pip install 'returnn-tf[plot]'"), required=False),
+]

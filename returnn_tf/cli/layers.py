@@ -1,0 +1,22 @@
+"""``returnn-tf layers [CLASS]``: the layer classes and their options."""
+
+from __future__ import annotations
+
+from typing import List
+
+from returnn_tf.config import ConfigError
+from returnn_tf.layers.docs import describe_layer, list_layers
+
+
+def run(args: List[str]) -> int:
+    """Prints the list of all classes, or what there is to say on one.
+
+    :param args: empty, or the names of classes
+    """
+    for name in args:
+        if name.startswith("-"):
+            raise ConfigError("layers: unknown option %r. returnn-tf layers [CLASS]" % name)
+        print(describe_layer(name))
+    if not args:
+        print(list_layers())
+    return 0

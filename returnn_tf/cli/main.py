@@ -1,0 +1,78 @@
+"""The program: picks the subcommand, and turns errors into messages and exit codes.
+
+Exit codes: 0 all right; 2 the user's mistake in a config or on the command line (ConfigError); 1 bad data (DataError),
+something missing on the machine, or a bug of ours, with traceback; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import List, Optional
+
+from returnn_tf._version import __version__
+from returnn_tf.cli.commands import COMMANDS, RUN, usage
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.log import log, paint, wants_color
+
+EXIT_BAD_CONFIG = 2
+EXIT_BAD_DATA = 1
+EXIT_BUG = 1
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Runs the program.
+
+    :param argv: the arguments after the program name; by default those of the process
+    :return: the exit code
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _dispatch(args)
+        sys.stdout.flush()
+        return code
+    except ConfigError as exc:
+        return _failed(str(exc), EXIT_BAD_CONFIG)
+    except DataError as exc:
+        return _failed(str(exc), EXIT_BAD_DATA)
+    except KeyboardInterrupt:
+        return _failed("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # "returnn-tf layers | head"
+        return 0
+    except ModuleNotFoundError as exc:
+        if exc.name != "tensorflow":
+            return _crashed()
+        return _failed("TensorFlow is not installed. Install it: pip install 'returnn-tf[cpu]', or [gpu]", EXIT_BUG)
+    except Exception:
+        return _crashed()
+
+
+def _dispatch(args: List[str]) -> int:
+    if not args:
+        print(usage(), file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    if args[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if args[0] in ("-V", "--version"):
+        print("returnn_tf", __version__)
+        return 0
+    if args[0] in COMMANDS:
+        return COMMANDS[args[0]].load()(args[1:])
+    return RUN.load()(args)
+
+
+def _failed(message: str, code: int) -> int:
+    log.write(1, "error: " + message, terminal=False)
+    print(paint("error:", "red", wants_color(sys.stderr)), message, file=sys.stderr)
+    return code
+
+
+def _crashed() -> int:
+    text = traceback.format_exc()
+    log.write(1, text.rstrip(), terminal=False)
+    print(text + "This looks like a bug in returnn_tf %s, not in your config." % __version__, file=sys.stderr)
+    return EXIT_BUG

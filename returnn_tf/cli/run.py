@@ -1,0 +1,61 @@
+"""``returnn-tf my.config ++key value``: reads configs, sets up the log, runs the task."""
+
+from __future__ import annotations
+
+import platform
+from typing import List
+
+from returnn_tf._version import __version__
+from returnn_tf.cli.arguments import parse_arguments
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.log import log
+from returnn_tf.tasks.registry import find_task
+
+
+def run(args: List[str]) -> int:
+    """Runs the task of the config.
+
+    :param args: config files, then options and ``++key value``
+    :return: the exit code of the task
+    """
+    config = read_config(args)
+    configure_log(config)
+    name = config.str("task", "train")
+    task = find_task(name)
+    log.write(3, "returnn_tf %s, Python %s, task %s" % (__version__, platform.python_version(), name))
+    log.write(3, "config: %s" % (", ".join(config.files) or "none"))
+    callback = config.typed("startup_callback")
+    if callback is not None:
+        callback(config=config)
+    code = task(config)
+    log.write(3, log.elapsed_line())
+    return code
+
+
+def read_config(args: List[str]) -> Config:
+    """The config which a command line gives, with ``behavior_version`` checked."""
+    parsed = parse_arguments(args)
+    config = Config.from_files(parsed.files, parsed.overrides)
+    config.behavior_version  # noqa: B018  raises if it is wrong
+    return config
+
+
+def configure_log(config: Config) -> None:
+    """Sets up the log as ``log``, ``log_verbosity`` and ``log_format`` say, and warns of misspelt keys.
+
+    :raises ConfigError: if a log file can't be written, or for wrong levels or formats
+    """
+    try:
+        log.configure(
+            [str(target) for target in config.list("log")],
+            config.int_list("log_verbosity"),
+            config.str("log_format", "default"),
+        )
+    except OSError as exc:
+        raise ConfigError("%s: %r can't be written: %s" % (config.where("log"), exc.filename, exc.strerror)) from None
+    except ConfigError:
+        raise
+    except ValueError as exc:
+        raise ConfigError(str(exc)) from None
+    for key, suggestion in config.misspelt_keys():
+        log.warn("%s has no meaning. Did you mean %r?" % (config.where(key), suggestion))

@@ -1,0 +1,57 @@
+"""returnn-tf check and layers: arguments reach the functions that describe, mistakes end with a message."""
+
+import pytest
+
+check = pytest.importorskip("returnn_tf.cli.check", exc_type=ImportError)
+layers = pytest.importorskip("returnn_tf.cli.layers", exc_type=ImportError)
+
+from returnn_tf.cli.main import main  # noqa: E402
+
+CONFIG = """
+extern_data = {"data": {"dim": 5}, "classes": {"dim": 3, "sparse": True}}
+network = {"output": {"class": "softmax", "loss": "ce", "from": "data"}}
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A config with a small network."""
+    path = tmp_path / "my.config"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+def test_check(config, capsys):
+    """The table names the layer and its class."""
+    assert main(["check", config, "++num_epoch", "3"]) == 0
+    captured = capsys.readouterr()
+    assert "output" in captured.out and "softmax" in captured.out and "\x1b[" not in captured.out
+    assert "Did you mean 'num_epochs'?" in captured.err
+
+
+@pytest.mark.parametrize("form", [["--graph", "%s"], ["--graph=%s"]])
+def test_graph(config, form, tmp_path, monkeypatch):
+    """--graph gets to the function."""
+    seen = []
+    monkeypatch.setattr(check, "describe_config", lambda config, graph, color: seen.append((graph, color)) or "")
+    assert main(["check", config] + [word.replace("%s", "x.svg") for word in form]) == 0
+    assert seen == [("x.svg", False)]
+
+
+def test_check_errors(config, capsys):
+    """No config, no file for the graph."""
+    assert main(["check"]) == 2
+    assert main(["check", config, "--graph"]) == 2
+    err = capsys.readouterr().err
+    assert "which config?" in err and "--graph needs a value" in err
+
+
+def test_layers(capsys):
+    """The list, one class, a class that isn't there."""
+    assert main(["layers"]) == 0
+    assert "softmax" in capsys.readouterr().out
+    assert main(["layers", "linear"]) == 0
+    assert "activation" in capsys.readouterr().out
+    assert main(["layers", "liner"]) == 2
+    assert "linear" in capsys.readouterr().err
+    assert main(["layers", "--all"]) == 2

@@ -1,0 +1,185 @@
+"""The program as a whole: subcommands, exit codes, messages; no traceback for what a user did."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from returnn_tf import __version__
+from returnn_tf.cli.commands import COMMANDS, RUN
+from returnn_tf.cli.main import main
+from returnn_tf.config import DataError
+from returnn_tf.log import log
+from returnn_tf.tasks import registry
+
+
+@pytest.fixture(autouse=True)
+def restored_log():
+    """The log and logging of the package are afterwards as before."""
+    library = logging.getLogger("returnn_tf")
+    before = library.handlers, library.level, library.propagate
+    yield
+    log.configure()
+    library.handlers, library.level, library.propagate = before
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A function that writes a config file and returns its path."""
+
+    def write(text):
+        path = tmp_path / "my.config"
+        path.write_text("#!returnn_tf\n" + text)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def task(monkeypatch):
+    """A function that makes a task "for_test" of a function."""
+    registry.all_tasks()
+
+    def register(function):
+        monkeypatch.setitem(registry._TASKS, "for_test", function)
+
+    return register
+
+
+def test_version_and_help(capsys):
+    """Both end with 0; without arguments the help is an error."""
+    assert main(["--version"]) == 0 and main(["-V"]) == 0
+    assert capsys.readouterr().out == ("returnn_tf %s\n" % __version__) * 2
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name, command in COMMANDS.items():
+        assert "returnn-tf " + name in out and command.help in out
+    assert RUN.arguments in out
+    assert main([]) == 2
+    assert capsys.readouterr().err == out
+
+
+def test_task_gets_the_config(config, task, capsys):
+    """Settings of the command line win; the exit code of the task is that of the program."""
+    seen = []
+
+    def run(config):
+        seen.append((config.int("x"), config.str("task")))
+        return 7
+
+    task(run)
+    path = config("x = 3\ntask = 'train'\n")
+    assert main([path, "++x", "5", "++task", "for_test"]) == 7
+    assert seen == [(5, "for_test")]
+    out = capsys.readouterr().out
+    assert "task for_test" in out and "config: " + path in out and "elapsed: 0:00:0" in out
+
+
+def test_log_file_and_callback(config, task, tmp_path):
+    """The log goes to the file with its level; the callback runs before the task."""
+    task(lambda config: log.write(4, "called=%s" % config.typed("called")) or 0)
+    path = config(
+        "log = ['%s/x.log']\nlog_verbosity = [4, 1]\ncalled = []\ntask = 'for_test'\n"
+        "def startup_callback(config):\n  called.append(1)\n" % tmp_path
+    )
+    assert main([path]) == 0
+    assert "called=[1]" in (tmp_path / "x.log").read_text()
+
+
+@pytest.mark.parametrize(
+    "text, args, message",
+    [
+        ("", ["++task", "for_tset"], "unknown task 'for_tset'. Did you mean 'for_test'?"),
+        ("x = = 3", [], "my.config:2: not valid Python"),
+        ("x = 1 / 0", [], "my.config:2: ZeroDivisionError: division by zero\n    x = 1 / 0"),
+        ("behavior_version = 99", [], "behavior_version"),
+        ("log_verbosity = 9", ["++task", "nop"], "log_verbosity"),
+        ("log_format = 'x'", ["++task", "nop"], "log_format"),
+        ("log = '/dev/null/x'", ["++task", "nop"], "'/dev/null' can't be written"),
+        ("", ["++x"], "needs a value"),
+        ("", ["++task", "config:run"], "no function 'run'"),
+    ],
+)
+def test_mistakes_of_the_user(config, task, capsys, text, args, message):
+    """Exit code 2, a message, no traceback."""
+    task(lambda config: 0)
+    assert main([config(text)] + args) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and message in err and "Traceback" not in err
+
+
+def test_missing_config(capsys):
+    """A file that isn't there."""
+    assert main(["no.config"]) == 2
+    assert "config file 'no.config' not found" in capsys.readouterr().err
+
+
+def raising(exc):
+    """A task that raises."""
+
+    def run(config):
+        raise exc
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "exc, code, message, trace",
+    [
+        (DataError("a.hdf: truncated"), 1, "error: a.hdf: truncated", False),
+        (KeyError("oops"), 1, "This looks like a bug in returnn_tf", True),
+        (KeyboardInterrupt(), 130, "error: interrupted", False),
+        (ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"), 1, "pip install", False),
+        (ModuleNotFoundError("No module named 'x'", name="x"), 1, "looks like a bug", True),
+    ],
+)
+def test_other_errors(config, task, tmp_path, capsys, exc, code, message, trace):
+    """Exit codes; the message goes to the log file, too."""
+    task(raising(exc))
+    assert main([config("task = 'for_test'\nlog = ['%s/x.log']\n" % tmp_path)]) == code
+    err = capsys.readouterr().err
+    assert message in err and ("Traceback" in err) == trace
+    assert ("Traceback" in (tmp_path / "x.log").read_text()) == trace
+
+
+def test_misspelt_key_is_reported(config, task, capsys):
+    """As a warning with the suggestion."""
+    task(lambda config: 0)
+    path = config("bacth_size = 3\n")
+    assert main([path, "++task", "for_test"]) == 0
+    assert "Warning: config key 'bacth_size' (%s:2) has no meaning. Did you mean 'batch_size'?" % path in (
+        capsys.readouterr().out
+    )
+
+
+def test_function_of_the_config_as_task(config, capsys):
+    """config:<name>, optional-config:<name>, nop."""
+    path = config("def run():\n  print('running')\n  return 3\n")
+    assert main([path, "++task", "config:run"]) == 3
+    assert "running" in capsys.readouterr().out
+    assert main([path, "++task", "optional-config:walk"]) == 0
+    assert main([path, "++task", "optional-config:run"]) == 3
+    assert main([path, "++task", "nop"]) == 0
+
+
+@pytest.mark.parametrize("args", [["--version"], ["++task", "nop"]])
+def test_as_a_program(args):
+    """python -m returnn_tf works and imports no TensorFlow."""
+    code = (
+        "import sys, runpy\nsys.argv[1:] = %r\n"
+        "try:\n  runpy.run_module('returnn_tf', run_name='__main__')\n"
+        "except SystemExit as exc:\n  assert not exc.code, exc.code\n"
+        "assert 'tensorflow' not in sys.modules" % args
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "returnn_tf " + __version__ in done.stdout
+
+
+def test_output_that_nobody_reads():
+    """``returnn-tf --help | true`` is no bug."""
+    done = subprocess.run(
+        "%s -m returnn_tf --help | true" % sys.executable, shell=True, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and done.stderr == ""
