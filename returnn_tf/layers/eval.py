@@ -38,7 +38,7 @@ class EvalLayer(ElementwiseLayer):
     eval_locals: Optional[Dict[str, Any]] = option(None, help="further names for the code")
     activation: Any = option(None, help="name of an activation function applied to the result")
     with_bias: bool = option(False, help="obsolete; must be False")
-    out_type: Any = option(None, help="what the output is, where it differs from the sources: dtype, shape, dim, ...")
+    out_type: Any = option(None, help="what the output is, where it differs from the sources: dtype, shape, dim and so on")
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: "PlanContext") -> Data:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class ScaledGradientLayer(CopyLayer):
     """``y = x``; backward ``dx = scale * dy + shift``.
 
-    With scale_shift_by_sum_over_axis both ``scale`` and ``shift`` are weighted by the sum of ``|dy|`` over that axis; with
-    clip_max_axis the result is bounded by the mean of ``|dy|`` over that axis. A negative scale is gradient reversal (Ganin & Lempitsky 2015).
+    With scale_shift_by_sum_over_axis ``shift`` is multiplied by the sum of ``|dy|`` over that axis. clip_max_axis bounds
+    ``dy`` by its maximum along that axis, which changes nothing by itself. A negative scale is gradient reversal (Ganin &
+    Lempitsky 2015).
     Lengths: unchanged.
 
     Example::
@@ -54,7 +55,12 @@ class ScaledGradientLayer(CopyLayer):
         return identity(super().emit(ctx))
 
     def _backward(self, dy: Any) -> Any:
+        if self._clip_axis is not None:
+            dy = tf.minimum(dy, tf.reduce_max(dy, axis=self._clip_axis, keepdims=True))
         dx = dy * self.scale
         if self.shift is not None:
-            dx += self.shift
+            weight = 1.0
+            if self._sum_axis is not None:
+                weight = tf.reduce_sum(tf.abs(dy), axis=self._sum_axis, keepdims=True)
+            dx += self.shift * weight
         return dx

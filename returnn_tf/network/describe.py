@@ -1,0 +1,119 @@
+"""The table that `returnn-tf check` prints: every layer with its output, parameters and where time changes. No TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, List, Optional, Sequence
+
+from returnn_tf.config import ConfigError
+from returnn_tf.layers.node import Node
+from returnn_tf.network.draw import draw_svg
+from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan import Plan
+from returnn_tf.tensor import Data
+
+_BOLD, _DIM, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
+_HEADER = ("layer", "class", "output", "dtype", "parameters", "time")
+
+
+def describe_config(config: Any, *, graph: Optional[str] = None, color: bool = False) -> str:
+    """The table of the network of a config, as it is trained; optionally also draws it.
+
+    :param graph: file name of an SVG picture to write
+    :param color: whether to use terminal colours
+    :raises ConfigError: if the network is wrong, or the picture can't be written
+    """
+    plan = plan_from_config(config, train=True)
+    text = describe_plan(plan, color=color)
+    if graph is not None:
+        if not graph.endswith(".svg"):
+            raise ConfigError("--graph writes SVG: name the file *.svg, not %r." % graph)
+        folder = os.path.dirname(os.path.abspath(graph))
+        if not os.path.isdir(folder):
+            raise ConfigError("--graph: the folder %s does not exist. Create it first." % folder)
+        with open(graph, "w", encoding="utf8") as file:
+            file.write(draw_svg(plan))
+        text += "\ngraph written to %s" % graph
+    return text
+
+
+def describe_plan(plan: Plan, *, color: bool = False) -> str:
+    """The table, then losses and totals."""
+    rows = [_row(node) for node in plan.nodes]
+    widths = [max(len(r[i]) for r in [_HEADER, *rows]) for i in range(len(_HEADER))]
+    lines = [_paint(_format(_HEADER, widths), _BOLD, color)]
+    for node, row in zip(plan.nodes, rows):
+        line = _format(row, widths)
+        if node.extern_key is not None:
+            line = _paint(line, _DIM, color)
+        elif row[-1]:
+            line = _paint(line, _YELLOW, color)
+        elif node.losses:
+            line = _paint(line, _GREEN, color)
+        lines.append(line)
+    return "\n".join(lines + [""] + _losses(plan) + _totals(plan))
+
+
+def _row(node: Node) -> Sequence[str]:
+    data = node.output
+    count = sum(spec.size for spec in node.owned)
+    return (
+        node.path,
+        "data" if node.extern_key is not None else node.layer.class_name,
+        show_axes(data),
+        data.dtype + (" of %s" % data.sparse_dim.size if data.sparse_dim is not None else ""),
+        "{:,}".format(count) if count else "",
+        _time_change(node),
+    )
+
+
+def show_axes(data: Data) -> str:
+    """The axes as in ``[B, T|time, F|40]``."""
+    parts = []
+    for kind, dim in zip(data.axis_kinds, data.dims):
+        if kind == "B":
+            parts.append("B" if dim.expr is None and dim.description == "batch" else "B|%s" % dim)
+        else:
+            parts.append("%s|%s" % (kind, dim.size if dim.size is not None else dim))
+    return "[%s]" % ", ".join(parts)
+
+
+def _time_change(node: Node) -> str:
+    """``old -> new`` if the output has dynamic dims that no source has."""
+    before = [d for s in node.sources for d in s.output.dims if d.is_dynamic]
+    after = [d for d in node.output.dims if d.is_dynamic]
+    new = [d for d in after if d not in before]
+    if node.extern_key is not None or not node.sources or not (new or (before and not after)):
+        return ""
+    gone = list(dict.fromkeys(d for d in before if d not in after))
+    return "%s -> %s" % (", ".join(map(str, gone)) or "-", ", ".join(map(str, new)) or "none")
+
+
+def _losses(plan: Plan) -> List[str]:
+    lines = []
+    for loss in plan.losses:
+        target = "" if loss.target is None else ", target %s" % loss.target.path
+        scale = "" if loss.scale == 1.0 else ", scale %g" % loss.scale
+        lines.append("loss %s on %s%s%s" % (loss.loss.class_name, loss.name, target, scale))
+    return lines
+
+
+def _totals(plan: Plan) -> List[str]:
+    params = plan.params.values()
+    count = sum(p.size for p in params)
+    trainable = sum(p.size for p in params if p.trainable)
+    layers = sum(node.extern_key is None for node in plan.nodes)
+    inputs = ", ".join("%s %s" % (key, show_axes(node.output)) for key, node in plan.extern.items())
+    text = "%d layers, %s parameters in %d arrays" % (layers, "{:,}".format(count), len(plan.params))
+    if trainable != count:
+        text += " (%s trainable)" % "{:,}".format(trainable)
+    return [text + ", %.1f MiB as float32" % (count * 4 / 2.0**20), "data: %s" % (inputs or "none")]
+
+
+def _format(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [cell.rjust(w) if i == 4 else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths))]
+    return "  ".join(cells).rstrip()
+
+
+def _paint(line: str, code: str, color: bool) -> str:
+    return code + line + _RESET if color else line

@@ -1,0 +1,91 @@
+"""Reads recorded cases (config + npz) and compares a network with their numbers. The format is in tests/data/parity/README.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy
+
+import returnn_tf
+
+ROOT = Path(__file__).parent / "data" / "parity"
+
+
+def find_cases(*groups: str) -> List[str]:
+    """Names "<group>/<case>"."""
+    names = []
+    for group in groups:
+        names += sorted("%s/%s" % (group, p.stem) for p in (ROOT / group).glob("*.config") if p.with_suffix(".npz").exists())
+    return names
+
+
+def numbers_by_prefix(ref: Any, prefix: str) -> Dict[str, numpy.ndarray]:
+    """All arrays below a prefix."""
+    return {k[len(prefix) :]: ref[k] for k in ref.files if k.startswith(prefix)}
+
+
+def valid_mask(value: numpy.ndarray, axes: List[str], sizes: Dict[int, numpy.ndarray]) -> numpy.ndarray:
+    """True for the entries inside of the sequence lengths."""
+    mask = numpy.ones(value.shape, bool)
+    if not axes or axes[0] != "B":
+        return mask
+    for axis, lens in sizes.items():
+        if lens.shape[:1] != value.shape[:1]:
+            continue
+        shape = [1] * value.ndim
+        shape[axis] = value.shape[axis]
+        mask &= numpy.arange(value.shape[axis]).reshape(shape) < lens.reshape([-1] + [1] * (value.ndim - 1))
+    return mask
+
+
+def assert_close(
+    what: str, got: Any, expected: Any, rtol: float, atol: float, mask: Optional[numpy.ndarray] = None
+) -> None:
+    """Same shape, and equal within the tolerance where the mask is True."""
+    got, expected = numpy.asarray(got), numpy.asarray(expected)
+    assert got.shape == expected.shape, "%s: shape %s, expected %s" % (what, got.shape, expected.shape)
+    if mask is not None:
+        got, expected = got[mask], expected[mask]
+    numpy.testing.assert_allclose(got, expected, rtol=rtol, atol=atol, err_msg=what)
+
+
+def load_network(name: str) -> Tuple[Any, Any, Dict[str, Any]]:
+    """(network with the recorded parameters, the npz, its meta dict)."""
+    path = ROOT / (name + ".config")
+    ref = numpy.load(path.with_suffix(".npz"), allow_pickle=False)
+    meta = json.loads(str(ref["meta"]))
+    config = returnn_tf.Config.from_file(str(path))
+    net = returnn_tf.Network.from_config(config, train=bool(meta["train_flag"]), search=bool(meta["search_flag"]))
+    params = numbers_by_prefix(ref, "param/")
+    assert set(net.params) == set(params)
+    net.set_param_values(params)
+    return net, ref, meta
+
+
+def check_case(name: str) -> None:
+    """Axes, lengths and values of all layers, losses, errors, the total loss and all gradients."""
+    net, ref, meta = load_network(name)
+    rtol, atol = max(meta.get("rtol", 0.0), 1e-4), max(meta.get("atol", 0.0), 1e-5)
+    grads = numbers_by_prefix(ref, "grad/")
+    out = net.run(numbers_by_prefix(ref, "in/"), with_grad=bool(grads))
+    for key in ref.files:
+        if not (key.startswith("out/") and key.endswith("/axes")):
+            continue
+        layer = key[len("out/") : -len("/axes")]
+        got = out.layers[layer]
+        axes = [a for a in str(ref[key]).split(",") if a]
+        assert list(got.axes) == axes, layer
+        sizes = {int(k): v for k, v in numbers_by_prefix(ref, "out/%s/size" % layer).items()}
+        for axis, lens in sizes.items():
+            assert_close("lengths of %s axis %d" % (layer, axis), got.sizes[axis], lens, 0, 0)
+        expected = ref["out/" + layer]
+        assert_close(layer, got.value, expected, rtol, atol, valid_mask(expected, axes, sizes))
+    for kind, mine in (("loss/", out.losses), ("error/", out.errors)):
+        for layer, expected in numbers_by_prefix(ref, kind).items():
+            assert_close(kind + layer, mine[layer], expected, rtol, atol)
+    if "total_loss" in ref.files:
+        assert_close("total_loss", out.total_loss, ref["total_loss"], rtol, atol)
+    for param, expected in grads.items():
+        assert_close("grad " + param, out.grads[param], expected, max(rtol, 1e-3), max(atol, 1e-4))
