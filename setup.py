@@ -50,7 +50,7 @@ setup(
     packages=find_packages(include=["returnn_tf", "returnn_tf.*"]),
     install_requires=["numpy>=1.23,<2", "h5py>=3,<4"],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["returnn-tf = returnn_tf.__main__:main"]},
+    entry_points={"console_scripts": ["returnn-tf = returnn_tf.cli.main:main"]},
     classifiers=[
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3.9",

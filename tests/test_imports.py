@@ -1,0 +1,166 @@
+"""The import graph of the package: floors, cycles, imports inside functions, what ``import returnn_tf`` costs."""
+
+import ast
+import os
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGE = "returnn_tf"
+
+# lowest floor first; a module imports from its own folder and from lower floors only
+FLOORS = [
+    ["config", "log", "util"],
+    ["tensor"],
+    ["datasets"],
+    ["ops", "native"],
+    ["layers"],
+    ["network"],
+    ["engine", "export"],
+    ["tasks"],
+    ["cli", "__main__"],
+]
+FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+
+# heavy and optional: these may be imported inside functions, everything else only at the top of a module
+DEFERRED = {"matplotlib", "horovod", "tensorflow_io", "tensorflow", "tensorboard"}
+
+
+def parse_package():
+    """Dotted name -> (path, syntax tree) of every module."""
+    modules = {}
+    for folder, _, files in os.walk(os.path.join(ROOT, PACKAGE)):
+        for file in files:
+            if file.endswith(".py"):
+                path = os.path.join(folder, file)
+                name = os.path.relpath(path, ROOT)[:-3].replace(os.sep, ".")
+                with open(path, encoding="utf8") as f:
+                    modules[name.replace(".__init__", "")] = path, ast.parse(f.read(), path)
+    return modules
+
+
+MODULES = parse_package()
+
+
+def imports_of(name):
+    """(imported dotted name, line, inside a function) of a module; what only type checkers see is left out."""
+    path, tree = MODULES[name]
+    found = []
+
+    def visit(node, in_function):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.orelse:
+                visit(child, in_function)
+            return
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, node.lineno, in_function) for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, "%s:%d: relative import" % (path, node.lineno)
+            for alias in node.names:
+                full = "%s.%s" % (node.module, alias.name)
+                found.append((full if full in MODULES else node.module, node.lineno, in_function))
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for child in ast.iter_child_nodes(node):
+            visit(child, in_function or is_function)
+
+    visit(tree, False)
+    return found
+
+
+def folder_of(name):
+    """``layers`` for ``returnn_tf.layers.rec.rec``; empty for the package itself."""
+    return (name.split(".") + [""])[1]
+
+
+GRAPH = {name: {target for target, _, _ in imports_of(name) if target in MODULES} for name in MODULES}
+
+
+def test_every_folder_has_a_floor():
+    """A new folder needs a place in the house."""
+    folders = {folder_of(name) for name in MODULES} - {"", "_version"}
+    assert not folders - set(FLOOR_OF)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_floors(name):
+    """Imports go down; the folders of one floor don't know each other; nobody imports the package's own face."""
+    here = folder_of(name)
+    for target in GRAPH[name]:
+        there = folder_of(target)
+        if there == "_version" or here == there != "":
+            continue
+        assert target != PACKAGE, "%s imports %s itself: import from the submodule" % (name, PACKAGE)
+        assert here, "%s imports %s when it is imported" % (name, target)
+        assert FLOOR_OF[there] < FLOOR_OF[here], "%s imports %s, which is not on a lower floor" % (name, target)
+
+
+def test_no_cycles():
+    """No module imports itself by way of others."""
+    state = {}
+
+    def visit(name, trail):
+        assert state.get(name) != "open", "import cycle: " + " -> ".join(trail[trail.index(name) :] + [name])
+        if name in state:
+            return
+        state[name] = "open"
+        for target in sorted(GRAPH[name]):
+            if target != name and not name.startswith(target + "."):  # a module of a package needs its __init__
+                visit(target, trail + [name])
+        state[name] = "done"
+
+    for name in sorted(GRAPH):
+        visit(name, [])
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_no_imports_inside_functions(name):
+    """Other than of heavy optional packages: hidden imports hide cycles."""
+    deferred = [(target, line) for target, line, in_function in imports_of(name) if in_function]
+    assert not [(target, line) for target, line in deferred if target.split(".")[0] not in DEFERRED]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if folder_of(n) == "datasets"))
+def test_datasets_need_no_tensorflow(name):
+    """Data is read by processes without TensorFlow."""
+    assert not [target for target, _, _ in imports_of(name) if "tf" in target.split(".")[-1] or "tensorflow" in target]
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_docstring_of_the_module(name):
+    """Each file says what it is for."""
+    path, tree = MODULES[name]
+    assert ast.get_docstring(tree) or not tree.body, path
+
+
+def run_python(code):
+    """What a fresh interpreter prints; warnings are errors."""
+    env = dict(os.environ, PYTHONPATH=ROOT)
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+
+
+def test_import_is_quick_and_without_tensorflow():
+    """Below 0.2 s (the best of three, since other programs may run), and neither TensorFlow nor numpy is loaded."""
+    code = (
+        "import time, sys; t = time.perf_counter(); import returnn_tf; t = time.perf_counter() - t\n"
+        "assert not {'tensorflow', 'numpy', 'h5py'} & set(sys.modules)\nprint(t)"
+    )
+    assert min(float(run_python(code)) for _ in range(3)) < 0.2
+
+
+def test_all_modules_import_without_tensorflow():
+    """TensorFlow is loaded when it is used, not before."""
+    code = "import importlib, sys\nfor name in %r: importlib.import_module(name)\n" % sorted(MODULES)
+    run_python(code + "assert 'tensorflow' not in sys.modules")
+
+
+def test_public_names():
+    """All names of the package's face are there, and come from where they live."""
+    code = (
+        "import returnn_tf\nfor name in returnn_tf.__all__: assert getattr(returnn_tf, name) is not None, name\n"
+        "assert set(returnn_tf.__all__) <= set(dir(returnn_tf))\n"
+        "try: returnn_tf.nothing\nexcept AttributeError as exc: print(exc)\n"
+    )
+    assert run_python(code).strip() == "module 'returnn_tf' has no attribute 'nothing'"
