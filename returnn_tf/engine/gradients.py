@@ -55,4 +55,4 @@ def clip_to(grad: Any, norm: Any, limit: float) -> Any:
     """Scales the gradient by ``limit / norm`` if the norm is above the limit; all NaN if the norm is not finite."""
     norm = tf.cast(norm, grad.dtype)
     factor = tf.cast(limit, grad.dtype) / tf.maximum(norm, tf.cast(limit, grad.dtype))
-    return grad * tf.where(tf.math.is_finite(norm), factor, tf.fill(tf.shape(factor), tf.cast(float("nan"), grad.dtype)))
+    return grad * tf.where(tf.math.is_finite(norm), factor, tf.cast(float("nan"), grad.dtype))

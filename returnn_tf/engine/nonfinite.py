@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from returnn_tf.config import DataError
 from returnn_tf.util.lazy_tf import tf
 
 _MAX_TAGS = 20
 
 
-class NonFiniteError(Exception):
+class NonFiniteError(DataError):
     """Loss or gradient of a step is NaN or Inf; no variable was changed by that step. Ends with exit code 1."""
 
     def __init__(self, step: int, total_loss: float, grad_norm: Optional[float], losses: Dict[str, float]) -> None:

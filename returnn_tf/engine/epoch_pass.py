@@ -1,0 +1,94 @@
+"""One pass over a dataset: runs a step per batch, collects scores, and accounts for where the time went."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence
+
+from returnn_tf.config import DataError
+from returnn_tf.engine.prefetch import Prefetcher
+from returnn_tf.engine.scores import Scores, batch_means
+from returnn_tf.engine.step_result import StepResult
+from returnn_tf.log import STEP_LEVEL, log, pass_line, step_line, time_shares_line
+
+
+@dataclass
+class PassResult:
+    """What a pass gave."""
+
+    scores: Dict[str, float] = field(default_factory=dict)  # cost:<layer> -> mean
+    errors: Dict[str, float] = field(default_factory=dict)  # error:<layer> -> mean
+    steps: int = 0
+    frames: int = 0
+    seconds: float = 0.0
+    compute_seconds: float = 0.0  # inside of the step functions
+    wait_seconds: float = 0.0  # waiting for data
+
+
+@dataclass
+class Pass:
+    """How to go over a dataset.
+
+    :param phase: words for the log, e.g. ``train epoch 3``
+    :param convert: feed of a batch -> tensors; runs in another thread
+    :param step: tensors, batch -> result of the step
+    :param normalized: losses which are means over the batch already
+    :param with_exp: option ``calculate_exp_loss``
+    :param log_batch_size: option: sizes in the lines of the steps
+    :param on_step: called after each step with batch and result, e.g. for event files
+    """
+
+    phase: str
+    convert: Callable[[Mapping[str, Any]], Any]
+    step: Callable[[Any, Any], StepResult]
+    normalized: Sequence[str] = ()
+    with_exp: bool = False
+    log_batch_size: bool = False
+    on_step: Optional[Callable[[Any, StepResult], None]] = None
+
+    def run(self, batches: Iterable[Any]) -> PassResult:
+        """Goes over all batches.
+
+        :raises DataError: there is none
+        """
+        result, scores = PassResult(), Scores(self.normalized, with_exp=self.with_exp)
+        bar = log.progress(self.phase)
+        start = time.perf_counter()
+        prefetcher = Prefetcher(batches, lambda batch: self.convert(batch.feed))
+        try:
+            for batch, tensors in prefetcher:
+                before = time.perf_counter()
+                step_result = self.step(tensors, batch)
+                now = time.perf_counter()
+                result.compute_seconds += now - before
+                result.frames += max(batch.num_frames.values(), default=0)
+                if step_result.finite:
+                    scores.add(step_result)
+                self._log_step(batch, step_result, result.steps, now - before, now - start)
+                if self.on_step is not None:
+                    self.on_step(batch, step_result)
+                result.steps += 1
+                bar.update(result.steps, batch.complete, step_result.total_loss, result.frames)
+        finally:
+            bar.close()
+            prefetcher.close()
+        if not result.steps:
+            raise DataError("%s: there is no batch; is every sequence left out by length limits?" % self.phase)
+        result.seconds, result.wait_seconds = time.perf_counter() - start, prefetcher.wait_seconds
+        result.scores, result.errors = scores.scores(), scores.errors()
+        log.write(3, pass_line(self.phase, result.steps, result.seconds, result.compute_seconds))
+        log.write(4, time_shares_line(self.phase, result.seconds, result.compute_seconds, result.wait_seconds))
+        return result
+
+    def _log_step(self, batch: Any, result: StepResult, number: int, seconds: float, elapsed: float) -> None:
+        if not log.shows(STEP_LEVEL):
+            return
+        values: Dict[str, Any] = {"loss": result.total_loss, **batch_means(result, self.normalized)}
+        if self.log_batch_size:
+            values.update({"max_size:%s" % key: size for key, size in batch.max_frames.items()})
+            values["num_seqs"] = batch.num_seqs
+        line = step_line(
+            self.phase, number, values, seconds_per_step=seconds, elapsed=elapsed, complete=batch.complete
+        )
+        log.write(STEP_LEVEL, line)

@@ -1,0 +1,34 @@
+"""A network with the parameters of the checkpoint which the config asks for; for all tasks but training."""
+
+from __future__ import annotations
+
+from typing import Any, Tuple
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine import checkpoint, checkpoint_params, model_dir
+from returnn_tf.engine.model_selection import ModelChoice
+from returnn_tf.log import log
+from returnn_tf.network.network import Network
+
+
+def load_network(config: Any) -> Tuple[Network, ModelChoice]:
+    """The network, not made for training, and the checkpoint which was loaded.
+
+    :param config: Config with ``load``, or ``model`` and perhaps ``load_epoch``
+    :raises ConfigError: there is no checkpoint
+    :raises DataError: it is damaged or does not fit the network
+    """
+    net = Network.from_config(config, train=False)
+    choice = model_dir.choose_whole(config, _report_defect)
+    if choice.path is None:
+        raise ConfigError(
+            "There is no checkpoint to load: no file %s.<epoch>.index. Train first, or set load = '<path prefix>'."
+            % (config.str("model", "") or "<model>")
+        )
+    checkpoint_params.assign(net.params, checkpoint.read(choice.path), source="The checkpoint %s" % choice.path)
+    log.write(3, "Loaded %s" % choice.path)
+    return net, choice
+
+
+def _report_defect(path: str, reason: str) -> None:
+    log.warn("The checkpoint %s is not used: %s. The one before is taken." % (path, reason))

@@ -1,0 +1,36 @@
+"""Task ``cleanup_old_models``: deletes old checkpoints as the option of the same name says, without training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine import checkpoint
+from returnn_tf.engine.cleanup import CleanupOptions, epochs_to_delete, options_from_config
+from returnn_tf.engine.learning_rate import LearningRateControl
+from returnn_tf.engine.model_selection import find_checkpoints
+from returnn_tf.log import bytes_text, log
+from returnn_tf.tasks.registry import register_task
+
+
+@register_task("cleanup_old_models")
+def cleanup_old_models(config: Any) -> int:
+    """Deletes; with ``dry_run`` only says what would be deleted."""
+    model = config.str("model", "")
+    if not model:
+        raise ConfigError("Task cleanup_old_models needs model = '<path prefix>', where the checkpoints are.")
+    options = options_from_config(config) or CleanupOptions()
+    dry = config.bool("dry_run", False)
+    stored = find_checkpoints(model)
+    delete = epochs_to_delete(stored, LearningRateControl.from_config(config).epochs, options)
+    log.write(1, "Checkpoints: %s. To delete: %s" % (_listed(stored), _listed(delete)))
+    if not dry and delete:
+        reason = checkpoint.defect(stored[max(stored)])
+        if reason is not None:
+            raise ConfigError("The newest checkpoint is not whole (%s), so no old one is deleted." % reason)
+        log.write(1, "Freed %s" % bytes_text(sum(checkpoint.delete(stored[epoch]) for epoch in delete)))
+    return 0
+
+
+def _listed(epochs: Any) -> str:
+    return ", ".join(str(epoch) for epoch in sorted(epochs)) or "none"

@@ -1,0 +1,65 @@
+"""Task ``eval``: losses and errors of a trained model on the datasets ``dev``, ``eval`` and ``eval_datasets``."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine.data_source import DataSource, evaluation_sources
+from returnn_tf.engine.epoch_pass import PassResult
+from returnn_tf.engine.eval_output import SequenceScores, write_scores
+from returnn_tf.engine.evaluator import Evaluator
+from returnn_tf.engine.learning_rate import LearningRateControl
+from returnn_tf.engine.load_model import load_network
+from returnn_tf.log import eval_line, log
+from returnn_tf.tasks.registry import register_task
+
+
+@register_task("eval")
+def evaluate(config: Any) -> int:
+    """Evaluates the chosen epoch; the scores go to the log, the learning-rate file and what ``eval_output_*`` name."""
+    net, choice = load_network(config)
+    if not net.plan.losses:
+        raise ConfigError("The network has no loss, so there is nothing to evaluate. Give a layer the option 'loss'.")
+    sources = evaluation_sources(config, list(net.used_data_keys))
+    if not sources:
+        raise ConfigError("There is no dataset to evaluate; set dev, eval or eval_datasets.")
+    epoch = choice.epoch or 1
+    evaluator = Evaluator(net, config)
+    try:
+        results: Dict[str, PassResult] = {}
+        if config.str("eval_output_file_per_seq", ""):
+            results = _per_sequence(config, evaluator, epoch, sources)
+        else:
+            for name, source in sources.items():
+                results[name] = evaluator.run(name, epoch, source.batches(epoch))
+    finally:
+        for source in sources.values():
+            source.close()
+    log.write(1, eval_line({name: (result.scores, result.errors) for name, result in results.items()}))
+    path = config.str("eval_output_file", "")
+    if path:
+        write_scores(path, results)
+    if not config.str("load", ""):
+        control = LearningRateControl.from_config(config)
+        for name, result in results.items():
+            control.set_errors(epoch, {"%s_score" % name: result.scores, "%s_error" % name: result.errors})
+    return 0
+
+
+def _per_sequence(
+    config: Any, evaluator: Evaluator, epoch: int, sources: Dict[str, DataSource]
+) -> Dict[str, PassResult]:
+    """One sequence per batch, so that each has its own scores."""
+    if len(sources) != 1:
+        raise ConfigError("eval_output_file_per_seq needs exactly one dataset, but there are: %s" % ", ".join(sources))
+    ((name, source),) = sources.items()
+    loss = config.str("loss_name", "")
+    if not loss:
+        raise ConfigError("eval_output_file_per_seq needs loss_name, the layer whose loss counts, e.g. 'output'.")
+    writer = SequenceScores(
+        loss, config.list("output_per_seq_format", ["score"]), config.str("output_per_seq_file_format", "txt") or "txt"
+    )
+    result = evaluator.run(name, epoch, source.batches(epoch, max_seqs=1), on_step=writer.add)
+    writer.write(config.str("eval_output_file_per_seq", ""))
+    return {name: result}

@@ -1,0 +1,27 @@
+"""Task ``initialize_model``: writes the initial parameters of a network as a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine import checkpoint, model_dir
+from returnn_tf.engine.checkpoint import CheckpointInfo
+from returnn_tf.engine.fingerprint import fingerprint
+from returnn_tf.log import log
+from returnn_tf.network.network import Network
+from returnn_tf.tasks.registry import register_task
+
+
+@register_task("initialize_model")
+def initialize_model(config: Any) -> int:
+    """Writes to the path prefix ``model``, without epoch."""
+    model = config.str("model", "")
+    if not model:
+        raise ConfigError("Task initialize_model needs model = '<path prefix>', where it writes the checkpoint.")
+    net = Network.from_config(config, train=True)
+    model_dir.prepare(model)
+    info = CheckpointInfo(epoch=0, step=0, random_seed=config.int("random_seed", 42), config_sha256=fingerprint(config))
+    checkpoint.save(model, net.params, {}, info)
+    log.write(1, "Wrote the initial parameters to %s" % model)
+    return 0
