@@ -1,13 +1,13 @@
 """Recurrent cells against their re-computation in numpy: outputs, last states and gradients, with ragged lengths."""
 
 import numpy
-import numpy_cells
 import pytest
 
 from returnn_tf.config import ConfigError
 from returnn_tf.ops.cells import run_cell, unit_class
-from returnn_tf.ops.cells.kernels import register_kernel, step_loop
+from returnn_tf.ops.cells.kernels import kernel_for, register_kernel, step_loop
 from returnn_tf.util.lazy_tf import tf
+from tests.ops import numpy_cells
 
 CASES = [
     ("nativelstm2", {}),
@@ -103,7 +103,7 @@ def moved(arrays, index, by):
     return [array + by if i == index else array for i, array in enumerate(arrays)]
 
 
-@pytest.mark.parametrize("unit", sorted(numpy_cells.STEPS))
+@pytest.mark.parametrize("unit", ["nativelstm2", "gru"])
 def test_no_frames(unit):
     """A batch without any frame: the last state is the initial one, and gradients exist."""
     rng = numpy.random.RandomState(1)
@@ -133,7 +133,7 @@ def test_lengths_not_given(unit, direction):
     numpy.testing.assert_allclose(last, expected_last, atol=1e-12)
 
 
-@pytest.mark.parametrize("unit", sorted(numpy_cells.STEPS))
+@pytest.mark.parametrize("unit", ["nativelstm2", "gru"])
 def test_padding_has_no_influence(unit):
     """Huge values in the padding change neither outputs nor gradients."""
     rng = numpy.random.RandomState(1)
@@ -222,9 +222,7 @@ def test_kernel_replaces_a_unit_by_name():
         calls.append(cell.unit)
         return step_loop(cell, *args)
 
-    from returnn_tf.ops.cells import kernels
-
-    before = kernels.kernel_for(unit_class("lstm")(N, IN))
+    before = kernel_for(unit_class("lstm")(N, IN))
     register_kernel("nativelstm2", kernel)
     try:
         rng = numpy.random.RandomState(1)

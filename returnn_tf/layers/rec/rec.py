@@ -15,7 +15,7 @@ from returnn_tf.layers.rec.state import (
     plan_initial_state,
 )
 from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.cells import Cell, run_cell, unit_class, unit_names
+from returnn_tf.ops.cells import Cell, run_cell, unit_class
 from returnn_tf.ops.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -112,8 +112,7 @@ class RecLayer(ConcatInputLayer):
     def _check_options(self, ctx: "PlanContext") -> None:
         if isinstance(self.unit, dict):
             raise ctx.error(
-                "the unit is a dict: step networks are not supported yet. Use the name of a unit, one of: %s."
-                % ", ".join(unit_names())
+                "the unit is a dict: step networks are not supported yet. Use the name of a unit, such as 'lstm'."
             )
         if not isinstance(self.unit, str):
             raise ctx.error("the unit must be a name such as 'lstm', not %r." % (self.unit,))
