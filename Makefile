@@ -33,12 +33,12 @@ $(STAMP): setup.py pyproject.toml
 	  rm -rf $(VENV); \
 	  echo "make venv: '$$python -m venv' does not work here; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; fi
-	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[cpu,plot,dev]'
+	$(PY) -m pip install -qq --disable-pip-version-check --upgrade pip
+	$(PY) -m pip install -qq --disable-pip-version-check -e '.[cpu,plot,dev]'
 	@touch $@
 
 demo: venv
-	$(PY) demos/digits/demo.py
+	$(PY) demos/digits/run.py
 
 test: venv
 	$(PY) -m pytest $(ARGS)
