@@ -11,7 +11,8 @@ from returnn_tf.tensor import Data, Dim
 
 
 def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 6, seed: int = 1) -> Dict[str, Any]:
-    """A feed with lengths ``longest, longest - 2, ...`` (at least 1) for every dynamic dim; equal dims get equal lengths."""
+    """A feed with lengths ``longest, longest - 2, ...`` (at least 1) for every dynamic dim; equal dims get equal
+    lengths."""
     rng = numpy.random.default_rng(seed)
     feed: Dict[str, Any] = {}
     lens_of: Dict[Dim, numpy.ndarray] = {}

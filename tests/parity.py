@@ -1,4 +1,5 @@
-"""Reads recorded cases (config + npz) and compares a network with their numbers. The format is in tests/data/parity/README.md."""
+"""Reads recorded cases (config + npz) and compares a network with their numbers. The format is in
+tests/data/parity/README.md."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def find_cases(*groups: str) -> List[str]:
     """Names "<group>/<case>"."""
     names = []
     for group in groups:
-        names += sorted("%s/%s" % (group, p.stem) for p in (ROOT / group).glob("*.config") if p.with_suffix(".npz").exists())
+        names += sorted(
+            "%s/%s" % (group, p.stem) for p in (ROOT / group).glob("*.config") if p.with_suffix(".npz").exists()
+        )
     return names
 
 

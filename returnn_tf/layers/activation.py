@@ -75,7 +75,9 @@ class GatingLayer(ConcatInputLayer):
         if size % 2:
             raise ctx.error("the feature dim must be even to be halved, but the source has %d." % size)
         if self.n_out is not None and self.n_out != size // 2:
-            raise ctx.error("n_out is %d, but half of the %d features is %d. Leave n_out out." % (self.n_out, size, size // 2))
+            raise ctx.error(
+                "n_out is %d, but half of the %d features is %d. Leave n_out out." % (self.n_out, size, size // 2)
+            )
         axis = data.feature_axis
         assert axis is not None
         return data.with_feature(axis, ctx.bind(self.out_dim, ctx.new_feature(size // 2)))

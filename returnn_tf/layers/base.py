@@ -13,13 +13,9 @@ from returnn_tf.layers.options import option
 from returnn_tf.tensor import Data, Dim
 
 if TYPE_CHECKING:
-    import tensorflow
-
     from returnn_tf.layers.emit_context import EmitContext
     from returnn_tf.layers.node import Node
     from returnn_tf.layers.plan_context import PlanContext
-
-    Tensor = tensorflow.Tensor
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -54,7 +50,9 @@ class Layer:
     spatial_smoothing: float = option(0.0, help="penalty on high frequencies in the feature map seen as an image")
     param_dropout: Optional[float] = option(None, help="dropout on the parameters in training")
     param_dropout_min_ndim: Optional[int] = option(None, help="param_dropout only on parameters of at least this rank")
-    param_variational_noise: Optional[float] = option(None, help="stddev of Gaussian noise on the parameters in training")
+    param_variational_noise: Optional[float] = option(
+        None, help="stddev of Gaussian noise on the parameters in training"
+    )
     param_device: Optional[str] = option(None, help="device which holds the parameters, e.g. 'CPU'")
     updater_opts: Optional[Dict[str, Any]] = option(None, help="options of the updater for these parameters")
     reuse_params: Any = option(None, help="layer whose parameters are used, or {'map': {name: layer, None or dict}}")
@@ -92,7 +90,7 @@ class Layer:
         """
         raise AssertionError("%s has no template()" % type(self).__name__)
 
-    def emit(self, ctx: "EmitContext") -> "Tensor":
+    def emit(self, ctx: "EmitContext") -> Any:
         """The ops. The value has the dims and the axis order of the template."""
         raise AssertionError("%s has no emit()" % type(self).__name__)
 

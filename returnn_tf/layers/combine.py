@@ -67,7 +67,8 @@ class ElementwiseLayer(Layer):
 
 @register_layer("combine")
 class CombineLayer(ElementwiseLayer):
-    """``y = f(x0 o x1 o ...)`` from left to right, with o one of add, sub, mul, truediv, floordiv, mod, pow, maximum, minimum,
+    """``y = f(x0 o x1 o ...)`` from left to right, with o one of add, sub, mul, truediv, floordiv, mod, pow, maximum,
+    minimum,
     logical_and, logical_or, squared_difference, logaddexp, average, eval.
 
     Parameters: with_bias: ``b`` [dim]. Sources with fewer axes are broadcast.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.node import Node
@@ -32,7 +32,7 @@ class ConcatInputLayer(Layer):
     mask: Optional[str] = option(None, help="obsolete; only None or 'unity'")
 
     #: The template of the one input; set by `input_template`.
-    input: ClassVar[Data]
+    input: Data = dataclasses.field(init=False)
 
     def input_template(self, ctx: "PlanContext") -> Data:
         """The one input: the source, or all sources concatenated."""

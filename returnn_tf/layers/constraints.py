@@ -40,8 +40,10 @@ def spatial_smoothing_energy(ctx: "EmitContext") -> Any:
     while data.dim % width:
         width -= 1
     if width < 3 or data.dim // width < 3:
-        raise ValueError("spatial_smoothing needs a feature map of at least 3x3, the dim %d gives %dx%d" % (
-            data.dim, data.dim // width, width))
+        raise ValueError(
+            "spatial_smoothing needs a feature map of at least 3x3, the dim %d gives %dx%d"
+            % (data.dim, data.dim // width, width)
+        )
     x = ctx.value(ctx.node)
     mask = ctx.masks(data, data.dynamic_axes)
     if mask is not None:

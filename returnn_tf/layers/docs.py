@@ -29,7 +29,7 @@ def _listing(items: List[Tuple[str, Type[Any]]]) -> List[str]:
 
 def summary(cls: Type[Any]) -> str:
     """The first sentence of the docstring."""
-    text = " ".join(inspect.getdoc(cls).split("\n\n")[0].split()) if cls.__doc__ else ""
+    text = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
     text = text.replace("``", "").replace("`", "")
     match = re.match(r"(.*?(?<!et al)[.:])(\s|$)", text)
     return (match.group(1) if match else text).rstrip(":")
@@ -40,14 +40,16 @@ def describe_layer(name: str) -> str:
 
     :raises ConfigError: unknown name, with the nearest known one
     """
+    base: Type[Any]
     if name in LAYERS.names():
-        cls, registry, base, what = LAYERS.get(name, "layers"), LAYERS, Layer, "layer class"
+        registry, base, what = LAYERS, Layer, "layer class"
     elif name in LOSSES.names():
-        cls, registry, base, what = LOSSES.get(name, "layers"), LOSSES, Loss, "loss"
+        registry, base, what = LOSSES, Loss, "loss"
     else:
         raise ConfigError(
             "There is no layer class or loss %r. %s" % (name, did_you_mean(name, LAYERS.names() + LOSSES.names()))
         )
+    cls = registry.get(name, "layers")
     names = registry.names_of(cls)
     head = "%s %r" % (what, names[0])
     if len(names) > 1:

@@ -136,7 +136,8 @@ class EmitContext:
         return dim.expr is not None and all(self.has_lens(a) for a in dim.expr.args if isinstance(a, Dim))
 
     def mask(self, data: Data, axis: int) -> Any:
-        """Bool mask of the valid frames of a dynamic axis, with the rank of ``data``, size 1 on all other axes but batch."""
+        """Bool mask of the valid frames of a dynamic axis, with the rank of ``data``, size 1 on all other axes but
+        batch."""
         dim = data.dims[axis]
         flat = self.seq_mask(dim)
         if flat.shape.rank == 1:
@@ -181,7 +182,9 @@ class EmitContext:
             into = Data.from_dims(spec.dims, dtype=data.dtype)
             return to_layout(self.value(spec.node), data, into)
         if spec.name not in self.lowering.params:
-            self.lowering.params[spec.name] = self._noisy(spec, tf.convert_to_tensor(self.lowering.variables[spec.name]))
+            self.lowering.params[spec.name] = self._noisy(
+                spec, tf.convert_to_tensor(self.lowering.variables[spec.name])
+            )
         return self.lowering.params[spec.name]
 
     def _noisy(self, spec: ParamSpec, value: Any) -> Any:
@@ -206,7 +209,9 @@ class EmitContext:
         step = tf.constant(0, tf.int64) if self.step is None else tf.cast(self.step, tf.int64)
         return tf.stack([tf.constant(crc, tf.int64), step])
 
-    def dropout(self, x: Any, rate: float, *, noise_shape: Optional[Sequence[Any]] = None, seed: str = "dropout") -> Any:
+    def dropout(
+        self, x: Any, rate: float, *, noise_shape: Optional[Sequence[Any]] = None, seed: str = "dropout"
+    ) -> Any:
         """Inverted dropout: entries are zero with probability ``rate``, the others are scaled by ``1 / (1 - rate)``."""
         if not rate:
             return x

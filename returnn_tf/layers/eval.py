@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 class EvalLayer(ElementwiseLayer):
     """``y = code``: an expression or a function of ``source(i)``.
 
-    ``source(i)`` is the i-th source, broadcast to the layout of the source with most axes; ``source(i, auto_convert=False)``
-    is the tensor as it is; ``source(i, as_data=True)`` has ``.placeholder``, ``.get_sequence_lengths()`` and so on. A string
+    ``source(i)`` is the i-th source, broadcast to the layout of the source with most axes; ``source(i,
+    auto_convert=False)``
+    is the tensor as it is; ``source(i, as_data=True)`` has ``.placeholder``, ``.get_sequence_lengths()`` and so on. A
+    string
     also sees ``tf`` (with TensorFlow 1 names), ``np``, ``self`` and the names in eval_locals. A function is called with
     ``source``, ``self`` and eval_locals as keywords. The output has the layout of the source with most axes unless
     out_type says otherwise.
@@ -38,7 +40,9 @@ class EvalLayer(ElementwiseLayer):
     eval_locals: Optional[Dict[str, Any]] = option(None, help="further names for the code")
     activation: Any = option(None, help="name of an activation function applied to the result")
     with_bias: bool = option(False, help="obsolete; must be False")
-    out_type: Any = option(None, help="what the output is, where it differs from the sources: dtype, shape, dim and so on")
+    out_type: Any = option(
+        None, help="what the output is, where it differs from the sources: dtype, shape, dim and so on"
+    )
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: "PlanContext") -> Data:

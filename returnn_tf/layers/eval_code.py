@@ -34,7 +34,9 @@ def compile_code(ctx: "PlanContext", code: Any) -> None:
         _compiled(code)
     except SyntaxError as exc:
         marker = " " * max((exc.offset or 1) - 1, 0) + "^"
-        raise ctx.error("the eval code does not parse: %s\n    %s\n    %s" % (exc.msg, exc.text or code, marker)) from None
+        raise ctx.error(
+            "the eval code does not parse: %s\n    %s\n    %s" % (exc.msg, exc.text or code, marker)
+        ) from None
 
 
 @functools.lru_cache(maxsize=None)
@@ -82,7 +84,8 @@ def _source_function(ctx: "EmitContext", layout: Data, replace: Optional[Sequenc
     nodes: List[Any] = ctx.node.sources
 
     def source(i: int, auto_convert: bool = True, enforce_batch_major: bool = False, as_data: bool = False) -> Any:
-        """The i-th source: broadcast to the common layout; as it is without auto_convert; or a view with its lengths."""
+        """The i-th source: broadcast to the common layout; as it is without auto_convert; or a view with its
+        lengths."""
         if not 0 <= i < len(nodes):
             raise ValueError("source(%d): the layer has only %d sources" % (i, len(nodes)))
         node = nodes[i]

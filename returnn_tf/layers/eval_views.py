@@ -85,7 +85,8 @@ class DataView:
         """Lengths by axis, not counting batch."""
         batch = self.template.batch_axis
         return {
-            a - (1 if batch is not None and batch < a else 0): self.get_dynamic_size(a) for a in self.template.dynamic_axes
+            a - (1 if batch is not None and batch < a else 0): self.get_dynamic_size(a)
+            for a in self.template.dynamic_axes
         }
 
     def get_dynamic_size(self, axis: int) -> Any:

@@ -1,4 +1,5 @@
-"""Options of layers and losses: declared once with type, default and help; that drives validation and the reference docs."""
+"""Options of layers and losses: declared once with type, default and help; that drives validation and the reference
+docs."""
 
 from __future__ import annotations
 
@@ -56,9 +57,13 @@ class OptionInfo:
         return type_name(self.type)
 
 
-@functools.lru_cache(maxsize=None)
-def declared_options(cls: Type[Any]) -> Dict[str, OptionInfo]:
+def declared_options(cls: Any) -> Dict[str, OptionInfo]:
     """All options of a class by the name that configs use, its own and inherited ones."""
+    return _declared_options(cls)
+
+
+@functools.lru_cache(maxsize=None)
+def _declared_options(cls: Any) -> Dict[str, OptionInfo]:
     hints = typing.get_type_hints(cls)
     result = {}
     for field in dataclasses.fields(cls):
@@ -107,7 +112,8 @@ def check_options(cls: Type[Any], given: Mapping[str, Any], *, where: str, ignor
 
 
 def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
-    """Whether a value of a config fits an annotation. Ints pass as float, numpy scalars as Python ones, lists as tuples."""
+    """Whether a value of a config fits an annotation. Ints pass as float, numpy scalars as Python ones, lists as
+    tuples."""
     if expected is Any or (refs and isinstance(value, str)):
         return True
     origin = typing.get_origin(expected)

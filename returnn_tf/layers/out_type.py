@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from returnn_tf.layers.plan_context import PlanContext
 
 _KEYS = (
-    "dim", "dims", "dim_tags", "shape", "dtype", "sparse", "sparse_dim", "feature_dim", "batch_dim_axis", "time_dim_axis",
-    "feature_dim_axis", "name", "vocab",
+    "dim", "dims", "dim_tags", "shape", "dtype", "sparse", "sparse_dim", "feature_dim", "batch_dim_axis",
+    "time_dim_axis", "feature_dim_axis", "name", "vocab",
 )  # fmt: skip
 
 
@@ -75,8 +75,8 @@ def _with_shape(ctx: "PlanContext", data: Data, out_type: Mapping[str, Any], dim
             dims.append(fitting)
         elif size is None:
             raise ctx.error(
-                "out_type: the shape %s has more dynamic axes than the sources %s, so its lengths are unknown. Give 'dims' "
-                "with the dims of the output." % (tuple(out_type["shape"]), data)
+                "out_type: the shape %s has more dynamic axes than the sources %s, so its lengths are unknown. Give "
+                "'dims' with the dims of the output." % (tuple(out_type["shape"]), data)
             )
         else:
             dims.append(Dim(DimKind.SPATIAL, size, "%s:static%d" % (ctx.node.path, i), auto=True))

@@ -168,7 +168,9 @@ class PlanContext:
         :param shape: ints and dims of static size
         :param init: anything `get_initializer` understands
         """
-        sizes = tuple(self.need_static(s, "An axis of parameter %r" % name) if isinstance(s, Dim) else int(s) for s in shape)
+        sizes = tuple(
+            self.need_static(s, "An axis of parameter %r" % name) if isinstance(s, Dim) else int(s) for s in shape
+        )
         shared, suffix = self._shared_param(name, sizes)
         if shared is not None:
             self.node.params[name] = shared
@@ -201,7 +203,9 @@ class PlanContext:
             if name in reuse.get("map", {}) or reuse.get("auto_create_missing"):
                 # The reference opens the scope of the parameter a second time here, which adds to its name.
                 return None, "/%s_1" % name.rpartition("/")[2]
-            raise self.error("reuse_params: 'map' says nothing about the parameter %r. Add it, None for an own one." % name)
+            raise self.error(
+                "reuse_params: 'map' says nothing about the parameter %r. Add it, None for an own one." % name
+            )
         if isinstance(entry, dict):
             if "layer_output" in entry:
                 node = entry["layer_output"]
@@ -218,7 +222,8 @@ class PlanContext:
         spec = node.params.get(name)
         if spec is None:
             raise self.error(
-                "reuse_params: layer %r has no parameter %r, only %s." % (node.path, name, sorted(node.params) or "none")
+                "reuse_params: layer %r has no parameter %r, only %s."
+                % (node.path, name, sorted(node.params) or "none")
             )
         if isinstance(spec, ParamSpec) and spec.shape != shape:
             raise self.error(
@@ -248,5 +253,6 @@ class PlanContext:
         return self.depend(self.builder.implicit_layer(self.node, name, layer, sources))
 
     def sub_output(self, name: str, data: Data) -> None:
-        """Declares a further output, which configs reach as ``<layer>/<name>``; `emit` sets it by ``set_sub_output``."""
+        """Declares a further output, which configs reach as ``<layer>/<name>``; `emit` sets it by
+        ``set_sub_output``."""
         self.node.sub_outputs[name] = data

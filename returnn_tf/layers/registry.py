@@ -32,7 +32,7 @@ class Registry:
 
         def decorate(cls: C) -> C:
             if "__dataclass_fields__" not in cls.__dict__:
-                cls = dataclasses.dataclass(eq=False, repr=False)(cls)
+                dataclasses.dataclass(eq=False, repr=False)(cls)  # changes the class in place
             if not cls.__doc__ or cls.__doc__.startswith(cls.__name__ + "("):
                 raise ConfigError("%s %r (%s): give it a docstring." % (self._what, name, cls.__qualname__))
             for key in (name,) + aliases:
@@ -58,9 +58,7 @@ class Registry:
         """
         load_builtin_classes()
         if not isinstance(name, str) or name not in self._classes:
-            raise ConfigError(
-                "%s: unknown %s %r. %s" % (where, self._what, name, did_you_mean(name, self._classes))
-            )
+            raise ConfigError("%s: unknown %s %r. %s" % (where, self._what, name, did_you_mean(name, self._classes)))
         return self._classes[name]
 
     def names(self) -> List[str]:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 class ScaledGradientLayer(CopyLayer):
     """``y = x``; backward ``dx = scale * dy + shift``.
 
-    With scale_shift_by_sum_over_axis ``shift`` is multiplied by the sum of ``|dy|`` over that axis. clip_max_axis bounds
-    ``dy`` by its maximum along that axis, which changes nothing by itself. A negative scale is gradient reversal (Ganin &
+    With scale_shift_by_sum_over_axis ``shift`` is multiplied by the sum of ``|dy|`` over that axis. clip_max_axis
+    bounds
+    ``dy`` by its maximum along that axis, which changes nothing by itself. A negative scale is gradient reversal
+    (Ganin &
     Lempitsky 2015).
     Lengths: unchanged.
 

@@ -41,7 +41,9 @@ class SwitchLayer(Layer):
         if isinstance(self.condition, Node) and self.condition.output.dtype != "bool":
             raise ctx.error("condition %r must be bool, but it is %s." % (self.condition.path, self.condition.output))
         if len({b.output.dtype for b in branches}) > 1:
-            raise ctx.error("true_from is %s, but false_from is %s. Cast one of them." % (branches[0].output, branches[1].output))
+            raise ctx.error(
+                "true_from is %s, but false_from is %s. Cast one of them." % (branches[0].output, branches[1].output)
+            )
         operands = [n.output for n in [*branches, self.condition] if isinstance(n, Node)]
         if not isinstance(self.condition, Node):
             chosen = self.true_from if self._static_condition() else self.false_from

@@ -16,7 +16,7 @@ from returnn_tf.layers.registry import LOSSES
 from returnn_tf.layers.source import SourceLayer
 from returnn_tf.network.parse import LayerSpec, check_loss, describe_place, parse_network, scope_name
 from returnn_tf.network.plan import Plan
-from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor import Data, Dim
 
 _OPEN, _DONE = "open", "done"
 
@@ -152,8 +152,8 @@ class NetworkBuilder:
         prefix = self.path + "/" if self.path else ""
         chain = " <- ".join(prefix + n for n in names + [again])
         raise LayerError(
-            "The layers depend on each other in a cycle: %s. Only inside of a 'rec' layer can a layer use its own past, "
-            "as 'prev:%s'." % (chain, again)
+            "The layers depend on each other in a cycle: %s. Only inside of a 'rec' layer can a layer use its own "
+            "past, as 'prev:%s'." % (chain, again)
         )
 
     # --- names ---
@@ -186,10 +186,14 @@ class NetworkBuilder:
         """
         if ref.startswith("base:"):
             if self.parent is None:
-                raise LayerError("%s: %r refers to the network outside, but this network is not inside of a layer." % (where, ref))
+                raise LayerError(
+                    "%s: %r refers to the network outside, but this network is not inside of a layer." % (where, ref)
+                )
             return self.parent.resolve(ref[len("base:") :], where)
         if ref.startswith("prev:"):
-            raise LayerError("%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref))
+            raise LayerError(
+                "%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref)
+            )
         if ref.startswith("layer:"):
             ref = ref[len("layer:") :]
         local = self._local_name(ref)
@@ -261,7 +265,9 @@ class NetworkBuilder:
         other = self.target_data(node, target)
         data = node.output
         if data.time_axis is None or other.time_dim is None:
-            raise ConfigError("size_target %r: both need a time axis; the output is %s, the target %s." % (target, data, other))
+            raise ConfigError(
+                "size_target %r: both need a time axis; the output is %s, the target %s." % (target, data, other)
+            )
         node.depend(self.target_node(node, target))
         return data.with_dim(data.time_axis, other.time_dim)
 
@@ -287,7 +293,7 @@ class NetworkBuilder:
         if isinstance(value, str):
             return node_dep(node, self.resolve(value, where))
         if isinstance(value, Mapping):
-            result = {}
+            result: Dict[str, Any] = {}
             for key, item in value.items():
                 if key == "map":
                     result[key] = {k: self._resolve_reuse(node, v, where) for k, v in item.items()}
@@ -340,7 +346,9 @@ class NetworkBuilder:
             level = level.parent
         if target not in self.state.extern_data:
             known = list(self.specs) + list(self.state.extern_data)
-            raise LayerError("%s: the target %r is neither a layer nor a data key. %s" % (where, target, did_you_mean(target, known)))
+            raise LayerError(
+                "%s: the target %r is neither a layer nor a data key. %s" % (where, target, did_you_mean(target, known))
+            )
         return self.extern_node(target)
 
     def target_data(self, owner: Node, target: str) -> Data:
@@ -368,7 +376,8 @@ class NetworkBuilder:
         builder = NetworkBuilder(network, self.state, path=owner.path, scope=scope, parent=self, inputs=inputs)
         if "output" not in builder.specs:
             raise LayerError(
-                "Layer %r: the network inside has no layer 'output'. %s" % (owner.path, did_you_mean("output", builder.specs))
+                "Layer %r: the network inside has no layer 'output'. %s"
+                % (owner.path, did_you_mean("output", builder.specs))
             )
         self.state.nested[owner] = builder
         builder.build()
@@ -388,7 +397,9 @@ class NetworkBuilder:
                 "there is no data key %r in extern_data. %s" % (key, did_you_mean(key, self.state.extern_data))
             )
         if key not in self.state.extern:
-            node = Node("data" if key == "data" else "data:%s" % key, SourceLayer(data_key=key), "", extern_key=key)
+            layer = SourceLayer()
+            layer.data_key = key
+            node = Node("data" if key == "data" else "data:%s" % key, layer, "", extern_key=key)
             node.layer.node = node  # type: ignore[misc]
             node.output = self.state.extern_data[key]
             self.state.extern[key] = node
@@ -508,6 +519,3 @@ def _located(path: str, class_name: str, node: Node) -> Iterator[None]:
         if node.sources and all(s.planned for s in node.sources):
             message += "\n  sources: " + "; ".join("%s %s" % (s.path, s.output) for s in node.sources)
         raise LayerError(message) from exc
-
-
-__all__ = ["BuildState", "DimKind", "LayerError", "NetworkBuilder", "build_plan"]

@@ -1,4 +1,5 @@
-"""The table that `returnn-tf check` prints: every layer with its output, parameters and where time changes. No TensorFlow."""
+"""The table that `returnn-tf check` prints: every layer with its output, parameters and where time changes. No
+TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A picture of a plan as SVG: layers from top to bottom, sub-networks and loops as boxes. No library and no TensorFlow."""
+"""A picture of a plan as SVG: layers from top to bottom, sub-networks and loops as boxes. No library and no
+TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from returnn_tf.network.plan import Plan
 _CHAR, _LINE, _PAD, _GAP_X, _GAP_Y = 6.2, 14.0, 8.0, 18.0, 34.0
 _STYLE = (
     "text{font:11px sans-serif;text-anchor:middle}.c{fill:#666}.g{text-anchor:start;font-weight:bold;fill:#446}"
-    ".n{fill:#fff;stroke:#345;rx:4}.i{fill:#eef4ff}.l{fill:#e8f7e8}.b{fill:#f6f6fa;stroke:#99a;rx:8;stroke-dasharray:5 3}"
+    ".n{fill:#fff;stroke:#345;rx:4}.i{fill:#eef4ff}.l{fill:#e8f7e8}"
+    ".b{fill:#f6f6fa;stroke:#99a;rx:8;stroke-dasharray:5 3}"
     "path{fill:none;stroke:#567;stroke-width:1.1;marker-end:url(#a)}"
 )
 
@@ -136,7 +138,9 @@ def _texts(box: _Box) -> List[str]:
     if node is None:
         return [box.name]
     kind = "data" if node.extern_key is not None else node.layer.class_name
-    axes = " ".join(k if k == "B" else "%s %s" % (k, d.size or d) for k, d in zip(node.output.axis_kinds, node.output.dims))
+    axes = " ".join(
+        k if k == "B" else "%s %s" % (k, d.size or d) for k, d in zip(node.output.axis_kinds, node.output.dims)
+    )
     return [box.name, kind, axes or "scalar"]
 
 

@@ -159,7 +159,8 @@ def _check_shape(node: Node, value: Any) -> None:
         )
     if value.dtype.base_dtype.name != data.dtype:
         raise LoweringError(
-            "Layer %r (class %r): the value is %s, but the output was declared as %s. Say so in out_type: {'dtype': %r}."
+            "Layer %r (class %r): the value is %s, but the output was declared as %s. "
+            "Say so in out_type: {'dtype': %r}."
             % (node.path, node.layer.class_name, value.dtype.name, data.dtype, value.dtype.name)
         )
 
@@ -196,5 +197,3 @@ def needed_extern_keys(plan: Plan, outputs: Sequence[Node], with_losses: bool) -
     owners: Dict[int, Node] = {id(loss): node for node in plan.nodes for loss in node.losses}
     needed = plan.needed(list(outputs) + [owners[id(loss)] for loss in losses], losses)
     return [key for key, node in plan.extern.items() if node in needed]
-
-

@@ -132,7 +132,9 @@ class Network:
             if not isinstance(value, tf.Tensor):
                 value = numpy.asarray(value)
                 if not spec.shape.is_compatible_with(value.shape):
-                    raise ConfigError("The feed has %r of shape %s, the network expects %s." % (name, value.shape, spec.shape))
+                    raise ConfigError(
+                        "The feed has %r of shape %s, the network expects %s." % (name, value.shape, spec.shape)
+                    )
                 value = tf.convert_to_tensor(value.astype(spec.dtype.as_numpy_dtype, copy=False))
             result[name] = value
         return result
@@ -150,7 +152,9 @@ class Network:
 
     # --- running ---
 
-    def lower(self, feed: Mapping[str, Any], *, train: Optional[bool] = None, step: Any = None, fetch: Sequence[Node] = ()) -> Lowered:
+    def lower(
+        self, feed: Mapping[str, Any], *, train: Optional[bool] = None, step: Any = None, fetch: Sequence[Node] = ()
+    ) -> Lowered:
         """Emits the ops of all outputs and losses; call it inside of a `tf.function`.
 
         :param feed: tensors, see `input_signature`
@@ -175,7 +179,8 @@ class Network:
         for name in fetch:
             if name not in by_path:
                 raise ConfigError(
-                    "fetch: layer %r is not part of the network. Nothing needs it, unless it has is_output_layer=True. %s"
+                    "fetch: layer %r is not part of the network. Nothing needs it, unless it has "
+                    "is_output_layer=True. %s"
                     % (name, did_you_mean(name, by_path))
                 )
         return [by_path[name] for name in fetch]
@@ -183,7 +188,8 @@ class Network:
     def run(self, feed: Mapping[str, Any], *, with_grad: bool = False, fetch: Sequence[str] = ()) -> RunResult:
         """Evaluates "output", every layer with is_output_layer and every layer with a loss.
 
-        :param feed: "<key>" -> batch-major array, "<key>/size<i>" -> int32 [batch]: lengths of axis i, not counting batch
+        :param feed: "<key>" -> batch-major array, "<key>/size<i>" -> int32 [batch]: lengths of axis i, not counting
+            batch
         :param with_grad: also the gradient of the total loss w.r.t. all trainable parameters which it depends on
         :param fetch: further layers by path
         """

@@ -61,7 +61,9 @@ def parse_network(network: Any, path: str, behavior_version: int) -> Dict[str, L
     """
     where = "network" if not path else "The network inside of layer %r" % path
     if not isinstance(network, Mapping):
-        raise ConfigError("%s must be a dict {layer name: {'class': ..., ...}}, got %r." % (where, type(network).__name__))
+        raise ConfigError(
+            "%s must be a dict {layer name: {'class': ..., ...}}, got %r." % (where, type(network).__name__)
+        )
     specs: Dict[str, LayerSpec] = {}
     for name, options in network.items():
         if isinstance(name, str) and name.startswith("#"):

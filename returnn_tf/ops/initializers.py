@@ -83,7 +83,7 @@ def orthogonal(gain: float = 1.0) -> Initializer:
 
 def identity(gain: float = 1.0) -> Initializer:
     """``gain`` on the diagonal of a matrix, 0 elsewhere."""
-    return lambda shape, rng: gain * numpy.eye(*shape)
+    return lambda shape, rng: gain * numpy.eye(shape[0], shape[1])
 
 
 def fans(shape: Tuple[int, ...]) -> Tuple[float, float]:
@@ -136,8 +136,13 @@ def get_initializer(spec: Any) -> Initializer:
         raise ConfigError("An initialiser is a number, a name or an expression, not %r." % (spec,))
     name, args, kwargs = _parse_call(spec)
     key = name.replace("_initializer", "").lower()
-    key = {"variancescaling": "variance_scaling", "randomnormal": "random_normal", "glorotuniform": "glorot_uniform",
-           "randomuniform": "random_uniform", "truncatednormal": "truncated_normal"}.get(key, key)
+    key = {
+        "variancescaling": "variance_scaling",
+        "randomnormal": "random_normal",
+        "glorotuniform": "glorot_uniform",
+        "randomuniform": "random_uniform",
+        "truncatednormal": "truncated_normal",
+    }.get(key, key)
     if key not in _INITIALIZERS:
         raise ConfigError("Unknown initialiser %r. %s" % (name, did_you_mean(key, _INITIALIZERS)))
     kwargs = {k: v for k, v in kwargs.items() if k not in ("dtype", "seed")}

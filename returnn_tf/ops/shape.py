@@ -13,7 +13,8 @@ def to_layout(x: Any, data: Data, into: Data, mapping: Optional[Sequence[Optiona
     """Transposes and expands so that the tensor broadcasts against the layout.
 
     :param x: tensor with the axes of ``data``
-    :param mapping: axis of ``data`` -> axis of ``into``; found by dim if not given. Axes of size 1 without one are dropped.
+    :param mapping: axis of ``data`` -> axis of ``into``; found by dim if not given. Axes of size 1 without one are
+        dropped.
     :return: tensor of the rank of ``into``, size 1 where ``data`` has no such axis
     """
     mapping = match_axes(data, into) if mapping is None else mapping

@@ -8,7 +8,8 @@ _SUBMODULES = ("nn", "math", "random", "train", "layers", "summary", "strings", 
 
 
 class Tf1Names:
-    """Attributes of TensorFlow 2, else of ``tf.compat.v1``; random numbers come from the seed of the layer and the step.
+    """Attributes of TensorFlow 2, else of ``tf.compat.v1``; random numbers come from the seed of the layer and the
+    step.
 
     :param module: the module, e.g. tensorflow
     :param seed: gives the seed for stateless random ops
@@ -32,7 +33,9 @@ class Tf1Names:
         for module in (self._module, self._old):
             if hasattr(module, name):
                 return getattr(module, name)
-        raise AttributeError("TensorFlow has no name %r, neither in version 2 nor in tf.compat.v1" % (self._prefix + name))
+        raise AttributeError(
+            "TensorFlow has no name %r, neither in version 2 nor in tf.compat.v1" % (self._prefix + name)
+        )
 
     def _random(self, name: str, stateless_name: str) -> Callable[..., Any]:
         self._count += 1

@@ -1,4 +1,5 @@
-"""Axis descriptions by name, e.g. ``"T"``, ``"spatial:0"``, ``"dim:3"``, ``"stag:window"``: which axes of a `Data` they mean."""
+"""Axis descriptions by name, e.g. ``"T"``, ``"spatial:0"``, ``"dim:3"``, ``"stag:window"``: which axes of a `Data`
+they mean."""
 
 from __future__ import annotations
 
@@ -24,9 +25,7 @@ _GROUPS: Dict[str, Callable[[Data], List[int]]] = {
     "dynamic": lambda data: data.dynamic_axes,
     "static": lambda data: [i for i, d in enumerate(data.dims) if d.size is not None],
     "spatial_except_time": lambda data: [i for i in data.spatial_axes if i != data.time_axis],
-    "except_time": lambda data: [
-        i for i in range(data.rank) if i not in (data.batch_axis, data.time_axis)
-    ],
+    "except_time": lambda data: [i for i in range(data.rank) if i not in (data.batch_axis, data.time_axis)],
     "except_batch": lambda data: [i for i in range(data.rank) if i != data.batch_axis],
 }
 _NAMES = ["B", "T", "F", *_GROUPS, "dim:<size>", "stag:<part of the name>", "tag:<part of the name>"]
@@ -114,7 +113,9 @@ def _by_tag(data: Data, name: str) -> List[int]:
     prefix, _, text = name.partition(":")
     axes = []
     for i, d in enumerate(data.dims):
-        if prefix == "stag" and not (d.kind is DimKind.SPATIAL or (d.kind is DimKind.FEATURE and i != data.feature_axis)):
+        if prefix == "stag" and not (
+            d.kind is DimKind.SPATIAL or (d.kind is DimKind.FEATURE and i != data.feature_axis)
+        ):
             continue
         if text in tag_text(d).lower():
             axes.append(i)
@@ -122,7 +123,8 @@ def _by_tag(data: Data, name: str) -> List[int]:
 
 
 def tag_text(dim: Dim) -> str:
-    """The text in which ``stag:`` and ``tag:`` names search: the description, of derived dims those of the operands too."""
+    """The text in which ``stag:`` and ``tag:`` names search: the description, of derived dims those of the operands
+    too."""
     text = dim.description
     if dim.expr is not None:
         text = " ".join([text, *(tag_text(a) for a in dim.expr.args if isinstance(a, Dim))]).strip()

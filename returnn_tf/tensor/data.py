@@ -47,7 +47,8 @@ class Data:
     ) -> "Data":
         """A template with the usual time and feature axes where these are not given.
 
-        Time is the first dynamic spatial axis. Feature (dense data only) is the last axis of feature kind, else the last
+        Time is the first dynamic spatial axis. Feature (dense data only) is the last axis of feature kind, else the
+        last
         static axis other than batch and time.
         """
         dims = tuple(dims)

@@ -1,7 +1,8 @@
 """Dimensions as symbols: a kind, a static size or none, a description, or an expression over other dims.
 
 Two dims are equal because they were declared as the same object, or because they are the same expression over the same
-dims; never because their sizes happen to agree. A `Dim` holds no tensor: the lengths of a dynamic dim are a value of the
+dims; never because their sizes happen to agree. A `Dim` holds no tensor: the lengths of a dynamic dim are a value of
+the
 lowering, looked up by dim, and those of a derived dim are computed from its expression.
 """
 
@@ -80,7 +81,7 @@ class Dim:
         expr: Optional[DimExpr] = None,
         auto: bool = False,
     ) -> None:
-        self.auto = auto or (expr is not None and any(isinstance(a, Dim) and a.auto for a in expr.args))
+        self.auto: bool = auto or (expr is not None and any(isinstance(a, Dim) and a.auto for a in expr.args))
         self.kind = kind
         self.size = size
         self.description = description

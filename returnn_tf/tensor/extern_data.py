@@ -31,13 +31,12 @@ _OPTIONS = {
 def parse_extern_data(options: Mapping[str, Any]) -> Dict[str, Data]:
     """Templates by data key.
 
-    :param options: `extern_data` of the config: key -> options, or key -> (dim, number of axes with time, without batch)
+    :param options: `extern_data` of the config: key -> options, or key -> (dim, number of axes with time, without
+        batch)
     :raises ConfigError: names the key and the option
     """
     if not isinstance(options, Mapping):
-        raise ConfigError(
-            "extern_data must be a dict {key: options}, e.g. {'data': {'dim': 40}}, not %r." % (options,)
-        )
+        raise ConfigError("extern_data must be a dict {key: options}, e.g. {'data': {'dim': 40}}, not %r." % (options,))
     return {key: parse_data_key(key, opts) for key, opts in options.items()}
 
 
@@ -71,7 +70,11 @@ def parse_data_key(key: str, options: Any) -> Data:
     if isinstance(options, int):
         options = (options, 1)
     if isinstance(options, (list, tuple)) and len(options) == 2 and all(isinstance(o, int) for o in options):
-        options = {"dim": options[0], "sparse": options[1] == 1, "shape": (None,) if options[1] == 1 else (None, options[0])}
+        options = {
+            "dim": options[0],
+            "sparse": options[1] == 1,
+            "shape": (None,) if options[1] == 1 else (None, options[0]),
+        }
     if not isinstance(options, Mapping):
         raise ConfigError("extern_data[%r]: expected a dict such as {'dim': 40}, got %r." % (key, options))
     for name in options:
@@ -139,9 +142,7 @@ def _from_shape(key: str, options: Mapping[str, Any]) -> Data:
     )
 
 
-def _auto_dims(
-    key: str, sizes: List[Optional[int]], batch_axis: Optional[int], time_axis: Optional[int]
-) -> List[Dim]:
+def _auto_dims(key: str, sizes: List[Optional[int]], batch_axis: Optional[int], time_axis: Optional[int]) -> List[Dim]:
     """Own dims for one key: the time axes of two keys differ, even if the config gives them the same size."""
     dims: List[Dim] = []
     for i, size in enumerate(sizes):

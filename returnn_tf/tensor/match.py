@@ -37,9 +37,7 @@ def match_axes(data: Data, into: Data) -> List[Optional[int]]:
     return result
 
 
-def common_layout(
-    datas: Sequence[Data], *, allow_broadcast_all: bool = False, ignore_feature: bool = False
-) -> Data:
+def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, ignore_feature: bool = False) -> Data:
     """The layout which all templates can be broadcast to: the one with the most axes, the earliest among equals.
 
     :param allow_broadcast_all: if no single template has all axes: append the axes that are missing
@@ -63,7 +61,8 @@ def common_layout(
             continue
         if not allow_broadcast_all:
             raise ConfigError(
-                "The dims don't fit: %s has the axis %s, which is in no other source with all axes; the sources are %s. "
+                "The dims don't fit: %s has the axis %s, which is in no other source with all axes; the sources "
+                "are %s. "
                 "If both axes have the same lengths, say so with a reinterpret_data layer (option size_base) or by "
                 "declaring one Dim for both; to combine every frame with every frame, set allow_broadcast_all_sources."
                 % (data, ", ".join(str(data.dims[a]) for a in missing), "; ".join(str(d) for d in datas))

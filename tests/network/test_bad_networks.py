@@ -1,0 +1,111 @@
+"""What a user gets wrong in a network is found in the plan, with the place and the fix."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+import pytest
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.network.network import plan_from_config
+
+LIN: Dict[str, Any] = {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"}
+
+
+def _plan(network: Any, **settings: Any) -> Any:
+    extern_data = {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}}
+    return plan_from_config(Config({"behavior_version": 21, "extern_data": extern_data, "network": network, **settings}))
+
+
+CASES = {
+    "unknown class": (
+        {"output": {**LIN, "class": "liner"}},
+        r"Layer 'output': unknown layer class 'liner'\. Did you mean 'linear'\?",
+    ),
+    "no class": ({"output": {"from": "data"}}, r"Layer 'output': the option 'class' is missing"),
+    "unknown option": (
+        {"output": {**LIN, "nout": 4}},
+        r"Layer 'output' \(class 'linear'\): unknown option 'nout'\. Did you mean 'n_out'\?",
+    ),
+    "option of wrong type": ({"output": {**LIN, "n_out": "3"}}, r"option 'n_out' must be int \| None, got '3' \(str\)"),
+    "unknown source": ({"h": LIN, "output": {**LIN, "from": "hh"}}, r"there is no layer 'hh'\. Did you mean 'h'\?"),
+    "data key without prefix": (
+        {"output": {**LIN, "from": "classes"}},
+        r"there is no layer 'classes'\. Write 'data:classes'",
+    ),
+    "unknown data key": ({"output": {**LIN, "from": "data:clases"}}, r"no data key 'clases'.*Did you mean 'classes'\?"),
+    "unknown activation": ({"output": {**LIN, "activation": "rellu"}}, r"unknown activation 'rellu'\. Did you mean 'relu'\?"),
+    "unknown initialiser": (
+        {"output": {**LIN, "forward_weights_init": "glorot_unifrm"}},
+        r"Unknown initialiser 'glorot_unifrm'\. Did you mean 'glorot_uniform'\?",
+    ),
+    "unknown loss": ({"output": {**LIN, "loss": "cee"}}, r"unknown loss 'cee'\. "),
+    "unknown loss option": (
+        {"output": {**LIN, "class": "softmax", "activation": "softmax", "loss": "ce", "loss_opts": {"lable_smoothing": 0.1}}},
+        r"loss 'ce': unknown option 'lable_smoothing'\. Did you mean 'label_smoothing'\?",
+    ),
+    "cycle": (
+        {"a": {**LIN, "from": "b"}, "b": {**LIN, "from": "a"}, "output": {**LIN, "from": "a"}},
+        r"in a cycle: a <- b <- a\. Only inside of a 'rec' layer",
+    ),
+    "self loop": ({"output": {**LIN, "from": "output"}}, r"in a cycle: output <- output"),
+    "dims do not fit": (
+        {"a": LIN, "output": {"class": "combine", "kind": "add", "from": ["data", "a"]}},
+        r"(?s)Layer 'output' \(class 'combine'\): The dims don't fit.*sources: data \[B, T\|time, F\|feature:data=4\] "
+        r"float32; a \[B, T\|time, F\|a:feature=3\]",
+    ),
+    "sparse where dense is needed": (
+        {"output": {"class": "copy", "from": ["data", "data:classes"]}},
+        r"source 'data:classes' is sparse .* Embed it by a linear layer",
+    ),
+    "missing n_out": ({"output": {"class": "linear", "activation": None, "from": "data"}}, r"the option 'n_out' is missing"),
+    "missing from": ({"output": {"class": "linear", "n_out": 2}}, r"the option 'from' is missing"),
+    "empty layer name": ({"": LIN, "output": LIN}, r"a layer has the name ''"),
+    "no output": ({"h": LIN}, r"network has no output"),
+    "layer is no dict": ({"output": "linear"}, r"layer 'output' must be a dict"),
+    "network is no dict": ([LIN], r"network must be a dict"),
+    "prev outside of a loop": ({"output": {**LIN, "from": "prev:output"}}, r"needs the previous step of a loop"),
+    "base at the top": ({"output": {**LIN, "from": "base:x"}}, r"this network is not inside of a layer"),
+    "inner error has the full path": (
+        {"output": {"class": "subnetwork", "from": "data", "subnetwork": {"output": {**LIN, "from": "xx"}}}},
+        r"Layer 'output/output' \(class 'linear'\): there is no layer 'xx'",
+    ),
+    "subnetwork without output": (
+        {"output": {"class": "subnetwork", "from": "data", "subnetwork": {"out": {**LIN, "is_output_layer": True}}}},
+        r"Layer 'output': the network inside has no layer 'output'\. Did you mean 'out'\?",
+    ),
+    "same parameter twice": (
+        {"a": {**LIN, "name_scope": "x"}, "output": {**LIN, "name_scope": "x", "from": ["a", "data"]}},
+        r"Layers 'a' and 'output' both have a parameter named 'x/W'",
+    ),
+    "wrong out_shape": ({"output": {**LIN, "out_shape": set()}}, r"which out_shape does not name"),
+    "eval that does not parse": (
+        {"output": {"class": "eval", "eval": "source(0) +* 2", "from": "data"}},
+        r"the eval code does not parse",
+    ),
+    "loss options without loss": ({"output": {**LIN, "loss_opts": {"scale": 2.0}}}, r"loss_opts, but no loss"),
+    "unknown target": (
+        {"output": {"class": "softmax", "from": "data", "n_out": 3, "loss": "ce", "target": "clases"}},
+        r"the target 'clases' is neither a layer nor a data key\. Did you mean 'classes'\?",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_error(name: str) -> None:
+    network, message = CASES[name]
+    with pytest.raises(ConfigError, match=message):
+        _plan(network)
+
+
+def test_missing_from_is_data_in_behavior_version_0() -> None:
+    plan = _plan({"output": {"class": "linear", "activation": None, "n_out": 2}}, behavior_version=0)
+    assert [s.path for s in plan.outputs["output"].sources] == ["data"]
+
+
+def test_deep_networks_need_no_deep_stack() -> None:
+    network: Dict[str, Any] = {"l0": LIN}
+    for i in range(1, 3000):
+        network["l%d" % i] = {**LIN, "from": "l%d" % (i - 1)}
+    network["output"] = {**LIN, "from": "l2999"}
+    assert len(_plan(network).nodes) == 3002
