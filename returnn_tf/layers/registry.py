@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import importlib.metadata
 import pkgutil
 from typing import Any, Callable, Dict, List, Tuple, Type, TypeVar
 
@@ -76,6 +77,9 @@ class Registry:
         return sorted((names[0], cls) for cls, names in self._names.items() if self._classes[names[0]] is cls)
 
 
+#: Entry points of this group are modules that register layer classes and losses.
+PLUGIN_GROUP = "returnn_tf.layers"
+
 LAYERS = Registry("layer class")
 LOSSES = Registry("loss")
 
@@ -85,7 +89,19 @@ register_loss = LOSSES.register
 
 @functools.lru_cache(maxsize=None)
 def load_builtin_classes() -> None:
-    """Imports every module of `returnn_tf.layers`, so that all decorators have run."""
+    """Imports every module of `returnn_tf.layers` and all plug-ins, so that all decorators have run.
+
+    A plug-in is an installed package with an entry point of the group "returnn_tf.layers" which names a module.
+    """
     package = importlib.import_module("returnn_tf.layers")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
+    for plugin in _entry_points(PLUGIN_GROUP):
+        plugin.load()
+
+
+def _entry_points(group: str) -> List[Any]:
+    found: Any = importlib.metadata.entry_points()
+    if hasattr(found, "select"):
+        return list(found.select(group=group))
+    return list(found.get(group, ()))  # Python 3.9

@@ -108,7 +108,9 @@ def _totals(plan: Plan) -> List[str]:
     text = "%d layers, %s parameters in %d arrays" % (layers, "{:,}".format(count), len(plan.params))
     if trainable != count:
         text += " (%s trainable)" % "{:,}".format(trainable)
-    return [text + ", %.1f MiB as float32" % (count * 4 / 2.0**20), "data: %s" % (inputs or "none")]
+    size = count * 4 / 1024.0
+    text += ", %.1f KiB as float32" % size if size < 1024 else ", %.1f MiB as float32" % (size / 1024.0)
+    return [text, "data: %s" % (inputs or "none")]
 
 
 def _format(row: Sequence[str], widths: Sequence[int]) -> str:
