@@ -1,9 +1,9 @@
-"""The base of all losses: options, how a value per frame becomes a sum, and by what a report divides it."""
+"""The base of all losses: options, what a loss sees when it is planned and emitted, and by what a report divides it."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Iterator, List, Mapping, Optional
+from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.layers.emit_context import EmitContext
@@ -15,13 +15,23 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class LossPlanContext:
-    """Given to `Loss.check`: templates only."""
+    """Given to `Loss.check`: templates only.
+
+    :param node: the layer with the loss
+    """
 
     def __init__(self, node: Node, target: Optional[Node], behavior_version: int) -> None:
         self.node = node
         self.behavior_version = behavior_version
         self.output = node.output
+        self.target_node = target
         self.target = None if target is None else target.output
+
+    @property
+    def target_name(self) -> str:
+        """How configs call the target: the data key or the layer."""
+        assert self.target_node is not None
+        return self.target_node.extern_key or self.target_node.path
 
     def error(self, message: str) -> ConfigError:
         """To be raised; the compiler puts the layer path in front."""
@@ -29,7 +39,10 @@ class LossPlanContext:
 
 
 class LossContext:
-    """Given to `Loss.value` and `Loss.error`: the values of the layer and of its target."""
+    """Given to `Loss.value` and `Loss.error`: the values of the layer and of its target.
+
+    :param ctx: that of the layer with the loss
+    """
 
     def __init__(self, loss_node: LossNode, ctx: EmitContext) -> None:
         self.loss_node = loss_node
@@ -38,6 +51,8 @@ class LossContext:
         self.output = ctx.node.output
         self.target_node = loss_node.target
         self.train = ctx.train
+        #: For what value and error share, e.g. the frames; lives as long as the context.
+        self.cache: Dict[str, Any] = {}
 
     @property
     def target(self) -> Data:
@@ -59,38 +74,34 @@ class LossContext:
     def pre_activation(self, *names: str) -> Any:
         """The values before the activation, if the layer (or the one it copies) has one of these activations; else None."""
         noted = self.ctx.noted(self.node, "pre_activation")
-        if noted is None or noted[1] not in names:
+        if noted is None or not isinstance(noted[1], str) or noted[1].strip().lower() not in names:
             return None
         return noted[0]
-
-    # --- frames and sequences ---
-
-    def frames(self, x: Any, data: Data, flatten: bool) -> Any:
-        """[frames, features...] of the valid frames, or [batch, time, features...] if ``flatten`` is off.
-
-        The frames are in the order of the sequences, so those of output and target belong together.
-        """
-        x, data = batch_major(x, data)
-        if not flatten or data.batch_axis is None:
-            return x
-        time = frame_axis(data)
-        if time is None:
-            return x
-        if data.dims[time].is_dynamic:
-            return tf.boolean_mask(x, self.ctx.seq_mask_by_batch(data, time))
-        return tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], axis=0))
 
     def lens(self, data: Data) -> Any:
         """[batch] lengths of the time axis; ones if there is none."""
         time = frame_axis(data)
-        batch = self.ctx.lowering.get_size(data.dims[data.batch_axis]) if data.batch_axis is not None else 1
+        batch = self.ctx.size(data.dims[data.batch_axis]) if data.batch_axis is not None else 1
         if time is None:
             return tf.ones([batch], tf.int32)
         return tf.broadcast_to(self.ctx.lens(data.dims[time]), [batch])
 
-    def sequences(self, x: Any, data: Data) -> Any:
-        """[batch, time, features...]."""
-        return batch_major(x, data)[0]
+    def require(self, good: Any, message: str, **shown: Any) -> List[Any]:
+        """Makes the step fail if a sequence of the batch does not fit.
+
+        :param good: bool [batch]
+        :param message: what is wrong and how to mend it; layer path and class are put in front, the numbers of the bad
+            sequences within the batch and ``shown`` behind
+        :param shown: name -> [batch], printed for the bad sequences
+        :return: for ``tf.control_dependencies``, so that no other op fails earlier with a worse message
+        """
+        bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
+        where = "Layer %r (class %r)" % (self.node.path, self.node.layer.class_name)
+        parts: List[Any] = ["%s: %s The sequences of the batch, counted from 0:" % (where, message), bad]
+        for name, values in shown.items():
+            parts += ["%s:" % name.replace("_", " "), tf.gather(values, bad)]
+        op = tf.debugging.Assert(tf.reduce_all(good), parts, summarize=20)
+        return [] if op is None else [op]
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -104,9 +115,9 @@ class Loss:
     #: Whether it compares the layer with a target; the default target is "classes".
     needs_target: ClassVar[bool] = True
 
-    use_flatten_frames: bool = option(True, help="drop padded frames before computing; False: they count too")
+    use_flatten_frames: bool = option(True, help="leave out padded frames; False: they count too")
     use_normalized_loss: bool = option(False, help="divide the loss in the objective by the number of frames")
-    custom_norm_factor: Any = option(None, help="number or layer by which the loss is multiplied for reports")
+    custom_norm_factor: Any = option(None, help="number or layer by which the sum is multiplied for reports", refs=True)
     custom_inv_norm_factor: Any = option(None, help="layer whose sum divides the loss for reports", refs=True)
     scale: float = option(1.0, help="factor of the loss in the objective, together with loss_scale")
 
@@ -116,7 +127,10 @@ class Loss:
         return iter(())
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Whether layer and target fit; no TensorFlow."""
+        """Whether layer and target fit; no TensorFlow.
+
+        :raises ConfigError: by ``ctx.error``
+        """
 
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Scalar, summed over frames or sequences; None if this loss is only an error."""
@@ -126,26 +140,46 @@ class Loss:
         """Scalar in the unit of `value`, or None if the loss defines none."""
         return None
 
+    def unreduced_template(self, output: Data) -> Data:
+        """The template of what `unreduced` gives, for the layer "loss".
+
+        :raises ConfigError: if this loss has no values before the sum
+        """
+        raise ConfigError("the loss %r has no values per frame or sequence." % self.class_name)
+
+    def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
+        """The values (or errors) before the sum, in the layout of `unreduced_template`."""
+        raise AssertionError("%s has no unreduced()" % type(self).__name__)
+
     def count(self, ctx: LossContext) -> Any:
         """Float scalar: the number of frames (or sequences without time axis) by which reports divide."""
         if self.custom_inv_norm_factor is not None:
             return tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_inv_norm_factor)), tf.float32)
+        if isinstance(self.custom_norm_factor, Node):
+            return 1.0 / tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_norm_factor)), tf.float32)
+        if self.custom_norm_factor is not None:
+            return tf.constant(1.0 / self.custom_norm_factor, tf.float32)
         data = ctx.target if ctx.target_node is not None else ctx.output
         return tf.cast(tf.reduce_sum(ctx.lens(data)), tf.float32)
 
 
-def batch_major(x: Any, data: Data) -> Any:
-    """The tensor and template with batch first, then time (if any), then the other axes, feature last."""
+def frame_order(data: Data) -> List[int]:
+    """The axes with batch first, then time (if any), then the others, feature last."""
     order: List[int] = []
     if data.batch_axis is not None:
         order.append(data.batch_axis)
     time = frame_axis(data)
     if time is not None:
         order.append(time)
-    rest = [i for i in range(data.rank) if i not in order and i != data.feature_axis]
-    order += rest
-    if data.feature_axis is not None and data.feature_axis not in order:
+    order += [i for i in range(data.rank) if i not in order and i != data.feature_axis]
+    if data.feature_axis is not None:
         order.append(data.feature_axis)
+    return order
+
+
+def batch_major(x: Any, data: Data) -> Any:
+    """The tensor and the template in the order of `frame_order`."""
+    order = frame_order(data)
     return transpose(x, order), data.permuted(order)
 
 

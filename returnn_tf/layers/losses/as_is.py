@@ -1,0 +1,56 @@
+"""`as_is`: the layer output is the loss."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Optional
+
+from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_loss
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_loss("as_is")
+class AsIsLoss(Loss):
+    """The sum of the layer output over all valid frames and over the features.
+
+    as_error: the sum is reported as error and has no part in the objective.
+    """
+
+    needs_target: ClassVar[bool] = False
+
+    as_error: bool = option(False, help="only report it, as error")
+
+    def check(self, ctx: LossPlanContext) -> None:
+        """Labels cannot be summed."""
+        if not self.as_error and not ctx.output.dtype.startswith("float"):
+            raise ctx.error(
+                "the loss 'as_is' sums up the output, so it must be float, but it is %s. Compute the loss in this layer, or "
+                "only report it by 'loss_opts': {'as_error': True}." % ctx.output
+            )
+
+    def value(self, ctx: LossContext) -> Optional[Any]:
+        """The sum; None as error."""
+        return None if self.as_error else self._sum(ctx)
+
+    def error(self, ctx: LossContext) -> Optional[Any]:
+        """The sum if it is an error."""
+        return self._sum(ctx) if self.as_error else None
+
+    def _sum(self, ctx: LossContext) -> Any:
+        x = ctx.output_value
+        if not x.dtype.is_floating:
+            x = tf.cast(x, tf.float32)
+        mask = ctx.ctx.masks(ctx.output, ctx.output.dynamic_axes) if self.use_flatten_frames else None
+        if mask is not None:
+            x = tf.where(mask, x, tf.zeros_like(x))
+        return tf.reduce_sum(x)
+
+    def unreduced_template(self, output: Data) -> Data:
+        """The output itself."""
+        return output
+
+    def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
+        """The output itself."""
+        return ctx.output_value

@@ -1,0 +1,124 @@
+"""`ce`: cross entropy between a softmax and labels."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.layers.loss_base import LossContext, LossPlanContext
+from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_loss
+from returnn_tf.ops.cross_entropy import (
+    gaussian_targets,
+    safe_log,
+    smoothed_targets,
+    smoothing_entropy,
+    soft_cross_entropy,
+    sparse_softmax_cross_entropy,
+    upper_bound,
+)
+from returnn_tf.util.lazy_tf import tf
+
+INPUT_TYPES = ("prob", "log_prob", "logits")
+
+
+@register_loss("ce")
+class CrossEntropyLoss(FramewiseLoss):
+    """``-sum_k t[k] log p[k]`` summed over the frames, with ``t`` one-hot for labels.
+
+    Computed from the values before the softmax where the layer has that activation.
+    label_smoothing s: ``t`` is ``1 - s`` on the label and ``s / (n - 1)`` elsewhere, and the entropy of ``t`` is
+    subtracted (Szegedy et al. 2016). focal_loss_factor f: times ``(1 - p[label]) ** f`` (Lin et al. 2017).
+    Error: number of frames in which another label has the greatest score.
+    """
+
+    focal_loss_factor: float = option(0.0, help="exponent of the focal loss")
+    label_smoothing: float = option(0.0, help="probability mass which is taken from the label")
+    label_smoothing_gaussian: bool = option(False, help="spread by a normal distribution over neighbouring labels")
+    fake_upper_bound: Optional[float] = option(None, help="greatest value of a frame; the gradient stays")
+    input_type: Optional[str] = option(None, help="what the layer gives: prob, log_prob or logits")
+    use_fused: bool = option(True, help="use the values before the softmax if there are some")
+    safe_log_opts: Optional[Dict[str, Any]] = option(None, help="for probabilities: eps, use_fake_grad")
+    debug_dump: bool = option(False, help="print values of every step")
+
+    def check(self, ctx: LossPlanContext) -> None:
+        """The options which only work with labels."""
+        super().check(ctx)
+        assert ctx.target is not None
+        if self.input_type is not None and self.input_type not in INPUT_TYPES:
+            raise ctx.error("loss option input_type %r is unknown. %s" % (self.input_type, did_you_mean(self.input_type, INPUT_TYPES)))
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise ctx.error("label_smoothing must be in [0, 1), got %r." % self.label_smoothing)
+        for name in ("focal_loss_factor", "label_smoothing"):
+            if getattr(self, name) and not ctx.target.sparse:
+                raise ctx.error(
+                    "%s needs labels, but the target %r is dense: %s. Leave the option away, or make the target sparse."
+                    % (name, ctx.target_name, ctx.target)
+                )
+        for name in self.safe_log_opts or {}:
+            if name not in ("eps", "use_fake_grad"):
+                raise ctx.error("safe_log_opts: unknown option %r. %s" % (name, did_you_mean(name, ["eps", "use_fake_grad"])))
+
+    def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
+        """Cross entropy per frame."""
+        logits = self._logits(ctx)
+        if logits is not None:
+            values = self._fused(frames, logits)
+        else:
+            values = self._from_log_probs(frames, frames.arrange(self._log_probs(ctx)))
+        if self.fake_upper_bound is not None:
+            values = upper_bound(values, self.fake_upper_bound)
+        if self.debug_dump:
+            with tf.control_dependencies([tf.print(ctx.node.path, "ce:", values)]):
+                values = tf.identity(values)
+        return values
+
+    def _logits(self, ctx: LossContext) -> Any:
+        if self.input_type == "logits":
+            return ctx.output_value
+        return ctx.pre_activation("softmax", "log_softmax") if self.use_fused else None
+
+    def _log_probs(self, ctx: LossContext) -> Any:
+        noted = ctx.ctx.noted(ctx.node, "pre_activation")
+        if self.input_type == "log_prob" or (self.input_type is None and noted is not None and noted[1] == "log_softmax"):
+            return ctx.output_value
+        return safe_log(ctx.output_value, **(self.safe_log_opts or {}))
+
+    def _fused(self, frames: Frames, logits: Any) -> Any:
+        """From the values before the softmax."""
+        if not frames.sparse:
+            return tf.nn.softmax_cross_entropy_with_logits(labels=frames.target, logits=frames.arrange(logits))
+        logits = frames.arrange(logits, clean=False)
+        labels = frames.zero_padded(frames.target)
+        if not self.label_smoothing:
+            values = sparse_softmax_cross_entropy(logits, labels)
+            return self._focal(values, values)
+        classes = logits.shape[-1]
+        values = soft_cross_entropy(logits, self._soft_targets(labels, classes, logits.dtype))
+        values -= smoothing_entropy(classes, self.label_smoothing)
+        return self._focal(values, sparse_softmax_cross_entropy(logits, labels)) if self.focal_loss_factor else values
+
+    def _from_log_probs(self, frames: Frames, log_probs: Any) -> Any:
+        """From ``log p``."""
+        if not frames.sparse:
+            return -tf.reduce_sum(frames.target * log_probs, axis=-1)
+        labels = frames.zero_padded(frames.target)
+        hard = -tf.gather(log_probs, labels, batch_dims=labels.shape.rank)
+        values = hard
+        if self.label_smoothing:
+            classes = log_probs.shape[-1]
+            values = -tf.reduce_sum(self._soft_targets(labels, classes, log_probs.dtype) * log_probs, axis=-1)
+            values -= smoothing_entropy(classes, self.label_smoothing)
+        return self._focal(values, hard)
+
+    def _soft_targets(self, labels: Any, classes: int, dtype: Any) -> Any:
+        make = gaussian_targets if self.label_smoothing_gaussian else smoothed_targets
+        return make(labels, classes, self.label_smoothing, dtype)
+
+    def _focal(self, values: Any, hard: Any) -> Any:
+        """``values * (1 - exp(-hard)) ** factor``."""
+        if not self.focal_loss_factor:
+            return values
+        missed = tf.maximum(-tf.math.expm1(-hard), tf.cast(1e-12, hard.dtype))
+        return values * missed**self.focal_loss_factor

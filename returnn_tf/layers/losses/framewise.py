@@ -1,0 +1,197 @@
+"""The base of losses which compare the output with the target frame by frame."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, List, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext, frame_axis, frame_order
+from returnn_tf.ops.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import match_axes
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass
+class Frames:
+    """Output and target of one layer, axis by axis in the same order: batch, time, others, feature.
+
+    :param order: axes of the layer output in that order
+    :param data: template of the output in that order
+    :param target: tensor; with the feature axis last if it is dense
+    :param sparse: whether the target holds labels
+    :param mask: bool, broadcasts against the frames; None if all of them count
+    """
+
+    order: List[int]
+    data: Data
+    target: Any
+    sparse: bool
+    mask: Optional[Any]
+
+    def arrange(self, x: Any, *, clean: bool = True) -> Any:
+        """A tensor in the layout of the layer output, in the order of the frames.
+
+        :param clean: padded frames are set to 0, so that nothing in them gets into a gradient
+        """
+        x = transpose(x, self.order)
+        if clean and self.mask is not None:
+            x = tf.where(self.mask[..., None] if self.data.feature_axis is not None else self.mask, x, tf.zeros_like(x))
+        return x
+
+    def zero_padded(self, values: Any) -> Any:
+        """[frames]: 0 where a frame is padded."""
+        return values if self.mask is None else tf.where(self.mask, values, tf.zeros_like(values))
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class FramewiseLoss(Loss):
+    """A loss with one value per frame; what counts is the sum over all frames that are not padded.
+
+    The default error is the number of frames in which the greatest output is not the label (or the greatest target).
+    """
+
+    def check(self, ctx: LossPlanContext) -> None:
+        """Target and output have the same axes, and features for labels."""
+        assert ctx.target is not None
+        output, target = ctx.output, ctx.target
+        if output.sparse or not output.dtype.startswith("float"):
+            raise ctx.error(
+                "the loss %r needs dense float output, but it is %s. Put the loss on the layer which gives the scores."
+                % (self.class_name, output)
+            )
+        if output.feature_axis is None:
+            raise ctx.error(
+                "the loss %r compares feature vectors, but the output %s has no feature axis. "
+                "Mark one by a reinterpret_data layer, or use the loss 'as_is'." % (self.class_name, output)
+            )
+        if output.dim is not None and target.dim is not None and output.dim != target.dim:
+            what = "labels" if target.sparse else "features"
+            raise ctx.error(
+                "the %s has %d outputs but the target %r has %d %s. Leave n_out away, then it follows from the target."
+                % (ctx.node.layer.class_name, output.dim, ctx.target_name, target.dim, what)
+            )
+        if not target.sparse and target.feature_axis is None:
+            raise ctx.error(
+                "the target %r is neither sparse (labels) nor has it a feature axis: %s. Declare it with "
+                "'sparse': True, or with a feature axis." % (ctx.target_name, target)
+            )
+        pair_axes(output, target, ctx.target_name)
+
+    def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
+        """[frames]: the value of every frame; padded ones may hold anything."""
+        raise AssertionError("%s has no frame_values()" % type(self).__name__)
+
+    def frame_errors(self, ctx: LossContext, frames: Frames) -> Optional[Any]:
+        """[frames]: float, 1 where the greatest output is not where the target says."""
+        best = tf.argmax(transpose(ctx.output_value, frames.order), axis=-1, output_type=tf.int32)
+        if frames.sparse:
+            wanted = tf.cast(frames.target, tf.int32)
+        else:
+            wanted = tf.argmax(frames.target, axis=-1, output_type=tf.int32)
+        return tf.cast(tf.not_equal(best, wanted), tf.float32)
+
+    def value(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over the frames."""
+        frames = self.frames(ctx)
+        return tf.reduce_sum(frames.zero_padded(self.frame_values(ctx, frames)))
+
+    def error(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over the frames."""
+        frames = self.frames(ctx)
+        errors = self.frame_errors(ctx, frames)
+        return None if errors is None else tf.reduce_sum(frames.zero_padded(errors))
+
+    def unreduced_template(self, output: Data) -> Data:
+        """The output without its feature axis."""
+        assert output.feature_axis is not None
+        return output.without_axes([output.feature_axis]).replace(dtype="float32", sparse_dim=None, vocab=None)
+
+    def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
+        """Per frame, padded ones included."""
+        frames = dataclasses.replace(self.frames(ctx), mask=None)
+        values = self.frame_errors(ctx, frames) if error else self.frame_values(ctx, frames)
+        axes = [axis for axis in frames.order if axis != ctx.output.feature_axis]
+        return transpose(values, sorted(range(len(axes)), key=axes.__getitem__))
+
+    def frames(self, ctx: LossContext) -> Frames:
+        """Output and target brought together; shared by value and error."""
+        if "frames" not in ctx.cache:
+            ctx.cache["frames"] = self._frames(ctx)
+        return ctx.cache["frames"]
+
+    def _frames(self, ctx: LossContext) -> Frames:
+        order = frame_order(ctx.output)
+        data = ctx.output.permuted(order)
+        outer = data if data.feature_axis is None else data.without_axes([data.feature_axis])
+        target_order = pair_axes(ctx.output, ctx.target, "")
+        target = transpose(ctx.target_value, target_order)
+        for axis, target_axis in enumerate(target_order[: outer.rank]):
+            target = _fit_frames(ctx, target, axis, outer, ctx.target.dims[target_axis])
+        mask = ctx.ctx.masks(outer, outer.dynamic_axes) if self.use_flatten_frames else None
+        return Frames(order, data, target, ctx.target.sparse, mask)
+
+
+def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any) -> Any:
+    """Checks the lengths if the dims differ, and cuts or pads the target to the array size of the output."""
+    wanted = outer.dims[axis]
+    if wanted is dim or not (wanted.is_dynamic or dim.is_dynamic):
+        return target
+    lens, target_lens = tf.reshape(ctx.ctx.lens(wanted), [-1]), tf.reshape(ctx.ctx.lens(dim), [-1])
+    deps = ctx.require(
+        tf.equal(lens, target_lens),
+        "the output axis %s and the axis %s of the target differ in their lengths. Both must have the same number of "
+        "frames: look at the data, or at the layers which make the sequences shorter or longer." % (wanted, dim),
+        frames_of_the_output=lens + 0 * target_lens,
+        frames_of_the_target=target_lens + 0 * lens,
+    )
+    size = ctx.ctx.size(wanted)
+    with tf.control_dependencies(deps):
+        begin = [slice(None)] * axis + [slice(0, size)]
+        target = target[tuple(begin)]
+    missing = size - tf.shape(target)[axis]
+    return tf.pad(target, [[0, missing if i == axis else 0] for i in range(target.shape.rank)])
+
+
+def pair_axes(output: Data, target: Data, target_name: str) -> List[int]:
+    """The axes of the target in the order of `frame_order` of the output; a dense target has its feature axis last.
+
+    :raises ConfigError: if they have different axes
+    """
+    order = frame_order(output)
+    outer = output.permuted(order)
+    if outer.feature_axis is not None:
+        outer = outer.without_axes([outer.feature_axis])
+    inner = [i for i in range(target.rank) if target.sparse or i != target.feature_axis]
+    frame = target.replace(dims=tuple(target.dims[i] for i in inner), feature_axis=None, time_axis=None)
+    axis_of = {into: axis for axis, into in zip(inner, match_axes(frame, outer.replace(feature_axis=None))) if into is not None}
+    rest = [axis for axis in inner if axis not in axis_of.values()]
+    time = frame_axis(target)
+    if time in rest:
+        rest.insert(0, rest.pop(rest.index(time)))
+    for into, dim in enumerate(outer.dims):
+        if into not in axis_of and rest and (dim.size is None or target.dims[rest[0]].size in (None, dim.size)):
+            axis_of[into] = rest.pop(0)
+    if rest or len(axis_of) != outer.rank:
+        raise ConfigError(
+            "the output %s and the target %r %s do not have the same axes beside the features: %s. Reduce or expand one of "
+            "them, so that there is one target per frame of the output."
+            % (output, target_name, target, _difference(outer, axis_of, target, rest))
+        )
+    result = [axis_of[into] for into in range(outer.rank)]
+    if not target.sparse and target.feature_axis is not None:
+        result.append(target.feature_axis)
+    return result
+
+
+def _difference(outer: Data, axis_of: Any, target: Data, rest: List[int]) -> str:
+    only_output = [str(dim) for into, dim in enumerate(outer.dims) if into not in axis_of]
+    only_target = [str(target.dims[axis]) for axis in rest]
+    parts = []
+    if only_output:
+        parts.append("only the output has %s" % ", ".join(only_output))
+    if only_target:
+        parts.append("only the target has %s" % ", ".join(only_target))
+    return " and ".join(parts)
+

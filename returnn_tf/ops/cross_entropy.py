@@ -1,0 +1,125 @@
+"""Cross entropy per frame, with gradients that padded frames cannot spoil."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from returnn_tf.ops.shape import size_of
+from returnn_tf.util.lazy_tf import tf
+
+
+def sparse_softmax_cross_entropy(logits: Any, labels: Any) -> Any:
+    """``-log softmax(logits)[label]`` per frame, in one op.
+
+    Where the gradient of a frame is 0 (its loss was masked), no NaN or infinity of its logits gets into the gradient.
+
+    :param logits: [..., classes]
+    :param labels: int [...], each within the classes
+    :return: [...]
+    """
+    classes = size_of(logits, -1)
+    outer = tf.shape(labels)
+    labels = tf.reshape(tf.cast(labels, tf.int32), [-1])
+
+    @tf.custom_gradient
+    def run(x: Any) -> Any:
+        flat = tf.reshape(x, [-1, classes])
+        loss, backprop = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=flat, labels=labels)
+        return tf.reshape(loss, outer), lambda grad: _frame_gradient(backprop, grad, x)
+
+    return run(logits)
+
+
+def soft_cross_entropy(logits: Any, targets: Any) -> Any:
+    """``-sum_k target[k] log softmax(logits)[k]`` per frame for constant targets; gradient ``softmax(logits) - targets``.
+
+    That gradient is the exact one if the targets sum to 1. Padded frames: as in `sparse_softmax_cross_entropy`.
+
+    :param logits: [..., classes]
+    :param targets: [..., classes]; no gradient flows into them
+    :return: [...]
+    """
+    classes = size_of(logits, -1)
+    targets = tf.reshape(targets, [-1, classes])
+
+    @tf.custom_gradient
+    def run(x: Any) -> Any:
+        flat = tf.reshape(x, [-1, classes])
+        loss, backprop = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=flat, labels=targets)
+        return tf.reshape(loss, tf.shape(x)[:-1]), lambda grad: _frame_gradient(backprop, grad, x)
+
+    return run(logits)
+
+
+def _frame_gradient(backprop: Any, grad: Any, x: Any) -> Any:
+    grad = tf.reshape(grad, [-1, 1])
+    return tf.reshape(tf.math.multiply_no_nan(backprop, grad), tf.shape(x))
+
+
+def smoothed_targets(labels: Any, classes: int, smoothing: float, dtype: Any) -> Any:
+    """``1 - smoothing`` on the label and the rest spread evenly over all others (Szegedy et al. 2016).
+
+    :param labels: int [...]
+    :return: [..., classes]
+    """
+    return tf.one_hot(labels, classes, on_value=1.0 - smoothing, off_value=_other(classes, smoothing), dtype=dtype)
+
+
+def gaussian_targets(labels: Any, classes: int, smoothing: float, dtype: Any) -> Any:
+    """The density of a normal distribution around the label, of standard deviation ``1 - smoothing``; not normalised.
+
+    :param labels: int [...]
+    :return: [..., classes]
+    """
+    stddev = 1.0 - smoothing
+    distance = (tf.range(classes, dtype=dtype) - tf.cast(labels, dtype)[..., None]) / stddev
+    return tf.exp(-0.5 * tf.square(distance)) / (stddev * math.sqrt(2.0 * math.pi))
+
+
+def smoothing_entropy(classes: int, smoothing: float) -> float:
+    """The entropy of `smoothed_targets`: the least value that the cross entropy with them can get."""
+    other = _other(classes, smoothing)
+    return -((1.0 - smoothing) * math.log(1.0 - smoothing) + (classes - 1) * other * math.log(other + 1e-20))
+
+
+def _other(classes: int, smoothing: float) -> float:
+    return smoothing / max(classes - 1, 1)
+
+
+def safe_log(x: Any, eps: float = 1e-20, use_fake_grad: bool = True) -> Any:
+    """``log(max(x, eps))``.
+
+    :param use_fake_grad: gradient ``1 / max(x, eps)`` also below eps, so that a frame of probability 0 can still be learned;
+        otherwise 0 there
+    """
+    clipped = tf.maximum(x, tf.cast(eps, x.dtype))
+    if use_fake_grad:
+        clipped = identity_gradient(x, clipped)
+    return tf.math.log(clipped)
+
+
+def identity_gradient(x: Any, value: Any) -> Any:
+    """The value, with the gradient as if it were ``x``."""
+    return with_gradient(value, x, lambda grad: grad)
+
+
+def with_gradient(value: Any, x: Any, gradient: Any) -> Any:
+    """The value, with a given gradient.
+
+    :param value: any tensor
+    :param x: where the gradient goes to
+    :param gradient: function: gradient of the value -> gradient of x
+    """
+    value = tf.stop_gradient(value)
+
+    @tf.custom_gradient
+    def run(_: Any) -> Any:
+        return tf.identity(value), gradient
+
+    return run(x)
+
+
+def upper_bound(x: Any, bound: float) -> Any:
+    """``min(x, bound)`` with the gradient of ``x``."""
+    return identity_gradient(x, tf.minimum(x, tf.cast(bound, x.dtype)))
