@@ -217,6 +217,7 @@ class Network:
         def graph(feed: Dict[str, Any]) -> Dict[str, Any]:
             with tf.GradientTape() as tape:
                 out = self.lower(feed, fetch=nodes)
+                total_loss = out.total_loss  # within the tape: it adds the constraints
             result = {
                 "values": {n.path: out.values[n.path] for n in nodes},
                 "lens": {n.path: {str(a): v for a, v in out.lens_by_axis(n.output).items()} for n in nodes},
@@ -226,9 +227,9 @@ class Network:
                 "grads": {},
             }
             if self.plan.losses:
-                result["total_loss"] = out.total_loss
+                result["total_loss"] = total_loss
             if with_grad and out.objective is not None:
-                result["grads"] = dense_gradients(tape, out.total_loss, self.trainable_params)
+                result["grads"] = dense_gradients(tape, total_loss, self.trainable_params)
             for update in out.updates:
                 update()
             return result
