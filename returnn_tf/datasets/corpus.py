@@ -14,6 +14,8 @@ from returnn_tf.datasets import seq_order as orders
 from returnn_tf.datasets.base_options import BASE_OPTIONS
 from returnn_tf.datasets.options import Option, check_options
 
+_MAX_COMPARED = 2000  # comparing spellings takes long, and a corpus can have millions of tags
+
 
 class Corpus:
     """Options and order of a dataset; see ``base.Dataset``."""
@@ -212,7 +214,9 @@ class Corpus:
         table = self._tag_to_index
         for tag in tags:
             if tag not in table:
-                raise DataError("%s has no sequence %r. %s" % (self._owner(), tag, did_you_mean(tag, table)))
+                raise DataError(
+                    "%s has no sequence %r. %s" % (self._owner(), tag, did_you_mean(tag, list(table)[:_MAX_COMPARED]))
+                )
         return np.asarray([table[tag] for tag in tags], np.int64)
 
     def _explicit_order(

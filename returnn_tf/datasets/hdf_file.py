@@ -86,7 +86,7 @@ class HDFFile:
         if not os.path.exists(self.path):
             raise self._error("it does not exist (current directory: %s)" % os.getcwd())
         try:
-            self._handle = h5py.File(self.path, "r")
+            self._handle = h5py.File(self.path, "r", locking=False)  # network file systems often have no locks
         except OSError as exc:
             text = str(exc)
             if os.path.isdir(self.path):

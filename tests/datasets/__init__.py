@@ -1,0 +1,1 @@
+"""Tests of returnn_tf.datasets."""

@@ -1,0 +1,64 @@
+"""Reads the recorded facts in tests/data/datasets and compares with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Dict, Iterable, List
+
+import numpy as np
+
+from returnn_tf.datasets import Dataset, Sequence
+
+ROOT = Path(__file__).parent.parent / "data" / "datasets"
+
+
+def load_json(name: str) -> Any:
+    """Content of a JSON file below tests/data/datasets."""
+    return json.loads((ROOT / name).read_text(encoding="utf8"))
+
+
+def by_name(entries: Any) -> Dict[str, Any]:
+    """Cases by name, from a list of dicts with "name" or a dict."""
+    return dict(entries) if isinstance(entries, dict) else {entry["name"]: entry for entry in entries}
+
+
+def array_info(value: np.ndarray) -> Dict[str, Any]:
+    """Shape, dtype and checksum as recorded."""
+    content = (
+        "\n".join(value.reshape(-1)).encode() if value.dtype.kind == "O" else np.ascontiguousarray(value).tobytes()
+    )
+    return {"shape": list(value.shape), "dtype": str(value.dtype), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def assert_same_array(value: np.ndarray, info: Dict[str, Any], place: str) -> None:
+    """The array is the recorded one, byte for byte."""
+    assert array_info(value) == {key: info[key] for key in ("shape", "dtype", "sha256")}, place
+
+
+def assert_same_sequences(got: Iterable[Sequence], expected: List[Dict[str, Any]]) -> None:
+    """Tags, lengths and data of the sequences are the recorded ones."""
+    got = list(got)
+    assert [seq.tag for seq in got] == [seq["tag"] for seq in expected]
+    for seq, info in zip(got, expected):
+        for key, array in info["data"].items():
+            assert_same_array(seq.data[key], array, "%s of %s" % (key, seq.tag))
+            assert seq.lengths[key] == info["seq_len"][key]
+
+
+def dataset_info(dataset: Dataset) -> Dict[str, Any]:
+    """What is recorded under "dataset"."""
+    per_key = {
+        key: {"dtype": spec.dtype, "sparse": spec.sparse, "dim": spec.dim, "shape": list(spec.shape)}
+        for key, spec in dataset.data_specs.items()
+    }
+    return {
+        "num_inputs": dataset.num_inputs,
+        "num_outputs": {key: list(value) for key, value in dataset.num_outputs.items()},
+        "labels": dataset.labels,
+        "data_keys": dataset.data_keys,
+        "target_list": dataset.target_list,
+        "total_num_seqs": "inf" if dataset.num_seqs is None else dataset.num_seqs,
+        "per_key": per_key,
+    }

@@ -1,0 +1,270 @@
+"""Batches: all recorded cases, the arrays which a network is fed with, and what a user can do wrong."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets import Dataset
+from returnn_tf.datasets.batch_options import BATCH_OPTIONS
+from tests.datasets.recorded import by_name, load_json
+
+FACTS = load_json("batching/batching.json")
+CASES = by_name(FACTS["cases"])
+
+
+def _data(lengths):
+    """Frame t of sequence i of key number k is 10000 k + 1000 i + t + 1, so that each one can be told from the others."""
+    return [
+        {
+            key: (10000 * number + 1000 * index + 1 + np.arange(frames, dtype="float64"))[:, None]
+            for number, (key, frames) in enumerate(sorted(seq.items()))
+        }
+        for index, seq in enumerate(lengths)
+    ]
+
+
+def _dataset(lengths, **options):
+    return Dataset.from_config({"class": "StaticDataset", "data": _data(lengths), **options})
+
+
+def _same(*frames):
+    return [{"data": n, "classes": n} for n in frames]
+
+
+def _value(entry, key):
+    return entry.get(key, entry.get("*")) if isinstance(entry, dict) else entry
+
+
+def _recorded_rows(batch):
+    """Row and offset of each part: left out if the row is the number of the part and the offset is 0."""
+    return [tuple(part[3:]) if len(part) > 3 else (number, 0) for number, part in enumerate(batch["parts"])]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recorded_batches(name):
+    case = CASES[name]
+    options = dict(case["dataset_options"])
+    if isinstance(options.get("chunking"), list):
+        options["chunking"] = tuple(options["chunking"])
+    dataset = _dataset(FACTS["lengths"][case["lengths"]], **options)
+    if isinstance(case["batches"], str):
+        with pytest.raises((ConfigError, DataError)):
+            list(dataset.batches(epoch=1, **case["batch_options"]))
+        return
+    batches = list(dataset.batches(epoch=1, **case["batch_options"]))
+    assert len(batches) == len(case["batches"])
+    for batch, expected in zip(batches, case["batches"]):
+        assert batch.num_rows == expected["num_slices"]
+        assert batch.rows == _recorded_rows(expected)
+        assert set(batch.slices) == set(case["batch_options"].get("used_data_keys", dataset.data_keys))
+        for key, parts in batch.slices.items():
+            assert parts == [(p[0], _value(p[1], key), _value(p[2], key)) for p in expected["parts"]]
+            if "max_frames" in expected:
+                assert batch.max_frames[key] == _value(expected["max_frames"], key)
+        _check_feed(batch, _data(FACTS["lengths"][case["lengths"]]))
+
+
+def _check_feed(batch, data):
+    """Every frame of the feed is the one which the slices announce, and all others are zero."""
+    for key, parts in batch.slices.items():
+        array, sizes = batch.feed[key], batch.feed[key + "/size0"]
+        assert sizes.dtype == np.int32
+        assert array.shape[:2] == (batch.num_rows, batch.max_frames[key])
+        expected = np.zeros_like(array)
+        ends = [0] * batch.num_rows
+        for (position, start, end), (row, offset) in zip(parts, batch.rows):
+            ends[row] = max(ends[row], offset + end - start)
+            for frame in range(start, end):
+                if 0 <= frame < len(data[position][key]):
+                    expected[row, offset + frame - start] = data[position][key][frame]
+        np.testing.assert_array_equal(array, expected)
+        assert sizes.tolist() == ends
+        assert batch.num_frames[key] == sum(end - start for _, start, end in parts)
+
+
+def test_what_a_batch_says():
+    dataset = _dataset(_same(3, 5, 2, 4), seq_ordering="reverse")
+    first, second = dataset.batches(epoch=1, batch_size=100, max_seqs=3)
+    assert first.seq_tags == ["seq-3", "seq-2", "seq-1"]
+    assert first.seq_indices == [3, 2, 1]
+    assert [position for position, _, _ in first.slices["data"]] == [0, 1, 2]
+    assert (first.number, second.number) == (0, 1)
+    assert (first.complete, second.complete) == (0.75, 1.0)
+    assert first.num_frames == {"data": 11, "classes": 11}
+    assert (first.num_rows, first.num_seqs) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 12}, {"batch_size": 10, "recurrent_net": False}, {"chunking": "3:2"}]
+)
+def test_start_in_the_middle(options):
+    dataset = _dataset(_same(3, 5, 2, 4, 9, 1))
+    every = list(dataset.batches(epoch=1, **options))
+    for start in range(len(every) + 2):
+        rest = list(dataset.batches(epoch=1, start_batch=start, **options))
+        assert [batch.slices for batch in rest] == [batch.slices for batch in every[start:]]
+        assert [batch.number for batch in rest] == list(range(start, len(every)))
+        for batch, other in zip(rest, every[start:]):
+            for key in batch.feed:
+                np.testing.assert_array_equal(batch.feed[key], other.feed[key])
+
+
+def test_start_in_the_middle_reads_nothing_before():
+    dataset = _dataset(_same(3, 5, 2, 4))
+    read, original = [], dataset.read
+    dataset.read = lambda index, epoch, keys: read.append(index) or original(index, epoch, keys)
+    list(dataset.batches(epoch=1, batch_size=100, max_seqs=1, start_batch=3))
+    assert read == [3]
+
+
+def test_options_replace_those_of_the_dataset():
+    dataset = _dataset(_same(5), chunking="2")
+    (batch,) = dataset.batches(epoch=1, batch_size=100)
+    assert [part[1:] for part in batch.slices["data"]] == [(0, 2), (2, 4), (4, 5)]
+    (batch,) = dataset.batches(epoch=1, batch_size=100, chunking=None)
+    assert [part[1:] for part in batch.slices["data"]] == [(0, 5)]
+    (batch,) = dataset.batches(epoch=1, batch_size=100, chunking=(4, 3), min_chunk_size=2)
+    assert [part[1:] for part in batch.slices["data"]] == [(0, 4)]
+
+
+def test_chunking_by_function():
+    seen = {}
+
+    def chunks(*, dataset, seq_idx_start, recurrent_net, used_data_keys, **_):
+        seen.update(recurrent_net=recurrent_net, used_data_keys=used_data_keys)
+        position = seq_idx_start
+        while dataset.is_less_than_num_seqs(position):
+            dataset.load_seqs(position, position + 1)
+            end = dataset.get_seq_length(position)["data"]
+            assert dataset.get_data(position, "data").shape == (end, 1)
+            assert dataset.get_tag(position) == "seq-%d" % position
+            yield position, 0, {"data": end, "classes": min(end, 2)}
+            position += 1
+
+    dataset = _dataset(_same(3, 5), chunking=chunks)
+    (batch,) = dataset.batches(epoch=1, batch_size=100)
+    assert batch.slices == {"data": [(0, 0, 3), (1, 0, 5)], "classes": [(0, 0, 2), (1, 0, 2)]}
+    assert seen == {"recurrent_net": True, "used_data_keys": ["data", "classes"]}
+
+
+def test_chunking_function_goes_too_far():
+    dataset = _dataset(_same(3), chunking=lambda **_: iter([(0, 0, 3), (1, 0, 3)]))
+    with pytest.raises(DataError, match="yields position 1, but there are 1 sequences"):
+        list(dataset.batches(epoch=1))
+
+
+def test_chunking_by_variance_keeps_the_ratio():
+    lengths = [{"data": 400, "classes": 100}] * 5
+    dataset = _dataset(
+        lengths, chunking=({"data": 40, "classes": 10}, {"data": 20, "classes": 5}), chunking_variance=0.5
+    )
+    sizes = set()
+    for batch in dataset.batches(epoch=3, max_seqs=1, batch_size=1000):
+        (_, start, end), (_, class_start, class_end) = batch.slices["data"][0], batch.slices["classes"][0]
+        assert (start, end) == (4 * class_start, 4 * class_end)
+        sizes.add(end - start)
+    assert len(sizes) > 2
+
+
+def test_axis_of_varying_size():
+    images = [{"data": np.full((t, w, 2), w, "float32")} for t, w in ((3, 4), (2, 6), (4, 6), (1, 6))]
+    dataset = Dataset.from_config({"class": "StaticDataset", "data": images})
+    assert dataset.data_specs["data"].shape == (None, 2)
+    first, second = dataset.batches(epoch=1, batch_size=100, max_seqs=2)
+    assert first.feed["data"].shape == (2, 3, 6, 2)
+    assert first.feed["data/size1"].tolist() == [4, 6]
+    assert first.feed["data"][0, :, 4:].sum() == 0
+    assert second.feed["data/size1"].tolist() == [6, 6]
+
+
+def test_value_without_time_axis_and_strings():
+    seqs = [
+        {"data": np.zeros((t, 1), "float32"), "score": np.float32(t), "text": np.array(["w%d" % t] * t, object)}
+        for t in (2, 3)
+    ]
+    dataset = Dataset.from_config({"class": "StaticDataset", "data": seqs})
+    (batch,) = dataset.batches(epoch=1, batch_size=100)
+    assert batch.feed["score"].tolist() == [2.0, 3.0]
+    assert "score/size0" not in batch.feed
+    assert batch.feed["text"].tolist() == [["w2", "w2", ""], ["w3", "w3", "w3"]]
+    with pytest.raises(DataError, match="key 'score' has no time axis"):
+        list(dataset.batches(epoch=1, batch_size=100, recurrent_net=False))
+
+
+def test_too_large_sequences_are_reported_once_and_counted(caplog):
+    dataset = _dataset(_same(3, 50, 2, 60), name="train")
+    with caplog.at_level(logging.WARNING, "returnn_tf"):
+        batches = list(dataset.batches(epoch=1, batch_size=20))
+    assert [batch.seq_tags for batch in batches] == [["seq-0"], ["seq-1"], ["seq-2"], ["seq-3"]]
+    (record,) = caplog.records
+    assert "dataset 'train', sequence 'seq-1' (position 1 of epoch 1) has 50 frames" in record.getMessage()
+    assert "batch_size 20" in record.getMessage()
+    assert dataset.batch_stats.num_oversize == 2
+
+
+def test_what_was_left_out_is_counted():
+    dataset = _dataset(_same(3, 50, 2, 60, 7))
+    list(dataset.batches(epoch=1, batch_size=100, max_seq_length=50, min_seq_length=3))
+    assert dataset.batch_stats.summary() == "1 left out as too long, 1 left out as too short"
+    assert dataset.batch_stats.num_used == 3
+
+
+def test_random_dropping_depends_on_the_epoch_only():
+    dataset = _dataset(_same(*range(1, 60)))
+    runs = [[b.seq_tags for b in dataset.batches(epoch=e, batch_size=100, seq_drop=0.5)] for e in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+    assert 10 < dataset.batch_stats.num_dropped < 50
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"batch_siz": 3}, "unknown option 'batch_siz'. Did you mean 'batch_size'"),
+        ({"batch_size": 0}, "'batch_size' is 0; a batch needs at least 1 frame"),
+        ({"batch_size": 1.5}, "'batch_size' is 1.5 .float., but must be an integer or a dict"),
+        ({"max_seqs": 0}, "'max_seqs' is 0; use -1 for no limit"),
+        ({"seq_drop": 1.5}, "'seq_drop' is 1.5, but is a probability"),
+        ({"used_data_keys": ["clases"]}, "no data key 'clases'. Did you mean 'classes'"),
+        ({"used_data_keys": []}, "'used_data_keys' is empty"),
+        ({"max_seq_length": 2.5}, "'max_seq_length' must be an integer"),
+        ({"chunking": "50;25"}, "'chunking' is '50;25', but must be 'size:step'"),
+        ({"chunking": (50, {"data": 3})}, "with steps by key, the sizes must be a dict"),
+        ({"chunking": -5}, "sizes and steps must be integers >= 0"),
+        ({"chunking_variance": 1}, "'chunking_variance' is 1, but must be >= 0 and < 1"),
+        ({"context_window": 0}, "a window has at least 1 frame"),
+        ({"context_window": (3, 4)}, "a pair must hold two dicts"),
+    ],
+)
+def test_bad_options(options, text):
+    with pytest.raises(ConfigError, match=text):
+        list(_dataset(_same(3, 5)).batches(epoch=1, **options))
+
+
+@pytest.mark.parametrize(
+    "chunking, text",
+    [
+        ("4:2", "sequence 'seq-0' .*chunking with step 2 for the keys 'data' and 'classes', with 40 and 10 frames"),
+        (
+            ({"data": 8, "classes": 4}, {"data": 4, "classes": 2}),
+            "10 chunks of key 'data' .* but 5 chunks of key 'classes'",
+        ),
+        ({"data": 4}, "no size for key 'classes', which has 10 frames"),
+        (({"data": 4, "classes": 2}, {"data": 4, "classes": 0}), "chunk step 0 for key 'classes' of 10 frames"),
+    ],
+)
+def test_chunks_which_do_not_fit(chunking, text):
+    with pytest.raises(DataError, match=text):
+        list(_dataset([{"data": 40, "classes": 10}], chunking=chunking).batches(epoch=1, batch_size=100))
+
+
+def test_empty_dataset():
+    with pytest.raises(DataError, match="dataset 'dev' .StaticDataset. is empty: it has no sequences"):
+        Dataset.from_config({"class": "StaticDataset", "data": [], "name": "dev"}).batches(epoch=1)
+
+
+def test_options_are_documented():
+    assert all(option.help for option in BATCH_OPTIONS)

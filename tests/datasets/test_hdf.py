@@ -1,0 +1,276 @@
+"""HDFDataset: all recorded files and options, and files which are not what they should be."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets import Dataset, HDFDataset
+from tests.datasets.recorded import ROOT, assert_same_sequences, by_name, dataset_info, load_json
+
+FILES = sorted(path.name for path in (ROOT / "hdf").glob("*.hdf"))
+READING = by_name(load_json("hdf/reading_options.json"))
+
+# recorded oddities which are not followed, with the reason
+QUIRKS = {"handmade_3d.hdf": "the shape of 3-D data is recorded as (None, dim), here it is that of the data"}
+
+
+def _path(name):
+    return str(ROOT / "hdf" / name)
+
+
+def _compare_info(dataset, expected, name):
+    got = dataset_info(dataset)
+    if name in QUIRKS:
+        assert got["per_key"]["data"]["shape"] == [2, 3]
+        expected["per_key"]["data"]["shape"] = [2, 3]
+    assert got == expected
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_recorded_files(name):
+    facts = load_json("hdf/%s.json" % name)
+    dataset = Dataset.from_config({"class": "HDFDataset", "files": [_path(name)]})
+    _compare_info(dataset, facts["dataset"], name)
+    assert_same_sequences(dataset.sequences(1), facts["seqs"])
+
+
+@pytest.mark.parametrize("name", READING)
+def test_recorded_options(name):
+    case = READING[name]
+    files = [_path(file) for file in case["files"]]
+    dataset = Dataset.from_config({"class": "HDFDataset", "files": files, **case.get("options", {})})
+    if "seq_list" in case:
+        assert [seq.tag for seq in dataset.sequences(1, seq_list=case["seq_list"])] == case["tags_read"]
+        return
+    _compare_info(dataset, case["dataset"], name)
+    for epoch, expected in case["epochs"].items():
+        assert_same_sequences(dataset.sequences(int(epoch)), expected)
+
+
+def test_reads_only_what_is_used(monkeypatch):
+    dataset = HDFDataset(files=[_path("simple_extra.hdf")])
+    keys = []
+    read = dataset.files[0].read
+    monkeypatch.setattr(dataset.files[0], "read", lambda key, index: keys.append(key) or read(key, index))
+    list(dataset.batches(epoch=1, batch_size=1000, used_data_keys=["classes"]))
+    assert keys == ["classes"] * 5
+
+
+def test_planning_reads_no_data(monkeypatch):
+    dataset = HDFDataset(files=[_path("simple_dense.hdf")], seq_ordering="laplace:.2", chunking="4:2")
+    monkeypatch.setattr(dataset, "read", None)
+    assert list(dataset.batches(epoch=1, batch_size=8, start_batch=1000)) == []
+
+
+@pytest.mark.parametrize("size", [-1, 10**6, 150])
+def test_cache(size, monkeypatch):
+    dataset = HDFDataset(files=[_path("simple_dense.hdf")], cache_byte_size=size)
+    first = [seq.data["data"].copy() for seq in dataset.sequences(1)]
+    reads = []
+    read = dataset.files[0].read
+    monkeypatch.setattr(dataset.files[0], "read", lambda key, index: reads.append(index) or read(key, index))
+    for seq, expected in zip(dataset.sequences(2), first):
+        np.testing.assert_array_equal(seq.data["data"], expected)
+    assert len(reads) == {-1: 0, 10**6: 0, 150: 3}[size]
+
+
+def test_pickled_dataset_reads_the_same():
+    dataset = HDFDataset(files=[_path("simple_dense.hdf")], seq_ordering="random", name="train")
+    list(dataset.sequences(1))
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy.name == "train"
+    for one, other in zip(dataset.sequences(3), copy.sequences(3)):
+        np.testing.assert_array_equal(one.data["data"], other.data["data"])
+
+
+def test_no_open_file_is_left():
+    dataset = HDFDataset(files=[_path("simple_dense.hdf")])
+    assert not dataset.files[0].is_open
+    list(dataset.sequences(1))
+    assert dataset.files[0].is_open
+    dataset.close()
+    assert not dataset.files[0].is_open
+
+
+# ---- bad files
+
+
+def _write(path, *, lengths=((3, 0), (2, 0)), tags=(b"a", b"b"), frames=5, **extra):
+    with h5py.File(path, "w") as file:
+        file["inputs"] = np.zeros((frames, 2), "float32")
+        file["seqLengths"] = np.array(lengths, "int32")
+        file["seqTags"] = np.array(tags)
+        for key, value in extra.items():
+            file[key.replace("__", "/")] = value
+
+
+def _without(name):
+    def make(path):
+        _write(path)
+        with h5py.File(path, "a") as file:
+            del file[name]
+
+    return make
+
+
+def _truncated(path):
+    content = (ROOT / "hdf" / "simple_dense.hdf").read_bytes()
+    path.write_bytes(content[: len(content) * 2 // 3])
+
+
+def _flat_inputs(path):
+    _without("inputs")(path)
+    with h5py.File(path, "a") as file:
+        file["inputs"] = np.zeros(5, "int32")
+
+
+def _external_link(path):
+    _without("inputs")(path)
+    other = path.with_name("other.hdf")
+    _write(other)
+    with h5py.File(path, "a") as file:
+        file["inputs"] = h5py.ExternalLink(str(other), "/inputs")
+
+
+def _external_storage(path):
+    _without("inputs")(path)
+    secret = path.with_name("secret")
+    secret.write_bytes(bytes(40))
+    with h5py.File(path, "a") as file:
+        file.create_dataset("inputs", shape=(5, 2), dtype="float32", external=[(str(secret), 0, 40)])
+
+
+def _huge_claim(path):
+    _without("seqLengths")(path)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("seqLengths", shape=(10**9, 2), dtype="int32", chunks=(1024, 2))
+
+
+def _declared_target(path):
+    _write(path)
+    with h5py.File(path, "a") as file:
+        file.create_group("targets/size").attrs["classes"] = [3, 1]
+
+
+BAD_FILES = {
+    "missing": (lambda path: None, "does not exist"),
+    "directory": (lambda path: path.mkdir(), "is a directory"),
+    "empty": (lambda path: path.write_bytes(b""), "not an HDF5 file|truncated"),
+    "text": (
+        lambda path: path.write_text("hello " * 200),
+        "not an HDF5 file; HDFDataset needs files as HDFWriter makes them",
+    ),
+    "truncated": (_truncated, "truncated.*copy it again"),
+    "no_seq_lengths": (_without("seqLengths"), "'/seqLengths' is missing"),
+    "no_tags": (_without("seqTags"), "'/seqTags' is missing"),
+    "no_data": (_without("inputs"), "neither /inputs nor /targets/data"),
+    "lengths_too_short": (lambda p: _write(p, frames=6), "add up to 5 frames, but /inputs has 6; it was damaged"),
+    "lengths_too_long": (
+        lambda p: _write(p, frames=4),
+        "key 'data' in /seqLengths add up to 5 frames, but /inputs has 4",
+    ),
+    "negative": (lambda p: _write(p, lengths=((7, 0), (-2, 0))), "negative length, in row 1"),
+    "tags_missing": (lambda p: _write(p, tags=(b"a",)), "/seqTags has shape .1,., but /seqLengths has 2 rows"),
+    "old_lengths": (lambda p: _write(p, lengths=(3, 2)), "must be integers of shape .num_seqs, streams."),
+    "columns": (lambda p: _write(p, lengths=((3, 0, 0), (2, 0, 0))), "has 3 columns, but there are 1 streams .data."),
+    "target_named_data": (lambda p: _write(p, targets__data__data=np.zeros(5)), "also a target key 'data'"),
+    "target_lengths": (
+        lambda p: _write(p, lengths=((3, 1), (2, 2)), targets__data__classes=np.zeros(2)),
+        "key 'classes' in /seqLengths add up to 3 frames, but /targets/data/classes has 2",
+    ),
+    "target_without_data": (_declared_target, "/targets/data/classes is missing"),
+    "scalar_inputs": (
+        lambda p: (_without("inputs")(p), h5py.File(p, "a").create_dataset("inputs", data=3)),
+        "single value",
+    ),
+    "no_dim": (_flat_inputs, "attribute inputPattSize must say the number of classes"),
+    "external_link": (_external_link, "a link to another file"),
+    "external_storage": (_external_storage, "refers to other files"),
+    "huge_claim": (_huge_claim, "claims 1000000000 sequences, more than the file can hold"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files(name, tmp_path):
+    make, text = BAD_FILES[name]
+    path = tmp_path / "bad.hdf"
+    make(path)
+    with pytest.raises(DataError, match=text) as error:
+        Dataset.from_config({"class": "HDFDataset", "files": [str(path)]})
+    assert "HDF file %r" % str(path) in str(error.value)
+
+
+def test_damage_inside_the_data_names_the_sequence(tmp_path):
+    path = tmp_path / "a.hdf"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("inputs", data=np.arange(4000.0).reshape(2000, 2), chunks=(500, 2), compression="gzip")
+        file["seqLengths"] = np.array([(1000, 0), (1000, 0)], "int32")
+        file["seqTags"] = np.array([b"first", b"second"])
+        offset = file["inputs"].id.get_chunk_info(3).byte_offset
+    content = bytearray(path.read_bytes())
+    content[offset : offset + 200] = b"x" * 200
+    path.write_bytes(content)
+    dataset = Dataset.from_config({"class": "HDFDataset", "files": [str(path)], "name": "train"})
+    with pytest.raises(
+        DataError, match="dataset 'train', sequence 'second' .*HDF file .* cannot be read .damaged file"
+    ):
+        list(dataset.sequences(1))
+
+
+def test_several_files_must_fit(tmp_path):
+    _write(tmp_path / "a.hdf", lengths=((3, 1), (2, 1)), targets__data__classes=np.zeros(2, "int32"))
+    _write(tmp_path / "b.hdf")
+    with h5py.File(tmp_path / "c.hdf", "w") as file:
+        file["inputs"] = np.zeros((5, 3), "float32")
+        file["seqLengths"] = np.array([(5, 0)], "int32")
+        file["seqTags"] = np.array([b"c"])
+    a, b, c = (str(tmp_path / name) for name in ("a.hdf", "b.hdf", "c.hdf"))
+    with pytest.raises(DataError, match="b.hdf' lacks the key 'classes' which .*a.hdf' has"):
+        HDFDataset(files=[a, b])
+    with pytest.raises(DataError, match="c.hdf': key 'data' has dim 3 and 2 axes, but dim 2 and 2 axes in .*b.hdf"):
+        HDFDataset(files=[b, c])
+    assert HDFDataset(files=[b, a]).data_keys == ["data"]  # further keys of later files are left out
+
+
+def test_bad_options():
+    with pytest.raises(ConfigError, match="option 'files' is missing"):
+        HDFDataset()
+    with pytest.raises(ConfigError, match="option 'files' is empty"):
+        HDFDataset(files=[])
+    with pytest.raises(ConfigError, match="partition_epoch > 1 needs cache_byte_size = 0"):
+        HDFDataset(files=[_path("simple_dense.hdf")], cache_byte_size=100, partition_epoch=2)
+    with pytest.raises(ConfigError, match="unknown option 'file'. Did you mean 'files'"):
+        HDFDataset(file="a.hdf")
+
+
+def test_empty_file(tmp_path):
+    path = tmp_path / "empty.hdf"
+    with h5py.File(path, "w") as file:
+        file["inputs"] = np.zeros((0, 2), "float32")
+        file["seqLengths"] = np.zeros((0, 2), "int32")
+        file["seqTags"] = np.zeros((0,), "S3")
+    with pytest.raises(DataError, match="is empty: it has no sequences"):
+        HDFDataset(files=[str(path)]).batches(epoch=1)
+
+
+def test_many_files_do_not_stay_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("returnn_tf.datasets.hdf._MAX_OPEN_FILES", 3)
+    files = []
+    for number in range(8):
+        files.append(str(tmp_path / ("%d.hdf" % number)))
+        _write(files[-1])
+    dataset = HDFDataset(files=files)
+    assert len(list(dataset.sequences(1))) == 16
+    assert sum(file.is_open for file in dataset.files) == 3
+
+
+def test_missing_file_names_the_directory():
+    with pytest.raises(DataError, match="does not exist .current directory: "):
+        HDFDataset(files=["nowhere.hdf"])
+    assert not os.path.exists("nowhere.hdf")
