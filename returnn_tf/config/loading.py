@@ -120,12 +120,34 @@ def compile_python(path: str, text: str) -> PythonSource:
         raise ConfigError("%s: not valid Python: %s. %s" % (path, exc, _FORMS)) from None
     source = PythonSource(code)
     for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            _check_duplicate_layers(path, text, node)
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load):
                 source.names_read.add(node.id)
             else:
                 source.lines_of_keys.setdefault(node.id, node.lineno)
     return source
+
+
+def _check_duplicate_layers(path: str, text: str, node: ast.Dict) -> None:
+    """Python keeps only the last of two entries with one key, so a network would silently lose a layer.
+
+    :raises ConfigError: if a dict literal has two layers of one name
+    """
+    lines: Dict[str, int] = {}
+    for key, value in zip(node.keys, node.values):
+        if not (isinstance(key, ast.Constant) and isinstance(key.value, str) and isinstance(value, ast.Dict)):
+            continue
+        if not any(isinstance(k, ast.Constant) and k.value == "class" for k in value.keys):
+            continue
+        if key.value in lines:
+            what = "two entries have the name %r, the first is in line %d. Rename one of them." % (
+                key.value,
+                lines[key.value],
+            )
+            raise ConfigError(_with_line(path, key.lineno, text, what))
+        lines[key.value] = key.lineno
 
 
 def run_python(path: str, text: str, code: CodeType, namespace: Dict[str, Any]) -> None:
