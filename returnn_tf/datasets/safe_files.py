@@ -53,7 +53,9 @@ def read_literal(path: str) -> Any:
 class _PlainUnpickler(pickle.Unpickler):
     """Admits containers, strings and numbers only: a pickle could otherwise run any program."""
 
-    allowed = {("builtins", "set"): set, ("builtins", "frozenset"): frozenset}
+    allowed = {
+        (module, cls.__name__): cls for module in ("builtins", "__builtin__") for cls in (set, frozenset)
+    }  # the second one: pickles of protocol 2 and older
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuses everything but the builtin containers."""

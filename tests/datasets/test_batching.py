@@ -17,7 +17,7 @@ CASES = by_name(FACTS["cases"])
 
 
 def _data(lengths):
-    """Frame t of sequence i of key number k is 10000 k + 1000 i + t + 1, so that each one can be told from the others."""
+    """Frame t of sequence i of key number k is 10000 k + 1000 i + t + 1, so that each one differs."""
     return [
         {
             key: (10000 * number + 1000 * index + 1 + np.arange(frames, dtype="float64"))[:, None]
@@ -250,7 +250,7 @@ def test_bad_options(options, text):
         ("4:2", "sequence 'seq-0' .*chunking with step 2 for the keys 'data' and 'classes', with 40 and 10 frames"),
         (
             ({"data": 8, "classes": 4}, {"data": 4, "classes": 2}),
-            "10 chunks of key 'data' .* but 5 chunks of key 'classes'",
+            "10 chunks .* but 5 chunks of key 'classes'",
         ),
         ({"data": 4}, "no size for key 'classes', which has 10 frames"),
         (({"data": 4, "classes": 2}, {"data": 4, "classes": 0}), "chunk step 0 for key 'classes' of 10 frames"),
