@@ -37,7 +37,13 @@ class DataSource:
         self._config = config
         self._used_keys = used_keys
         self._loader: Optional[BatchLoader] = None
+        self._started: Dict[int, Iterable[Any]] = {}
         self._in_process = not _can_be_sent(config)
+
+    def start(self, epoch: int) -> None:
+        """Begins to load the batches of an epoch in the background, which :meth:`batches` gives then."""
+        if not self._in_process:
+            self._started = {epoch: self.batches(epoch)}
 
     def batches(self, epoch: int, **changes: Any) -> Iterable[Any]:
         """The batches of an epoch.
@@ -45,6 +51,9 @@ class DataSource:
         :param epoch: from 1
         :param changes: other options than those of the config
         """
+        started = self._started.pop(epoch, None)
+        if started is not None and not changes:
+            return started
         options = batch_options_from_config(self._config, train=self.name == "train", epoch=epoch)
         options.update(changes, used_data_keys=self._used_keys)
         if self._in_process:

@@ -73,11 +73,15 @@ class Engine:
         self._complete(self.first_epoch - 1)
         if self.first_epoch == 1 and self.config.bool("save_epoch1_initial_model", False):
             self.saver.save(self.trainer, 0, last=True)
+        if self.first_epoch <= self.last_epoch:
+            self._train_source.start(self.first_epoch)
         for epoch in range(self.first_epoch, self.last_epoch + 1):
             self.train_epoch(epoch)
 
     def train_epoch(self, epoch: int) -> None:
         """One epoch: steps, checkpoint, scores, clean up."""
+        for source in self._sources.values():
+            source.start(epoch)  # ready when the steps are done
         rate = self.learning_rates.learning_rate(epoch)
         phase = phase_text("train", epoch)
         log.write(3, start_line(phase, rate))
@@ -97,7 +101,10 @@ class Engine:
             }
         )
         self.learning_rates.set_errors(epoch, _without_empty(errors))
-        self.saver.save(self.trainer, epoch, last=epoch == self.last_epoch)
+        last = epoch == self.last_epoch
+        if not last:
+            self._train_source.start(epoch + 1)
+        self.saver.save(self.trainer, epoch, last=last)
         self.summaries.epoch("train", epoch, {**result.scores, **result.errors, "learning_rate": rate})
         self.evaluate(epoch)
         self.saver.clean_up(self.learning_rates.epochs)

@@ -31,7 +31,8 @@ class Evaluator:
         keys = frozenset(tensors)
         if keys not in self._functions:
             signature = {name: spec for name, spec in self.net.input_signature().items() if name in keys}
-            self._functions[keys] = tf.function(self._emit, input_signature=[signature], autograph=False)
+            function = tf.function(self._emit, input_signature=[signature], autograph=False)
+            self._functions[keys] = function.get_concrete_function()
         return self._packer.unpack(self._functions[keys](tensors).numpy())
 
     def run(self, name: str, epoch: int, batches: Iterable[Any], **options: Any) -> PassResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, Mapping, Optional, Union
+from typing import Any, Dict, FrozenSet, Mapping, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.nonfinite import NonFiniteError
@@ -31,6 +31,7 @@ class Trainer:
         self._stop = config.bool("stop_on_nonfinite_train_score", True)
         self._packer = Packer()
         self._functions: Dict[FrozenSet[str], Any] = {}
+        self._rates: Dict[float, Any] = {}  # the current learning rate as tensor
 
     @property
     def step_count(self) -> int:
@@ -48,7 +49,7 @@ class Trainer:
         """
         return self.net.convert_feed(feed)
 
-    def step(self, feed: Mapping[str, Any], learning_rate: Optional[Union[float, Any]] = None) -> StepResult:
+    def step(self, feed: Mapping[str, Any], learning_rate: Optional[float] = None) -> StepResult:
         """One update.
 
         :param feed: feed key (``data``, ``data/size0``, ...) -> array or tensor, batch axis first
@@ -59,7 +60,7 @@ class Trainer:
         :raises ConfigError: the feed does not fit, or the network has no loss
         """
         tensors = self.tensors(feed)
-        rate = tf.constant(self._default_rate if learning_rate is None else learning_rate, "float32")
+        rate = self._rate(self._default_rate if learning_rate is None else float(learning_rate))
         result = self._packer.unpack(self._function(tensors)(tensors, rate).numpy())
         if not result.finite and self._stop:
             assert result.step is not None
@@ -68,15 +69,21 @@ class Trainer:
 
     def trace(self, feed: Mapping[str, Any]) -> Any:
         """The step for feeds with these keys as a concrete function; traced now if that was not done before."""
-        return self._function(self.tensors(feed)).get_concrete_function()
+        return self._function(self.tensors(feed))
+
+    def _rate(self, value: float) -> Any:
+        if value not in self._rates:
+            self._rates = {value: tf.constant(value, "float32")}
+        return self._rates[value]
 
     def _function(self, tensors: Mapping[str, Any]) -> Any:
-        """The traced function for these feed keys: lengths may be left out where another key has the same axis."""
+        """The concrete function for these feed keys: lengths may be left out where another key has the same axis."""
         keys = frozenset(tensors)
         if keys not in self._functions:
             signature = {name: spec for name, spec in self.net.input_signature().items() if name in keys}
             rate = tf.TensorSpec([], "float32", name="learning_rate")
-            self._functions[keys] = tf.function(self._emit, input_signature=[signature, rate], autograph=False)
+            function = tf.function(self._emit, input_signature=[signature, rate], autograph=False)
+            self._functions[keys] = function.get_concrete_function()
         return self._functions[keys]
 
     def _emit(self, feed: Dict[str, Any], rate: Any) -> Any:

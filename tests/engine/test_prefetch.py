@@ -1,0 +1,58 @@
+"""The thread in front of the steps: order, errors, and no thread left at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Iterator
+
+import pytest
+
+from returnn_tf.config import DataError
+from returnn_tf.engine.prefetch import Prefetcher
+
+
+def threads() -> int:
+    return sum(thread.name == "prefetch" for thread in threading.enumerate())
+
+
+def test_batches_come_converted_and_in_order() -> None:
+    prefetcher = Prefetcher(range(20), lambda number: number * 2)
+    assert list(prefetcher) == [(number, 2 * number) for number in range(20)]
+    prefetcher.close()
+    assert threads() == 0
+
+
+def test_an_error_reaches_the_user_after_the_batches_before_it() -> None:
+    def batches() -> Iterator[int]:
+        yield 1
+        raise DataError("seq-7 is broken")
+
+    prefetcher, seen = Prefetcher(batches(), lambda number: number), []
+    with pytest.raises(DataError, match="seq-7"):
+        for batch, _ in prefetcher:
+            seen.append(batch)
+    prefetcher.close()
+    assert seen == [1] and threads() == 0
+
+
+def test_closing_in_the_middle_of_an_endless_stream_ends_the_thread() -> None:
+    def endless() -> Iterator[int]:
+        while True:
+            yield 1
+
+    prefetcher: Any = Prefetcher(endless(), lambda number: number)
+    next(iter(prefetcher))
+    prefetcher.close()
+    assert threads() == 0
+
+
+def test_waiting_is_accounted_for() -> None:
+    def slow() -> Iterator[int]:
+        for number in range(3):
+            time.sleep(0.02)
+            yield number
+
+    prefetcher = Prefetcher(slow(), lambda number: number)
+    assert len(list(prefetcher)) == 3 and prefetcher.wait_seconds >= 0.04
+    prefetcher.close()

@@ -1,0 +1,209 @@
+"""The tasks on a small problem, as a user runs them: training, going on, evaluation, forwarding, clean up."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pathlib
+from typing import Any, Dict
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.datasets import Dataset
+from returnn_tf.engine import checkpoint
+from returnn_tf.engine.learning_rate_file import read_file
+from returnn_tf.engine.model_selection import find_checkpoints
+from returnn_tf.engine.nonfinite import NonFiniteError
+from returnn_tf.network.network import Network
+from returnn_tf.tasks.registry import run_task
+
+TEXT = """
+train = {"class": "Task12AXDataset", "num_seqs": 12}
+dev = {"class": "Task12AXDataset", "num_seqs": 4, "fixed_random_seed": 1}
+eval_datasets = {"devtrain": {"class": "Task12AXDataset", "num_seqs": 3, "fixed_random_seed": 3}}
+extern_data = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
+network = {
+    "hidden": {"class": "linear", "activation": "tanh", "n_out": 5, "from": "data"},
+    "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "hidden"},
+}
+batch_size = 300
+max_seqs = 5
+optimizer = {"class": "adam"}
+learning_rate = 0.02
+learning_rate_control = "newbob_rel"
+learning_rate_file = "newbob.data"
+model = "net/network"
+num_epochs = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.config").write_text(TEXT)
+    return tmp_path
+
+
+def run(**changes: Any) -> int:
+    config = Config.from_file("my.config")
+    config.update(changes)
+    return run_task(config)
+
+
+def everything(epoch: int) -> Dict[str, np.ndarray]:
+    prefix = "net/network.%03i" % epoch
+    return {**checkpoint.read(prefix), **checkpoint.read_state(prefix)}
+
+
+def test_training_writes_checkpoints_scores_and_events(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    assert sorted(find_checkpoints("net/network")) == [1, 2, 3]
+    epochs = read_file("newbob.data")
+    assert sorted(epochs) == [1, 2, 3]
+    names = ["%s_%s" % (name, kind) for name in ("train", "dev", "devtrain") for kind in ("score", "error")]
+    assert set(names) <= set(epochs[3].error)
+    assert epochs[3].error["train_score"] < epochs[1].error["train_score"]
+    assert epochs[2].error[":meta:global_train_step"] == epochs[1].error[":meta:epoch_num_train_steps"]
+    assert sorted(os.listdir("net/events")) == ["dev", "devtrain", "train"]
+    text = capsys.readouterr().out
+    for expected in (
+        "start train epoch 1, learning rate 0.02\n",
+        "train epoch 3, finished after ",
+        "% computing time)\n",
+        "epoch 3 score: 0.",
+        "'dev' eval epoch 3, finished after 2 steps",
+        "dev: score 0.",
+        "Saved net/network.003\n",
+    ):
+        assert expected in text
+
+
+def test_a_run_which_goes_on_ends_with_the_same_numbers() -> None:
+    run(num_epochs=3)
+    whole = everything(3)
+    scores = read_file("newbob.data")
+    for name in os.listdir("."):
+        if name != "my.config":
+            os.rename(name, "first-" + name)
+    run(num_epochs=1)
+    run(num_epochs=3)
+    again = everything(3)
+    assert sorted(whole) == sorted(again)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+    for epoch, data in read_file("newbob.data").items():
+        assert {key: value for key, value in data.error.items() if "secs" not in key} == {
+            key: value for key, value in scores[epoch].error.items() if "secs" not in key
+        }
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    run(num_epochs=2)
+    path = pathlib.Path("net/network.002.data-00000-of-00001")
+    path.write_bytes(path.read_bytes()[:-3])
+    run(num_epochs=3)
+    text = capsys.readouterr().out
+    assert "The checkpoint net/network.002 is not used: " in text and "Loaded net/network.001" in text
+    assert sorted(find_checkpoints("net/network")) == [1, 2, 3] and checkpoint.defect("net/network.002") is None
+
+
+def test_an_epoch_without_scores_is_evaluated_when_going_on() -> None:
+    run(num_epochs=1)
+    text = pathlib.Path("newbob.data").read_text()
+    expected = read_file("newbob.data")[1].error
+    pathlib.Path("newbob.data").write_text("\n".join(line for line in text.splitlines() if "'dev_" not in line))
+    assert "dev_score" not in read_file("newbob.data")[1].error
+    run(num_epochs=1)
+    assert read_file("newbob.data")[1].error["dev_score"] == pytest.approx(expected["dev_score"], rel=1e-5)
+
+
+def test_only_some_epochs_are_saved_and_old_ones_deleted() -> None:
+    run(num_epochs=5, save_interval=2, tf_log_dir=None, save_epoch1_initial_model=True)
+    assert sorted(find_checkpoints("net/network")) == [0, 2, 4, 5] and not os.path.exists("net/events")
+    assert run(task="cleanup_old_models", cleanup_old_models={"keep_last_n": 1, "keep_best_n": 0, "keep": [0]}) == 0
+    assert sorted(find_checkpoints("net/network")) == [0, 5]
+
+
+def test_clean_up_while_training_keeps_two() -> None:
+    run(num_epochs=4, cleanup_old_models={"keep_last_n": 1, "keep_best_n": 0, "keep": []})
+    assert sorted(find_checkpoints("net/network")) == [3, 4]
+
+
+def test_evaluation_of_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    run(num_epochs=2)
+    trained = read_file("newbob.data")[1].error
+    assert run(task="eval", load_epoch=1, eval_output_file="scores.txt") == 0
+    scores = ast.literal_eval(pathlib.Path("scores.txt").read_text())
+    assert scores["dev"]["score"]["cost:output"] == pytest.approx(trained["dev_score"], rel=1e-5)
+    assert sorted(scores) == ["dev", "devtrain"]
+    assert "Loaded net/network.001" in capsys.readouterr().out
+
+
+def test_initial_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(task="initialize_model", model="net/init") == 0
+    values = checkpoint.read("net/init")
+    assert values["global_step"] == 0 and values["hidden/W"].shape == (9, 5)
+    run(load="net/init", num_epochs=1)
+    assert "Loaded net/init\n" in capsys.readouterr().out
+    assert sorted(find_checkpoints("net/network")) == [1]
+
+
+def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint() -> None:
+    data = [{"data": np.ones((4, 9), "float32"), "classes": np.zeros(4, "int32")} for _ in range(4)]
+    good = {"class": "StaticDataset", "data": data, "output_dim": {"data": (9, 2), "classes": (2, 1)}}
+    run(num_epochs=1, train=good, max_seqs=1)
+    before = everything(1)
+    data[2]["data"][1, 3] = float("nan")
+    with pytest.raises(NonFiniteError) as info:
+        run(num_epochs=2, train=good, max_seqs=1)
+    assert "Step 6: " in str(info.value) and "seq-2" in str(info.value) and "'data'" in str(info.value)
+    assert sorted(find_checkpoints("net/network")) == [1]
+    for name, value in everything(1).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"train": None}, ConfigError, "no dataset 'train'"),
+        ({"optimizer": {"class": "adamm"}}, ConfigError, "Did you mean 'adam'"),
+        ({"model": "my.config/net"}, ConfigError, "can't be written"),
+        ({"task": "eval"}, ConfigError, "no checkpoint to load"),
+        ({"task": "forward", "eval": "Task12AXDataset:num_seqs=1"}, ConfigError, "no checkpoint to load"),
+        ({"task": "trainn"}, ConfigError, "Did you mean 'train'"),
+        ({"load": "net/other.003"}, ConfigError, "no checkpoint"),
+        ({"max_seq_length": 1}, DataError, "there is no batch"),
+        ({"pretrain": "default"}, ConfigError, "Not supported: pretrain"),
+        ({"network": {"output": {"class": "linear", "n_out": 2, "from": "data"}}}, ConfigError, "no loss"),
+    ],
+)
+def test_mistakes_are_explained_and_nothing_is_written(changes: Dict[str, Any], error: Any, message: str) -> None:
+    with pytest.raises(error) as info:
+        run(**changes)
+    assert message in str(info.value)
+    assert not find_checkpoints("net/network") and not os.path.exists("newbob.data")
+
+
+def test_a_checkpoint_of_another_network_is_an_error() -> None:
+    run(num_epochs=1)
+    network = dict(Config.from_file("my.config").typed("network"))
+    network["hidden"] = {**network["hidden"], "n_out": 6}
+    with pytest.raises(DataError) as info:
+        run(network=network)
+    assert "shape: hidden/W is [9, 6] here, stored [9, 5]" in str(info.value)
+
+
+def test_forwarding_writes_the_outputs_by_sequence() -> None:
+    run(num_epochs=1)
+    data = {"class": "Task12AXDataset", "num_seqs": 3, "fixed_random_seed": 1}
+    assert run(task="forward", eval=data, output_file="out.hdf", forward_output_layer="hidden") == 0
+    with pytest.raises(ConfigError, match="exists already"):
+        run(task="forward", eval=data, output_file="out.hdf")
+    net = Network.from_config(Config.from_file("my.config"))
+    net.set_param_values({name: value for name, value in everything(1).items() if name in net.params})
+    written = {seq.tag: seq.data["data"] for seq in Dataset.from_config("out.hdf").sequences()}
+    for seq in Dataset.from_config(data).sequences():
+        hidden = np.tanh(seq.data["data"] @ net.params["hidden/W"].numpy() + net.params["hidden/b"].numpy())
+        np.testing.assert_allclose(written[seq.tag], hidden, rtol=1e-4, atol=1e-5)
