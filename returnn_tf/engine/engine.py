@@ -17,7 +17,8 @@ from returnn_tf.engine.step_result import StepResult
 from returnn_tf.engine.summaries import Summaries
 from returnn_tf.engine.trainer import Trainer
 from returnn_tf.log import bytes_text, epoch_line, eval_line, log, phase_text, process_memory, start_line
-from returnn_tf.network.network import Network
+from returnn_tf.network.lower import needed_extern_keys
+from returnn_tf.network.network import Network, plan_from_config
 
 _DEFAULT_EPOCHS = 5
 _NOT_YET = ("pretrain", "get_network", "preload_from_files", "use_last_best_model")
@@ -35,21 +36,28 @@ class Engine:
         _check_supported(config)
         self.config = config
         self.last_epoch = max(config.int("num_epochs", _DEFAULT_EPOCHS), config.int("load_epoch", 0))
-        self.net = Network.from_config(config, train=True)
-        if not self.net.plan.losses:
+        plan = plan_from_config(config, train=True)
+        if not plan.losses:
             raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
-        self.trainer = Trainer(self.net, config)
-        self.evaluator = Evaluator(self.net, config)
-        keys = list(self.net.used_data_keys)
+        keys = needed_extern_keys(plan, plan.roots(), True)
         self._train_source = DataSource(config, "train", keys)
         self._sources: Dict[str, DataSource] = evaluation_sources(config, keys)
         self.learning_rates = LearningRateControl.from_config(config)
-        choice = model_dir.choose_whole(config, _report_defect)
-        self.saver = Saver(config)
         self.summaries = Summaries.from_config(config)
+        choice = model_dir.choose_whole(config, _report_defect)
         self.first_epoch = choice.start_epoch
-        if choice.path is not None:
-            restore(self.trainer, choice)
+        try:
+            if self.first_epoch <= self.last_epoch:
+                self._train_source.start(self.first_epoch)  # meanwhile the network is built
+            self.net = Network(plan, seed=config.int("random_seed", 42) or 42)
+            self.trainer = Trainer(self.net, config)
+            self.evaluator = Evaluator(self.net, config)
+            self.saver = Saver(config)
+            if choice.path is not None:
+                restore(self.trainer, choice)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> "Engine":
         return self
@@ -73,8 +81,6 @@ class Engine:
         self._complete(self.first_epoch - 1)
         if self.first_epoch == 1 and self.config.bool("save_epoch1_initial_model", False):
             self.saver.save(self.trainer, 0, last=True)
-        if self.first_epoch <= self.last_epoch:
-            self._train_source.start(self.first_epoch)
         for epoch in range(self.first_epoch, self.last_epoch + 1):
             self.train_epoch(epoch)
 
