@@ -6,6 +6,7 @@ import pytest
 from returnn_tf.config import ConfigError
 from returnn_tf.ops.cells import run_cell, unit_class
 from returnn_tf.ops.cells.kernels import kernel_for, register_kernel, step_loop
+from returnn_tf.ops.cells.lstm_loop import lstm_loop
 from returnn_tf.util.lazy_tf import tf
 from tests.ops import numpy_cells
 
@@ -116,6 +117,24 @@ def test_no_frames(unit):
     numpy.testing.assert_allclose(last, state)
     numpy.testing.assert_allclose(gradients[2], weights)
     assert all(not gradient.any() for gradient in gradients[0].values())
+
+
+def test_second_derivative_of_the_lstm_loop():
+    """The gradient written by hand has the right gradient itself, as penalties on gradients need it."""
+    rng = numpy.random.RandomState(1)
+    z, w_re, start, weights = (tf.constant(rng.normal(size=s)) for s in [(4, 2, 12), (3, 12), (2, 3), (4, 2, 3)])
+
+    @tf.function
+    def squared_gradient(w_re):
+        h = lstm_loop(z, w_re, start, start)[1]
+        (gradient,) = tf.gradients(tf.reduce_sum(h[1:] * weights), w_re)
+        score = tf.reduce_sum(gradient**2)
+        return score, tf.gradients(score, w_re)[0]
+
+    def score(w_re):
+        return squared_gradient(tf.constant(w_re))[0].numpy()
+
+    check_gradient(score, (w_re.numpy(),), (squared_gradient(w_re)[1].numpy(),), rng)
 
 
 @pytest.mark.parametrize("unit", ["nativelstm2", "gru"])

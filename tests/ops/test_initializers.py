@@ -44,7 +44,9 @@ def test_orthogonal(shape: Any) -> None:
     numpy.testing.assert_allclose(product, numpy.eye(len(product)), atol=1e-12)
 
 
-@pytest.mark.parametrize("spec, value", [(0.25, 0.25), ("ones", 1.0), ("zeros_initializer", 0.0), ("constant(0.5)", 0.5)])
+@pytest.mark.parametrize(
+    "spec, value", [(0.25, 0.25), ("ones", 1.0), ("zeros_initializer", 0.0), ("constant(0.5)", 0.5)]
+)
 def test_constants(spec: Any, value: float) -> None:
     assert (_values(spec, (3,)) == value).all()
 

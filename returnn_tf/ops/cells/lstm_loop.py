@@ -2,7 +2,7 @@
 
 The automatic gradient of a `tf.while_loop` adds up the gradient of the recurrent weights in every frame and stores
 every intermediate result. Here the forward loop stores the gates, the backward loop only computes the gradient of the
-pre-activations, and the gradient of the weights is a single matrix product after it: a training step takes 20 to 50 %
+pre-activations, and the gradient of the weights is a single matrix product after it: a training step takes 15 to 35 %
 less time on CPU (``bench/step_overhead.py --kernels``).
 """
 
