@@ -18,6 +18,21 @@ from returnn_tf.datasets.data_spec import DataSpec
 _MAX_RATIO = 1100  # gzip cannot compress better; a file which claims more holds nothing of the kind
 
 
+class _Process:
+    """The id of this process; asking the system before each read would take longer than the read."""
+
+    pid = os.getpid()
+
+    @classmethod
+    def update(cls) -> None:
+        """After a fork."""
+        cls.pid = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Process.update)
+
+
 class HDFFile:
     """One file. It is opened when needed, and anew after a fork.
 
@@ -28,8 +43,19 @@ class HDFFile:
     def __init__(self, path: str):
         self.path = path
         self._handle: Optional[h5py.File] = None
-        self._pid = -1
-        root = self._open()
+        self._pid = -1  # the process which opened it
+        self._streams: Dict[str, h5py.Dataset] = {}
+        try:
+            self._read_index(self._open())
+        except DataError:
+            raise
+        except Exception as exc:  # from the HDF5 library, of nearly any class
+            raise self._error("it is damaged: %s" % exc) from exc
+        finally:
+            self.close()
+
+    def _read_index(self, root: h5py.File) -> None:
+        """Checks the whole structure; data is not read."""
         has_inputs = "inputs" in root
         self.target_keys = self._find_target_keys(root)
         if has_inputs and "data" in self.target_keys:
@@ -47,18 +73,18 @@ class HDFFile:
         self.tags: List[str] = self._read_tags(root)
         self._check_rows(root)
         self.num_outputs, self.specs = self._read_specs(root)
-        self.close()
 
     def __repr__(self) -> str:
         return "<HDFFile %r>" % self.path
 
     def read(self, key: str, index: int) -> np.ndarray:
         """One sequence of one key: [length, ...], with the dtype of the file; strings as an array of str objects."""
-        dataset = self._dataset(self._open(), self.paths[key])
         start, end = int(self.offsets[key][index]), int(self.offsets[key][index + 1])
         try:
-            value = dataset[start:end]
-        except (OSError, RuntimeError) as exc:
+            value = self._stream(key)[start:end]
+        except DataError:
+            raise
+        except Exception as exc:  # from the HDF5 library, of nearly any class
             raise self._error(
                 "sequence %r, key %r cannot be read (damaged file?): %s" % (self.tags[index], key, exc)
             ) from exc
@@ -68,14 +94,15 @@ class HDFFile:
 
     def close(self) -> None:
         """Closes the file; ``read`` opens it again."""
-        if self._handle is not None and self._pid == os.getpid():
+        if self._handle is not None and self._pid == _Process.pid:
             self._handle.close()
         self._handle = None
+        self._streams = {}
 
     @property
     def is_open(self) -> bool:
         """True if this process has the file open."""
-        return self._handle is not None and self._pid == os.getpid()
+        return self._handle is not None and self._pid == _Process.pid
 
     def _error(self, text: str) -> DataError:
         return DataError("HDF file %r: %s" % (self.path, text))
@@ -96,8 +123,16 @@ class HDFFile:
             elif not h5py.is_hdf5(self.path):
                 text = "it is not an HDF5 file; HDFDataset needs files as HDFWriter makes them"
             raise self._error(text) from exc
-        self._pid = os.getpid()
+        self._pid = _Process.pid
+        self._streams = {}
         return self._handle
+
+    def _stream(self, key: str) -> h5py.Dataset:
+        """The array of a key in the open file; looking it up takes longer than reading a short sequence."""
+        root = self._open()
+        if key not in self._streams:
+            self._streams[key] = self._dataset(root, self.paths[key])
+        return self._streams[key]
 
     def _dataset(self, root: h5py.File, path: str) -> h5py.Dataset:
         """The array at a path of the file itself: links and references to other files are refused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 
 import h5py
 import numpy as np
@@ -192,8 +193,8 @@ BAD_FILES = {
     ),
     "target_without_data": (_declared_target, "/targets/data/classes is missing"),
     "scalar_inputs": (
-        lambda p: (_without("inputs")(p), h5py.File(p, "a").create_dataset("inputs", data=3)),
-        "single value",
+        _scalar_inputs,
+        "is a single value, not an array of frames",
     ),
     "no_dim": (_flat_inputs, "attribute inputPattSize must say the number of classes"),
     "external_link": (_external_link, "a link to another file"),
@@ -278,3 +279,23 @@ def test_missing_file_names_the_directory():
     with pytest.raises(DataError, match="does not exist .current directory: "):
         HDFDataset(files=["nowhere.hdf"])
     assert not os.path.exists("nowhere.hdf")
+
+
+@pytest.mark.parametrize("name", ["simple_extra.hdf", "tool_translation.hdf", "handmade_targets_only.hdf"])
+def test_damaged_bytes_never_lead_to_other_errors(name, tmp_path):
+    content = (ROOT / "hdf" / name).read_bytes()
+    rng = random.Random(name)
+    path = tmp_path / "damaged.hdf"
+    outcomes = []
+    for _ in range(60):
+        damaged = bytearray(content)
+        for _ in range(rng.choice([1, 4, 30])):
+            damaged[rng.randrange(min(len(damaged), 6000))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            list(HDFDataset(files=[str(path)]).sequences(1))
+            outcomes.append("read")
+        except (ConfigError, DataError) as exc:
+            assert "damaged.hdf" in str(exc) or "is empty" in str(exc)
+            outcomes.append("refused")
+    assert outcomes.count("refused") > 10
