@@ -40,7 +40,7 @@ def draw_learning_curve(epochs: Dict[int, EpochData], path: str) -> None:
     :param path: picture to write
     """
     figure, (errors, scores, rates) = pyplot.subplots(
-        3, 1, sharex=True, figsize=(7, 7.5), height_ratios=[4, 3, 1.4], layout="constrained"
+        3, 1, sharex=True, figsize=(7, 7.5), gridspec_kw={"height_ratios": [4, 3, 1.4]}, layout="constrained"
     )
     for name, label in NAMES.items():
         known, values = series(epochs, name + "_error")
