@@ -1,4 +1,4 @@
-"""Constraints on parameters and outputs which add to the objective: L2 and spatial smoothing."""
+"""Constraints on parameters and outputs which add to the objective: L2, DARC1 and spatial smoothing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,28 @@ def layer_constraint(ctx: "EmitContext") -> Optional[Any]:
         for spec in ctx.node.owned:
             term = layer.L2 * tf.reduce_sum(tf.square(tf.convert_to_tensor(ctx.lowering.variables[spec.name])))
             total = term if total is None else total + term
+    if layer.darc1:
+        term = layer.darc1 * darc1_value(ctx)
+        total = term if total is None else total + term
     if layer.spatial_smoothing:
         term = layer.spatial_smoothing * spatial_smoothing_energy(ctx)
         total = term if total is None else total + term
     return total
+
+
+def darc1_value(ctx: "EmitContext") -> Any:
+    """``max over features of the sum over valid frames of |x|`` (Kawaguchi, Kaelbling & Bengio 2017, eq. 10).
+
+    x is the value before the activation if there is one. Like the losses it is a sum over frames, not a mean.
+    """
+    data = ctx.output
+    assert data.feature_axis is not None, "darc1 needs a feature axis"
+    noted = ctx.noted(ctx.node, "pre_activation")
+    x = tf.abs(ctx.value(ctx.node) if noted is None else noted[0])
+    mask = ctx.masks(data, data.dynamic_axes)
+    if mask is not None:
+        x = tf.where(mask, x, tf.zeros_like(x))
+    return tf.reduce_max(tf.reduce_sum(x, axis=[i for i in range(data.rank) if i != data.feature_axis]))
 
 
 def spatial_smoothing_energy(ctx: "EmitContext") -> Any:

@@ -23,7 +23,7 @@ class ParamSpec:
     :param layer_path: the layer that owns it
     :param l2: factor of the L2 constraint, 0 for none
     :param updater_opts: the layer option of this name
-    :param axis_kinds: what each axis stands for, in the words of a docstring; only for people
+    :param device: where the variable lives, e.g. "CPU"; None: TensorFlow decides
     """
 
     name: str
@@ -34,6 +34,7 @@ class ParamSpec:
     layer_path: str
     l2: float = 0.0
     updater_opts: Optional[Dict[str, Any]] = None
+    device: Optional[str] = None
 
     @property
     def size(self) -> int:
@@ -85,7 +86,6 @@ class Node:
     owned: List[ParamSpec] = dataclasses.field(default_factory=list)
     losses: List[LossNode] = dataclasses.field(default_factory=list)
     extern_key: Optional[str] = None
-    emitter: Any = None
 
     @property
     def output(self) -> Data:

@@ -34,6 +34,9 @@ class Builder(Protocol):
     def extern_node(self, key: str) -> Node:
         """The input node of a data key."""
 
+    def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
+        """A planned layer or an input which has this dim, so that its lengths are known once that one is emitted."""
+
     def implicit_layer(self, owner: Node, name: str, layer: "Layer", sources: Sequence[Node]) -> Node:
         """Plans a layer which the config does not name."""
 
@@ -187,6 +190,7 @@ class PlanContext:
             self.node.path,
             l2=float(layer.L2 or 0.0),
             updater_opts=layer.updater_opts,
+            device=layer.param_device,
         )
         self.node.params[name] = spec
         self.node.owned.append(spec)
@@ -238,6 +242,27 @@ class PlanContext:
         """Notes that `emit` will ask for this node."""
         self.node.depend(node)
         return node
+
+    def depend_on_dim(self, dim: Dim) -> None:
+        """Notes that `emit` will ask for the size of a dim which no source of this layer need have.
+
+        :raises ConfigError: if its lengths are unknown
+        """
+        if dim.size is not None:
+            return
+        node = self.builder.node_with_dim(self.node, dim)
+        if node is not None:
+            if node is not self.node:
+                self.depend(node)
+            return
+        operands = [a for a in dim.expr.args if isinstance(a, Dim)] if dim.expr is not None else []
+        if not operands:
+            raise self.error(
+                "the lengths of the dim %s are not known here. Use the dim of a data key or of a layer which this layer "
+                "gets as a source or in an option such as shape_deps." % dim
+            )
+        for operand in operands:
+            self.depend_on_dim(operand)
 
     def subnetwork(self, network: Dict[str, Any], inputs: Dict[str, Node], *, scope: Optional[str] = None) -> Node:
         """Plans a nested network as part of this layer; gives its output layer.

@@ -14,7 +14,14 @@ from returnn_tf.layers.options import declared_options, map_strings, map_values
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.registry import LOSSES
 from returnn_tf.layers.source import SourceLayer
-from returnn_tf.network.parse import LayerSpec, check_loss, describe_place, parse_network, scope_name
+from returnn_tf.network.parse import (
+    LayerSpec,
+    check_loss,
+    describe_place,
+    parse_network,
+    scope_name,
+    with_default_target,
+)
 from returnn_tf.network.plan import Plan
 from returnn_tf.tensor import Data, Dim
 
@@ -28,8 +35,11 @@ class LayerError(ConfigError):
 class BuildState:
     """What all levels of one network share while it is planned."""
 
-    def __init__(self, extern_data: Mapping[str, Data], behavior_version: int, train: bool, search: bool) -> None:
+    def __init__(
+        self, extern_data: Mapping[str, Data], behavior_version: int, train: bool, search: bool, default_target: str
+    ) -> None:
         self.extern_data = dict(extern_data)
+        self.default_target = default_target
         self.behavior_version = behavior_version
         self.train = train
         self.search = search
@@ -78,8 +88,9 @@ class NetworkBuilder:
         self.parent = parent
         self.inputs = inputs
         self.specs = parse_network(network, path, state.behavior_version)
-        for spec in self.specs.values():
+        for name, spec in self.specs.items():
             check_loss(spec)
+            self.specs[name] = with_default_target(spec, state.default_target)
         self._registered = {
             spec.options["register_as_extern_data"]: name
             for name, spec in self.specs.items()
@@ -257,6 +268,8 @@ class NetworkBuilder:
             node.output = self._with_lengths_of(node, layer.size_target)
         if layer.batch_norm and layer.class_name != "batch_norm":
             batch_norm.declare_option(ctx, layer.batch_norm)
+        if layer.darc1 or layer.spatial_smoothing:
+            ctx.need_feature(node.output, "the output (constrained by darc1 or spatial_smoothing)")
         if layer.out_shape is not None:
             _check_out_shape(node.output, layer.out_shape)
         self.state.nodes.append(node)
@@ -325,8 +338,6 @@ class NetworkBuilder:
                     value = map_strings(infos[name], value, lambda ref: self.resolve(ref, spec.where))
                 setattr(loss, infos[name].attribute, value)
             target = node.layer.target
-            if target is None and loss.needs_target:
-                target = "classes"
             targets = list(target) if isinstance(target, (list, tuple)) else [target]
             target_node = self.target_node(node, targets[0]) if targets and targets[0] and loss.needs_target else None
             loss.check(LossPlanContext(node, target_node, self.behavior_version))
@@ -406,6 +417,20 @@ class NetworkBuilder:
             self.state.nodes.append(node)
         return self.state.extern[key]
 
+    def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
+        """See `returnn_tf.layers.plan_context.Builder`. What the layer needs anyway comes first."""
+        level: Optional[NetworkBuilder] = self
+        candidates = list(owner.deps)
+        while level is not None:
+            candidates += list((level.inputs or {}).values())
+            candidates += [node for node in level._nodes.values() if node is not owner]
+            level = level.parent
+        for node in candidates:
+            if node.planned and dim in node.output.dims:
+                return node
+        key = next((k for k, data in self.state.extern_data.items() if dim in data.dims), None)
+        return None if key is None else self.extern_node(key)
+
     def implicit_layer(self, owner: Node, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
         """See `returnn_tf.layers.plan_context.Builder`."""
         node = Node("%s/%s" % (owner.path, name), layer, join_scope(owner.scope, scope_name(name)))
@@ -451,13 +476,15 @@ def build_plan(
     behavior_version: int = 0,
     train: bool = False,
     search: bool = False,
+    default_target: str = "classes",
 ) -> Plan:
     """The plan of a network dict.
 
     :param extern_data: templates by data key
+    :param default_target: for losses without the option target
     :raises ConfigError: with the path of the layer, what is wrong and how to mend it
     """
-    state = BuildState(extern_data, behavior_version, train, search)
+    state = BuildState(extern_data, behavior_version, train, search, default_target)
     builder = NetworkBuilder(network, state)
     builder.build()
     state.finish_losses()

@@ -82,7 +82,7 @@ def lower(
         _emit_loss(result, loss, owners[id(loss)])
     if losses:
         for node in plan.nodes:
-            if node in needed and node.owned:
+            if node in needed and node.extern_key is None:
                 constraint = layer_constraint(EmitContext(node, state))
                 if constraint is not None:
                     result.constraints += constraint

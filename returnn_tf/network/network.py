@@ -30,7 +30,12 @@ def plan_from_config(config: Any, *, train: bool = False, search: bool = False) 
     keys = ("extern_data", "num_inputs", "num_outputs")
     extern_data = parse_extern_data(extern_data_options({k: config.typed(k) for k in keys}))
     plan = build_plan(
-        network, extern_data, behavior_version=config.int("behavior_version", 0), train=train, search=search
+        network,
+        extern_data,
+        behavior_version=config.int("behavior_version", 0),
+        train=train,
+        search=search,
+        default_target=config.typed("target", None) or "classes",
     )
     return run_passes(plan)
 
@@ -48,10 +53,7 @@ class Network:
         self.search = plan.search
         self.seed = seed
         self.param_specs: Dict[str, ParamSpec] = plan.params
-        self.params: Dict[str, Any] = {
-            name: tf.Variable(self.initial_value(spec), trainable=spec.trainable, name=_variable_name(name))
-            for name, spec in self.param_specs.items()
-        }
+        self.params: Dict[str, Any] = {name: self._variable(spec) for name, spec in self.param_specs.items()}
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._functions: Dict[Any, Any] = {}
 
@@ -65,6 +67,10 @@ class Network:
         return cls(plan_from_config(config, train=train, search=search), seed=config.int("random_seed", 42) or 42)
 
     # --- parameters ---
+
+    def _variable(self, spec: ParamSpec) -> Any:
+        with tf.device(spec.device):
+            return tf.Variable(self.initial_value(spec), trainable=spec.trainable, name=_variable_name(spec.name))
 
     def initial_value(self, spec: ParamSpec) -> numpy.ndarray:
         """The initial value of a parameter; it depends on nothing but its name, its initialiser and the seed."""
@@ -180,8 +186,7 @@ class Network:
             if name not in by_path:
                 raise ConfigError(
                     "fetch: layer %r is not part of the network. Nothing needs it, unless it has "
-                    "is_output_layer=True. %s"
-                    % (name, did_you_mean(name, by_path))
+                    "is_output_layer=True. %s" % (name, did_you_mean(name, by_path))
                 )
         return [by_path[name] for name in fetch]
 

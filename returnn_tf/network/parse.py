@@ -126,6 +126,14 @@ def check_loss(spec: LayerSpec) -> None:
         raise ConfigError("%s: there are loss_opts, but no loss. Add e.g. 'loss': 'ce'." % spec.where)
 
 
+def with_default_target(spec: LayerSpec, default_target: str) -> LayerSpec:
+    """With the option target, if the loss needs one and none is given."""
+    loss = spec.options.get("loss")
+    if loss is None or spec.options.get("target") is not None or not LOSSES.get(loss, spec.where).needs_target:
+        return spec
+    return dataclasses.replace(spec, options={**spec.options, "target": default_target})
+
+
 def reuse_references(value: Any) -> Iterator[str]:
     """The layer names in ``reuse_params``."""
     if isinstance(value, str):

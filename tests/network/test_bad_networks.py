@@ -14,7 +14,9 @@ LIN: Dict[str, Any] = {"class": "linear", "activation": "tanh", "n_out": 3, "fro
 
 def _plan(network: Any, **settings: Any) -> Any:
     extern_data = {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}}
-    return plan_from_config(Config({"behavior_version": 21, "extern_data": extern_data, "network": network, **settings}))
+    return plan_from_config(
+        Config({"behavior_version": 21, "extern_data": extern_data, "network": network, **settings})
+    )
 
 
 CASES = {
@@ -34,14 +36,25 @@ CASES = {
         r"there is no layer 'classes'\. Write 'data:classes'",
     ),
     "unknown data key": ({"output": {**LIN, "from": "data:clases"}}, r"no data key 'clases'.*Did you mean 'classes'\?"),
-    "unknown activation": ({"output": {**LIN, "activation": "rellu"}}, r"unknown activation 'rellu'\. Did you mean 'relu'\?"),
+    "unknown activation": (
+        {"output": {**LIN, "activation": "rellu"}},
+        r"unknown activation 'rellu'\. Did you mean 'relu'\?",
+    ),
     "unknown initialiser": (
         {"output": {**LIN, "forward_weights_init": "glorot_unifrm"}},
         r"Unknown initialiser 'glorot_unifrm'\. Did you mean 'glorot_uniform'\?",
     ),
     "unknown loss": ({"output": {**LIN, "loss": "cee"}}, r"unknown loss 'cee'\. "),
     "unknown loss option": (
-        {"output": {**LIN, "class": "softmax", "activation": "softmax", "loss": "ce", "loss_opts": {"lable_smoothing": 0.1}}},
+        {
+            "output": {
+                **LIN,
+                "class": "softmax",
+                "activation": "softmax",
+                "loss": "ce",
+                "loss_opts": {"lable_smoothing": 0.1},
+            }
+        },
         r"loss 'ce': unknown option 'lable_smoothing'\. Did you mean 'label_smoothing'\?",
     ),
     "cycle": (
@@ -58,7 +71,10 @@ CASES = {
         {"output": {"class": "copy", "from": ["data", "data:classes"]}},
         r"source 'data:classes' is sparse .* Embed it by a linear layer",
     ),
-    "missing n_out": ({"output": {"class": "linear", "activation": None, "from": "data"}}, r"the option 'n_out' is missing"),
+    "missing n_out": (
+        {"output": {"class": "linear", "activation": None, "from": "data"}},
+        r"the option 'n_out' is missing",
+    ),
     "missing from": ({"output": {"class": "linear", "n_out": 2}}, r"the option 'from' is missing"),
     "empty layer name": ({"": LIN, "output": LIN}, r"a layer has the name ''"),
     "no output": ({"h": LIN}, r"network has no output"),

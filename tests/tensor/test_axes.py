@@ -26,7 +26,9 @@ def test_names(desc: Any, axes: List[int]) -> None:
     assert resolve_axes(DATA, desc, behavior_version=21) == axes
 
 
-@pytest.mark.parametrize("desc, axes", [("spatial:1", [2]), ("dyn:0", [1]), ("static:-1", [4]), ("except_batch:0", [1])])
+@pytest.mark.parametrize(
+    "desc, axes", [("spatial:1", [2]), ("dyn:0", [1]), ("static:-1", [4]), ("except_batch:0", [1])]
+)
 def test_indexed_names_only_in_old_behavior(desc: str, axes: List[int]) -> None:
     assert resolve_axes(DATA, desc, behavior_version=6) == axes
     with pytest.raises(ConfigError, match="not allowed since behavior version 7"):
