@@ -6,7 +6,7 @@ import time
 from typing import Any, Dict, List
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine import model_dir
+from returnn_tf.engine import devices, model_dir
 from returnn_tf.engine.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.epoch_pass import Pass, PassResult
 from returnn_tf.engine.evaluator import Evaluator, normalized_losses
@@ -16,7 +16,7 @@ from returnn_tf.engine.saver import Saver, restore
 from returnn_tf.engine.step_result import StepResult
 from returnn_tf.engine.summaries import Summaries
 from returnn_tf.engine.trainer import Trainer
-from returnn_tf.log import bytes_text, epoch_line, eval_line, log, phase_text, process_memory, start_line
+from returnn_tf.log import epoch_line, eval_line, log, phase_text, start_line
 from returnn_tf.network.lower import needed_extern_keys
 from returnn_tf.network.network import Network, plan_from_config
 
@@ -49,6 +49,7 @@ class Engine:
         try:
             if self.first_epoch <= self.last_epoch:
                 self._train_source.start(self.first_epoch)  # meanwhile the network is built
+            devices.set_up(config)
             self.net = Network(plan, seed=config.int("random_seed", 42) or 42)
             self.trainer = Trainer(self.net, config)
             self.evaluator = Evaluator(self.net, config)
@@ -163,7 +164,7 @@ class Engine:
 
     def _speed(self, result: PassResult) -> str:
         rate = result.frames / result.seconds if result.seconds else 0.0
-        return "%.0f frames/s, memory %s" % (rate, bytes_text(process_memory()))
+        return "%.0f frames/s, memory %s" % (rate, devices.memory_text())
 
 
 def _report_defect(path: str, reason: str) -> None:

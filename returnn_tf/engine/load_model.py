@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Tuple
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine import checkpoint, checkpoint_params, model_dir
+from returnn_tf.engine import checkpoint, checkpoint_params, devices, model_dir
 from returnn_tf.engine.model_selection import ModelChoice
 from returnn_tf.log import log
 from returnn_tf.network.network import Network
@@ -18,6 +18,7 @@ def load_network(config: Any) -> Tuple[Network, ModelChoice]:
     :raises ConfigError: there is no checkpoint
     :raises DataError: it is damaged or does not fit the network
     """
+    devices.set_up(config)
     net = Network.from_config(config, train=False)
     choice = model_dir.choose_whole(config, _report_defect)
     if choice.path is None:

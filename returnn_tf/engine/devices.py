@@ -1,0 +1,68 @@
+"""On which device a run computes, and how much memory it takes: ``device`` and ``tf_session_opts``."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.log import bytes_text, log, process_memory
+from returnn_tf.util.lazy_tf import tf
+
+_DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
+
+
+def set_up(config: Any) -> None:
+    """Chooses the device; to be called before anything is computed.
+
+    ``cpu``; ``gpu`` or ``gpu<index>``; absent or ``all``: a GPU if there is one. GPU memory is taken as it is needed.
+
+    :raises ConfigError: another value, or a GPU that is not there
+    """
+    wanted = config.str("device", "all").lower()
+    match = _DEVICE.match(wanted)
+    if match is None:
+        raise ConfigError("device must be 'cpu', 'gpu' or 'gpu<index>', not %r." % wanted)
+    gpus: List[Any] = tf.config.list_physical_devices("GPU")
+    index = int(match.group(2) or 0)
+    if wanted.startswith("gpu") and index >= len(gpus):
+        raise ConfigError(
+            "device = %r, but TensorFlow sees %i GPUs. Run returnn-tf doctor, or compute on the CPU: ++device cpu"
+            % (wanted, len(gpus))
+        )
+    _session_options(config.typed("tf_session_opts", None) or {})
+    if gpus:
+        visible = [] if wanted == "cpu" else gpus[index : index + 1]
+        _unless_running(lambda: tf.config.set_visible_devices(visible, "GPU"), "device")
+        for gpu in visible:
+            _unless_running(partial(tf.config.experimental.set_memory_growth, gpu, True), "device")
+
+
+def memory_text() -> str:
+    """Memory which the process has in use, and the peak of each GPU: ``1.5GB, GPU:0 3.0GB``."""
+    parts = [bytes_text(process_memory())]
+    for index, _ in enumerate(tf.config.list_logical_devices("GPU")):
+        peak = tf.config.experimental.get_memory_info("GPU:%i" % index)["peak"]
+        parts.append("GPU:%i %s" % (index, bytes_text(peak)))
+    return ", ".join(parts)
+
+
+def _session_options(options: Dict[str, Any]) -> None:
+    """What still has a meaning of the options of a TensorFlow 1 session: the numbers of threads."""
+    setters: Dict[str, Callable[[int], Optional[Any]]] = {
+        "intra_op_parallelism_threads": tf.config.threading.set_intra_op_parallelism_threads,
+        "inter_op_parallelism_threads": tf.config.threading.set_inter_op_parallelism_threads,
+    }
+    for name, value in options.items():
+        if name in setters:
+            _unless_running(partial(setters[name], int(value)), "tf_session_opts %r" % name)
+        else:
+            log.write(4, "tf_session_opts: %r has no effect; GPU memory is taken as it is needed" % name)
+
+
+def _unless_running(change: Callable[[], Any], what: str) -> None:
+    try:
+        change()
+    except RuntimeError as exc:  # TensorFlow has started already, e.g. in an interactive session
+        log.warn("%s can't be changed any more in this process: %s" % (what, exc))

@@ -1,0 +1,53 @@
+"""The choice of a device."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import pytest
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine import devices
+from returnn_tf.util.lazy_tf import tf
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
+    """Two GPUs which are not there, and what TensorFlow is told about them."""
+    seen: List[Any] = []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["first", "second"])
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda gpus, kind: seen.append(gpus))
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda gpu, on: seen.append((gpu, on)))
+    return seen
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({}, [["first"], ("first", True)]),
+        ({"device": "cpu"}, [[]]),
+        ({"device": "gpu"}, [["first"], ("first", True)]),
+        ({"device": "GPU1"}, [["second"], ("second", True)]),
+    ],
+)
+def test_one_gpu_or_none_is_used(calls: List[Any], settings: Dict[str, Any], expected: List[Any]) -> None:
+    devices.set_up(Config(settings))
+    assert calls == expected
+
+
+@pytest.mark.parametrize("device, message", [("gpu2", r"sees 2 GPUs.*\+\+device cpu"), ("tpu", "must be 'cpu'")])
+def test_a_device_which_is_not_there_is_an_error(calls: List[Any], device: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        devices.set_up(Config({"device": device}))
+    assert calls == []
+
+
+def test_session_options_of_old_configs(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: List[int] = []
+    monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", seen.append)
+    devices.set_up(Config({"tf_session_opts": {"intra_op_parallelism_threads": 3, "gpu_options": {}}}))
+    assert seen == [3]
+
+
+def test_memory_is_told() -> None:
+    assert devices.memory_text().startswith(("0B", "1", "2", "3", "4", "5", "6", "7", "8", "9"))
