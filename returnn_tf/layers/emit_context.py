@@ -32,6 +32,7 @@ class Lowering:
     sub_values: Dict[Tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
     notes: Dict[Tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
     lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    derived_lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
     sizes: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
     params: Dict[str, Any] = dataclasses.field(default_factory=dict)
     updates: List[Callable[[], Any]] = dataclasses.field(default_factory=list)
@@ -42,10 +43,12 @@ class Lowering:
         """Lengths of a dim: int32 [batch] or a scalar where they don't depend on the sequence."""
         if dim.size is not None:
             return tf.constant(dim.size, tf.int32)
-        if dim not in self.lens:
+        if dim in self.lens:
+            return self.lens[dim]
+        if dim not in self.derived_lens:
             assert dim.expr is not None, "no lengths were set for %r" % dim
-            self.lens[dim] = dim.expr.evaluate(self.get_lens, tf.maximum)
-        return self.lens[dim]
+            self.derived_lens[dim] = dim.expr.evaluate(self.get_lens, tf.maximum)
+        return self.derived_lens[dim]
 
     def get_size(self, dim: Dim) -> Any:
         """Size of the padded axis: an int if static, else an int32 scalar."""

@@ -21,6 +21,7 @@ _LONG_NAMES = {"batch": "b", "time": "t", "feature": "f"}
 # Names for several axes; with ``:i`` appended, the i-th of them.
 _GROUPS: Dict[str, Callable[[Data], List[int]]] = {
     "spatial": lambda data: data.spatial_axes,
+    "s": lambda data: data.spatial_axes,
     "dyn": lambda data: data.dynamic_axes,
     "dynamic": lambda data: data.dynamic_axes,
     "static": lambda data: [i for i, d in enumerate(data.dims) if d.size is not None],

@@ -1,0 +1,28 @@
+"""Which axis is the feature axis after axes were removed, merged or exchanged. No TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Optional, Sequence
+
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.data import default_feature_axis
+
+
+def with_feature_default(data: Data) -> Data:
+    """Dense data without a feature axis gets it where the default rule puts it: the last static axis, if there is one."""
+    if data.feature_axis is not None or data.sparse_dim is not None:
+        return data
+    return data.replace(feature_axis=default_feature_axis(data.dims, data.time_axis))
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """The dim of several axes merged in this order."""
+    result = dims[0]
+    for dim in dims[1:]:
+        result = result * dim
+    return result
+
+
+def index_of(axis: Optional[int], axes: Sequence[int]) -> Optional[int]:
+    """Where an axis ends up if these axes are kept, in this order; None if it is gone."""
+    return list(axes).index(axis) if axis in axes else None  # type: ignore[arg-type]
