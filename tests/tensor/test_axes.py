@@ -16,7 +16,8 @@ DATA = Data.from_dims([batch_dim, time, other, width, FeatureDim("feat", 7)])
 @pytest.mark.parametrize(
     "desc, axes",
     [
-        ("B", [0]), ("batch", [0]), ("T", [1]), ("time", [1]), ("F", [4]), ("feature", [4]), ("bt", [0, 1]), ("TF", [1, 4]),
+        ("B", [0]), ("batch", [0]), ("T", [1]), ("time", [1]), ("F", [4]), ("feature", [4]), ("bt", [0, 1]),
+        ("TF", [1, 4]),
         ("spatial", [1, 2, 3]), ("dyn", [1, 2]), ("static", [3, 4]), ("spatial_except_time", [2, 3]),
         ("except_time", [2, 3, 4]), ("except_batch", [1, 2, 3, 4]), ("dim:5", [3]), ("stag:win", [2]), ("tag:WIN", [2]),
         ("stag:nothing", []), (time, [1]), (width, [3]), (SpatialDim("time"), []), (["T", "B"], [1, 0]), ("T?", [1]),
