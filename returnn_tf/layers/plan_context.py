@@ -31,6 +31,9 @@ class Builder(Protocol):
     def target_data(self, owner: Node, target: str) -> Data:
         """The template of a target: a layer or a data key."""
 
+    def target_node(self, owner: Node, target: str) -> Node:
+        """The node of a target: a layer or a data key."""
+
     def extern_node(self, key: str) -> Node:
         """The input node of a data key."""
 

@@ -16,6 +16,12 @@ class AsIsLoss(Loss):
     """The sum of the layer output over all valid frames and over the features.
 
     as_error: the sum is reported as error and has no part in the objective.
+
+    Example::
+
+        network = {
+            "h": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"},
+            "output": {"class": "eval", "eval": "source(0) ** 2", "from": "h", "loss": "as_is", "loss_scale": 0.1}}
     """
 
     needs_target: ClassVar[bool] = False

@@ -31,6 +31,11 @@ class CrossEntropyLoss(FramewiseLoss):
     label_smoothing s: ``t`` is ``1 - s`` on the label and ``s / (n - 1)`` elsewhere, and the entropy of ``t`` is
     subtracted (Szegedy et al. 2016). focal_loss_factor f: times ``(1 - p[label]) ** f`` (Lin et al. 2017).
     Error: number of frames in which another label has the greatest score.
+
+    Example::
+
+        network = {"output": {
+            "class": "softmax", "from": "data", "loss": "ce", "target": "classes", "loss_opts": {"label_smoothing": 0.1}}}
     """
 
     focal_loss_factor: float = option(0.0, help="exponent of the focal loss")

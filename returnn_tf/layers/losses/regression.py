@@ -30,7 +30,14 @@ class VectorLoss(FramewiseLoss):
 
 @register_loss("mse")
 class MeanSquaredErrorLoss(VectorLoss):
-    """``mean_k (y[k] - t[k]) ** 2``, summed over the frames. Error: as for "ce"."""
+    """``mean_k (y[k] - t[k]) ** 2``, summed over the frames. Error: as for "ce".
+
+    Example::
+
+        extern_data = {"data": {"dim": 4}, "target": {"dim": 3}}
+        network = {"output": {
+            "class": "linear", "activation": None, "from": "data", "loss": "mse", "target": "target"}}
+    """
 
     def compare(self, output: Any, target: Any) -> Any:
         """Mean over the features."""
@@ -39,7 +46,14 @@ class MeanSquaredErrorLoss(VectorLoss):
 
 @register_loss("l1")
 class L1Loss(VectorLoss):
-    """``sum_k |y[k] - t[k]|``, summed over the frames. Error: as for "ce"."""
+    """``sum_k |y[k] - t[k]|``, summed over the frames. Error: as for "ce".
+
+    Example::
+
+        extern_data = {"data": {"dim": 4}, "target": {"dim": 3}}
+        network = {"output": {
+            "class": "linear", "activation": None, "from": "data", "loss": "l1", "target": "target"}}
+    """
 
     def compare(self, output: Any, target: Any) -> Any:
         """Sum over the features."""
@@ -48,7 +62,14 @@ class L1Loss(VectorLoss):
 
 @register_loss("mean_l1")
 class MeanL1Loss(VectorLoss):
-    """``mean_k |y[k] - t[k]|``, summed over the frames. Error: as for "ce"."""
+    """``mean_k |y[k] - t[k]|``, summed over the frames. Error: as for "ce".
+
+    Example::
+
+        extern_data = {"data": {"dim": 4}, "target": {"dim": 3}}
+        network = {"output": {
+            "class": "linear", "activation": None, "from": "data", "loss": "mean_l1", "target": "target"}}
+    """
 
     def compare(self, output: Any, target: Any) -> Any:
         """Mean over the features."""
@@ -57,7 +78,14 @@ class MeanL1Loss(VectorLoss):
 
 @register_loss("cos")
 class CosineLoss(VectorLoss):
-    """``1 - y.t / (|y| |t|)``, the cosine distance, summed over the frames; 1 for a vector of zeros. Error: as for "ce"."""
+    """``1 - y.t / (|y| |t|)``, the cosine distance, summed over the frames; 1 for a vector of zeros. Error: as for "ce".
+
+    Example::
+
+        extern_data = {"data": {"dim": 4}, "target": {"dim": 3}}
+        network = {"output": {
+            "class": "linear", "activation": None, "from": "data", "loss": "cos", "target": "target"}}
+    """
 
     def compare(self, output: Any, target: Any) -> Any:
         """The norms are bounded from below, so that padded frames and zeros have a gradient of 0."""

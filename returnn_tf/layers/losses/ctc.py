@@ -1,0 +1,165 @@
+"""`ctc`: connectionist temporal classification."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Optional, Tuple
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_loss
+from returnn_tf.ops.cross_entropy import safe_log
+from returnn_tf.ops.ctc import beam_decode, greedy_decode, needed_frames
+from returnn_tf.ops.ctc_variants import ctc_variant
+from returnn_tf.ops.edit_distance import sparse_edit_distance, sparse_sequences
+from returnn_tf.ops.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+#: What ``ctc_opts`` may hold: name -> default.
+_CTC_OPTS: Dict[str, Any] = {
+    "ignore_longer_outputs_than_inputs": False,
+    "ctc_merge_repeated": True,
+    "label_loop": True,
+    "preprocess_collapse_repeated": False,
+    "logits_normalize": True,
+}
+
+
+@dataclasses.dataclass
+class _Sequences:
+    """What value and error share. Scores are time-major, all lengths [batch]."""
+
+    logits: Any
+    lens: Any
+    labels: Any
+    label_lens: Any
+
+
+@register_loss("ctc")
+class CtcLoss(Loss):
+    """``-log p(target | output)`` summed over the sequences, where p sums over all alignments (Graves et al. 2006).
+
+    The output has one class more than there are labels: the blank, the last one. n_out follows from the target.
+    Error: edit distance between target and decoded output; decoded by beam search, in training by the best class per frame.
+    A target that needs more frames than there are (one per label, and a blank between equal ones) is an error, unless
+    ``ctc_opts`` has ``ignore_longer_outputs_than_inputs``: then such sequences have no loss.
+
+    Example::
+
+        network = {"output": {"class": "softmax", "from": "data", "loss": "ctc", "target": "classes"}}
+    """
+
+    beam_width: int = option(100, help="of the beam search for the error")
+    ctc_opts: Optional[Dict[str, Any]] = option(None, help="%s" % ", ".join(_CTC_OPTS))
+    output_in_log_space: bool = option(False, help="the layer gives log probabilities")
+    use_native: bool = option(False, help="sequences with too long targets have no loss, instead of an error")
+    use_viterbi: bool = option(False, help="the best alignment instead of the sum over all")
+    auto_clip_target_len: bool = option(False, help="cut targets to the number of frames - 1")
+    target_collapse_repeated: bool = option(False, help="merge equal neighbours in the target")
+
+    def check(self, ctx: LossPlanContext) -> None:
+        """Sequences on both sides, and one class for the blank."""
+        output, target = ctx.output, ctx.target
+        assert target is not None
+        for name in self.ctc_opts or {}:
+            if name not in _CTC_OPTS:
+                raise ctx.error("ctc_opts: unknown option %r. %s" % (name, did_you_mean(name, _CTC_OPTS)))
+        if not target.sparse or target.rank != 2 or target.time_axis is None or target.batch_axis is None:
+            raise ctx.error("the loss 'ctc' needs a sparse target [batch, time], but %r is %s." % (ctx.target_name, target))
+        if output.sparse or output.feature_axis is None or output.batch_axis is None or output.rank != 3:
+            raise ctx.error("the loss 'ctc' needs an output [batch, time, classes], but it is %s." % output)
+        if output.time_axis is None or output.time_axis == output.feature_axis:
+            raise ctx.error("the loss 'ctc' needs a time axis in the output, but it is %s." % output)
+        if output.dim is not None and target.dim is not None and output.dim != target.dim + 1:
+            raise ctx.error(
+                "the %s has %d outputs but the target %r has %d labels; for 'ctc' it must have one more than labels, for the "
+                "blank: %d. Leave n_out away, then it follows from the target."
+                % (ctx.node.layer.class_name, output.dim, ctx.target_name, target.dim, target.dim + 1)
+            )
+
+    def value(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over the sequences."""
+        return tf.reduce_sum(self._values(ctx))
+
+    def error(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over the sequences."""
+        return tf.reduce_sum(self._errors(ctx))
+
+    def unreduced_template(self, output: Data) -> Data:
+        """[batch]"""
+        assert output.batch_axis is not None
+        return Data((output.dims[output.batch_axis],), "float32")
+
+    def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
+        """[batch]"""
+        return self._errors(ctx) if error else self._values(ctx)
+
+    def _opt(self, name: str) -> Any:
+        return (self.ctc_opts or {}).get(name, _CTC_OPTS[name])
+
+    def _values(self, ctx: LossContext) -> Any:
+        seqs = self._sequences(ctx)
+        label_loop = self._opt("ctc_merge_repeated") and self._opt("label_loop")
+        labels, label_lens = self._targets(seqs)
+        deps = []
+        if not (self._opt("ignore_longer_outputs_than_inputs") or self.use_native or self.use_viterbi):
+            needed = needed_frames(labels, label_lens, label_loop=label_loop)
+            deps = ctx.require(
+                needed <= seqs.lens,
+                "ctc: the target needs more frames than the output has (one per label, and a blank between equal labels). "
+                "Filter out such sequences, reduce the downsampling, or set 'loss_opts': {'ctc_opts': "
+                "{'ignore_longer_outputs_than_inputs': True}} to train without them.",
+                frames=seqs.lens,
+                needed=needed,
+                labels=label_lens,
+            )
+        with tf.control_dependencies(deps):
+            lens = tf.identity(seqs.lens)
+        return ctc_variant(
+            seqs.logits,
+            lens,
+            labels,
+            label_lens,
+            blank=seqs.logits.shape[-1] - 1,
+            max_approx=self.use_viterbi,
+            normalized=not self._opt("logits_normalize"),
+            label_loop=label_loop,
+            keep_gradient_without_alignment=self.use_native and ctx.ctx.behavior_version < 30,
+        )
+
+    def _errors(self, ctx: LossContext) -> Any:
+        seqs = self._sequences(ctx)
+        if ctx.train or self.beam_width == 1:
+            decoded = greedy_decode(seqs.logits, seqs.lens)
+        else:
+            decoded = beam_decode(seqs.logits, seqs.lens, self.beam_width)
+        return sparse_edit_distance(decoded, sparse_sequences(seqs.labels, seqs.label_lens))
+
+    def _targets(self, seqs: _Sequences) -> Tuple[Any, Any]:
+        """Labels and their number, as the options change them."""
+        labels, lens = seqs.labels, seqs.label_lens
+        if self.target_collapse_repeated or self._opt("preprocess_collapse_repeated"):
+            labels, lens = tf.nn.collapse_repeated(labels, lens)
+            lens = tf.cast(lens, tf.int32)
+        if self.auto_clip_target_len:
+            lens = tf.minimum(lens, tf.maximum(seqs.lens - 1, 0))
+        return labels, lens
+
+    def _sequences(self, ctx: LossContext) -> _Sequences:
+        if "sequences" not in ctx.cache:
+            output, target = ctx.output, ctx.target
+            x = ctx.pre_activation("softmax", "log_softmax")
+            if x is None:
+                x = ctx.output_value if self.output_in_log_space else safe_log(ctx.output_value)
+            elif not self._opt("logits_normalize"):
+                x = ctx.output_value if self.output_in_log_space else safe_log(ctx.output_value)
+            labels = transpose(ctx.target_value, [target.batch_axis, target.time_axis])  # type: ignore[list-item]
+            ctx.cache["sequences"] = _Sequences(
+                transpose(x, [output.time_axis, output.batch_axis, output.feature_axis]),  # type: ignore[list-item]
+                ctx.lens(output),
+                labels,
+                ctx.lens(target),
+            )
+        return ctx.cache["sequences"]

@@ -1,0 +1,137 @@
+"""Errors on decoded label sequences: `edit_distance` and `bleu`."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Tuple
+
+import numpy
+
+from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_loss
+from returnn_tf.ops.bleu import bleu_scores
+from returnn_tf.ops.ctc import greedy_decode
+from returnn_tf.ops.edit_distance import edit_distance
+from returnn_tf.ops.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+class DecodedLoss(Loss):
+    """Compares label sequences; only an error, it has no gradient."""
+
+    def check(self, ctx: LossPlanContext) -> None:
+        """Sequences of labels on both sides."""
+        assert ctx.target is not None
+        if not _is_label_sequence(ctx.target):
+            raise ctx.error(
+                "the loss %r needs a sparse target [batch, time], but %r is %s." % (self.class_name, ctx.target_name, ctx.target)
+            )
+        self.check_output(ctx)
+
+    def check_output(self, ctx: LossPlanContext) -> None:
+        """A sequence of labels."""
+        if not _is_label_sequence(ctx.output):
+            raise ctx.error(
+                "the loss %r compares sequences of labels [batch, time], but the output is %s. Put the loss on the layer which "
+                "decodes, e.g. 'decide', or reduce the scores by mode 'argmax'." % (self.class_name, ctx.output)
+            )
+
+    def value(self, ctx: LossContext) -> Optional[Any]:
+        """None: there is only the error."""
+        return None
+
+    def error(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over the sequences."""
+        return tf.reduce_sum(self.compare(ctx))
+
+    def unreduced_template(self, output: Data) -> Data:
+        """[batch]"""
+        assert output.batch_axis is not None
+        return Data((output.dims[output.batch_axis],), "float32")
+
+    def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
+        """[batch]"""
+        return self.compare(ctx)
+
+    def compare(self, ctx: LossContext) -> Any:
+        """float [batch]"""
+        raise AssertionError("%s has no compare()" % type(self).__name__)
+
+
+@register_loss("edit_distance")
+class EditDistanceLoss(DecodedLoss):
+    """Error: the least number of insertions, deletions and substitutions (Levenshtein 1966), summed over the sequences.
+
+    Example::
+
+        extern_data = {"data": {"dim": 3, "sparse": True}, "classes": {"dim": 3, "sparse": True}}
+        network = {"output": {"class": "copy", "from": "data", "loss": "edit_distance", "target": "classes"}}
+    """
+
+    debug_print: bool = option(False, help="print both sequences")
+    label_map: Optional[Dict[int, int]] = option(None, help="labels of output and target which are replaced before comparing")
+    ctc_decode: bool = option(False, help="the output are scores with a blank as last class, to be decoded as CTC")
+
+    def check_output(self, ctx: LossPlanContext) -> None:
+        """Labels, or scores with ctc_decode."""
+        output = ctx.output
+        if not self.ctc_decode:
+            super().check_output(ctx)
+        elif output.sparse or output.rank != 3 or output.feature_axis is None or output.time_axis is None:
+            raise ctx.error("with ctc_decode the output must be scores [batch, time, classes], but it is %s." % output)
+
+    def compare(self, ctx: LossContext) -> Any:
+        """Edit distances."""
+        if self.ctc_decode:
+            hyps, hyp_lens = self._decoded(ctx)
+        else:
+            hyps, hyp_lens = _labels(ctx.output_value, ctx.output), ctx.lens(ctx.output)
+        refs, ref_lens = _labels(ctx.target_value, ctx.target), ctx.lens(ctx.target)
+        hyps, refs = self._mapped(hyps, ctx.output), self._mapped(refs, ctx.target)
+        if self.debug_print:
+            with tf.control_dependencies([tf.print(ctx.node.path, hyps, hyp_lens, "target:", refs, ref_lens, summarize=-1)]):
+                hyps = tf.identity(hyps)
+        return edit_distance(hyps, hyp_lens, refs, ref_lens)
+
+    def _decoded(self, ctx: LossContext) -> Tuple[Any, Any]:
+        output = ctx.output
+        scores = transpose(ctx.output_value, [output.time_axis, output.batch_axis, output.feature_axis])  # type: ignore[list-item]
+        decoded = greedy_decode(scores, ctx.lens(output))
+        counts = tf.math.bincount(tf.cast(decoded.indices[:, 0], tf.int32), minlength=tf.shape(scores)[1])
+        return tf.cast(tf.sparse.to_dense(decoded), tf.int32), counts
+
+    def _mapped(self, labels: Any, data: Data) -> Any:
+        """Labels replaced by ``label_map``."""
+        if not self.label_map:
+            return labels
+        top = max([data.dim or 0, *(k + 1 for k in self.label_map)])
+        table = numpy.arange(top, dtype="int32")
+        for label, other in self.label_map.items():
+            table[label] = other
+        return tf.gather(table, tf.clip_by_value(labels, 0, top - 1))
+
+
+@register_loss("bleu")
+class BleuLoss(DecodedLoss):
+    """Error: minus the BLEU score with n-grams up to 4 (Papineni et al. 2002) of each sequence, summed.
+
+    Example::
+
+        extern_data = {"data": {"dim": 3, "sparse": True}, "classes": {"dim": 3, "sparse": True}}
+        network = {"output": {"class": "copy", "from": "data", "loss": "bleu", "target": "classes"}}
+    """
+
+    def compare(self, ctx: LossContext) -> Any:
+        """Scores times -1."""
+        hyps, refs = _labels(ctx.output_value, ctx.output), _labels(ctx.target_value, ctx.target)
+        return -bleu_scores(hyps, ctx.lens(ctx.output), refs, ctx.lens(ctx.target))
+
+
+def _is_label_sequence(data: Data) -> bool:
+    return data.sparse and data.rank == 2 and data.time_axis is not None and data.batch_axis is not None
+
+
+def _labels(x: Any, data: Data) -> Any:
+    """int32 [batch, time]"""
+    return tf.cast(transpose(x, [data.batch_axis, data.time_axis]), tf.int32)  # type: ignore[list-item]

@@ -1,0 +1,109 @@
+"""`sampling_loss`: cross entropy over a sample of the labels."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.layers.linear import LinearLayer
+from returnn_tf.layers.loss_base import LossContext, LossPlanContext, batch_major
+from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_loss
+from returnn_tf.ops.cross_entropy import sparse_softmax_cross_entropy
+from returnn_tf.ops.sampled_loss import SAMPLERS, nce_loss, sampled_logits, sampled_softmax_loss
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_loss("sampling_loss")
+class SamplingLoss(FramewiseLoss):
+    """Sampled softmax (Jean et al. 2015) or noise contrastive estimation (Gutmann & Hyvarinen 2010) in training.
+
+    In training the scores of only ``num_sampled`` labels are computed, drawn anew in every step and with replacement, and
+    there is no error. Outside of training, or with use_full_softmax, it is the loss "ce". The layer is a softmax with
+    ``use_transposed_weights``, so that the weights of a label are a row.
+
+    Example::
+
+        network = {"output": {
+            "class": "softmax", "from": "data", "use_transposed_weights": True, "loss": "sampling_loss", "target": "classes",
+            "loss_opts": {"num_sampled": 2}}}
+    """
+
+    num_sampled: int = option(128, help="number of labels drawn per step (per split)")
+    num_splits: int = option(1, help="into how many parts the frames are split, each with labels of its own")
+    sampler: str = option("log_uniform", help="how labels are drawn: log_uniform, uniform or fixed_unigram")
+    sampler_args: Optional[Dict[str, Any]] = option(None, help="for fixed_unigram: unigrams (counts), distortion")
+    nce_loss: bool = option(False, help="noise contrastive estimation instead of sampled softmax")
+    nce_log_norm_term: float = option(0.0, help="log of the normalisation, taken off the scores for NCE")
+    use_full_softmax: bool = option(False, help="always compute the full softmax")
+    remove_accidental_hits: Optional[bool] = option(None, help="leave out drawn labels which are the target (default: not for NCE)")
+
+    def check(self, ctx: LossPlanContext) -> None:
+        """A softmax with weights by label."""
+        super().check(ctx)
+        assert ctx.target is not None
+        layer = ctx.node.layer
+        if self.sampler not in SAMPLERS:
+            raise ctx.error("unknown sampler %r. %s" % (self.sampler, did_you_mean(self.sampler, SAMPLERS)))
+        if self.sampler == "fixed_unigram" and not (self.sampler_args or {}).get("unigrams"):
+            raise ctx.error("sampler fixed_unigram needs 'sampler_args': {'unigrams': [counts of all labels]}.")
+        if not ctx.target.sparse:
+            raise ctx.error("the loss 'sampling_loss' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target))
+        if not isinstance(layer, LinearLayer) or layer.activation != "softmax" or not layer.use_transposed_weights:
+            raise ctx.error(
+                "the loss 'sampling_loss' must be on a layer of class 'softmax' with 'use_transposed_weights': True, so that the "
+                "weights of a label are a row."
+            )
+        if layer.input.sparse:
+            raise ctx.error("the loss 'sampling_loss' needs a dense source, but it is %s." % layer.input)
+
+    def _samples(self, ctx: LossContext) -> bool:
+        return ctx.train and not self.use_full_softmax
+
+    def value(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over the frames."""
+        if not self._samples(ctx):
+            return super().value(ctx)
+        frames = self.frames(ctx)
+        layer = ctx.node.layer
+        x = batch_major(layer.emit_input(ctx.ctx), layer.input)[0]
+        labels = tf.cast(frames.target, tf.int32)
+        if frames.mask is not None:
+            mask = tf.broadcast_to(frames.mask, tf.shape(labels))
+            x, labels = tf.boolean_mask(x, mask), tf.boolean_mask(labels, mask)
+        else:
+            x, labels = tf.reshape(x, [-1, x.shape[-1]]), tf.reshape(labels, [-1])
+        count = tf.shape(labels)[0]
+        total = tf.zeros([], x.dtype)
+        for i in range(self.num_splits):
+            part = slice(count * i // self.num_splits, count * (i + 1) // self.num_splits)
+            total += tf.reduce_sum(self._sampled(ctx, x[part], labels[part], "split%d" % i))
+        return total
+
+    def error(self, ctx: LossContext) -> Optional[Any]:
+        """As "ce"; none where scores are only sampled."""
+        return None if self._samples(ctx) else super().error(ctx)
+
+    def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
+        """The full softmax."""
+        logits = frames.arrange(ctx.pre_activation("softmax"), clean=False)
+        return sparse_softmax_cross_entropy(logits, frames.zero_padded(frames.target))
+
+    def _sampled(self, ctx: LossContext, x: Any, labels: Any, name: str) -> Any:
+        layer = ctx.node.layer
+        weights = ctx.ctx.param("W")
+        bias = ctx.ctx.param("b") if layer.with_bias else tf.zeros([weights.shape[0]], weights.dtype)
+        sampler = SAMPLERS[self.sampler](weights.shape[0], **(self.sampler_args or {}))
+        remove = self.remove_accidental_hits
+        logits = sampled_logits(
+            x,
+            weights,
+            bias,
+            labels,
+            ctx.ctx.seed("sampling/" + name),
+            self.num_sampled,
+            sampler,
+            not self.nce_loss if remove is None else remove,
+        )
+        return nce_loss(logits - self.nce_log_norm_term) if self.nce_loss else sampled_softmax_loss(logits)

@@ -1,0 +1,81 @@
+"""`via_layer`: another layer computes the loss and the error signal."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Optional, Union
+
+from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_loss
+from returnn_tf.ops.cross_entropy import with_gradient
+from returnn_tf.ops.shape import to_layout
+from returnn_tf.tensor.match import match_axes
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_loss("via_layer")
+class ViaLayerLoss(Loss):
+    """The loss and the gradient which another layer gives, e.g. "fast_bw".
+
+    With align_layer, a distribution ``a`` over the labels per frame: the gradient w.r.t. the output y (or the values before
+    its activation) is ``y - a``, as for the cross entropy between a softmax and a. With error_signal_layer it is the
+    output of that layer. The value is the sum of what that layer gives as its loss per sequence.
+
+    Example::
+
+        network = {
+            "p": {"class": "softmax", "n_out": 4, "from": "data"},
+            "bw": {"class": "fast_bw", "align_target": "ctc", "align_target_key": "classes", "input_type": "prob", "from": "p"},
+            "output": {
+                "class": "copy", "from": "p", "loss": "via_layer",
+                "loss_opts": {"loss_wrt_to_act_in": "softmax", "align_layer": "bw"}}}
+    """
+
+    needs_target: ClassVar[bool] = False
+
+    error_signal_layer: Any = option(None, help="layer which gives the gradient", refs=True)
+    align_layer: Any = option(None, help="layer which gives the distribution over labels", refs=True)
+    loss_wrt_to_act_in: Union[bool, str] = option(
+        False, help="gradient w.r.t. the values before the activation; its name, e.g. 'softmax', or True for any"
+    )
+
+    def check(self, ctx: LossPlanContext) -> None:
+        """Exactly one of the layers, with the axes of the output."""
+        if (self.error_signal_layer is None) == (self.align_layer is None):
+            raise ctx.error("the loss 'via_layer' needs one of the loss_opts align_layer and error_signal_layer.")
+        source = self.align_layer or self.error_signal_layer
+        missing = [str(d) for d, into in zip(source.output.dims, match_axes(source.output, ctx.output)) if into is None]
+        if missing or source.output.rank != ctx.output.rank:
+            raise ctx.error(
+                "the layer %r must have the axes of the output %s, but it has %s." % (source.path, ctx.output, source.output)
+            )
+
+    def value(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over the sequences, with the error signal as gradient."""
+        source = self.align_layer or self.error_signal_layer
+        losses = ctx.ctx.noted(source, "output_loss")
+        if losses is None:
+            raise ValueError(
+                "loss 'via_layer': the layer %r (class %r) gives no loss. Name a layer such as 'fast_bw', or an 'eval' layer "
+                "with copy_output_loss_from_source_idx." % (source.path, source.layer.class_name)
+            )
+        signal = to_layout(ctx.ctx.value(source), source.output, ctx.output)
+        if self.align_layer is not None:
+            signal = ctx.output_value - signal
+        mask = ctx.ctx.masks(ctx.output, ctx.output.dynamic_axes)
+        if mask is not None:
+            signal = tf.where(mask, signal, tf.zeros_like(signal))
+        signal = tf.stop_gradient(signal)
+        return with_gradient(tf.reduce_sum(losses), self._receiver(ctx), lambda grad: signal * grad)
+
+    def _receiver(self, ctx: LossContext) -> Any:
+        """What the gradient is with respect to."""
+        if not self.loss_wrt_to_act_in:
+            return ctx.output_value
+        noted = ctx.ctx.noted(ctx.node, "pre_activation")
+        if noted is None or (isinstance(self.loss_wrt_to_act_in, str) and noted[1] != self.loss_wrt_to_act_in):
+            raise ValueError(
+                "loss 'via_layer': loss_wrt_to_act_in is %r, but the layer has %s. Put the loss on the layer with that activation."
+                % (self.loss_wrt_to_act_in, "no activation" if noted is None else "the activation %r" % (noted[1],))
+            )
+        return noted[0]

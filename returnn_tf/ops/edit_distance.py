@@ -1,0 +1,34 @@
+"""Levenshtein distance between label sequences, for whole batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.util.lazy_tf import tf
+
+
+def sparse_sequences(labels: Any, lens: Any) -> Any:
+    """A batch of sequences as the sparse tensor which TF's sequence ops take.
+
+    :param labels: int [batch, time]
+    :param lens: int32 [batch]
+    :return: int32 `tf.SparseTensor`
+    """
+    mask = tf.sequence_mask(lens, tf.shape(labels)[1])
+    values = tf.cast(tf.boolean_mask(labels, mask), tf.int32)
+    return tf.SparseTensor(tf.where(mask), values, tf.shape(labels, out_type=tf.int64))
+
+
+def edit_distance(a: Any, a_lens: Any, b: Any, b_lens: Any) -> Any:
+    """The least number of insertions, deletions and substitutions from one sequence to the other.
+
+    :param a: int [batch, time_a]
+    :param b: int [batch, time_b]
+    :return: float32 [batch]
+    """
+    return sparse_edit_distance(sparse_sequences(a, a_lens), sparse_sequences(b, b_lens))
+
+
+def sparse_edit_distance(a: Any, b: Any) -> Any:
+    """`edit_distance` of sparse tensors, e.g. what a CTC decoder gives."""
+    return tf.edit_distance(tf.cast(a, tf.int32), b, normalize=False)

@@ -1,0 +1,91 @@
+"""Sampled softmax and noise contrastive estimation: losses over few of many classes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, Sequence, Tuple
+
+import numpy
+
+from returnn_tf.util.lazy_tf import tf
+
+
+def log_uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """``p(k) = log((k + 2) / (k + 1)) / log(classes + 1)``: fits labels sorted by descending frequency (Zipf)."""
+    total = math.log(classes + 1)
+
+    def draw(uniform: Any) -> Any:
+        return tf.clip_by_value(tf.cast(tf.exp(uniform * total), tf.int32) - 1, 0, classes - 1)
+
+    def log_prob(labels: Any) -> Any:
+        return tf.math.log(tf.math.log1p(1.0 / (tf.cast(labels, tf.float32) + 1.0)) / total)
+
+    return draw, log_prob
+
+
+def uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """All classes alike."""
+    return (
+        lambda uniform: tf.minimum(tf.cast(uniform * classes, tf.int32), classes - 1),
+        lambda labels: tf.fill(tf.shape(labels), -math.log(classes)),
+    )
+
+
+def fixed_unigram_sampler(
+    classes: int, unigrams: Sequence[float] = (), distortion: float = 1.0, **_: Any
+) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """``p(k)`` proportional to ``unigrams[k] ** distortion``."""
+    weights = numpy.asarray(unigrams, "float64") ** distortion
+    if weights.shape != (classes,) or (weights < 0).any() or not weights.sum() > 0:
+        raise ValueError("sampler fixed_unigram: sampler_args['unigrams'] must hold %d counts" % classes)
+    probs = weights / weights.sum()
+    bounds, logs = numpy.cumsum(probs).astype("float32"), numpy.log(numpy.maximum(probs, 1e-30)).astype("float32")
+    return (
+        lambda uniform: tf.minimum(tf.searchsorted(tf.constant(bounds), uniform, side="right"), classes - 1),
+        lambda labels: tf.gather(logs, labels),
+    )
+
+
+#: By name: function (classes, **sampler_args) -> (uniform numbers -> classes, classes -> log probability).
+SAMPLERS: Dict[str, Any] = {
+    "log_uniform": log_uniform_sampler,
+    "uniform": uniform_sampler,
+    "fixed_unigram": fixed_unigram_sampler,
+}
+
+
+def sampled_logits(
+    x: Any, weights: Any, bias: Any, labels: Any, seed: Any, num_sampled: int, sampler: Any, remove_accidental_hits: bool
+) -> Any:
+    """Scores of the label and of classes drawn with replacement, each minus the log of how often it is expected to be drawn.
+
+    :param x: [frames, features]
+    :param weights: [classes, features]
+    :param bias: [classes]
+    :param labels: int32 [frames]
+    :param seed: for ``tf.random.stateless_*``
+    :param sampler: see `SAMPLERS`
+    :param remove_accidental_hits: whether drawn classes which are the label get the score -1e30
+    :return: [frames, 1 + num_sampled], the label first
+    """
+    draw, log_prob = sampler
+    drawn = draw(tf.random.stateless_uniform([num_sampled], seed))
+    log_count = math.log(num_sampled)
+    true = tf.reduce_sum(x * tf.gather(weights, labels), axis=1) + tf.gather(bias, labels)
+    true -= tf.cast(log_prob(labels), x.dtype) + log_count
+    others = tf.matmul(x, tf.gather(weights, drawn), transpose_b=True) + tf.gather(bias, drawn)
+    others -= tf.cast(log_prob(drawn), x.dtype) + log_count
+    if remove_accidental_hits:
+        others = tf.where(tf.equal(labels[:, None], drawn[None]), tf.cast(-1e30, others.dtype), others)
+    return tf.concat([true[:, None], others], axis=1)
+
+
+def sampled_softmax_loss(logits: Any) -> Any:
+    """[frames]: cross entropy of the first column of `sampled_logits` (Jean et al. 2015)."""
+    return tf.reduce_logsumexp(logits, axis=1) - logits[:, 0]
+
+
+def nce_loss(logits: Any) -> Any:
+    """[frames]: whether a column of `sampled_logits` is the label or noise (Gutmann & Hyvarinen 2010)."""
+    targets = tf.one_hot(tf.zeros([tf.shape(logits)[0]], tf.int32), tf.shape(logits)[1], dtype=logits.dtype)
+    return tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits), axis=1)
