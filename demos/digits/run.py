@@ -39,7 +39,7 @@ def step(title: str, command: Sequence[str], work: str) -> float:
     :return: seconds
     :raises StepFailed: the command failed
     """
-    shown = [os.path.relpath(word, work) if os.path.isabs(word) else word for word in command[1:]]
+    shown = [shortest_path(word, work) if os.path.isabs(word) else word for word in command[1:]]
     print("\n=== %s\n$ %s" % (title, shlex.join(["python", *shown])), flush=True)
     path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
     start = time.monotonic()
@@ -89,8 +89,13 @@ def run(work: str, compose_options: Sequence[str], train_options: Sequence[str])
         % (error, num_errors, num_digits, len(recognised))
     )
     for name, what in [("learning_curve.png", "learning curve"), ("recognised.png", "recognised lines")]:
-        print("%-17s %s" % (what + ":", os.path.relpath(os.path.join(out, name))))
+        print("%-17s %s" % (what + ":", shortest_path(os.path.join(out, name), os.curdir)))
     return error
+
+
+def shortest_path(path: str, start: str) -> str:
+    """The absolute path, or the one relative to a directory if that is shorter."""
+    return min(path, os.path.relpath(path, start), key=len)
 
 
 def minutes(seconds: float) -> str:
