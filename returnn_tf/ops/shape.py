@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
@@ -67,3 +67,22 @@ def sizes_of(x: Any) -> List[Any]:
             dynamic = tf.shape(x)
         result.append(dynamic[axis] if static is None else static)  # type: ignore[index]
     return result
+
+
+def merge_axes(x: Any, first: int, count: int) -> Tuple[Any, Any]:
+    """Neighbouring axes reshaped to one.
+
+    :param first: index of the first of them
+    :return: (tensor, size of the merged axis: an int if it is static)
+    """
+    sizes = sizes_of(x)
+    merged: Any = 1
+    for size in sizes[first : first + count]:
+        merged = merged * size
+    return tf.reshape(x, sizes[:first] + [merged] + sizes[first + count :]), merged
+
+
+def split_axis(x: Any, axis: int, sizes: Sequence[Any]) -> Any:
+    """One axis reshaped to several; their sizes must multiply to its size."""
+    before = sizes_of(x)
+    return tf.reshape(x, before[:axis] + list(sizes) + before[axis + 1 :])
