@@ -226,6 +226,11 @@ class NetworkBuilder:
             return self.inputs[key]
         if self.inputs is not None and key == "data":
             raise LayerError("%s: the network inside has no input 'data', since the layer has no sources." % where)
+        level = self.parent
+        while level is not None and key not in self.state.extern_data:
+            if key in level._registered:
+                return level.node(level._registered[key])
+            level = level.parent
         if key not in self.state.extern_data:
             raise LayerError(
                 "%s: there is no data key %r in extern_data. %s" % (where, key, did_you_mean(key, self._input_keys()))
@@ -420,9 +425,9 @@ class NetworkBuilder:
     def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
         """See `returnn_tf.layers.plan_context.Builder`. What the layer needs anyway comes first."""
         level: Optional[NetworkBuilder] = self
-        candidates = list(owner.deps)
+        used_inputs = sorted(self.state.extern.values(), key=lambda node: node.extern_key != "data")
+        candidates = owner.deps + list((self.inputs or {}).values()) + used_inputs
         while level is not None:
-            candidates += list((level.inputs or {}).values())
             candidates += [node for node in level._nodes.values() if node is not owner]
             level = level.parent
         for node in candidates:
