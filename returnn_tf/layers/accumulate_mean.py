@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @register_layer("accumulate_mean")
 class AccumulateMeanLayer(ConcatInputLayer):
-    """Exponential moving average ``m += exp_average * (mean(x) - m)``, updated once per training step; e.g. a label prior.
+    """Exponential moving average ``m += exp_average * (mean(x) - m)``, updated in every training step; e.g. a prior.
 
     The mean is over the valid frames of all sequences of the batch. The output is ``m`` as it was before the step.
     Parameters: ``mean_1``, the axes which are left after the mean, not trainable.
@@ -34,7 +34,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
     exp_average: float = option(help="weight of the new mean, between 0 and 1")
     axes: Any = option("bt", help="the axes to average over")
     initial_value: Optional[float] = option(None, help="0 by default, or 1/dim if is_prob_distribution")
-    is_prob_distribution: Optional[bool] = option(None, help="the source is one, so that 1/dim is the better initial value")
+    is_prob_distribution: Optional[bool] = option(None, help="whether the source is one")
 
     def template(self, ctx: "PlanContext") -> Data:
         """The axes that are left."""

@@ -9,7 +9,7 @@ from returnn_tf.tensor.data import default_feature_axis
 
 
 def with_feature_default(data: Data) -> Data:
-    """Dense data without a feature axis gets it where the default rule puts it: the last static axis, if there is one."""
+    """Dense data without a feature axis gets it where the default rule puts it: the last static axis, if any."""
     if data.feature_axis is not None or data.sparse_dim is not None:
         return data
     return data.replace(feature_axis=default_feature_axis(data.dims, data.time_axis))

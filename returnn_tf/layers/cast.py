@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from returnn_tf.layers.plan_context import PlanContext
 
 _DTYPES = (
-    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "bool", "complex64", "complex128",
+    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+    "uint64", "bool", "complex64", "complex128",
 )  # fmt: skip
 
 

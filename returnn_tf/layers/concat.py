@@ -56,7 +56,7 @@ class ConcatLayer(Layer):
         first = datas[0]
         for data in datas[1:]:
             if data.dtype != first.dtype or data.sparse != first.sparse:
-                raise ctx.error("the sources must have the same dtype, got %s and %s. Use a cast layer." % (first, data))
+                raise ctx.error("the sources must have one dtype, got %s and %s. Use a cast layer." % (first, data))
         self.axes = [ctx.axis(data, axis[0]) for data, axis in zip(datas, self.source_options)]
         self.rests = [data.without_axes([axis]) for data, axis in zip(datas, self.axes)]
         self.common = self._common(ctx, datas)
@@ -80,8 +80,8 @@ class ConcatLayer(Layer):
             missing += [d for d, t in zip(common.dims, match_axes(common, rest)) if t is None]
             if missing and not self.allow_broadcast:
                 raise ctx.error(
-                    "the sources %s and %s have different axes besides the concatenated ones: %s. Set allow_broadcast to "
-                    "repeat a missing axis; say that two axes are the same by reinterpret_data or by declaring one Dim."
+                    "the sources %s and %s have different axes besides the concatenated ones: %s. Set allow_broadcast "
+                    "to repeat a missing axis. Axes are the same by reinterpret_data or by declaring one Dim."
                     % (datas[0], data, ", ".join(map(str, missing)))
                 )
         return common_layout(self.rests, allow_broadcast_all=True) if self.allow_broadcast else common

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional
 
 import numpy
 
@@ -34,27 +34,28 @@ class ConstantLayer(Layer):
     needs_sources = False
     value: Any = option(0.0, help="a number, bool, string or numpy array")
     shape: Any = option(None, help="dims or sizes; a number is repeated to fill it")
-    dtype: Optional[str] = option(None, help="that of the value by default: int32, float32 or bool, or that of the array")
+    dtype: Optional[str] = option(None, help="by default that of the array, or int32, float32, bool")
     with_batch_dim: bool = option(False, help="add a batch axis")
     sparse_dim: Optional[Dim] = option(None, help="the values are indices of these labels")
     feature_dim: Optional[Dim] = option(None, help="which dim of the shape is the feature dim")
     shape_deps: Any = option((), help="layers which have the dynamic dims of the shape", refs=True)
 
-    #: The value as an array; set when planned.
-    array: ClassVar[numpy.ndarray]
+    def __post_init__(self) -> None:
+        #: The value, set when planned.
+        self.array = numpy.zeros([])
 
     def template(self, ctx: "PlanContext") -> Data:
         """The dims of ``shape``, or static ones as the value has them."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
-        self.array = self._as_array(ctx)
+        array = self.array = self._as_array(ctx)
         dims = self._dims(ctx)
         if self.with_batch_dim and not any(d.is_batch for d in dims):
             dims.insert(0, batch_dim)
         for dim in dims:
             ctx.depend_on_dim(dim)
-        data = Data.from_dims(dims, dtype=self.array.dtype.name, sparse_dim=self.sparse_dim)
-        if self.array.dtype.kind in "OSU":
+        data = Data.from_dims(dims, dtype=array.dtype.name, sparse_dim=self.sparse_dim)
+        if array.dtype.kind in "OSU":
             data = data.replace(dtype="string")
         if self.feature_dim is not None:
             return data.replace(feature_axis=ctx.axis(data, self.feature_dim))

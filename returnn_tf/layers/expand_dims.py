@@ -57,7 +57,7 @@ class ExpandDimsLayer(ConcatInputLayer):
         if isinstance(self.axis, int):
             if ctx.behavior_version >= 5:
                 raise ctx.error(
-                    "axis %d is an index, which is not allowed since behavior version 5. Use 'F' or 'spatial'." % self.axis
+                    "axis %d: an index is not allowed since behavior version 5. Use 'F' or 'spatial'." % self.axis
                 )
             index = self.axis if self.axis >= 0 else self.axis + data.rank + 1
             if not 0 <= index <= data.rank:
@@ -124,6 +124,6 @@ class SqueezeLayer(ConcatInputLayer):
     def emit(self, ctx: "EmitContext") -> Any:
         """A reshape."""
         x = self.emit_input(ctx)
-        if self.batch_to is not None:
+        if self.batch_to is not None and self.input.batch_axis is not None:
             x = move_axis(x, self.input.rank, self.input.batch_axis, self.batch_to)
         return tf.squeeze(x, axis=self.removed) if self.removed else x

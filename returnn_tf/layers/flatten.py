@@ -59,7 +59,7 @@ def _packed_indices(ctx: "EmitContext", dim: PackedBatch, data: Data, axis: int)
 
 @register_layer("flatten_batch")
 class FlattenBatchLayer(ConcatInputLayer):
-    """Packs the valid frames of all sequences: [batch, time, ...] becomes [sum of the lengths, ...]. See `unflatten_batch`.
+    """Packs the valid frames of all sequences: [batch, time, ...] becomes [sum of the lengths, ...].
 
     Lengths: the axis is gone; the batch axis has all valid frames.
 
@@ -77,7 +77,7 @@ class FlattenBatchLayer(ConcatInputLayer):
         self.packed_axis = ctx.axis(data, self.axis)
         batch = data.batch_axis
         if batch is None or batch == self.packed_axis:
-            raise ctx.error("needs a batch axis and another axis to pack, but the axis is %r of %s." % (self.axis, data))
+            raise ctx.error("needs a batch axis and another axis to pack, got %r of %s." % (self.axis, data))
         dim = packed_batch(data.dims[batch], data.dims[self.packed_axis], self.batch_major)
         rest = data.without_axes([batch, self.packed_axis])
         return with_feature_default(rest.with_axis(0, dim).with_time_axis_default())
@@ -85,6 +85,7 @@ class FlattenBatchLayer(ConcatInputLayer):
     def emit(self, ctx: "EmitContext") -> Any:
         """One gather; for a static axis a reshape."""
         data, axis, batch = self.input, self.packed_axis, self.input.batch_axis
+        assert batch is not None
         front = [batch, axis] if self.batch_major else [axis, batch]
         x = transpose(self.emit_input(ctx), front + [a for a in range(data.rank) if a not in front])
         dim = ctx.output.dims[0]
@@ -154,7 +155,7 @@ class UnflattenNdLayer(ConcatInputLayer):
     num_axes: int = option(help="number of new axes")
     in_dim: Any = option(None, help="the axis to split (default: time)")
     out_dims: Any = option(None, help="the new dims; their lengths are defined here unless they are known already")
-    declare_same_sizes_as: Any = option(None, help="{number of the new axis: layer which has the dim as its time}", refs=True)
+    declare_same_sizes_as: Any = option(None, help="{number of the new axis: layer whose time dim it has}", refs=True)
 
     def template(self, ctx: "PlanContext") -> Data:
         """[batch, new axes, rest]."""
@@ -179,7 +180,7 @@ class UnflattenNdLayer(ConcatInputLayer):
                 raise ctx.error("declare_same_sizes_as: layer %r has no time axis." % same.path)
             return same.output.time_dim
         declared: Optional[Dim] = self.out_dims[index] if self.out_dims is not None else None
-        if declared is not None and declared.size is None and ctx.builder.node_with_dim(self.node, declared) is not None:
+        if declared is not None and declared.size is None and ctx.builder.node_with_dim(self.node, declared):
             ctx.depend_on_dim(declared)
             return declared
         return ctx.bind(declared, ctx.new_spatial(None, "unflat%d" % index))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, List, Union
 
 from returnn_tf.layers.axis_marks import index_of, with_feature_default
 from returnn_tf.layers.base import AxisOption
@@ -70,9 +70,9 @@ class GatherAxes:
         dims += [position.dims[a] for a in self.own] + [data.dims[a] for a in self.after]
         feature, time = index_of(data.feature_axis, kept), index_of(data.time_axis, kept)
         if feature is None and position.feature_axis in self.own and like.sparse_dim is None:
-            feature = len(front) + self.own.index(position.feature_axis)  # type: ignore[arg-type]
+            feature = len(front) + self.own.index(position.feature_axis)
         if time is None and position.time_axis in self.own:
-            time = len(front) + self.own.index(position.time_axis)  # type: ignore[arg-type]
+            time = len(front) + self.own.index(position.time_axis)
         return like.replace(dims=tuple(dims), feature_axis=feature, time_axis=time)
 
     def _common_dim(self, axis: int) -> Dim:
@@ -166,8 +166,8 @@ class GatherLayer(ConcatInputLayer):
         position = Data((), "int32")
         if isinstance(self.position, Node):
             position = need_indices(ctx, self.position)
-        elif self.position < 0 or (dim.size is not None and self.position >= dim.size and not self.clip_to_valid):
-            raise ctx.error("position %d is not in the axis %s, whose first entry is 0." % (self.position, dim))
+        elif _is_outside(self.position, dim) and not self.clip_to_valid:
+            raise ctx.error("position %s is not in the axis %s, whose first entry is 0." % (self.position, dim))
         if self.clip_to_valid and dim.is_dynamic:
             position = with_batch(position, data)
         self.gather = GatherAxes(data, position, axis, match_ones=ctx.behavior_version < 11)
@@ -227,6 +227,10 @@ class GatherNdLayer(ConcatInputLayer):
         position = emit_position(ctx, self.position, gather.position)
         position = gather.arrange_position(ctx, safe_padding(ctx, self.position.output, gather, position))
         return tf.gather(x, position, axis=gather.rank_before, batch_dims=len(gather.common))
+
+
+def _is_outside(position: Any, dim: Dim) -> bool:
+    return bool(position < 0 or (dim.size is not None and position >= dim.size))
 
 
 def need_indices(ctx: "PlanContext", node: Node) -> Data:

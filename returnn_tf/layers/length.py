@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from returnn_tf.layers.base import AxisOption, Layer
 from returnn_tf.layers.cast import check_dtype
@@ -33,8 +33,9 @@ class LengthLayer(Layer):
     dtype: str = option("int32", help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the axis")
 
-    #: The dim whose lengths are given; `range_from_length` looks at it.
-    dim: ClassVar[Dim]
+    def __post_init__(self) -> None:
+        #: The dim whose lengths are given; `range_from_length` looks at it.
+        self.dim: Dim = batch_dim
 
     def template(self, ctx: "PlanContext") -> Data:
         """[batch] for a dynamic axis, else a scalar."""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class MergeDimsLayer(ConcatInputLayer):
     """Merges axes: entry ``(i, j)`` of axes with the sizes ``m, n`` becomes entry ``i * n + j``.
 
-    The axes are merged in the order of the list. Before behavior version 6 they are sorted first, batch in front, unless
-    keep_order is set. The result is a batch axis if one is merged, else the feature axis if that is merged; it takes the
-    place of the batch, feature or time axis, else of the first axis.
+    The axes are merged in the order of the list. Before behavior version 6 they are sorted first, batch in front,
+    unless keep_order is set. The result is a batch axis if one is merged, else the feature axis if that is merged; it
+    takes the place of the batch, feature or time axis, else of the first axis.
     Lengths: multiplied. Frames are not moved together: of two dynamic axes, padding ends up between valid frames.
 
     Example::

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class PadLayer(ConcatInputLayer):
     """Adds entries in front of and after axes: a constant, or by mode those next to the border.
 
-    In a dynamic axis, the right padding directly follows the last frame of every sequence (since behavior version 21, or
-    with handle_dynamic_dims), before that it is at the end of the padded array.
+    In a dynamic axis, the right padding directly follows the last frame of every sequence (since behavior version 21,
+    or with handle_dynamic_dims), before that it is at the end of the padded array.
     Lengths: plus both paddings.
 
     Example::
@@ -64,18 +64,18 @@ class PadLayer(ConcatInputLayer):
     def _amounts(self, ctx: "PlanContext") -> List[Tuple[int, int]]:
         given, count = self.padding, len(self.padded)
         if isinstance(given, int):
-            pairs = [(given, given)] * count
+            pairs: List[Any] = [(given, given)] * count
         elif len(given) == 2 and all(isinstance(n, (int, Dim)) for n in given):
-            pairs = [tuple(given)] * count
+            pairs = [given] * count
         else:
-            pairs = [(n, n) if isinstance(n, (int, Dim)) else tuple(n) for n in given]
-        pairs = [tuple(ctx.need_static(n, "padding") if isinstance(n, Dim) else n for n in pair) for pair in pairs]
-        if len(pairs) != count or any(len(p) != 2 or min(p) < 0 for p in pairs):
+            pairs = [(n, n) if isinstance(n, (int, Dim)) else n for n in given]
+        sizes = [[ctx.need_static(n, "padding") if isinstance(n, Dim) else n for n in pair] for pair in pairs]
+        if len(sizes) != count or any(len(p) != 2 or min(p) < 0 for p in sizes):
             raise ctx.error(
                 "padding must be an int, a pair (left, right), or a list of such pairs for the %d axes, got %r."
                 % (count, given)
             )
-        return pairs
+        return [(left, right) for left, right in sizes]
 
     def _check_border(self, ctx: "PlanContext", dim: Dim, amount: int) -> None:
         limit = {"reflect": -1, "symmetric": 0}.get(self.mode.lower())

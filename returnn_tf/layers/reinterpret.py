@@ -25,7 +25,7 @@ _LONG = {"batch": "b", "time": "t", "feature": "f"}
 class ReinterpretDataLayer(ConcatInputLayer):
     """Changes what the axes and the entries of the source mean; the values stay.
 
-    Lengths: unchanged; with size_base those of the time axis there, with set_dim_tags those of the given dims, where known.
+    Lengths: unchanged; with size_base those of the time axis there, with set_dim_tags those of the dims, where known.
 
     Example::
 
@@ -38,7 +38,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
     switch_axes: Any = option(None, help="two axes which exchange their meaning, e.g. 'bt'; no transpose")
     size_base: Any = option(None, help="layer whose time dim becomes the time dim", refs=True)
     batch_dim_base: Any = option(None, help="layer whose batch dim becomes the batch dim", refs=True)
-    set_axes: Optional[Dict[str, Any]] = option(None, help="{'T' or 'F': axis or None}: which axis is time, which feature")
+    set_axes: Optional[Dict[str, Any]] = option(None, help="{'T' or 'F': axis or None}: what is time, what is feature")
     set_dim_tags: Optional[Dict[Any, Dim]] = option(None, help="{axis: new dim}")
     enforce_batch_major: bool = option(False, help="move the batch axis to the front")
     enforce_time_major: bool = option(False, help="move the time axis to the front")
@@ -146,7 +146,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
             dim = None
         elif self.set_sparse and dim is None:
             if data.feature_dim is None or data.feature_dim.size is None or not is_int(data.dtype):
-                raise ctx.error("set_sparse: give set_sparse_dim, the number of labels, since %s does not tell it." % data)
+                raise ctx.error("set_sparse: give set_sparse_dim, the number of labels; %s does not tell it." % data)
             dim = data.feature_dim
         if self.increase_sparse_dim and dim is not None:
             dim = dim + self.increase_sparse_dim

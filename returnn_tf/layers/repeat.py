@@ -48,7 +48,7 @@ class RepeatLayer(ConcatInputLayer):
             raise ctx.error("the batch axis can't be repeated. Use expand_dims with dim, and merge_dims.")
         if not isinstance(self.repetitions, Node):
             if self.repetitions < 0:  # type: ignore[operator]
-                raise ctx.error("repetitions must not be negative, got %d." % self.repetitions)
+                raise ctx.error("repetitions must not be negative, got %s." % self.repetitions)
             return self.data.with_dim(axis, ctx.bind(self.out_dim, dim * self.repetitions))  # type: ignore[operator]
         self._check_repetitions(ctx, dim)
         new = ctx.bind(self.out_dim, ctx.new_spatial(None, "repeat"))
@@ -60,13 +60,11 @@ class RepeatLayer(ConcatInputLayer):
         given = self.repetitions.output  # type: ignore[union-attr]
         batch = self.data.dims[0] if self.data.batch_axis is not None else None
         self.layout = Data((dim,) if batch is None else (batch, dim), given.dtype)
-        foreign = [
-            d for d, target in zip(given.dims, match_axes(given, self.layout)) if target is None and d.size != 1
-        ]
+        foreign = [d for d, target in zip(given.dims, match_axes(given, self.layout)) if target is None and d.size != 1]
         if foreign or not is_int(given.dtype):
             raise ctx.error(
-                "repetitions must be integers per sequence or per frame of %s, but layer %r is %s. If its frames are the "
-                "same, say so with a reinterpret_data layer (option size_base)."
+                "repetitions must be integers per sequence or per frame of %s, but layer %r is %s. If its frames are "
+                "the same, say so with a reinterpret_data layer (option size_base)."
                 % (self.data, self.repetitions.path, given)  # type: ignore[union-attr]
             )
 
@@ -148,6 +146,5 @@ class TileFeaturesLayer(ConcatInputLayer):
 
     def emit(self, ctx: "EmitContext") -> Any:
         """One tile op."""
-        return tf.tile(
-            self.emit_input(ctx), [self.repetitions if a == self.input.feature_axis else 1 for a in range(self.input.rank)]
-        )
+        counts = [self.repetitions if a == self.input.feature_axis else 1 for a in range(self.input.rank)]
+        return tf.tile(self.emit_input(ctx), counts)

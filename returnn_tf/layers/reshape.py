@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ReshapeLayer(ConcatInputLayer):
     """The axes ``in_dims``, put next to each other in this order, are reshaped to ``out_dims``.
 
-    One of the out_dims may be of unknown size and is inferred. If the feature axis is reshaped, the last of the out_dims
-    that is a feature dim (else the last static axis) is the new one.
+    One of the out_dims may be of unknown size and is inferred. If the feature axis is reshaped, the last of the
+    out_dims that is a feature dim (else the last static axis) is the new one.
     Lengths: of an inferred dim, the product of the lengths of the in_dims, divided by the other out_dims.
 
     Example::

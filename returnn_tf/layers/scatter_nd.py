@@ -35,8 +35,8 @@ class ScatterNdLayer(ConcatInputLayer):
         network = {
             "r": {"class": "range_in_axis", "axis": "T", "from": "data"},
             "pos": {"class": "eval", "eval": "source(0) // 2", "from": "r"},
-            "output": {"class": "scatter_nd", "position": "pos", "position_axis": "T", "output_dim_via_time_from": "data",
-                "from": "data"}}
+            "output": {"class": "scatter_nd", "position": "pos", "position_axis": "T",
+                "output_dim_via_time_from": "data", "from": "data"}}
     """
 
     position: Any = option(help="layer with integers: where each entry goes", refs=True)

@@ -33,7 +33,9 @@ class SeqLenMaskLayer(ConcatInputLayer):
 
     mask_value: Any = option(help="a number for the masked frames")
     axis: AxisOption = option("T", help="the axis of the frames")
-    seq_len_source: Any = option(None, help="layer with other lengths: its values, or the lengths of its time axis", refs=True)
+    seq_len_source: Any = option(
+        None, help="layer with other lengths: its values, or those of its time axis", refs=True
+    )
     start: Union[None, int, str] = option(None, help="int or layer: frames before are masked too", refs=True)
     window_start: Union[None, int, str] = option(None, help="int or layer: first frame of the window", refs=True)
     window_size: Union[None, int, str] = option(None, help="int or layer: size of the window", refs=True)
@@ -103,7 +105,8 @@ class BooleanMaskLayer(Layer):
         extern_data = {"data": {"dim_tags": [batch_dim, time], "dtype": "float32", "feature_dim_axis": None}}
         network = {
             "mask": {"class": "compare", "kind": "greater", "value": 0.0, "from": "data"},
-            "output": {"class": "boolean_mask", "mask": "mask", "dims": [batch_dim, time], "out_dim": m, "from": "data"}}
+            "output": {"class": "boolean_mask", "mask": "mask", "dims": [batch_dim, time], "out_dim": m,
+                "from": "data"}}
     """
 
     mask: Any = option(help="layer with bools", refs=True)

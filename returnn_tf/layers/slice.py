@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class SliceLayer(ConcatInputLayer):
     """``x[start:end:step]`` of one axis. A negative end counts from the end of every sequence.
 
-    Lengths: ``ceil((lengths - start - |end|) / step)``, never negative; with an end that is not negative, the axis is static.
+    Lengths: ``ceil((lengths - start - |end|) / step)``, never negative; with an end >= 0, the axis is static.
 
     Example::
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @register_layer("split_dims")
 class SplitDimsLayer(ConcatInputLayer):
-    """Splits an axis: with ``dims`` = (m, n), entry ``i * n + j`` becomes entry ``(i, j)``; the inverse of `merge_dims`.
+    """The inverse of `merge_dims`: with ``dims`` = (m, n), entry ``i * n + j`` becomes entry ``(i, j)``.
 
     One of the dims may be -1 and is inferred. If a dynamic axis is split, it is padded to a multiple first.
     Of a split feature axis, the last part is the feature axis.
@@ -47,7 +47,7 @@ class SplitDimsLayer(ConcatInputLayer):
         self.known = 1
         for part in given:
             if not _is_open(part):
-                self.known *= part.size if isinstance(part, Dim) else part
+                self.known *= (part.size or 0) if isinstance(part, Dim) else part
         self.rest = self._rest_dim(ctx, dim, bool(open_parts))
         parts = [self._part(ctx, data, i) for i in range(len(given))]
         return self._out(data, parts, open_parts)
@@ -151,5 +151,6 @@ class SplitBatchTimeLayer(ConcatInputLayer):
         """A reshape."""
         x = self.emit_input(ctx)
         base, axis = self.base.output, self.input.batch_axis
+        assert axis is not None
         shape = sizes_of(ctx.value(self.base))
         return split_axis(x, axis, [shape[base.batch_axis], shape[base.time_axis]])

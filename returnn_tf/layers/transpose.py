@@ -48,7 +48,7 @@ class TransposeLayer(ConcatInputLayer):
         for target, source in self.perm.items():
             given[ctx.axis(data, target)] = ctx.axis(data, source)
         if len(given) < len(self.perm) or len(set(given.values())) < len(given):
-            raise ctx.error("perm names an axis of %s twice: %s." % (data, {str(k): str(v) for k, v in self.perm.items()}))
+            raise ctx.error("perm names an axis of %s twice." % data)
         rest = iter([a for a in range(data.rank) if a not in given.values()])
         return [given[a] if a in given else next(rest) for a in range(data.rank)]
 

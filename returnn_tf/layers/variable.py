@@ -1,8 +1,8 @@
-"""`variable`: a parameter as a layer; `variable_assign`, `variable_read`: its value changed and read in a given order."""
+"""`variable`: a parameter as a layer; `variable_assign`, `variable_read`: its value changed, and read in order."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional
 
 from returnn_tf.layers.axis_marks import with_feature_default
 from returnn_tf.layers.base import Layer
@@ -45,8 +45,10 @@ class VariableLayer(Layer):
     saveable: bool = option(True, help="obsolete: all parameters are part of checkpoints")
     non_critical_for_restore: bool = option(False, help="obsolete: has no effect")
 
-    #: The parameter itself, without added axes; set when planned.
-    param_data: ClassVar[Data]
+    def __post_init__(self) -> None:
+        #: The parameter itself, without added axes; set when planned.
+        self.param_data = Data(())
+        self.name = ""
 
     def template(self, ctx: "PlanContext") -> Data:
         """The dims of the parameter, after the added ones."""
@@ -102,20 +104,20 @@ class VariableAccess(Layer):
     """What `variable_assign` and `variable_read` share; not registered."""
 
     needs_sources = False
-    var: ClassVar[Any]
 
-    def layer_of(self, ctx: "PlanContext") -> VariableLayer:
+    def layer_of(self, ctx: "PlanContext", var: Node) -> VariableLayer:
         """The layer which owns the variable."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
-        layer = self.var.layer
+        layer = var.layer
         if not isinstance(layer, VariableLayer):
-            raise ctx.error("var %r must be a layer of class 'variable', not %r." % (self.var.path, layer.class_name))
+            raise ctx.error("var %r must be a layer of class 'variable', not %r." % (var.path, layer.class_name))
         return layer
 
-    def resource(self, ctx: "EmitContext") -> Any:
+    def resource(self, ctx: "EmitContext", var: Node) -> Any:
         """The variable."""
-        return ctx.lowering.variables[self.var.params[self.var.layer.name].name]
+        assert isinstance(var.layer, VariableLayer)
+        return ctx.lowering.variables[var.params[var.layer.name].name]
 
 
 @register_layer("variable_assign")
@@ -141,7 +143,7 @@ class VariableAssignLayer(VariableAccess):
 
     def template(self, ctx: "PlanContext") -> Data:
         """A scalar."""
-        into = self.layer_of(ctx).param_data
+        into = self.layer_of(ctx, self.var).param_data
         if self.op not in ("assign", "add"):
             raise ctx.error("op must be 'assign' or 'add', got %r." % self.op)
         value = self.value.output
@@ -157,7 +159,7 @@ class VariableAssignLayer(VariableAccess):
 
     def emit(self, ctx: "EmitContext") -> Any:
         """The assignment; what is emitted later reads the new value."""
-        variable = self.resource(ctx)
+        variable = self.resource(ctx, self.var)
         value = tf.broadcast_to(ctx.broadcast(self.value, self.var.layer.param_data), variable.shape)
         done = variable.assign_add(value) if self.op == "add" else variable.assign(value)
         with tf.control_dependencies([done]):
@@ -182,8 +184,8 @@ class VariableReadLayer(VariableAccess):
 
     def template(self, ctx: "PlanContext") -> Data:
         """The dims of the parameter."""
-        return self.layer_of(ctx).param_data
+        return self.layer_of(ctx, self.var).param_data
 
     def emit(self, ctx: "EmitContext") -> Any:
         """A new read of the variable."""
-        return self.resource(ctx).read_value()
+        return self.resource(ctx, self.var).read_value()
