@@ -1,0 +1,46 @@
+"""`cumsum`: sums of all frames so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Union
+
+from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_layer
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.emit_context import EmitContext
+    from returnn_tf.layers.plan_context import PlanContext
+
+
+@register_layer("cumsum")
+class CumsumLayer(ConcatInputLayer):
+    """``y[t] = sum of x[s] over all s <= t`` (with ``reverse``: s >= t) along one axis.
+
+    There is no mask: with ``reverse``, frames after the end of a sequence count. No parameters. Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "cumsum", "axis": "T", "from": "data"}}
+    """
+
+    axis: Any = option("T", help="the axis to sum along")
+    reverse: bool = option(False, help="start from the end of the array")
+    additional_left_summand_per_element: Union[None, int, float] = option(
+        None, help="added to every element before they are summed up"
+    )
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the source."""
+        data = self.input_template(ctx)
+        self._axis = ctx.axis(data, self.axis)
+        return data
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One op."""
+        x = self.emit_input(ctx)
+        if self.additional_left_summand_per_element is not None:
+            x = tf.cast(self.additional_left_summand_per_element, x.dtype) + x
+        return tf.cumsum(x, axis=self._axis, reverse=self.reverse)

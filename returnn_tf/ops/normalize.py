@@ -1,0 +1,27 @@
+"""Mean and variance over axes, and what is normalised by them."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence, Tuple
+
+from returnn_tf.ops.reduce import fill_masked, masked_count
+from returnn_tf.util.lazy_tf import tf
+
+
+def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> Tuple[Any, Any]:
+    """Mean and (biased) variance over axes, kept with size 1.
+
+    :param x: float tensor [...]
+    :param mask: bool of the rank of ``x``, the entries which count; None: all
+    """
+    if mask is None:
+        return tf.nn.moments(x, list(axes), keepdims=True)
+    count = tf.maximum(masked_count(x, axes, mask, keepdims=True), 1)
+    mean = tf.reduce_sum(fill_masked(x, mask, 0), list(axes), keepdims=True) / count
+    square = fill_masked(tf.square(x - mean), mask, 0)
+    return mean, tf.reduce_sum(square, list(axes), keepdims=True) / count
+
+
+def normalize(x: Any, mean: Any, variance: Any, epsilon: float, scale: Optional[Any], shift: Optional[Any]) -> Any:
+    """``(x - mean) / sqrt(variance + epsilon) * scale + shift``; all broadcast to ``x``."""
+    return tf.nn.batch_normalization(x, mean, variance, shift, scale, epsilon)

@@ -1,0 +1,27 @@
+"""Axes made longer or shorter by interpolation."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+from returnn_tf.util.lazy_tf import tf
+
+_KINDS: Dict[str, Callable[[], Any]] = {
+    "nn": lambda: tf.raw_ops.ResizeNearestNeighbor,
+    "linear": lambda: tf.raw_ops.ResizeBilinear,
+    "cubic": lambda: tf.raw_ops.ResizeBicubic,
+}
+#: Kinds of interpolation.
+RESIZE_KINDS = sorted(_KINDS)
+
+
+def resize(x: Any, kind: str, size: Any) -> Any:
+    """Frame t of the output is at ``t * frames / size`` of the input.
+
+    :param x: [batch, frames, features]
+    :param kind: "nn": the frame before that position; "linear" and "cubic": interpolated; these give float32
+    :param size: number of frames, int or scalar tensor
+    :return: [batch, size, features]
+    """
+    y = _KINDS[kind]()(images=x[:, :, None], size=tf.stack([size, 1]), align_corners=False, half_pixel_centers=False)
+    return y[:, :, 0]
