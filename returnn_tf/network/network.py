@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 def plan_from_config(config: Any, *, train: bool = False, search: bool = False) -> Plan:
     """The plan of the network of a config; needs no TensorFlow.
 
-    :param config: a `Config`, or anything with ``typed(key, default)``
+    :param config: a `Config`
     :raises ConfigError: with layer path and fix
     """
     network = config.typed("network")
@@ -32,7 +32,7 @@ def plan_from_config(config: Any, *, train: bool = False, search: bool = False) 
     plan = build_plan(
         network,
         extern_data,
-        behavior_version=config.int("behavior_version", 0),
+        behavior_version=config.behavior_version,
         train=train,
         search=search,
         default_target=config.typed("target", None) or "classes",
