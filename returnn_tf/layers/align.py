@@ -38,7 +38,9 @@ class FastBaumWelchLayer(Layer):
 
         network = {
             "p": {"class": "softmax", "n_out": 4, "from": "data"},
-            "output": {"class": "fast_bw", "align_target": "ctc", "align_target_key": "classes", "input_type": "prob", "from": "p"}}
+            "output": {
+                "class": "fast_bw", "align_target": "ctc", "align_target_key": "classes",
+                "input_type": "prob", "from": "p"}}
     """
 
     align_target: str = option(help="ctc or staircase")
@@ -66,10 +68,15 @@ class FastBaumWelchLayer(Layer):
                 "align_target_key, or 'staircase'."
             )
         if self.align_target not in ("ctc", "staircase"):
-            raise ctx.error("unknown align_target %r. %s" % (self.align_target, did_you_mean(self.align_target, ["ctc", "staircase"])))
+            raise ctx.error(
+                "unknown align_target %r. %s"
+                % (self.align_target, did_you_mean(self.align_target, ["ctc", "staircase"]))
+            )
         for name in self.ctc_opts or {}:
             if name not in ("blank_idx", "label_loop"):
-                raise ctx.error("ctc_opts: unknown option %r. %s" % (name, did_you_mean(name, ["blank_idx", "label_loop"])))
+                raise ctx.error(
+                    "ctc_opts: unknown option %r. %s" % (name, did_you_mean(name, ["blank_idx", "label_loop"]))
+                )
         self.labels: Optional[Node] = None
         if self.align_target == "ctc":
             self.labels = ctx.depend(ctx.builder.target_node(ctx.node, self.align_target_key or "classes"))
@@ -111,7 +118,9 @@ class ForcedAlignLayer(Layer):
 
         network = {
             "p": {"class": "softmax", "n_out": 4, "from": "data"},
-            "output": {"class": "forced_align", "align_target": "data:classes", "topology": "ctc", "input_type": "prob", "from": "p"}}
+            "output": {
+                "class": "forced_align", "align_target": "data:classes", "topology": "ctc",
+                "input_type": "prob", "from": "p"}}
     """
 
     align_target: Any = option(help="layer or data:key with the labels", refs=True)
@@ -134,7 +143,11 @@ class ForcedAlignLayer(Layer):
                 "blank_included: the source has %s classes and the labels of %r have %s; both must be the same."
                 % (classes.size, self.align_target.path, labels.dim)
             )
-        sparse_dim = labels.sparse_dim if self.blank_included else Dim(DimKind.FEATURE, classes.size, classes.description, auto=True)
+        sparse_dim = (
+            labels.sparse_dim
+            if self.blank_included
+            else Dim(DimKind.FEATURE, classes.size, classes.description, auto=True)
+        )
         ctx.sub_output("scores", Data((data.dims[1],), "float32"))
         return Data(data.dims[:2], "int32", None, 0, sparse_dim)
 
@@ -167,8 +180,8 @@ def _check_labels(ctx: "PlanContext", scores: Data, labels: Data, name: str) -> 
         raise ctx.error("the labels of %r must be sparse sequences [batch, time], but they are %s." % (name, labels))
     if labels.dim is not None and scores.dim is not None and labels.dim > scores.dim:
         raise ctx.error(
-            "the source has %d classes, but the labels of %r are of %d. It needs one class per label, and one for the blank."
-            % (scores.dim, name, labels.dim)
+            "the source has %d classes, but the labels of %r are of %d. It needs one class per label, and one for the "
+            "blank." % (scores.dim, name, labels.dim)
         )
 
 

@@ -52,8 +52,8 @@ class CtcLossLayer(Layer):
             raise ctx.error("blank_index %d: there are only %d classes." % (self.blank_index, classes))
         if targets.dim is not None and targets.dim > classes:
             raise ctx.error(
-                "logits have %d classes, but the targets %r are of %d labels. It needs one class per label, and one for "
-                "the blank." % (classes, self.targets.path, targets.dim)
+                "logits have %d classes, but the targets %r are of %d labels. It needs one class per label, and one "
+                "for the blank." % (classes, self.targets.path, targets.dim)
             )
         return Data((data.dims[data.batch_axis],), "float32")
 

@@ -72,7 +72,7 @@ class LossContext:
         return self.ctx.value(self.target_node)
 
     def pre_activation(self, *names: str) -> Any:
-        """The values before the activation, if the layer (or the one it copies) has one of these activations; else None."""
+        """The values before the activation, if the layer (or the one it copies) has one of these; else None."""
         noted = self.ctx.noted(self.node, "pre_activation")
         if noted is None or not isinstance(noted[1], str) or noted[1].strip().lower() not in names:
             return None

@@ -74,7 +74,9 @@ class LossLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """The values before the sum."""
-        return self.loss_node.loss.unreduced(LossContext(self.loss_node, EmitContext(self.source, ctx.lowering)), error=self.use_error)
+        return self.loss_node.loss.unreduced(
+            LossContext(self.loss_node, EmitContext(self.source, ctx.lowering)), error=self.use_error
+        )
 
 
 @register_layer("sparse_softmax_cross_entropy_with_logits")
@@ -113,7 +115,9 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
         if not targets.sparse:
             raise ctx.error("targets must be labels (sparse), but they are %s." % targets)
         if classes is not None and targets.dim is not None and classes != targets.dim:
-            raise ctx.error("logits have %d classes but the targets %r have %d labels." % (classes, self.targets.path, targets.dim))
+            raise ctx.error(
+                "logits have %d classes but the targets %r have %d labels." % (classes, self.targets.path, targets.dim)
+            )
         out = data.without_axes([self.class_axis])
         missing = [str(targets.dims[a]) for a, into in enumerate(match_axes(targets, out)) if into is None]
         if missing:

@@ -44,4 +44,7 @@ def bleu_scores(hyps: Any, hyp_lens: Any, refs: Any, ref_lens: Any, max_order: i
 
 def _ahead(same: Any, steps: int) -> Any:
     """``same[:, i + steps, j + steps]``, False behind the end."""
-    return tf.pad(same[:, steps:, steps:], [[0, 0], [0, tf.minimum(steps, tf.shape(same)[1])], [0, tf.minimum(steps, tf.shape(same)[2])]])
+    return tf.pad(
+        same[:, steps:, steps:],
+        [[0, 0], [0, tf.minimum(steps, tf.shape(same)[1])], [0, tf.minimum(steps, tf.shape(same)[2])]],
+    )

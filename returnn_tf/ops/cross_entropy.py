@@ -32,9 +32,10 @@ def sparse_softmax_cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def soft_cross_entropy(logits: Any, targets: Any) -> Any:
-    """``-sum_k target[k] log softmax(logits)[k]`` per frame for constant targets; gradient ``softmax(logits) - targets``.
+    """``-sum_k target[k] log softmax(logits)[k]`` per frame for constant targets.
 
-    That gradient is the exact one if the targets sum to 1. Padded frames: as in `sparse_softmax_cross_entropy`.
+    The gradient is ``softmax(logits) - targets``, which is the exact one if the targets sum to 1. Padded frames: as in
+    `sparse_softmax_cross_entropy`.
 
     :param logits: [..., classes]
     :param targets: [..., classes]; no gradient flows into them
@@ -90,8 +91,8 @@ def _other(classes: int, smoothing: float) -> float:
 def safe_log(x: Any, eps: float = 1e-20, use_fake_grad: bool = True) -> Any:
     """``log(max(x, eps))``.
 
-    :param use_fake_grad: gradient ``1 / max(x, eps)`` also below eps, so that a frame of probability 0 can still be learned;
-        otherwise 0 there
+    :param use_fake_grad: gradient ``1 / max(x, eps)`` also below eps, so that a frame of probability 0 can still be
+        learned; otherwise 0 there
     """
     clipped = tf.maximum(x, tf.cast(eps, x.dtype))
     if use_fake_grad:

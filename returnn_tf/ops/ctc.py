@@ -20,7 +20,9 @@ def needed_frames(labels: Any, label_lens: Any, *, label_loop: bool = True) -> A
     """
     if not label_loop:
         return label_lens
-    twice = tf.logical_and(tf.equal(labels[:, 1:], labels[:, :-1]), tf.sequence_mask(label_lens - 1, tf.shape(labels)[1] - 1))
+    twice = tf.logical_and(
+        tf.equal(labels[:, 1:], labels[:, :-1]), tf.sequence_mask(label_lens - 1, tf.shape(labels)[1] - 1)
+    )
     return label_lens + tf.reduce_sum(tf.cast(twice, tf.int32), axis=1)
 
 
@@ -47,7 +49,9 @@ def ctc_loss(logits: Any, lens: Any, labels: Any, label_lens: Any, *, label_loop
     )
     loss = tf.where(tf.logical_and(tf.logical_not(empty), lens > 0), loss, tf.zeros_like(loss))
     only_blank = tf.cond(
-        tf.reduce_any(empty), lambda: tf.where(empty, _all_blank(logits, lens), tf.zeros_like(loss)), lambda: tf.zeros_like(loss)
+        tf.reduce_any(empty),
+        lambda: tf.where(empty, _all_blank(logits, lens), tf.zeros_like(loss)),
+        lambda: tf.zeros_like(loss),
     )
     return loss + only_blank
 

@@ -1,8 +1,8 @@
 """Forward-backward and Viterbi over linear alignment topologies, batched, in log space.
 
-A topology is a chain of states per sequence; each state emits one class per frame. From a state one can stay (if it has a
-loop), go to the next one, or skip one (if allowed). That covers CTC, its variant with labels of exactly one frame (RNA,
-Sak et al. 2017), and plain left-to-right chains.
+A topology is a chain of states per sequence; each state emits one class per frame. From a state one can stay (if it
+has a loop), go to the next one, or skip one (if allowed). That covers CTC, its variant with labels of exactly one
+frame (RNA, Sak et al. 2017), and plain left-to-right chains.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def ctc_topology(labels: Any, label_lens: Any, blank: int, *, label_loop: bool =
     labels = tf.cast(labels, tf.int32)
     batch, length = tf.shape(labels)[0], tf.shape(labels)[1]
     blanks = tf.fill([batch, length], blank)
-    classes = tf.pad(tf.reshape(tf.stack([blanks, labels], axis=2), [batch, -1]), [[0, 0], [0, 1]], constant_values=blank)
+    classes = tf.pad(
+        tf.reshape(tf.stack([blanks, labels], axis=2), [batch, -1]), [[0, 0], [0, 1]], constant_values=blank
+    )
     is_label = tf.broadcast_to(tf.range(2 * length + 1) % 2 == 1, [batch, 2 * length + 1])
     num_states = 2 * label_lens + 1
     # Behind the end of a sequence are no states, so nothing has to be masked there.
@@ -109,7 +111,9 @@ def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
     states = tf.tile(topology.num_states[None], [tf.shape(scores)[0], 1])
     backward = _flip_states(backward, states)
     total = _final_score(forward, lens, topology)
-    joint = forward + backward - emission - tf.where(tf.math.is_finite(total), total, tf.zeros_like(total))[None, :, None]
+    joint = (
+        forward + backward - emission - tf.where(tf.math.is_finite(total), total, tf.zeros_like(total))[None, :, None]
+    )
     inside = tf.range(tf.shape(scores)[0])[:, None] < lens
     valid = tf.logical_and(inside, tf.math.is_finite(total))[:, :, None]
     valid = tf.logical_and(valid, tf.math.is_finite(joint))
@@ -130,7 +134,9 @@ def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
     last = _at_frame(alpha, lens - 1)
     end = topology.num_states - 1
     final = tf.gather(last, tf.maximum(end, 0)[:, None], batch_dims=1)[:, 0]
-    final = tf.where(lens > 0, final, tf.where(_may_be_empty(topology), tf.zeros_like(final), tf.fill(tf.shape(final), _NEG)))
+    final = tf.where(
+        lens > 0, final, tf.where(_may_be_empty(topology), tf.zeros_like(final), tf.fill(tf.shape(final), _NEG))
+    )
     if topology.optional_ends:
         other = tf.gather(last, tf.maximum(end - 1, 0)[:, None], batch_dims=1)[:, 0]
         better = tf.logical_and(tf.logical_and(end > 0, lens > 0), other > final)
@@ -199,7 +205,7 @@ def _accumulate(emission: Any, topology: Topology) -> Any:
 
 
 def _accumulate_best(emission: Any, topology: Topology) -> Tuple[Any, Any]:
-    """([time, batch, states] score of the best way to a state; int32 of the same shape: how many states back it came from)."""
+    """([time, batch, states] score of the best way to a state; int32 of that shape: from how many states back)."""
     loop, skip = _penalty(topology.loop, emission.dtype), _penalty(topology.skip, emission.dtype)
     frames = tf.shape(emission)[0]
     scores = tf.TensorArray(emission.dtype, size=frames, element_shape=[None, None])

@@ -55,9 +55,16 @@ SAMPLERS: Dict[str, Any] = {
 
 
 def sampled_logits(
-    x: Any, weights: Any, bias: Any, labels: Any, seed: Any, num_sampled: int, sampler: Any, remove_accidental_hits: bool
+    x: Any,
+    weights: Any,
+    bias: Any,
+    labels: Any,
+    seed: Any,
+    num_sampled: int,
+    sampler: Any,
+    remove_accidental_hits: bool,
 ) -> Any:
-    """Scores of the label and of classes drawn with replacement, each minus the log of how often it is expected to be drawn.
+    """Scores of the label and of classes drawn with replacement, each minus the log of its expected number of draws.
 
     :param x: [frames, features]
     :param weights: [classes, features]

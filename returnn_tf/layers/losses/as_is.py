@@ -32,8 +32,8 @@ class AsIsLoss(Loss):
         """Labels cannot be summed."""
         if not self.as_error and not ctx.output.dtype.startswith("float"):
             raise ctx.error(
-                "the loss 'as_is' sums up the output, so it must be float, but it is %s. Compute the loss in this layer, or "
-                "only report it by 'loss_opts': {'as_error': True}." % ctx.output
+                "the loss 'as_is' sums up the output, so it must be float, not %s. Compute the loss in this layer, "
+                "or only report it by 'loss_opts': {'as_error': True}." % ctx.output
             )
 
     def value(self, ctx: LossContext) -> Optional[Any]:
@@ -48,7 +48,8 @@ class AsIsLoss(Loss):
         x = ctx.output_value
         if not x.dtype.is_floating:
             x = tf.cast(x, tf.float32)
-        mask = ctx.ctx.masks(ctx.output, ctx.output.dynamic_axes) if self.use_flatten_frames else None
+        axes = [axis for axis in ctx.output.dynamic_axes if axis != ctx.output.feature_axis]
+        mask = ctx.ctx.masks(ctx.output, axes) if self.use_flatten_frames else None
         if mask is not None:
             x = tf.where(mask, x, tf.zeros_like(x))
         return tf.reduce_sum(x)

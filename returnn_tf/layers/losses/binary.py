@@ -15,7 +15,8 @@ from returnn_tf.util.lazy_tf import tf
 class BinaryCrossEntropyLoss(FramewiseLoss):
     """``-mean_k (w t[k] log s[k] + (1 - t[k]) log(1 - s[k]))`` with ``s = sigmoid(output)``, summed over the frames.
 
-    The output are values before the sigmoid, so the layer has no activation. The targets are in [0, 1]; w is pos_weight.
+    The output are values before the sigmoid, so the layer has no activation. The targets are in [0, 1]; w is
+    pos_weight.
     Error: the mean over the features of ``s > 0.5`` not being as the target says, summed over the frames.
 
     Example::
@@ -33,8 +34,8 @@ class BinaryCrossEntropyLoss(FramewiseLoss):
         assert ctx.target is not None
         if ctx.target.sparse:
             raise ctx.error(
-                "the loss 'bin_ce' needs a dense target with a number in [0, 1] for every feature, but %r holds labels: %s. "
-                "For one label per frame use the loss 'ce'." % (ctx.target_name, ctx.target)
+                "the loss 'bin_ce' needs a dense target with a number in [0, 1] per feature, but %r holds labels: "
+                "%s. For one label per frame use the loss 'ce'." % (ctx.target_name, ctx.target)
             )
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:

@@ -35,7 +35,8 @@ class CrossEntropyLoss(FramewiseLoss):
     Example::
 
         network = {"output": {
-            "class": "softmax", "from": "data", "loss": "ce", "target": "classes", "loss_opts": {"label_smoothing": 0.1}}}
+            "class": "softmax", "from": "data", "target": "classes", "loss": "ce",
+            "loss_opts": {"label_smoothing": 0.1}}}
     """
 
     focal_loss_factor: float = option(0.0, help="exponent of the focal loss")
@@ -52,7 +53,10 @@ class CrossEntropyLoss(FramewiseLoss):
         super().check(ctx)
         assert ctx.target is not None
         if self.input_type is not None and self.input_type not in INPUT_TYPES:
-            raise ctx.error("loss option input_type %r is unknown. %s" % (self.input_type, did_you_mean(self.input_type, INPUT_TYPES)))
+            raise ctx.error(
+                "loss option input_type %r is unknown. %s"
+                % (self.input_type, did_you_mean(self.input_type, INPUT_TYPES))
+            )
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ctx.error("label_smoothing must be in [0, 1), got %r." % self.label_smoothing)
         for name in ("focal_loss_factor", "label_smoothing"):
@@ -63,7 +67,9 @@ class CrossEntropyLoss(FramewiseLoss):
                 )
         for name in self.safe_log_opts or {}:
             if name not in ("eps", "use_fake_grad"):
-                raise ctx.error("safe_log_opts: unknown option %r. %s" % (name, did_you_mean(name, ["eps", "use_fake_grad"])))
+                raise ctx.error(
+                    "safe_log_opts: unknown option %r. %s" % (name, did_you_mean(name, ["eps", "use_fake_grad"]))
+                )
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
         """Cross entropy per frame."""
@@ -86,7 +92,9 @@ class CrossEntropyLoss(FramewiseLoss):
 
     def _log_probs(self, ctx: LossContext) -> Any:
         noted = ctx.ctx.noted(ctx.node, "pre_activation")
-        if self.input_type == "log_prob" or (self.input_type is None and noted is not None and noted[1] == "log_softmax"):
+        if self.input_type == "log_prob" or (
+            self.input_type is None and noted is not None and noted[1] == "log_softmax"
+        ):
             return ctx.output_value
         return safe_log(ctx.output_value, **(self.safe_log_opts or {}))
 

@@ -42,7 +42,7 @@ class CtcLoss(Loss):
     """``-log p(target | output)`` summed over the sequences, where p sums over all alignments (Graves et al. 2006).
 
     The output has one class more than there are labels: the blank, the last one. n_out follows from the target.
-    Error: edit distance between target and decoded output; decoded by beam search, in training by the best class per frame.
+    Error: edit distance between target and decoded output, by beam search; in training by the best class per frame.
     A target that needs more frames than there are (one per label, and a blank between equal ones) is an error, unless
     ``ctc_opts`` has ``ignore_longer_outputs_than_inputs``: then such sequences have no loss.
 
@@ -67,14 +67,16 @@ class CtcLoss(Loss):
             if name not in _CTC_OPTS:
                 raise ctx.error("ctc_opts: unknown option %r. %s" % (name, did_you_mean(name, _CTC_OPTS)))
         if not target.sparse or target.rank != 2 or target.time_axis is None or target.batch_axis is None:
-            raise ctx.error("the loss 'ctc' needs a sparse target [batch, time], but %r is %s." % (ctx.target_name, target))
+            raise ctx.error(
+                "the loss 'ctc' needs a sparse target [batch, time], but %r is %s." % (ctx.target_name, target)
+            )
         if output.sparse or output.feature_axis is None or output.batch_axis is None or output.rank != 3:
             raise ctx.error("the loss 'ctc' needs an output [batch, time, classes], but it is %s." % output)
         if output.time_axis is None or output.time_axis == output.feature_axis:
             raise ctx.error("the loss 'ctc' needs a time axis in the output, but it is %s." % output)
         if output.dim is not None and target.dim is not None and output.dim != target.dim + 1:
             raise ctx.error(
-                "the %s has %d outputs but the target %r has %d labels; for 'ctc' it must have one more than labels, for the "
+                "the %s has %d outputs but the target %r has %d labels; with 'ctc' it must have one more, for the "
                 "blank: %d. Leave n_out away, then it follows from the target."
                 % (ctx.node.layer.class_name, output.dim, ctx.target_name, target.dim, target.dim + 1)
             )
@@ -108,8 +110,8 @@ class CtcLoss(Loss):
             needed = needed_frames(labels, label_lens, label_loop=label_loop)
             deps = ctx.require(
                 needed <= seqs.lens,
-                "ctc: the target needs more frames than the output has (one per label, and a blank between equal labels). "
-                "Filter out such sequences, reduce the downsampling, or set 'loss_opts': {'ctc_opts': "
+                "ctc: the target needs more frames than the output has (one per label, and a blank between equal "
+                "labels). Filter out such sequences, reduce the downsampling, or set 'loss_opts': {'ctc_opts': "
                 "{'ignore_longer_outputs_than_inputs': True}} to train without them.",
                 frames=seqs.lens,
                 needed=needed,

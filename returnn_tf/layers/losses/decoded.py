@@ -25,7 +25,8 @@ class DecodedLoss(Loss):
         assert ctx.target is not None
         if not _is_label_sequence(ctx.target):
             raise ctx.error(
-                "the loss %r needs a sparse target [batch, time], but %r is %s." % (self.class_name, ctx.target_name, ctx.target)
+                "the loss %r needs a sparse target [batch, time], but %r is %s."
+                % (self.class_name, ctx.target_name, ctx.target)
             )
         self.check_output(ctx)
 
@@ -33,8 +34,9 @@ class DecodedLoss(Loss):
         """A sequence of labels."""
         if not _is_label_sequence(ctx.output):
             raise ctx.error(
-                "the loss %r compares sequences of labels [batch, time], but the output is %s. Put the loss on the layer which "
-                "decodes, e.g. 'decide', or reduce the scores by mode 'argmax'." % (self.class_name, ctx.output)
+                "the loss %r compares sequences of labels [batch, time], but the output is %s. Put the loss on the "
+                "layer which decodes, e.g. 'decide', or reduce the scores by mode 'argmax'."
+                % (self.class_name, ctx.output)
             )
 
     def value(self, ctx: LossContext) -> Optional[Any]:
@@ -70,7 +72,9 @@ class EditDistanceLoss(DecodedLoss):
     """
 
     debug_print: bool = option(False, help="print both sequences")
-    label_map: Optional[Dict[int, int]] = option(None, help="labels of output and target which are replaced before comparing")
+    label_map: Optional[Dict[int, int]] = option(
+        None, help="labels of output and target which are replaced before comparing"
+    )
     ctc_decode: bool = option(False, help="the output are scores with a blank as last class, to be decoded as CTC")
 
     def check_output(self, ctx: LossPlanContext) -> None:
@@ -90,7 +94,9 @@ class EditDistanceLoss(DecodedLoss):
         refs, ref_lens = _labels(ctx.target_value, ctx.target), ctx.lens(ctx.target)
         hyps, refs = self._mapped(hyps, ctx.output), self._mapped(refs, ctx.target)
         if self.debug_print:
-            with tf.control_dependencies([tf.print(ctx.node.path, hyps, hyp_lens, "target:", refs, ref_lens, summarize=-1)]):
+            with tf.control_dependencies(
+                [tf.print(ctx.node.path, hyps, hyp_lens, "target:", refs, ref_lens, summarize=-1)]
+            ):
                 hyps = tf.identity(hyps)
         return edit_distance(hyps, hyp_lens, refs, ref_lens)
 

@@ -109,8 +109,8 @@ class FramewiseLoss(Loss):
         return output.without_axes([output.feature_axis]).replace(dtype="float32", sparse_dim=None, vocab=None)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
-        """Per frame, padded ones included."""
-        frames = dataclasses.replace(self.frames(ctx), mask=None)
+        """Per frame; what padded frames hold means nothing."""
+        frames = self.frames(ctx)
         values = self.frame_errors(ctx, frames) if error else self.frame_values(ctx, frames)
         axes = [axis for axis in frames.order if axis != ctx.output.feature_axis]
         return transpose(values, sorted(range(len(axes)), key=axes.__getitem__))
@@ -165,7 +165,9 @@ def pair_axes(output: Data, target: Data, target_name: str) -> List[int]:
         outer = outer.without_axes([outer.feature_axis])
     inner = [i for i in range(target.rank) if target.sparse or i != target.feature_axis]
     frame = target.replace(dims=tuple(target.dims[i] for i in inner), feature_axis=None, time_axis=None)
-    axis_of = {into: axis for axis, into in zip(inner, match_axes(frame, outer.replace(feature_axis=None))) if into is not None}
+    axis_of = {
+        into: axis for axis, into in zip(inner, match_axes(frame, outer.replace(feature_axis=None))) if into is not None
+    }
     rest = [axis for axis in inner if axis not in axis_of.values()]
     time = frame_axis(target)
     if time in rest:
@@ -175,8 +177,8 @@ def pair_axes(output: Data, target: Data, target_name: str) -> List[int]:
             axis_of[into] = rest.pop(0)
     if rest or len(axis_of) != outer.rank:
         raise ConfigError(
-            "the output %s and the target %r %s do not have the same axes beside the features: %s. Reduce or expand one of "
-            "them, so that there is one target per frame of the output."
+            "the output %s and the target %r %s do not have the same axes beside the features: %s. Reduce or expand "
+            "one of them, so that there is one target per frame of the output."
             % (output, target_name, target, _difference(outer, axis_of, target, rest))
         )
     result = [axis_of[into] for into in range(outer.rank)]
@@ -194,4 +196,3 @@ def _difference(outer: Data, axis_of: Any, target: Data, rest: List[int]) -> str
     if only_target:
         parts.append("only the target has %s" % ", ".join(only_target))
     return " and ".join(parts)
-

@@ -16,8 +16,8 @@ from returnn_tf.util.lazy_tf import tf
 class GenericCrossEntropyLoss(FramewiseLoss):
     """``-log p[label]`` with ``p = y / sum_k y[k]`` for positive ``y = f(x)``, f elementwise, summed over the frames.
 
-    The gradient w.r.t. x is ``(p - t) d(log y)/dx`` with t one-hot. It is taken as it is: the factors loss_scale, scale and
-    use_normalized_loss change the reported objective, not this gradient.
+    The gradient w.r.t. x is ``(p - t) d(log y)/dx`` with t one-hot. It is taken as it is: the factors loss_scale, scale
+    and use_normalized_loss change the reported objective, not this gradient.
     Error: as for "ce".
 
     Example::
@@ -31,12 +31,14 @@ class GenericCrossEntropyLoss(FramewiseLoss):
         super().check(ctx)
         assert ctx.target is not None
         if not ctx.target.sparse:
-            raise ctx.error("the loss 'generic_ce' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target))
+            raise ctx.error(
+                "the loss 'generic_ce' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target)
+            )
         activation = getattr(ctx.node.layer, "activation", None)
         if is_over_features(activation) or ctx.node.layer.class_name == "softmax":
             raise ctx.error(
-                "the loss 'generic_ce' is for elementwise activations such as 'sigmoid' or 'exp', but this layer has %r. "
-                "Use the loss 'ce'." % activation
+                "the loss 'generic_ce' is for elementwise activations such as 'sigmoid' or 'exp', but this layer has "
+                "%r. Use the loss 'ce'." % activation
             )
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:

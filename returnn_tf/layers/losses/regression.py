@@ -78,7 +78,9 @@ class MeanL1Loss(VectorLoss):
 
 @register_loss("cos")
 class CosineLoss(VectorLoss):
-    """``1 - y.t / (|y| |t|)``, the cosine distance, summed over the frames; 1 for a vector of zeros. Error: as for "ce".
+    """``1 - y.t / (|y| |t|)``, the cosine distance, summed over the frames; 1 for a vector of zeros.
+
+    Error: as for "ce".
 
     Example::
 

@@ -19,15 +19,15 @@ from returnn_tf.util.lazy_tf import tf
 class SamplingLoss(FramewiseLoss):
     """Sampled softmax (Jean et al. 2015) or noise contrastive estimation (Gutmann & Hyvarinen 2010) in training.
 
-    In training the scores of only ``num_sampled`` labels are computed, drawn anew in every step and with replacement, and
+    In training the scores of only ``num_sampled`` labels are computed, drawn anew in every step, with replacement, and
     there is no error. Outside of training, or with use_full_softmax, it is the loss "ce". The layer is a softmax with
     ``use_transposed_weights``, so that the weights of a label are a row.
 
     Example::
 
         network = {"output": {
-            "class": "softmax", "from": "data", "use_transposed_weights": True, "loss": "sampling_loss", "target": "classes",
-            "loss_opts": {"num_sampled": 2}}}
+            "class": "softmax", "from": "data", "use_transposed_weights": True,
+            "loss": "sampling_loss", "target": "classes", "loss_opts": {"num_sampled": 2}}}
     """
 
     num_sampled: int = option(128, help="number of labels drawn per step (per split)")
@@ -37,7 +37,9 @@ class SamplingLoss(FramewiseLoss):
     nce_loss: bool = option(False, help="noise contrastive estimation instead of sampled softmax")
     nce_log_norm_term: float = option(0.0, help="log of the normalisation, taken off the scores for NCE")
     use_full_softmax: bool = option(False, help="always compute the full softmax")
-    remove_accidental_hits: Optional[bool] = option(None, help="leave out drawn labels which are the target (default: not for NCE)")
+    remove_accidental_hits: Optional[bool] = option(
+        None, help="leave out drawn labels which are the target (default: not for NCE)"
+    )
 
     def check(self, ctx: LossPlanContext) -> None:
         """A softmax with weights by label."""
@@ -49,11 +51,13 @@ class SamplingLoss(FramewiseLoss):
         if self.sampler == "fixed_unigram" and not (self.sampler_args or {}).get("unigrams"):
             raise ctx.error("sampler fixed_unigram needs 'sampler_args': {'unigrams': [counts of all labels]}.")
         if not ctx.target.sparse:
-            raise ctx.error("the loss 'sampling_loss' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target))
+            raise ctx.error(
+                "the loss 'sampling_loss' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target)
+            )
         if not isinstance(layer, LinearLayer) or layer.activation != "softmax" or not layer.use_transposed_weights:
             raise ctx.error(
-                "the loss 'sampling_loss' must be on a layer of class 'softmax' with 'use_transposed_weights': True, so that the "
-                "weights of a label are a row."
+                "the loss 'sampling_loss' must be on a layer of class 'softmax' with 'use_transposed_weights': True, "
+                "so that the weights of a label are a row."
             )
         if layer.input.sparse:
             raise ctx.error("the loss 'sampling_loss' needs a dense source, but it is %s." % layer.input)
@@ -66,7 +70,7 @@ class SamplingLoss(FramewiseLoss):
         if not self._samples(ctx):
             return super().value(ctx)
         frames = self.frames(ctx)
-        layer = ctx.node.layer
+        layer: Any = ctx.node.layer
         x = batch_major(layer.emit_input(ctx.ctx), layer.input)[0]
         labels = tf.cast(frames.target, tf.int32)
         if frames.mask is not None:
@@ -91,7 +95,7 @@ class SamplingLoss(FramewiseLoss):
         return sparse_softmax_cross_entropy(logits, frames.zero_padded(frames.target))
 
     def _sampled(self, ctx: LossContext, x: Any, labels: Any, name: str) -> Any:
-        layer = ctx.node.layer
+        layer: Any = ctx.node.layer
         weights = ctx.ctx.param("W")
         bias = ctx.ctx.param("b") if layer.with_bias else tf.zeros([weights.shape[0]], weights.dtype)
         sampler = SAMPLERS[self.sampler](weights.shape[0], **(self.sampler_args or {}))

@@ -17,15 +17,17 @@ from returnn_tf.util.lazy_tf import tf
 class ViaLayerLoss(Loss):
     """The loss and the gradient which another layer gives, e.g. "fast_bw".
 
-    With align_layer, a distribution ``a`` over the labels per frame: the gradient w.r.t. the output y (or the values before
-    its activation) is ``y - a``, as for the cross entropy between a softmax and a. With error_signal_layer it is the
-    output of that layer. The value is the sum of what that layer gives as its loss per sequence.
+    With align_layer, a distribution ``a`` over the labels per frame: the gradient w.r.t. the output y (or the values
+    before its activation) is ``y - a``, as for the cross entropy between a softmax and a. With error_signal_layer it
+    is the output of that layer. The value is the sum of what that layer gives as its loss per sequence.
 
     Example::
 
         network = {
             "p": {"class": "softmax", "n_out": 4, "from": "data"},
-            "bw": {"class": "fast_bw", "align_target": "ctc", "align_target_key": "classes", "input_type": "prob", "from": "p"},
+            "bw": {
+                "class": "fast_bw", "align_target": "ctc", "align_target_key": "classes",
+                "input_type": "prob", "from": "p"},
             "output": {
                 "class": "copy", "from": "p", "loss": "via_layer",
                 "loss_opts": {"loss_wrt_to_act_in": "softmax", "align_layer": "bw"}}}
@@ -47,7 +49,8 @@ class ViaLayerLoss(Loss):
         missing = [str(d) for d, into in zip(source.output.dims, match_axes(source.output, ctx.output)) if into is None]
         if missing or source.output.rank != ctx.output.rank:
             raise ctx.error(
-                "the layer %r must have the axes of the output %s, but it has %s." % (source.path, ctx.output, source.output)
+                "the layer %r must have the axes of the output %s, but it has %s."
+                % (source.path, ctx.output, source.output)
             )
 
     def value(self, ctx: LossContext) -> Optional[Any]:
@@ -56,8 +59,8 @@ class ViaLayerLoss(Loss):
         losses = ctx.ctx.noted(source, "output_loss")
         if losses is None:
             raise ValueError(
-                "loss 'via_layer': the layer %r (class %r) gives no loss. Name a layer such as 'fast_bw', or an 'eval' layer "
-                "with copy_output_loss_from_source_idx." % (source.path, source.layer.class_name)
+                "loss 'via_layer': the layer %r (class %r) gives no loss. Name a layer such as 'fast_bw', or an 'eval' "
+                "layer with copy_output_loss_from_source_idx." % (source.path, source.layer.class_name)
             )
         signal = to_layout(ctx.ctx.value(source), source.output, ctx.output)
         if self.align_layer is not None:
@@ -75,7 +78,8 @@ class ViaLayerLoss(Loss):
         noted = ctx.ctx.noted(ctx.node, "pre_activation")
         if noted is None or (isinstance(self.loss_wrt_to_act_in, str) and noted[1] != self.loss_wrt_to_act_in):
             raise ValueError(
-                "loss 'via_layer': loss_wrt_to_act_in is %r, but the layer has %s. Put the loss on the layer with that activation."
+                "loss 'via_layer': loss_wrt_to_act_in is %r, but the layer has %s. Put the loss on the layer with that "
+                "activation."
                 % (self.loss_wrt_to_act_in, "no activation" if noted is None else "the activation %r" % (noted[1],))
             )
         return noted[0]
