@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from returnn_tf.config import ConfigError
-from returnn_tf.layers import batch_norm
 from returnn_tf.layers.constraints import layer_constraint
 from returnn_tf.layers.emit_context import EmitContext, Lowering
+from returnn_tf.layers.emit_node import emit_node, op_scope
 from returnn_tf.layers.loss_base import LossContext
 from returnn_tf.layers.node import LossNode, Node
 from returnn_tf.network.plan import Plan
@@ -75,7 +74,7 @@ def lower(
             _feed_key(state, key, node, feed)
     for node in plan.nodes:
         if node in needed and node.extern_key is None:
-            _emit(state, node)
+            emit_node(state, node)
     result = Lowered({}, {}, {}, {}, None, tf.zeros([]), state.updates, state)
     result.values = {node.path: state.values[node] for node in outputs}
     for loss in losses:
@@ -110,66 +109,11 @@ def _feed_key(state: Lowering, key: str, node: Node, feed: Mapping[str, Any]) ->
     state.values[node] = transpose(x, back)
 
 
-def _emit(state: Lowering, node: Node) -> None:
-    ctx = EmitContext(node, state)
-    with tf.name_scope(_op_scope(node.path)):
-        try:
-            dependencies = node.layer.control_dependencies_on_output
-            value = node.layer.emit(ctx)
-            if node.layer.batch_norm and node.layer.class_name != "batch_norm":
-                value = batch_norm.apply_option(ctx, value, node.layer.batch_norm)
-            if dependencies:
-                wanted = dependencies if isinstance(dependencies, (list, tuple)) else [dependencies]
-                with tf.control_dependencies([state.values[n] for n in wanted]):
-                    value = tf.identity(value)
-        except ConfigError:
-            raise
-        except (ValueError, TypeError, tf.errors.OpError, AssertionError, KeyError) as exc:
-            raise LoweringError(
-                "Layer %r (class %r): its ops could not be built: %s\n  sources: %s\n  output: %s"
-                % (
-                    node.path,
-                    node.layer.class_name,
-                    exc,
-                    "; ".join("%s %s" % (s.path, s.output) for s in node.sources) or "none",
-                    node.output,
-                )
-            ) from exc
-    _check_shape(node, value)
-    state.values[node] = value
-
-
-class LoweringError(ValueError):
-    """The ops of a layer could not be built; the message names it."""
-
-
-def _check_shape(node: Node, value: Any) -> None:
-    """The static shape of what was emitted fits the template; only our own bug or user code can break it."""
-    data = node.output
-    rank = value.shape.rank
-    fits = rank is None or (
-        rank == data.rank
-        and all(a is None or b is None or a == b for a, b in zip(value.shape.as_list(), data.static_shape))
-    )
-    if not fits:
-        raise LoweringError(
-            "Layer %r (class %r): the value has the shape %s, but the output was declared as %s. "
-            "If the layer runs your own function, say in out_type what it returns."
-            % (node.path, node.layer.class_name, value.shape, data)
-        )
-    if value.dtype.base_dtype.name != data.dtype:
-        raise LoweringError(
-            "Layer %r (class %r): the value is %s, but the output was declared as %s. "
-            "Say so in out_type: {'dtype': %r}."
-            % (node.path, node.layer.class_name, value.dtype.name, data.dtype, value.dtype.name)
-        )
-
-
 def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
     state = result.lowering
     loss = loss_node.loss
     ctx = LossContext(loss_node, EmitContext(node, state))
-    with tf.name_scope(_op_scope(loss_node.name) + "_loss"):
+    with tf.name_scope(op_scope(loss_node.name) + "_loss"):
         count = loss.count(ctx)
         value = loss.value(ctx)
         error = loss.error(ctx)
@@ -184,11 +128,6 @@ def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
     if loss_node.scale:
         scaled = value * loss_node.scale
         result.objective = scaled if result.objective is None else result.objective + scaled
-
-
-def _op_scope(path: str) -> str:
-    """A valid TF op scope; only for people who look at the graph."""
-    return "".join(c if c.isalnum() or c in "_/." else "_" for c in path).strip("/_.") or "layer"
 
 
 def needed_extern_keys(plan: Plan, outputs: Sequence[Node], with_losses: bool) -> List[str]:

@@ -22,12 +22,12 @@ _LONG_NAMES = {"batch": "b", "time": "t", "feature": "f"}
 _GROUPS: Dict[str, Callable[[Data], List[int]]] = {
     "spatial": lambda data: data.spatial_axes,
     "s": lambda data: data.spatial_axes,
-    "dyn": lambda data: data.dynamic_axes,
-    "dynamic": lambda data: data.dynamic_axes,
-    "static": lambda data: [i for i, d in enumerate(data.dims) if d.size is not None],
+    "dyn": lambda data: [i for i in data.dynamic_axes if i not in data.loop_axes],
+    "dynamic": lambda data: [i for i in data.dynamic_axes if i not in data.loop_axes],
+    "static": lambda data: [i for i, d in enumerate(data.dims) if d.size is not None and not d.is_loop],
     "spatial_except_time": lambda data: [i for i in data.spatial_axes if i != data.time_axis],
-    "except_time": lambda data: [i for i in range(data.rank) if i not in (data.batch_axis, data.time_axis)],
-    "except_batch": lambda data: [i for i in range(data.rank) if i != data.batch_axis],
+    "except_time": lambda data: [i for i in _GROUPS["except_batch"](data) if i != data.time_axis],
+    "except_batch": lambda data: [i for i in range(data.rank) if i not in (data.batch_axis, *data.loop_axes)],
 }
 _NAMES = ["B", "T", "F", *_GROUPS, "dim:<size>", "stag:<part of the name>", "tag:<part of the name>"]
 

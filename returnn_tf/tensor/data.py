@@ -24,6 +24,7 @@ class Data:
     :param sparse_dim: if the entries are label indices: the dim they index
     :param beam: size of the search beam which rides in the batch axis, or None
     :param vocab: label names, if known
+    :param unknown: only while a loop is planned: nothing is known yet of what the previous step gives
     """
 
     dims: Tuple[Dim, ...]
@@ -33,6 +34,7 @@ class Data:
     sparse_dim: Optional[Dim] = None
     beam: Optional[int] = None
     vocab: Any = None
+    unknown: bool = False
 
     @classmethod
     def from_dims(
@@ -93,13 +95,18 @@ class Data:
 
     @property
     def spatial_axes(self) -> List[int]:
-        """Indices of all axes but batch and feature."""
-        return [i for i, d in enumerate(self.dims) if not d.is_batch and i != self.feature_axis]
+        """Indices of all axes but batch and feature (and the steps of a loop)."""
+        return [i for i, d in enumerate(self.dims) if not d.is_batch and not d.is_loop and i != self.feature_axis]
 
     @property
     def dynamic_axes(self) -> List[int]:
         """Indices of the axes with a size that is not static, without batch."""
         return [i for i, d in enumerate(self.dims) if d.is_dynamic]
+
+    @property
+    def loop_axes(self) -> List[int]:
+        """Indices of the axes which are steps of a loop, see `DimKind.LOOP`."""
+        return [i for i, d in enumerate(self.dims) if d.is_loop]
 
     @property
     def axis_kinds(self) -> Tuple[str, ...]:
@@ -205,5 +212,7 @@ def default_feature_axis(dims: Sequence[Dim], time_axis: Optional[int]) -> Optio
     of_kind = [i for i, d in enumerate(dims) if d.kind is DimKind.FEATURE]
     if of_kind:
         return of_kind[-1]
-    static = [i for i, d in enumerate(dims) if not d.is_batch and i != time_axis and d.size is not None]
+    static = [
+        i for i, d in enumerate(dims) if not (d.is_batch or d.is_loop) and i != time_axis and d.size is not None
+    ]
     return static[-1] if static else None

@@ -19,6 +19,9 @@ class DimKind(enum.Enum):
     BATCH = "batch"
     SPATIAL = "spatial"
     FEATURE = "feature"
+    #: The steps of a loop, for layers of the loop that are computed for all steps at once: names such as "T" or
+    #: "spatial" never mean it, so that a layer means the same axes inside and outside of the loop.
+    LOOP = "loop"
 
 
 # name -> (integer function for sizes and lengths, how it is printed). `size` and `amount` are ints or integer arrays.
@@ -91,6 +94,11 @@ class Dim:
     def is_batch(self) -> bool:
         """Whether this is a batch dim (sequences, or sequences times beam)."""
         return self.kind is DimKind.BATCH
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether this is the axis of the steps of a loop, see `DimKind.LOOP`."""
+        return self.kind is DimKind.LOOP
 
     @property
     def is_dynamic(self) -> bool:

@@ -44,7 +44,9 @@ def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, i
     :param ignore_feature: the sizes of the feature axes may differ (they will be concatenated)
     :raises ConfigError: if no template has all axes and ``allow_broadcast_all`` is off
     """
-    common = max(datas, key=lambda d: d.rank)
+    # While a loop is planned, what its previous step gives may still be unknown: that fits everywhere.
+    datas = [d for d in datas if not d.unknown] or datas
+    common = max(datas, key=lambda d: d.rank - len(d.loop_axes))
     for data in datas:
         matched = match_axes(data, common)
         for a, target in enumerate(matched):
@@ -55,6 +57,7 @@ def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, i
             for a, target in enumerate(matched)
             if target is None
             and data.dims[a].size != 1
+            and not data.dims[a].is_loop
             and not (ignore_feature and a == data.feature_axis and common.feature_axis is not None)
         ]
         if not missing:
@@ -68,6 +71,10 @@ def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, i
                 % (data, ", ".join(str(data.dims[a]) for a in missing), "; ".join(str(d) for d in datas))
             )
         common = _with_missing(common, data, missing)
+    for data in datas:
+        for a in data.loop_axes:
+            if data.dims[a] not in common.dims:
+                common = common.with_axis(0, data.dims[a])
     return common
 
 

@@ -1,0 +1,75 @@
+"""Emits the ops of one node, with errors that name it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config import ConfigError
+from returnn_tf.layers import batch_norm
+from returnn_tf.layers.emit_context import EmitContext, Lowering
+from returnn_tf.layers.node import Node
+from returnn_tf.util.lazy_tf import tf
+
+
+class LoweringError(ValueError):
+    """The ops of a layer could not be built; the message names it."""
+
+
+def emit_node(state: Lowering, node: Node) -> None:
+    """Emits the ops of a node, checks them against its template, and keeps the value.
+
+    :raises LoweringError: with the path of the layer, its sources and its output
+    """
+    ctx = EmitContext(node, state)
+    with tf.name_scope(op_scope(node.path)):
+        try:
+            value = node.layer.emit(ctx)
+            if node.layer.batch_norm and node.layer.class_name != "batch_norm":
+                value = batch_norm.apply_option(ctx, value, node.layer.batch_norm)
+            dependencies = node.layer.control_dependencies_on_output
+            if dependencies:
+                wanted = dependencies if isinstance(dependencies, (list, tuple)) else [dependencies]
+                with tf.control_dependencies([state.values[n] for n in wanted]):
+                    value = tf.identity(value)
+        except (ConfigError, LoweringError):
+            raise
+        except (ValueError, TypeError, tf.errors.OpError, AssertionError, KeyError) as exc:
+            raise LoweringError(
+                "Layer %r (class %r): its ops could not be built: %s\n  sources: %s\n  output: %s"
+                % (
+                    node.path,
+                    node.layer.class_name,
+                    exc,
+                    "; ".join("%s %s" % (s.path, s.output) for s in node.sources) or "none",
+                    node.output,
+                )
+            ) from exc
+    _check_shape(node, value)
+    state.values[node] = value
+
+
+def _check_shape(node: Node, value: Any) -> None:
+    """The static shape of what was emitted fits the template; only our own bug or user code can break it."""
+    data = node.output
+    rank = value.shape.rank
+    fits = rank is None or (
+        rank == data.rank
+        and all(a is None or b is None or a == b for a, b in zip(value.shape.as_list(), data.static_shape))
+    )
+    if not fits:
+        raise LoweringError(
+            "Layer %r (class %r): the value has the shape %s, but the output was declared as %s. "
+            "If the layer runs your own function, say in out_type what it returns."
+            % (node.path, node.layer.class_name, value.shape, data)
+        )
+    if value.dtype.base_dtype.name != data.dtype:
+        raise LoweringError(
+            "Layer %r (class %r): the value is %s, but the output was declared as %s. "
+            "Say so in out_type: {'dtype': %r}."
+            % (node.path, node.layer.class_name, value.dtype.name, data.dtype, value.dtype.name)
+        )
+
+
+def op_scope(path: str) -> str:
+    """A valid TF op scope; only for people who look at the graph."""
+    return "".join(c if c.isalnum() or c in "_/." else "_" for c in path).strip("/_.") or "layer"
