@@ -120,6 +120,9 @@ def main() -> int:
     except StepFailed as failed:
         print("the demo ends here: the last command failed (%s)" % failed, file=sys.stderr)
         return failed.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     if args.require is not None and error > args.require:
         print("the label error rate is above %g %%" % args.require, file=sys.stderr)
         return 1
