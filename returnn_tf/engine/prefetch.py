@@ -31,15 +31,17 @@ class Prefetcher:
         self._thread.start()
 
     def __iter__(self) -> Iterator[Tuple[Any, Any]]:
-        while True:
-            start = time.perf_counter()
-            kind, first, second = self._queue.get()
-            self.wait_seconds += time.perf_counter() - start
-            if kind == "end":
-                return
-            if kind == "error":
-                raise first
-            yield first, second
+        return self
+
+    def __next__(self) -> Tuple[Any, Any]:
+        start = time.perf_counter()
+        kind, first, second = self._queue.get()
+        self.wait_seconds += time.perf_counter() - start
+        if kind == "end":
+            raise StopIteration
+        if kind == "error":
+            raise first
+        return first, second
 
     def close(self) -> None:
         """Stops the thread, also in the middle of the batches."""
