@@ -16,10 +16,11 @@ def with_feature_default(data: Data) -> Data:
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """The dim of several axes merged in this order."""
+    """The dim of axes merged in this order. Of dims that the program made for a number, only the size counts."""
     result = dims[0]
     for dim in dims[1:]:
-        result = result * dim
+        is_number = result.size is None and dim.auto and dim.size is not None
+        result = result * (dim.size if is_number else dim)  # type: ignore[operator]
     return result
 
 

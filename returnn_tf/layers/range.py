@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+import numpy
+
 from returnn_tf.layers.axis_marks import with_feature_default
 from returnn_tf.layers.base import AxisOption, Layer
 from returnn_tf.layers.cast import check_dtype, is_int
@@ -54,7 +56,8 @@ class RangeLayer(Layer):
 
     def emit(self, ctx: "EmitContext") -> Any:
         """A constant of the graph."""
-        return tf.range(self.start, self.limit, self.delta, dtype=ctx.output.dtype)
+        data = ctx.output
+        return tf.constant(self.start + self.delta * numpy.arange(data.dims[0].size or 0), data.dtype)
 
 
 @register_layer("range_in_axis")

@@ -1,0 +1,89 @@
+"""Small networks run on given arrays, for the tests of single layers."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+import numpy
+import pytest
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
+
+LENS = numpy.array([4, 2, 3], "int32")
+TIME, STATIC, FEATURE = SpatialDim("time"), SpatialDim("s", 2), FeatureDim("f", 3)
+#: [batch, time, feature], the same with a static axis, indices, and numbers by sequence; all with the same time dim.
+EXTERN_DATA = {
+    "data": {"dim_tags": [batch_dim, TIME, FEATURE]},
+    "wide": {"dim_tags": [batch_dim, TIME, STATIC, FEATURE]},
+    "labels": {"dim_tags": [batch_dim, TIME], "sparse_dim": FeatureDim("labels", 5), "dtype": "int32"},
+    "ints": {"dim_tags": [batch_dim, TIME], "dtype": "int32", "feature_dim_axis": None},
+    "numbers": {"dim_tags": [batch_dim], "dtype": "int32", "feature_dim_axis": None},
+    "other": {"dim": 3},
+}
+
+
+def feed(**arrays: Any) -> Dict[str, numpy.ndarray]:
+    """Random arrays for all keys, three sequences of the lengths 4, 2, 3; some may be given."""
+    rng = numpy.random.default_rng(3)
+    values: Dict[str, Any] = {
+        "data": rng.normal(size=(3, 4, 3)),
+        "wide": rng.normal(size=(3, 4, 2, 3)),
+        "labels": rng.integers(0, 5, (3, 4)),
+        "ints": rng.integers(0, 3, (3, 4)),
+        "numbers": numpy.array([1, 0, 2]),
+        "other": rng.normal(size=(3, 4, 3)),
+    }
+    values.update(arrays)
+    result = {}
+    for key, value in values.items():
+        value = numpy.asarray(value)
+        result[key] = value.astype("float32" if value.dtype.kind == "f" else "int32")
+        if key != "numbers":
+            result[key + "/size0"] = LENS
+    return result
+
+
+def config_of(network: Dict[str, Any], *, behavior_version: int = 21, **config: Any) -> Config:
+    """A config with the data keys above."""
+    return Config({"extern_data": EXTERN_DATA, "network": network, "behavior_version": behavior_version, **config})
+
+
+def net_of(network: Dict[str, Any], *, train: bool = False, **config: Any) -> Network:
+    """A network on the data keys above."""
+    return Network.from_config(config_of(network, **config), train=train)
+
+
+def run(network: Dict[str, Any], arrays: Optional[Dict[str, Any]] = None, **config: Any) -> Any:
+    """The results by layer path."""
+    return net_of(network, **config).run(feed() if arrays is None else arrays).layers
+
+
+def output(layer: Dict[str, Any], arrays: Optional[Dict[str, Any]] = None, **config: Any) -> Any:
+    """The result of one layer."""
+    return run({"output": layer}, arrays, **config)["output"]
+
+
+def template(network: Dict[str, Any], **config: Any) -> Any:
+    """The template of the layer "output"; nothing is run."""
+    return plan_from_config(config_of(network, **config)).by_path()["output"].output
+
+
+def fails(layer: Dict[str, Any], match: str, **config: Any) -> None:
+    """Planning must end with this message, which names the layer."""
+    with pytest.raises(ConfigError, match=match) as info:
+        template({"output": layer}, **config)
+    assert "Layer 'output' (class %r)" % layer["class"] in str(info.value)
+
+
+def gradient(layer: Dict[str, Any], arrays: Optional[Dict[str, Any]] = None, **config: Any) -> numpy.ndarray:
+    """d(sum of squares of the output)/d(bias), where the layer sees ``a = data + bias``."""
+    network = {
+        "bias": {"class": "variable", "shape": [FEATURE]},
+        "a": {"class": "combine", "kind": "add", "from": ["data", "bias"]},
+        "output": layer,
+        "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output", "loss": "as_is"},
+    }
+    net = net_of(network, **config)
+    return net.run(feed() if arrays is None else arrays, with_grad=True).grads["bias/bias"]

@@ -1,0 +1,156 @@
+"""`repeat`, `tile`, `tile_features`, `stack`, `concat` against numpy."""
+
+import numpy
+import pytest
+
+from returnn_tf.tensor import FeatureDim, SpatialDim
+from tests.layers.nets import LENS, STATIC, TIME, fails, feed, gradient, output, run, template
+
+
+@pytest.mark.parametrize("axis,number", [("T", 1), ("F", 2), (STATIC, 2)])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_repeat_by_a_number(axis, number, count):
+    source = "data:wide" if axis is STATIC else "data"
+    result = output({"class": "repeat", "repetitions": count, "axis": axis, "from": source})
+    numpy.testing.assert_array_equal(result.value, numpy.repeat(feed()[source.rpartition(":")[2]], count, number))
+    numpy.testing.assert_array_equal(result.sizes[1], LENS * (count if axis == "T" else 1))
+
+
+@pytest.mark.parametrize("source", ["data", "data:wide", "data:labels"])
+@pytest.mark.parametrize("counts", ["data:ints", "data:numbers"])
+def test_repeat_by_a_layer(source, counts):
+    result = output({"class": "repeat", "repetitions": counts, "axis": TIME, "from": source})
+    x, n = feed()[source.rpartition(":")[2]], feed()[counts[5:]]
+    expected = [numpy.repeat(x[b, : LENS[b]], n[b, : LENS[b]] if n.ndim == 2 else n[b], axis=0) for b in range(3)]
+    numpy.testing.assert_array_equal(result.sizes[1], [len(e) for e in expected])
+    for b in range(3):
+        numpy.testing.assert_array_equal(result.value[b, : len(expected[b])], expected[b])
+        assert (result.value[b, len(expected[b]) :] == 0).all()
+
+
+def test_repeat_of_a_static_axis_by_a_layer():
+    result = output({"class": "repeat", "repetitions": "data:numbers", "axis": STATIC, "from": "data:wide"})
+    assert result.axes == ("B", "T", "T", "F")
+    numpy.testing.assert_array_equal(result.sizes[2], 2 * feed()["numbers"])
+    numpy.testing.assert_array_equal(result.value[2], numpy.repeat(feed()["wide"][2], 2, axis=1))
+
+
+def test_repeat_nothing_at_all():
+    arrays = feed(ints=numpy.zeros([3, 4], "int32"))
+    assert output({"class": "repeat", "repetitions": "data:ints", "from": "data"}, arrays).value.shape == (3, 0, 3)
+
+
+def test_repeat_gradient():
+    x, n = feed()["data"], feed()["ints"]
+    expected = sum(2 * x[b, t] * n[b, t] for b in range(3) for t in range(LENS[b]))
+    got = gradient({"class": "repeat", "repetitions": "data:ints", "axis": "T", "from": "a"})
+    numpy.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_repeat_dims():
+    n = SpatialDim("n")
+    assert template({"output": {"class": "repeat", "repetitions": 2, "out_dim": n, "from": "data"}}).dims[1] is TIME * 2
+    layer = {"class": "repeat", "repetitions": "data:ints", "out_dim": n, "from": "data"}
+    assert template({"output": layer}).time_dim is n
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"repetitions": "data:other"}, "repetitions must be integers per sequence or per frame"),
+        ({"repetitions": -1}, "repetitions must not be negative, got -1"),
+        ({"repetitions": 2, "axis": "B"}, "the batch axis can't be repeated"),
+    ],
+)
+def test_repeat_errors(options, message):
+    fails({"class": "repeat", "from": "data", **options}, message)
+
+
+def test_tile():
+    result = output({"class": "tile", "multiples": {"F": 3, STATIC: 2}, "from": "data:wide"})
+    numpy.testing.assert_array_equal(result.value, numpy.tile(feed()["wide"], (1, 1, 2, 3)))
+    out = FeatureDim("out", 6)
+    layer = {"class": "tile", "multiples": {"F": 2}, "out_dims": {"F": out}, "from": "data"}
+    assert template({"output": layer}).feature_dim is out
+    fails({"class": "tile", "multiples": {"T": 2}, "from": "data"}, "only static axes can be tiled")
+
+
+def test_tile_features():
+    result = output({"class": "tile_features", "repetitions": 2, "from": "data"})
+    numpy.testing.assert_array_equal(result.value, numpy.tile(feed()["data"], (1, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    "options,axis,axes", [({}, 2, "B,T,S,F"), ({"axis": 1}, 1, "B,S,T,F"), ({"axis": -1}, 3, "B,T,F,S")]
+)
+def test_stack(options, axis, axes):
+    net = {
+        "a": {"class": "eval", "eval": "source(0) * 2", "from": "data"},
+        "output": {"class": "stack", "from": ["data", "a", "data"], **options},
+    }
+    result, x = run(net)["output"], feed()["data"]
+    assert ",".join(result.axes) == axes
+    numpy.testing.assert_array_equal(result.value, numpy.stack([x, 2 * x, x], axis))
+
+
+def test_stack_repeats_missing_axes():
+    net = {
+        "first": {"class": "gather", "axis": "T", "position": 0, "from": "data"},
+        "output": {"class": "stack", "out_spatial_dim": SpatialDim("n", 2), "from": ["data", "first"]},
+    }
+    x = feed()["data"]
+    numpy.testing.assert_array_equal(run(net)["output"].value[:, :, 1], numpy.broadcast_to(x[:, :1], x.shape))
+    fails({"class": "stack", "from": ["data", "data:ints"]}, "the sources have different dtypes: float32, int32")
+    fails({"class": "stack", "out_spatial_dim": SpatialDim("n", 3), "from": ["data"]}, "does not fit, the result has")
+
+
+@pytest.mark.parametrize(
+    "sources,axes,expected",
+    [
+        ([("data", "F"), ("data", "F")], "B,T,F", lambda f: numpy.concatenate([f["data"]] * 2, 2)),
+        ([["data", "F"], ["data", "F"]], "B,T,F", lambda f: numpy.concatenate([f["data"]] * 2, 2)),
+        ([("data", "T"), ("data:other", "T")], "B,T,F", lambda f: numpy.concatenate([f["data"], f["other"]], 1)),
+        ([("data:wide", STATIC)] * 3, "B,T,S,F", lambda f: numpy.concatenate([f["wide"]] * 3, 2)),
+        ([("data:labels", "T")] * 2, "B,T", lambda f: numpy.concatenate([f["labels"]] * 2, 1)),
+    ],
+)
+def test_concat(sources, axes, expected):
+    result = output({"class": "concat", "from": sources})
+    assert ",".join(result.axes) == axes
+    numpy.testing.assert_array_equal(result.value, expected(feed()))
+    numpy.testing.assert_array_equal(result.sizes[1], LENS * (2 if sources[0][1] == "T" else 1))
+
+
+def test_concat_of_another_axis_order_and_broadcast():
+    net = {
+        "t": {"class": "swap_axes", "axis1": "B", "axis2": "T", "from": "data"},
+        "first": {"class": "gather", "axis": "T", "position": 0, "from": "data"},
+        "output": {"class": "concat", "allow_broadcast": True, "from": [("data", "F"), ("t", "F"), ("first", "F")]},
+    }
+    x = feed()["data"]
+    expected = numpy.concatenate([x, x, numpy.broadcast_to(x[:, :1], x.shape)], 2)
+    numpy.testing.assert_array_equal(run(net)["output"].value, expected)
+
+
+def test_concat_gradient_and_dim():
+    got = gradient({"class": "concat", "from": [("a", "F"), ("data:wide", STATIC)][:1] + [("data", "F")]})
+    mask = (numpy.arange(4) < LENS[:, None])[:, :, None]
+    numpy.testing.assert_allclose(got, (2 * feed()["data"] * mask).sum((0, 1)), rtol=1e-5)
+    out = FeatureDim("out", 6)
+    assert template({"output": {"class": "concat", "out_dim": out, "from": [("data", "F")] * 2}}).feature_dim is out
+
+
+@pytest.mark.parametrize(
+    "sources,message",
+    [
+        (["data", "data"], r"'from' must hold pairs \(layer, axis\)"),
+        ([("data", "F"), ("data:ints", "T")], "the sources must have one dtype"),
+        (
+            [("data", "F"), ("data:other", "F")],
+            "the sources .* have different axes besides the concatenated ones: .*time",
+        ),
+        ([("data", "X"), ("data", "F")], "Axis 'X' is no known name"),
+    ],
+)
+def test_concat_errors(sources, message):
+    fails({"class": "concat", "from": sources}, message)
