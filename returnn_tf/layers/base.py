@@ -41,6 +41,9 @@ class Layer:
     loss_scale: float = option(1.0, help="factor of the loss in the objective; 0: only reported")
     loss_opts: Optional[Dict[str, Any]] = option(None, help="options of the loss")
     loss_only_on_non_search: Optional[bool] = option(None, help="no loss while searching")
+    copy_output_loss_from_source_idx: Optional[int] = option(
+        None, help="hand on what this source gives for the loss 'via_layer'"
+    )
     only_on_eval: bool = option(False, help="build this layer only where losses are computed, if nothing else needs it")
     only_on_search: bool = option(False, help="build this layer only while searching, if nothing else needs it")
     is_output_layer: Optional[bool] = option(None, help="build the layer even if nothing needs it; part of the results")

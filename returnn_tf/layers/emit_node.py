@@ -31,6 +31,9 @@ def emit_node(state: Lowering, node: Node) -> None:
                 wanted = dependencies if isinstance(dependencies, (list, tuple)) else [dependencies]
                 with tf.control_dependencies([state.values[n] for n in wanted]):
                     value = tf.identity(value)
+            if node.layer.copy_output_loss_from_source_idx is not None:
+                source = node.sources[node.layer.copy_output_loss_from_source_idx]
+                ctx.note(node, "output_loss", ctx.noted(source, "output_loss"))
         except (ConfigError, LoweringError):
             raise
         except (ValueError, TypeError, tf.errors.OpError, AssertionError, KeyError) as exc:

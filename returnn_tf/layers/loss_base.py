@@ -96,7 +96,8 @@ class LossContext:
         :return: for ``tf.control_dependencies``, so that no other op fails earlier with a worse message
         """
         bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
-        where = "Layer %r (class %r)" % (self.node.path, self.node.layer.class_name)
+        # TensorFlow escapes quotes in what it prints, so there are none here.
+        where = "Layer %s (class %s)" % (self.node.path, self.node.layer.class_name)
         parts: List[Any] = ["%s: %s The sequences of the batch, counted from 0:" % (where, message), bad]
         for name, values in shown.items():
             parts += ["%s:" % name.replace("_", " "), tf.gather(values, bad)]

@@ -36,9 +36,11 @@ def ctc_loss(logits: Any, lens: Any, labels: Any, label_lens: Any, *, label_loop
     :return: [batch]; 0 with a gradient of 0 where there are fewer frames than `needed_frames`
     """
     empty = tf.equal(label_lens, 0)
-    # TensorFlow's op rejects sequences without labels; they get one here, and their own value afterwards.
+    usual = tf.logical_and(tf.logical_not(empty), needed_frames(labels, label_lens, label_loop=label_loop) <= lens)
+    # TensorFlow's op rejects sequences without labels, and gives infinity for some that are too short. All but the
+    # usual ones get one label here, and their values are replaced.
     labels = tf.pad(labels, [[0, 0], [0, 1]])
-    sparse = sparse_sequences(labels, tf.maximum(label_lens, 1))
+    sparse = sparse_sequences(labels, tf.where(usual, label_lens, tf.ones_like(label_lens)))
     loss, _ = tf.raw_ops.CTCLoss(
         inputs=logits,
         labels_indices=sparse.indices,
@@ -47,7 +49,7 @@ def ctc_loss(logits: Any, lens: Any, labels: Any, label_lens: Any, *, label_loop
         ctc_merge_repeated=label_loop,
         ignore_longer_outputs_than_inputs=True,
     )
-    loss = tf.where(tf.logical_and(tf.logical_not(empty), lens > 0), loss, tf.zeros_like(loss))
+    loss = tf.where(usual, loss, tf.zeros_like(loss))
     only_blank = tf.cond(
         tf.reduce_any(empty),
         lambda: tf.where(empty, _all_blank(logits, lens), tf.zeros_like(loss)),

@@ -134,9 +134,7 @@ def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
     last = _at_frame(alpha, lens - 1)
     end = topology.num_states - 1
     final = tf.gather(last, tf.maximum(end, 0)[:, None], batch_dims=1)[:, 0]
-    final = tf.where(
-        lens > 0, final, tf.where(_may_be_empty(topology), tf.zeros_like(final), tf.fill(tf.shape(final), _NEG))
-    )
+    final = tf.where(lens > 0, final, _penalty(_may_be_empty(topology), final.dtype))
     if topology.optional_ends:
         other = tf.gather(last, tf.maximum(end - 1, 0)[:, None], batch_dims=1)[:, 0]
         better = tf.logical_and(tf.logical_and(end > 0, lens > 0), other > final)

@@ -77,7 +77,7 @@ class CrossEntropyLoss(FramewiseLoss):
         if logits is not None:
             values = self._fused(frames, logits)
         else:
-            values = self._from_log_probs(frames, frames.arrange(self._log_probs(ctx)))
+            values = self._from_log_probs(frames, self._log_probs(ctx, frames))
         if self.fake_upper_bound is not None:
             values = upper_bound(values, self.fake_upper_bound)
         if self.debug_dump:
@@ -90,13 +90,14 @@ class CrossEntropyLoss(FramewiseLoss):
             return ctx.output_value
         return ctx.pre_activation("softmax", "log_softmax") if self.use_fused else None
 
-    def _log_probs(self, ctx: LossContext) -> Any:
+    def _log_probs(self, ctx: LossContext, frames: Frames) -> Any:
+        output = frames.arrange(ctx.output_value)
         noted = ctx.ctx.noted(ctx.node, "pre_activation")
         if self.input_type == "log_prob" or (
             self.input_type is None and noted is not None and noted[1] == "log_softmax"
         ):
-            return ctx.output_value
-        return safe_log(ctx.output_value, **(self.safe_log_opts or {}))
+            return output
+        return safe_log(output, **(self.safe_log_opts or {}))
 
     def _fused(self, frames: Frames, logits: Any) -> Any:
         """From the values before the softmax."""
@@ -105,12 +106,14 @@ class CrossEntropyLoss(FramewiseLoss):
         logits = frames.arrange(logits, clean=False)
         labels = frames.zero_padded(frames.target)
         if not self.label_smoothing:
-            values = sparse_softmax_cross_entropy(logits, labels)
+            values = frames.zero_padded(sparse_softmax_cross_entropy(logits, labels))
             return self._focal(values, values)
         classes = logits.shape[-1]
         values = soft_cross_entropy(logits, self._soft_targets(labels, classes, logits.dtype))
         values -= smoothing_entropy(classes, self.label_smoothing)
-        return self._focal(values, sparse_softmax_cross_entropy(logits, labels)) if self.focal_loss_factor else values
+        if not self.focal_loss_factor:
+            return values
+        return self._focal(frames.zero_padded(values), frames.zero_padded(sparse_softmax_cross_entropy(logits, labels)))
 
     def _from_log_probs(self, frames: Frames, log_probs: Any) -> Any:
         """From ``log p``."""

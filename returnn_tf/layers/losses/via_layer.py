@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Optional, Union
 
+from returnn_tf.config import ConfigError
 from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_loss
@@ -58,9 +59,10 @@ class ViaLayerLoss(Loss):
         source = self.align_layer or self.error_signal_layer
         losses = ctx.ctx.noted(source, "output_loss")
         if losses is None:
-            raise ValueError(
-                "loss 'via_layer': the layer %r (class %r) gives no loss. Name a layer such as 'fast_bw', or an 'eval' "
-                "layer with copy_output_loss_from_source_idx." % (source.path, source.layer.class_name)
+            raise ConfigError(
+                "Layer %r: loss 'via_layer': the layer %r (class %r) gives no loss. Name a layer such as 'fast_bw', or "
+                "an 'eval' layer with copy_output_loss_from_source_idx."
+                % (ctx.node.path, source.path, source.layer.class_name)
             )
         signal = to_layout(ctx.ctx.value(source), source.output, ctx.output)
         if self.align_layer is not None:
@@ -77,9 +79,9 @@ class ViaLayerLoss(Loss):
             return ctx.output_value
         noted = ctx.ctx.noted(ctx.node, "pre_activation")
         if noted is None or (isinstance(self.loss_wrt_to_act_in, str) and noted[1] != self.loss_wrt_to_act_in):
-            raise ValueError(
-                "loss 'via_layer': loss_wrt_to_act_in is %r, but the layer has %s. Put the loss on the layer with that "
-                "activation."
-                % (self.loss_wrt_to_act_in, "no activation" if noted is None else "the activation %r" % (noted[1],))
+            has = "no activation" if noted is None else "the activation %r" % (noted[1],)
+            raise ConfigError(
+                "Layer %r: loss 'via_layer': loss_wrt_to_act_in is %r, but the layer has %s. Put the loss on "
+                "the layer with that activation." % (ctx.node.path, self.loss_wrt_to_act_in, has)
             )
         return noted[0]

@@ -1,0 +1,182 @@
+"""ctc as loss and as layer: against the sum over all paths, and what the options change."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy
+import pytest
+
+from tests.layers.losses.single import log_softmax, network_of
+
+EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
+LENS = numpy.array([4, 3, 2], "int32")
+LABELS = numpy.array([[0, 0], [1, 0], [1, 0]], "int32")
+LABEL_LENS = numpy.array([2, 2, 0], "int32")
+
+
+def _feed(labels: numpy.ndarray = LABELS, label_lens: numpy.ndarray = LABEL_LENS) -> Dict[str, Any]:
+    data = numpy.random.default_rng(3).normal(size=(3, 4, 3)).astype("float32")
+    return {"data": data, "data/size0": LENS, "classes": labels, "classes/size0": label_lens}
+
+
+def _paths(log_p: numpy.ndarray, labels: Sequence[int], blank: int, loop: bool) -> List[Tuple[float, Tuple[int, ...]]]:
+    """(score, path) of all paths which stand for these labels."""
+    result = []
+    for path in itertools.product(range(log_p.shape[1]), repeat=len(log_p)):
+        emitted = [c for c, _ in itertools.groupby(path)] if loop else list(path)
+        if [c for c in emitted if c != blank] == list(labels):
+            result.append((float(log_p[numpy.arange(len(log_p)), list(path)].sum()), path))
+    return result
+
+
+def _expected(
+    feed: Dict[str, Any], blank: int, loop: bool = True, best: bool = False
+) -> Tuple[numpy.ndarray, numpy.ndarray]:
+    """([batch] losses, [batch, time, classes] gradient w.r.t. the logits)."""
+    losses, grad = numpy.zeros(3), numpy.zeros([3, 4, 3])
+    for b, (n, m) in enumerate(zip(LENS, feed["classes/size0"])):
+        log_p = log_softmax(feed["data"][b, :n].astype("float64"))
+        paths = _paths(log_p, feed["classes"][b, :m], blank, loop)
+        if not paths:
+            continue
+        paths = [max(paths)] if best else paths
+        scores = numpy.array([s for s, _ in paths])
+        losses[b] = -numpy.logaddexp.reduce(scores)
+        posterior = numpy.zeros([n, 3])
+        for score, path in paths:
+            posterior[numpy.arange(n), list(path)] += numpy.exp(score + losses[b])
+        grad[b, :n] = numpy.exp(log_p) - posterior
+    return losses, grad
+
+
+def _run(
+    layer: Dict[str, Any], feed: Dict[str, Any], version: int = 21, **others: Dict[str, Any]
+) -> Tuple[Any, numpy.ndarray]:
+    """(result, gradient w.r.t. the logits): those are data times the unit matrix plus 0."""
+    linear = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
+    net = network_of(
+        {"from": "z", **layer}, others={"z": linear, **others}, extern_data=EXTERN, behavior_version=version
+    )
+    net.set_param_values({"z/W": numpy.eye(3), "z/b": numpy.zeros([3])})
+    out = net.run(feed, with_grad=True)
+    return out, out.grads["z/W"]
+
+
+def _check(out: Any, grad: numpy.ndarray, feed: Dict[str, Any], expected: Tuple[numpy.ndarray, numpy.ndarray]) -> None:
+    losses, logits_grad = expected
+    numpy.testing.assert_allclose(out.losses["output"], losses.sum(), rtol=1e-4)
+    numpy.testing.assert_allclose(grad, numpy.einsum("bti,btj->ij", feed["data"], logits_grad), rtol=1e-3, atol=1e-4)
+
+
+SOFTMAX = {"class": "activation", "activation": "softmax", "target": "classes", "loss": "ctc"}
+
+
+@pytest.mark.parametrize(
+    "opts, loop, best",
+    [
+        ({}, True, False),
+        ({"use_native": True}, True, False),
+        ({"use_viterbi": True}, True, True),
+        ({"ctc_opts": {"ctc_merge_repeated": False}}, False, False),
+        ({"ctc_opts": {"label_loop": False}, "use_viterbi": True}, False, True),
+    ],
+    ids=str,
+)
+def test_loss_is_the_sum_over_all_paths(opts: Dict[str, Any], loop: bool, best: bool) -> None:
+    """One of the sequences has no labels."""
+    feed = _feed()
+    out, grad = _run({**SOFTMAX, "loss_opts": opts}, feed)
+    _check(out, grad, feed, _expected(feed, 2, loop, best))
+    assert out.counts["output"] == 4
+
+
+@pytest.mark.parametrize(
+    "layer", [{"activation": "log_softmax"}, {"activation": "log_softmax", "from": "copy"}], ids=str
+)
+def test_output_in_log_space(layer: Dict[str, Any]) -> None:
+    feed = _feed()
+    copy = {"class": "eval", "eval": "source(0) + 0.0", "from": "z"}
+    out, grad = _run({**SOFTMAX, **layer, "loss_opts": {"output_in_log_space": True}}, feed, copy=copy)
+    _check(out, grad, feed, _expected(feed, 2))
+
+
+def test_probabilities_of_another_layer() -> None:
+    """Without a softmax to look behind, the log of the output is taken."""
+    feed = _feed()
+    p = {"class": "activation", "activation": "softmax", "from": "z"}
+    layer = {"class": "eval", "eval": "source(0) * 1.0", "from": "p", "target": "classes", "loss": "ctc"}
+    out, grad = _run(layer, feed, p=p)
+    _check(out, grad, feed, _expected(feed, 2))
+
+
+@pytest.mark.parametrize("blank", [0, 1, 2])
+@pytest.mark.parametrize(
+    "opts", [{}, {"max_approx": True}, {"label_loop": False}, {"logits_normalized": True}], ids=str
+)
+def test_layer_with_any_blank(blank: int, opts: Dict[str, Any]) -> None:
+    labels = numpy.where(LABELS >= blank, LABELS + 1, LABELS).astype("int32")
+    feed = _feed(labels)
+    extern = {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}
+    z: Dict[str, Any] = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
+    if "logits_normalized" in opts:
+        z["activation"] = "log_softmax"
+    layer = {
+        "class": "ctc_loss",
+        "logits": "z",
+        "targets": "data:classes",
+        "blank_index": blank,
+        "loss": "as_is",
+        **opts,
+    }
+    net = network_of(layer, others={"z": z}, extern_data=extern, behavior_version=30)
+    net.set_param_values({"z/W": numpy.eye(3), "z/b": numpy.zeros([3])})
+    out = net.run(feed, with_grad=True)
+    expected = _expected(feed, blank, opts.get("label_loop", True), opts.get("max_approx", False))
+    _check(out, out.grads["z/W"], feed, expected)
+    numpy.testing.assert_allclose(out.layers["output"].value, expected[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("version", [21, 30])
+@pytest.mark.parametrize("max_approx", [False, True])
+def test_no_alignment(version: int, max_approx: bool) -> None:
+    """Loss 0; before behavior version 30 with the softmax as gradient."""
+    feed = _feed(numpy.array([[0, 1, 0], [0, 0, 1], [1, 1, 0]], "int32"), numpy.array([3, 3, 2], "int32"))
+    layer = {"class": "ctc_loss", "logits": "z", "targets": "data:classes", "max_approx": max_approx, "loss": "as_is"}
+    out, grad = _run(layer, feed, version)
+    losses, expected = _expected(feed, 2, best=max_approx)
+    assert losses[0] > 0 and (losses[1:] == 0).all()
+    if version < 30:
+        for b in (1, 2):
+            expected[b, : LENS[b]] = numpy.exp(log_softmax(feed["data"][b, : LENS[b]]))
+    _check(out, grad, feed, (losses, expected))
+
+
+def test_targets_clipped_and_collapsed() -> None:
+    feed = _feed(numpy.array([[0, 0, 1], [0, 1, 0], [1, 0, 0]], "int32"), numpy.array([3, 3, 2], "int32"))
+    out, grad = _run({**SOFTMAX, "loss_opts": {"auto_clip_target_len": True}}, feed)
+    _check(out, grad, feed, _expected({**feed, "classes/size0": numpy.array([3, 2, 1], "int32")}, 2))
+    out, grad = _run({**SOFTMAX, "loss_opts": {"ctc_opts": {"preprocess_collapse_repeated": True}}}, feed)
+    collapsed = {
+        **feed,
+        "classes": numpy.array([[0, 1, 0], [0, 1, 0], [1, 0, 0]]),
+        "classes/size0": numpy.array([2, 3, 2]),
+    }
+    _check(out, grad, feed, _expected(collapsed, 2))
+
+
+@pytest.mark.parametrize("train, expected", [(True, 1.0), (False, 0.0)])
+def test_error_is_greedy_in_training_and_beam_search_otherwise(train: bool, expected: float) -> None:
+    """The best path is all blank, yet the label has more probability in all its paths together."""
+    layer = {"class": "activation", "activation": "softmax", "target": "classes", "loss": "ctc"}
+    net = network_of(layer, extern_data=EXTERN, train=train)
+    data = numpy.log(numpy.array([[[0.4, 1e-9, 0.6], [0.4, 1e-9, 0.6]]], "float32"))
+    feed = {
+        "data": data,
+        "data/size0": numpy.array([2], "int32"),
+        "classes": numpy.array([[0]], "int32"),
+        "classes/size0": numpy.array([1], "int32"),
+    }
+    # The best class per frame is the blank; label 0 has 0.64 in all its paths together.
+    assert net.run(feed).errors["output"] == expected

@@ -1,0 +1,150 @@
+"""mse, l1, mean_l1, cos, bin_ce, generic_ce, as_is: numpy re-computation and gradients."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+import numpy
+import pytest
+
+from tests.layers.losses.single import LENS, feed_of, frames, linear, network_of, valid
+
+
+def _sigmoid(z: numpy.ndarray) -> numpy.ndarray:
+    return 1 / (1 + numpy.exp(-z))
+
+
+def _cos(y: numpy.ndarray, t: numpy.ndarray) -> numpy.ndarray:
+    return 1 - (y * t).sum(1) / numpy.linalg.norm(y, axis=1) / numpy.linalg.norm(t, axis=1)
+
+
+def _bin_ce(z: numpy.ndarray, t: numpy.ndarray, weight: float = 1.0) -> numpy.ndarray:
+    s = _sigmoid(z)
+    return -(weight * t * numpy.log(s) + (1 - t) * numpy.log(1 - s)).mean(1)
+
+
+CASES: Dict[str, Callable[[numpy.ndarray, numpy.ndarray], numpy.ndarray]] = {
+    "mse": lambda y, t: ((y - t) ** 2).mean(1),
+    "l1": lambda y, t: numpy.abs(y - t).sum(1),
+    "mean_l1": lambda y, t: numpy.abs(y - t).mean(1),
+    "cos": _cos,
+    "bin_ce": _bin_ce,
+}
+
+
+def _check(loss: str, func: Any, target: str = "target", **opts: Any) -> Any:
+    net = network_of(linear(loss, target, loss_opts=opts))
+    feed = feed_of()
+    feed["target"] = (feed["target"] > 0).astype("float32") if loss == "bin_ce" else feed["target"]
+    out = net.run(feed, with_grad=True)
+    _, y = frames(net, feed)
+    t = numpy.eye(3)[valid(feed["classes"])] if target == "classes" else valid(feed["target"]).astype("float64")
+    numpy.testing.assert_allclose(out.losses["output"], func(y, t).sum(), rtol=1e-4)
+    eps = 1e-5
+    for k, bump in enumerate(numpy.eye(3) * eps):
+        slope = (func(y + bump, t).sum() - func(y - bump, t).sum()) / (2 * eps)
+        numpy.testing.assert_allclose(out.grads["output/b"][k], slope, rtol=1e-3, atol=1e-3)
+    return out, y, t
+
+
+@pytest.mark.parametrize("loss", sorted(CASES))
+def test_value_and_gradient(loss: str) -> None:
+    out, y, t = _check(loss, CASES[loss])
+    if loss == "bin_ce":
+        numpy.testing.assert_allclose(out.errors["output"], ((y > 0) != (t > 0.5)).mean(1).sum(), rtol=1e-5)
+    else:
+        assert out.errors["output"] == (y.argmax(1) != t.argmax(1)).sum()
+
+
+@pytest.mark.parametrize("loss", ["mse", "l1", "mean_l1", "cos"])
+def test_labels_are_one_hot_vectors(loss: str) -> None:
+    _check(loss, CASES[loss], "classes")
+
+
+def test_pos_weight() -> None:
+    _check("bin_ce", lambda z, t: _bin_ce(z, t, 3.0), pos_weight=3.0)
+
+
+def test_sse_sigmoid_is_bin_ce() -> None:
+    feed = feed_of()
+    values = [network_of(linear(name, "target")).run(feed).losses["output"] for name in ("bin_ce", "sse_sigmoid")]
+    assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("loss", ["mse", "cos", "bin_ce", "l1"])
+def test_junk_in_the_padding(loss: str) -> None:
+    others = {
+        "bias": {"class": "variable", "shape": [3], "init": 0.5},
+    }
+    layer = {"class": "combine", "kind": "add", "from": ["data", "bias"], "loss": loss, "target": "target"}
+    net = network_of(layer, others=others, extern_data={"data": {"dim": 3}, "target": {"dim": 3}})
+    feed = {k: v for k, v in feed_of(dim=3).items() if not k.startswith("classes")}
+    before = net.run(feed, with_grad=True)
+    padded = (numpy.arange(5) >= LENS[:, None])[..., None]
+    for key in ("data", "target"):
+        feed[key] = numpy.where(padded, numpy.nan, feed[key]).astype("float32")
+    after = net.run(feed, with_grad=True)
+    numpy.testing.assert_allclose(after.losses["output"], before.losses["output"], rtol=1e-6)
+    numpy.testing.assert_allclose(after.grads["bias/bias"], before.grads["bias/bias"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "activation, func, slope",
+    [
+        ("sigmoid", _sigmoid, lambda z: 1 - _sigmoid(z)),
+        ("exp", numpy.exp, numpy.ones_like),
+        (None, lambda z: numpy.maximum(z, 1e-20), lambda z: 1 / numpy.maximum(z, 1e-20)),
+    ],
+)
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_generic_ce(activation: Any, func: Any, slope: Any, scale: float) -> None:
+    """The factor of the loss does not get into its gradient."""
+    net = network_of(linear("generic_ce", activation=activation, loss_scale=scale))
+    feed = feed_of()
+    if activation is None:
+        values = net.get_param_values()
+        net.set_param_values({"output/W": values["output/W"] * 0.1, "output/b": values["output/b"] + 3.0})
+    x, z = frames(net, feed)
+    labels = valid(feed["classes"])
+    y = func(z)
+    p = y / y.sum(axis=1, keepdims=True)
+    out = net.run(feed, with_grad=True)
+    numpy.testing.assert_allclose(out.losses["output"], -numpy.log(p[numpy.arange(12), labels]).sum(), rtol=1e-4)
+    numpy.testing.assert_allclose(out.total_loss, out.losses["output"] * scale, rtol=1e-5)
+    numpy.testing.assert_allclose(
+        out.grads["output/W"], x.T @ (slope(z) * (p - numpy.eye(3)[labels])), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_as_is_counts_valid_frames_and_all_features() -> None:
+    feed = feed_of()
+    layer = {"class": "copy", "loss": "as_is"}
+    out = network_of(layer).run(feed)
+    numpy.testing.assert_allclose(out.losses["output"], valid(feed["data"]).sum(), rtol=1e-4)
+    out = network_of({**layer, "loss_opts": {"use_flatten_frames": False}}).run(feed)
+    numpy.testing.assert_allclose(out.losses["output"], feed["data"].sum(), rtol=1e-4)
+    out = network_of({"class": "copy", "from": "data:classes", "loss": "as_is", "loss_opts": {"as_error": True}}).run(
+        feed
+    )
+    assert out.losses == {} and out.errors["output"] == valid(feed["classes"]).sum()
+
+
+def test_triplet_by_hand() -> None:
+    rng = numpy.random.default_rng(2)
+    data = rng.normal(size=(3, 9)).astype("float32")
+    labels = numpy.array([[0, 0, 1], [1, 1, 0], [0, 0, 0]], "int32")
+    extern = {
+        "data": {"shape": (9,), "time_dim_axis": None},
+        "labels": {"shape": (3,), "dim": 2, "sparse": True, "time_dim_axis": None},
+    }
+    layer = {"class": "copy", "loss": "triplet_loss", "target": "labels", "loss_opts": {"margin": 0.3}}
+    out = network_of(layer, extern_data=extern).run({"data": data, "labels": labels})
+    unit = data.reshape(9, 3).astype("float64")
+    unit /= numpy.linalg.norm(unit, axis=1, keepdims=True)
+    distance, label, total = 1 - unit @ unit.T, labels.reshape(-1), 0.0
+    for a in range(9):
+        for s in range(9):
+            for o in range(9):
+                if a != s and label[a] == label[s] and label[a] != label[o]:
+                    total += max(0.0, 0.3 + distance[a, s] - distance[a, o])
+    numpy.testing.assert_allclose(out.losses["output"], total, rtol=1e-4)

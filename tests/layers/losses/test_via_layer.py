@@ -1,0 +1,86 @@
+"""via_layer: the gradient is the given one, and the value that of the other layer."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+import numpy
+import pytest
+
+from returnn_tf.config import ConfigError
+from tests.layers.losses.single import LENS, network_of
+
+EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
+Z = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
+P = {"class": "activation", "activation": "softmax", "from": "z"}
+BW = {"class": "fast_bw", "align_target": "ctc", "align_target_key": "classes", "input_type": "prob", "from": "p"}
+
+
+def _feed() -> Dict[str, Any]:
+    rng = numpy.random.default_rng(3)
+    return {
+        "data": rng.normal(size=(3, 5, 3)).astype("float32"),
+        "data/size0": LENS,
+        "classes": rng.integers(0, 2, size=(3, 1)).astype("int32"),
+        "classes/size0": numpy.ones([3], "int32"),
+    }
+
+
+def _run(opts: Dict[str, Any], scale: float = 1.0, fetch: Any = ("bw",), **others: Any) -> Any:
+    layer = {"class": "copy", "from": "p", "loss": "via_layer", "loss_scale": scale, "loss_opts": opts}
+    net = network_of(layer, others={"z": Z, "p": P, "bw": BW, **others}, extern_data=EXTERN)
+    net.set_param_values({"z/W": numpy.eye(3), "z/b": numpy.zeros([3])})
+    return net.run(_feed(), with_grad=True, fetch=fetch)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_full_sum_training_has_the_gradient_of_ctc(scale: float) -> None:
+    out = _run({"align_layer": "bw", "loss_wrt_to_act_in": "softmax"}, scale)
+    ctc = {
+        "class": "activation",
+        "activation": "softmax",
+        "from": "z",
+        "loss": "ctc",
+        "target": "classes",
+        "loss_scale": scale,
+    }
+    net = network_of(ctc, others={"z": Z}, extern_data=EXTERN)
+    net.set_param_values({"z/W": numpy.eye(3), "z/b": numpy.zeros([3])})
+    expected = net.run(_feed(), with_grad=True)
+    numpy.testing.assert_allclose(out.losses["output"], expected.losses["output"], rtol=1e-5)
+    numpy.testing.assert_allclose(out.grads["z/W"], expected.grads["z/W"], rtol=1e-4, atol=1e-5)
+    assert out.counts["output"] == 12
+
+
+def test_gradient_wrt_the_output_goes_on_through_the_softmax() -> None:
+    out = _run({"align_layer": "bw"})
+    p, a, x = out.layers["output"].value, out.layers["bw"].value, _feed()["data"]
+    grad = numpy.zeros([3, 3])
+    for b, n in enumerate(LENS):
+        for t in range(n):
+            error = p[b, t] - a[b, t]
+            grad += numpy.outer(x[b, t], p[b, t] * (error - (error * p[b, t]).sum()))
+    numpy.testing.assert_allclose(out.grads["z/W"], grad, rtol=1e-4, atol=1e-5)
+
+
+def test_error_signal_by_an_eval_layer() -> None:
+    signal = {"class": "eval", "eval": "source(0) * 2.0", "from": "bw", "copy_output_loss_from_source_idx": 0}
+    out = _run({"error_signal_layer": "signal", "loss_wrt_to_act_in": True}, signal=signal)
+    a, x = out.layers["bw"].value, _feed()["data"]
+    grad = sum(x[b, :n].T @ (2 * a[b, :n]) for b, n in enumerate(LENS))
+    numpy.testing.assert_allclose(out.grads["z/W"], grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "opts, message",
+    [
+        ({"align_layer": "p2"}, "Layer 'output': .*the layer 'p2' .* gives no loss"),
+        (
+            {"align_layer": "bw", "loss_wrt_to_act_in": "sigmoid"},
+            "is 'sigmoid', but the layer has the activation 'softmax'",
+        ),
+    ],
+)
+def test_what_cannot_work(opts: Dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _run(opts, fetch=(), p2=dict(P))

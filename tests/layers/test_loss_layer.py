@@ -1,0 +1,166 @@
+"""loss, sparse_softmax_cross_entropy_with_logits, fast_bw and forced_align beyond the recorded cases."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+import numpy
+import pytest
+
+from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
+from tests.layers.losses.single import LENS, feed_of, log_softmax, network_of, valid
+
+P = {"class": "softmax", "n_out": 3, "from": "data"}
+
+
+@pytest.mark.parametrize(
+    "loss, source, target",
+    [
+        ("ce", "p", "classes"),
+        ("ce", "p", None),
+        ("mse", "p", "target"),
+        ("mse", "p", "layer:q"),
+        ("bin_ce", "p", "target"),
+    ],
+)
+@pytest.mark.parametrize("use_error", [False, True])
+def test_values_add_up_to_the_loss(loss: str, source: str, target: Any, use_error: bool) -> None:
+    others = {
+        "p": P,
+        "q": dict(P),
+        "same": {"class": "copy", "from": source, "loss": loss, "target": target},
+    }
+    layer = {"class": "loss", "loss_": loss, "target_": target, "from": source, "use_error": use_error}
+    net = network_of(layer, others=others)
+    out = net.run(feed_of())
+    reduced = out.errors["same"] if use_error else out.losses["same"]
+    assert out.layers["output"].axes == ("B", "T")
+    numpy.testing.assert_allclose(valid(out.layers["output"].value).sum(), reduced, rtol=1e-4)
+
+
+def test_layout_of_the_source_is_kept() -> None:
+    extern = {"data": {"dim": 4, "time_dim_axis": 0, "batch_dim_axis": 1}, "classes": {"dim": 3, "sparse": True}}
+    net = network_of({"class": "loss", "loss_": "ce", "from": "p"}, others={"p": P}, extern_data=extern)
+    assert net.plan.outputs["output"].output.axis_kinds == ("T", "B")
+    feed = {k: v for k, v in feed_of().items() if not k.startswith("target")}
+    out = net.run(feed, fetch=["p"])
+    p, labels = out.layers["p"].value, feed["classes"]
+    expected = -numpy.log(numpy.take_along_axis(p, labels[..., None], axis=2)[..., 0])
+    numpy.testing.assert_allclose(valid(out.layers["output"].value), valid(expected), rtol=1e-4)
+
+
+def test_losses_on_sequences_give_one_value_each() -> None:
+    layer = {"class": "loss", "loss_": "ctc", "from": "p", "loss_opts_": {"beam_width": 4}}
+    net = network_of(layer, others={"p": {"class": "softmax", "n_out": 4, "from": "data"}})
+    feed = feed_of()
+    feed["classes"], feed["classes/size0"] = feed["classes"][:, :1], numpy.ones([3], "int32")
+    assert net.run(feed).layers["output"].axes == ("B",)
+
+
+@pytest.mark.parametrize("axis", [None, "dim:3"])
+def test_sparse_cross_entropy_repeats_labels_over_axes_that_they_lack(axis: Any) -> None:
+    time, extra = SpatialDim("time"), SpatialDim("extra", 2)
+    extern: Dict[str, Any] = {
+        "data": {"dim_tags": [batch_dim, time, FeatureDim("f", 3), extra], "feature_dim_axis": 2},
+        "classes": {"dim_tags": [batch_dim, time], "sparse": True, "dim": 3},
+    }
+    layer = {
+        "class": "sparse_softmax_cross_entropy_with_logits",
+        "logits": "data:data",
+        "targets": "data:classes",
+        "axis": axis,
+        "from": [],
+    }
+    net = network_of(layer, extern_data=extern)
+    rng = numpy.random.default_rng(1)
+    data = rng.normal(size=(3, 5, 3, 2)).astype("float32")
+    labels = rng.integers(0, 3, size=(3, 5)).astype("int32")
+    labels[1, 3:] = 99  # padding
+    out = net.run({"data": data, "data/size0": LENS, "classes": labels, "classes/size0": LENS}).layers["output"]
+    log_p = log_softmax(numpy.moveaxis(data, 2, 3).astype("float64"))
+    for b, n in enumerate(LENS):
+        for t in range(n):
+            numpy.testing.assert_allclose(out.value[b, t], -log_p[b, t, :, labels[b, t]], rtol=1e-4)
+
+
+def test_staircase_visits_all_classes_in_order() -> None:
+    """Three classes in three frames can only be passed one by one; in four frames one of them lasts two."""
+    extern = {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}
+    layer = {
+        "class": "fast_bw",
+        "align_target": "staircase",
+        "staircase_seq_len_source": "data:classes",
+        "from": "data",
+    }
+    net = network_of(layer, extern_data=extern)
+    rng = numpy.random.default_rng(1)
+    data = rng.normal(size=(2, 4, 3)).astype("float32")
+    feed = {
+        "data": data,
+        "data/size0": numpy.array([3, 4], "int32"),
+        "classes": numpy.zeros([2, 3], "int32"),
+        "classes/size0": numpy.array([3, 3], "int32"),
+    }
+    value = net.run(feed).layers["output"].value
+    numpy.testing.assert_allclose(value[0], numpy.eye(4)[:, :3], atol=1e-6)
+    paths = [[0, 0, 1, 2], [0, 1, 1, 2], [0, 1, 2, 2]]
+    weights = numpy.exp([data[1, range(4), path].sum() for path in paths])
+    expected = sum(w * numpy.eye(3)[path] for w, path in zip(weights / weights.sum(), paths))
+    numpy.testing.assert_allclose(value[1], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "opts", [{"am_scale": 0.5}, {"min_prob": 0.2}, {"input_type": "prob", "min_prob": 0.2}], ids=str
+)
+def test_scores_of_fast_bw(opts: Dict[str, Any]) -> None:
+    log_p = {"class": "linear", "activation": "log_softmax", "n_out": 4, "from": "data"}
+    scores = "tf.math.log(tf.maximum(tf.exp(source(0)), 0.2))" if "min_prob" in opts else "source(0) * 0.5"
+    prob = {"class": "eval", "eval": "tf.exp(source(0))", "from": "lp"}
+    base = {"class": "fast_bw", "align_target": "ctc", "align_target_key": "classes"}
+    others = {
+        "lp": log_p,
+        "prob": prob,
+        "scaled": {"class": "eval", "eval": scores, "from": "lp"},
+        "same": {**base, "from": "scaled", "is_output_layer": True},
+    }
+    layer = {**base, **opts, "from": "prob" if opts.get("input_type") == "prob" else "lp"}
+    net = network_of(layer, others=others)
+    feed = feed_of()
+    feed["classes"], feed["classes/size0"] = feed["classes"][:, :2], numpy.full([3], 2, "int32")
+    feed["classes"][:] = [0, 1]
+    out = net.run(feed)
+    numpy.testing.assert_allclose(out.layers["output"].value, out.layers["same"].value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("topology, lasting", [("ctc", True), ("rna", False)])
+@pytest.mark.parametrize("included", [False, True])
+def test_forced_align(topology: str, lasting: bool, included: bool) -> None:
+    """Label 1 is by far the best class of all frames."""
+    dim = 3 if included else 2
+    extern = {"data": {"dim": 3}, "classes": {"dim": dim, "sparse": True}}
+    layer = {
+        "class": "forced_align",
+        "align_target": "data:classes",
+        "topology": topology,
+        "input_type": "log_prob",
+        "blank_included": included,
+    }
+    scores = {"class": "copy", "from": "output/scores", "is_output_layer": True}
+    net = network_of(layer, extern_data=extern, others={"scores": scores})
+    data = numpy.zeros([2, 4, 3], "float32")
+    data[:, :, 1], data[0, 2, 1] = 5.0, 6.0
+    feed = {
+        "data": data,
+        "data/size0": numpy.array([4, 2], "int32"),
+        "classes": numpy.array([[1, 0], [1, 1]], "int32"),
+        "classes/size0": numpy.array([1, 2], "int32"),
+    }
+    out = net.run(feed)
+    path, score = out.layers["output"].value, out.layers["scores"].value
+    assert net.plan.outputs["output"].output.dim == 3
+    if lasting:
+        assert path.tolist() == [[1, 1, 1, 1], [0, 0, 0, 0]]  # no path for two equal labels in two frames
+        assert score[0] == 21.0 and score[1] == -numpy.inf
+    else:
+        assert path.tolist() == [[2, 2, 1, 2], [1, 1, 0, 0]]
+        assert score.tolist() == [6.0, 10.0]
