@@ -46,13 +46,16 @@ class ConvParams:
             expected = [shape[0], *shape[-(filter_rank - 1) :]] if filter_rank else list(shape)
             if given != expected:
                 raise ctx.error(
-                    "the filter %s must have the sizes %s in this order, it has %s." % (self.filter, expected, given)
+                    "the filter %r must have the sizes %s in this order, it has %s."
+                    % (self.filter.path, expected, given)
                 )
         else:
             ctx.param(name, shape, self.forward_weights_init)
         if isinstance(self.bias, Node):
             if self.bias.output.static_shape != (n_out,):
-                raise ctx.error("the bias %s must have the size %d, it is %s." % (self.bias, n_out, self.bias.output))
+                raise ctx.error(
+                    "the bias %r must have the size %d, it is %s." % (self.bias.path, n_out, self.bias.output)
+                )
         elif self._has_bias:
             ctx.param("bias", (n_out,), self.bias_init)
 

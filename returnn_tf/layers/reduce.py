@@ -34,13 +34,13 @@ def given_axes(ctx: "PlanContext", data: Data, axis: Any, axes: Any) -> List[int
 
 
 def reduced_template(ctx: "PlanContext", data: Data, axes: List[int], keep_dims: bool) -> Data:
-    """The axes removed, or with ``keep_dims`` of size 1; a feature axis keeps its mark then, a time axis does not."""
+    """The axes removed, or with ``keep_dims`` of size 1; then time and feature axis keep their marks."""
     if not keep_dims:
         return data.without_axes(axes)
     for axis in axes:
         is_feature = axis == data.feature_axis
         data = data.with_dim(axis, ctx.new_feature(1) if is_feature else ctx.new_spatial(1, "reduced"))
-    return data.replace(time_axis=None) if data.time_axis in axes else data
+    return data
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -57,7 +57,7 @@ class TopKLayer(Layer):
         return out
 
     def _part_names(self) -> List[str]:
-        if isinstance(self.axis, (list, tuple)):
+        if isinstance(self.axis, (list, tuple)) or len(self._axes) > 1:
             return ["indices%d" % i for i in range(len(self._axes))]
         return ["indices"]
 

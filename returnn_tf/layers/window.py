@@ -171,7 +171,8 @@ class FoldLayer(ConcatInputLayer):
         new = (dim - 1) * self.stride + size if valid else dim * self.stride
         if self.out_spatial_dim is not None and _depends_on(new, self.out_spatial_dim):
             new = self.out_spatial_dim  # the frames that the windows were made of
-        return data.permuted(self._axes[1:]).with_dim(0, ctx.bind(self.out_spatial_dim, new)).replace(vocab=None)
+        out = data.permuted(self._axes).without_axes([0]).replace(vocab=None)
+        return out.with_dim(0, ctx.bind(self.out_spatial_dim, new))
 
     def emit(self, ctx: "EmitContext") -> Any:
         """Overlapping windows added, cut to the frames."""

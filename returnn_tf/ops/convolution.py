@@ -34,15 +34,17 @@ def convolution(
     both = any(s > 1 for s in strides) and any(d > 1 for d in dilations)
     if groups == 1 and plain and padding[0] == "same" and not both:
         return tf.nn.convolution(x, w, strides=strides, padding="SAME", dilations=dilations)
-    x = pad_spatial(x, size, strides, dilations, padding)
-    if groups > 1:
-        if groups == x.shape[-1] and rank <= 2 and not both and (rank == 1 or strides[0] == strides[1]):
-            return _depthwise(x, w, strides, dilations)
-        return _grouped(x, w, strides, dilations, groups)
-    if both:  # TensorFlow takes one of them at a time
+    x, frames = pad_spatial(x, size, strides, dilations, padding)
+    if groups > 1 and groups == x.shape[-1] and rank <= 2 and not both and (rank == 1 or strides[0] == strides[1]):
+        y = _depthwise(x, w, strides, dilations)
+    elif groups > 1:
+        y = _grouped(x, w, strides, dilations, groups)
+    elif both:  # TensorFlow takes one of them at a time
         y = tf.nn.convolution(x, w, padding="VALID", dilations=dilations)
-        return y[(slice(None),) + tuple(slice(None, None, s) for s in strides)]
-    return tf.nn.convolution(x, w, strides=strides, padding="VALID", dilations=dilations)
+        y = y[(slice(None),) + tuple(slice(None, None, s) for s in strides)]
+    else:
+        y = tf.nn.convolution(x, w, strides=strides, padding="VALID", dilations=dilations)
+    return cut_spatial(y, frames)
 
 
 def pad_spatial(
@@ -53,28 +55,41 @@ def pad_spatial(
     padding: Sequence[AxisPadding],
     *,
     value: Any = 0,
-) -> Any:
+) -> Tuple[Any, List[Any]]:
     """Pads the spatial axes of [N, spatial..., channels] so that an operation without padding gives what is asked for.
 
-    An axis which is shorter than the window gets as long as the window less one, which leaves no frame.
+    An axis which is shorter than the window gets as long as the window, since not all kernels can do nothing.
+
+    :return: the tensor, and for `cut_spatial` the number of output frames per axis, None where nothing is to be cut
     """
     pads: List[Any] = []
+    frames: List[Any] = []
     for i, (k, stride, dilation, pad) in enumerate(zip(size, strides, dilations, padding)):
         extent = (k - 1) * dilation + 1
         if pad == "same":
             pads.append(same_padding(size_of(x, i + 1), extent, stride))
+            frames.append(None)
             continue
         left, right = (0, 0) if isinstance(pad, str) else pad
-        missing = extent - 1 - (size_of(x, i + 1) + left + right)
-        if not isinstance(missing, int):
-            right = right + tf.maximum(missing, 0) if extent > 1 + left + right else right
-        elif missing > 0:
-            right += missing
-        pads.append((left, right))
+        length = size_of(x, i + 1) + left + right
+        may_lack = length < extent if isinstance(length, int) else extent > left + right
+        frames.append(_none_or_more(-(-(length - extent + 1) // stride)) if may_lack else None)
+        pads.append((left, right + _none_or_more(extent - length) if may_lack else right))
     if all(isinstance(p, int) and p == 0 for pair in pads for p in pair):
-        return x
+        return x, frames
     y = tf.pad(x, [(0, 0)] + pads + [(0, 0)], constant_values=value)
-    return tf.ensure_shape(y, [x.shape[0]] + [None] * len(pads) + [x.shape[-1]])
+    return tf.ensure_shape(y, [x.shape[0]] + [None] * len(pads) + [x.shape[-1]]), frames
+
+
+def cut_spatial(y: Any, frames: Sequence[Any]) -> Any:
+    """The first frames of each spatial axis of [N, spatial..., channels]; None: all."""
+    if all(count is None for count in frames):
+        return y
+    return y[(slice(None),) + tuple(slice(0, count) for count in frames)]
+
+
+def _none_or_more(count: Any) -> Any:
+    return max(count, 0) if isinstance(count, int) else tf.maximum(count, 0)
 
 
 def same_padding(length: Any, extent: int, stride: int) -> Tuple[Any, Any]:
@@ -83,7 +98,7 @@ def same_padding(length: Any, extent: int, stride: int) -> Tuple[Any, Any]:
     :param length: int or scalar tensor
     """
     total = (-(-length // stride) - 1) * stride + extent - length
-    total = max(total, 0) if isinstance(total, int) else tf.maximum(total, 0)
+    total = _none_or_more(total)
     return total // 2, total - total // 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
-from returnn_tf.ops.convolution import AxisPadding, pad_spatial
+from returnn_tf.ops.convolution import AxisPadding, cut_spatial, pad_spatial
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -34,19 +34,19 @@ def pool(
             x = tf.where(mask, x, lowest)
         if plain:
             return tf.nn.pool(x, size, "MAX", strides=strides, padding="SAME")
-        x = pad_spatial(x, size, strides, dilations, padding, value=lowest)
-        return _unpadded(x, "MAX", size, strides, dilations)
+        x, frames = pad_spatial(x, size, strides, dilations, padding, value=lowest)
+        return cut_spatial(_unpadded(x, "MAX", size, strides, dilations), frames)
     if plain and mask is None:
         return tf.nn.pool(x, size, "AVG", strides=strides, padding="SAME")
     if mask is None and all(p == "valid" for p in padding):
-        x = pad_spatial(x, size, strides, dilations, padding)
-        return _unpadded(x, "AVG", size, strides, dilations)
+        x, frames = pad_spatial(x, size, strides, dilations, padding)
+        return cut_spatial(_unpadded(x, "AVG", size, strides, dilations), frames)
     weights = tf.ones_like(x[..., :1]) if mask is None else tf.cast(mask, x.dtype)
     # Both means are over the whole window, so their quotient is the mean of what counts.
-    parts = [
-        _unpadded(pad_spatial(part, size, strides, dilations, padding), "AVG", size, strides, dilations)
-        for part in (tf.where(weights > 0, x, tf.zeros_like(x)), tf.broadcast_to(weights, tf.shape(x[..., :1])))
-    ]
+    parts = []
+    for part in (tf.where(weights > 0, x, tf.zeros_like(x)), tf.broadcast_to(weights, tf.shape(x[..., :1]))):
+        part, frames = pad_spatial(part, size, strides, dilations, padding)
+        parts.append(cut_spatial(_unpadded(part, "AVG", size, strides, dilations), frames))
     return tf.math.divide_no_nan(*parts)
 
 

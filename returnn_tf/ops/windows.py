@@ -16,11 +16,12 @@ def sliding_windows(x: Any, size: int, *, stride: int = 1) -> Any:
     :param x: [frames, ...]; at least ``size - 1`` frames
     :return: [size, ceil((frames - size + 1) / stride), ...]
     """
+    x = pad_axis(x, 0, 0, 1)  # so that there are enough frames to read even if there is no window
     frames = size_of(x, 0)
     rest = [size_of(x, i) for i in range(1, x.shape.rank)]
     y = tf.tile(x[None], [size + 1] + [1] * x.shape.rank)
     y = tf.reshape(y, tf.stack([(size + 1) * frames] + rest))[: size * (frames + 1)]
-    y = tf.reshape(y, tf.stack([size, frames + 1] + rest))[:, : frames - size + 1]
+    y = tf.reshape(y, tf.stack([size, frames + 1] + rest))[:, : frames - size]
     return y[:, ::stride] if stride != 1 else y
 
 

@@ -1,0 +1,143 @@
+"""`window`, `fold`, `time_chunking` and `time_unchunking`."""
+
+import numpy
+import pytest
+
+from returnn_tf.tensor import SpatialDim
+from tests.layers.nets import LENS, STATIC, TIME, fails, feed, gradient, net_of, output, run, template
+
+X, WIDE = feed()["data"], feed()["wide"]
+
+
+def window(**options):
+    return {"class": "window", "from": "data", **options}
+
+
+def expected_window(x, size, left, frames, stride=1):
+    """[batch, time, ...] -> [batch, window, frames, ...]"""
+    padded = numpy.pad(x, [(0, 0), (left, size)] + [(0, 0)] * (x.ndim - 2))
+    return numpy.stack([padded[:, i : i + frames * stride : stride][:, :frames] for i in range(size)], axis=1)
+
+
+@pytest.mark.parametrize(
+    "options,size,left,lens,stride",
+    [
+        ({"window_size": 4}, 4, 1, [4, 2, 3], 1),
+        ({"window_size": 3, "window_right": 2}, 3, 0, [4, 2, 3], 1),
+        ({"window_left": 2, "window_right": 1}, 4, 2, [4, 2, 3], 1),
+        ({"window_size": 3, "stride": 3}, 3, 1, [2, 1, 1], 3),
+        ({"window_size": 2, "padding": "valid", "stride": 2}, 2, 0, [2, 1, 1], 2),
+        ({"window_size": 9, "padding": "valid"}, 9, 0, [0, 0, 0], 1),
+    ],
+)
+def test_window(options, size, left, lens, stride):
+    result = output(window(**options))
+    assert result.axes == ("B", "S", "T", "F")
+    numpy.testing.assert_array_equal(result.sizes[2], lens)
+    numpy.testing.assert_array_equal(result.value, expected_window(X, size, left, max(lens), stride))
+
+
+@pytest.mark.parametrize("version,axes", [(17, "B,T,S,S,F"), (18, "B,S,S,T,F")])
+def test_window_along_a_static_axis(version, axes):
+    result = output(window(window_size=2, axis=STATIC, **{"from": "data:wide"}), behavior_version=version)
+    assert ",".join(result.axes) == axes
+    by_window = expected_window(WIDE.transpose(0, 2, 1, 3), 2, 0, 2)  # [batch, window, static, time, feature]
+    expected = by_window if version == 18 else by_window.transpose(0, 3, 2, 1, 4)
+    numpy.testing.assert_array_equal(result.value, expected)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("padding,stride", [("same", 1), ("same", 2), ("valid", 1), ("valid", 2)])
+def test_fold_adds_what_window_took(mode, padding, stride):
+    dim, frames = SpatialDim("window", 3), SpatialDim("frames")
+    network = {
+        "w": window(window_dim=dim, padding=padding, stride=stride, out_spatial_dim=frames, is_output_layer=True),
+        "output": {"class": "fold", "in_spatial_dim": frames, "window_dim": dim, "padding": padding, "from": "w"},
+    }
+    network["output"].update(mode=mode, stride=stride)
+    layers = run(network)
+    windows, result = layers["w"], layers["output"]
+    left, lens = (
+        (0, (windows.sizes[2] - 1).clip(0) * stride + 3) if padding == "valid" else (1, windows.sizes[2] * stride)
+    )
+    numpy.testing.assert_array_equal(result.sizes[1], lens)
+    for b, count in enumerate(windows.sizes[2]):
+        total, times = numpy.zeros([20, 3]), numpy.zeros([20, 1])
+        for t in range(count):
+            for i in range(3):
+                total[10 + t * stride + i - left] += windows.value[b, i, t]
+                times[10 + t * stride + i - left] += 1
+        expected = (total / times.clip(1) if mode == "mean" else total)[10 : 10 + lens[b]]
+        numpy.testing.assert_allclose(result.value[b, : lens[b]], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_fold_gives_the_dim_of_the_window_back():
+    dim = SpatialDim("window", 2)
+    network = {"w": window(window_dim=dim, padding="valid")}
+    network["output"] = {"class": "fold", "window_dim": dim, "padding": "valid", "out_spatial_dim": TIME, "from": "w"}
+    assert template(network).time_dim is TIME
+
+
+@pytest.mark.parametrize("size,step", [(3, 2), (2, 2), (2, 3), (4, 1), (9, 5)])
+def test_chunks_and_back(size, step):
+    chunks = {"class": "time_chunking", "chunk_size": size, "chunk_step": step, "from": "data", "is_output_layer": True}
+    layers = run({"c": chunks, "output": {"class": "time_unchunking", "chunking_layer": "c", "from": "c"}})
+    count = max(-(-(4 - size) // step), 0) + 1
+    value = layers["c"].value
+    assert value.shape == (3 * count, size, 3)
+    padded = numpy.pad(X, [(0, 0), (0, 20), (0, 0)])
+    for b in range(3):
+        for c in range(count):
+            numpy.testing.assert_array_equal(value[b * count + c], padded[b, c * step : c * step + size])
+            assert layers["c"].sizes[1][b * count + c] == min(max(LENS[b] - c * step, 0), size)
+    numpy.testing.assert_array_equal(layers["output"].sizes[1], LENS)
+    covered = [t for t in range(4) if any(c * step <= t < c * step + size for c in range(count))]
+    numpy.testing.assert_allclose(layers["output"].value[:, covered], X[:, covered], rtol=1e-5)
+
+
+def test_sums_over_chunks_are_masked():
+    chunks = {"class": "time_chunking", "chunk_size": 2, "chunk_step": 2, "from": "data"}
+    result = run({"c": chunks, "output": {"class": "reduce", "mode": "sum", "axis": "T", "from": "c"}})["output"]
+    expected = [X[b, s : min(s + 2, n)].sum(0) for b, n in enumerate(LENS) for s in (0, 2)]
+    numpy.testing.assert_allclose(result.value, expected, rtol=1e-5)
+
+
+def test_one_graph_for_all_lengths():
+    net = net_of({"output": window(window_size=3)})
+    for frames in (4, 1):
+        arrays = {"data": X[:, :frames], "data/size0": LENS.clip(0, frames)}
+        assert net.run(arrays).layers["output"].value.shape == (3, 3, frames, 3)
+
+
+def test_gradient_reaches_every_frame():
+    assert numpy.isfinite(gradient(window(window_size=3, **{"from": "a"}))).all()
+
+
+@pytest.mark.parametrize(
+    "layer,match",
+    [
+        (window(), "size of the window is missing"),
+        (window(window_size=3, window_left=3, window_right=3), "window_left 3 .* is not window_size 3"),
+        (window(window_size=3, padding="full"), "'same' or 'valid'"),
+        (window(window_size=3, stride=0), "stride must be at least 1"),
+        (window(window_size=3, axis="B"), "batch axis"),
+        (window(window_size=2, window_dim=SpatialDim("w", 3)), "window_size is 2, but window_dim has size 3"),
+        ({"class": "fold", "mode": "max", "window_dim": STATIC, "from": "data:wide"}, "'sum' or 'mean'"),
+        ({"class": "fold", "window_dim": "T", "in_spatial_dim": STATIC, "from": "data:wide"}, "static size"),
+        ({"class": "time_chunking", "chunk_size": 0, "chunk_step": 1, "from": "data"}, "must be positive"),
+        (
+            {"class": "time_chunking", "chunk_size": 2, "chunk_step": 1, "axis": "F", "from": "data"},
+            "not batch or feature",
+        ),
+        ({"class": "time_unchunking", "chunking_layer": "data", "from": "data"}, "layer of class time_chunking"),
+    ],
+)
+def test_errors(layer, match):
+    fails(layer, match)
+
+
+def test_unchunking_needs_the_axes_of_the_chunks():
+    chunks = {"class": "time_chunking", "chunk_size": 3, "chunk_step": 2, "from": "data"}
+    network = {"c": chunks, "output": {"class": "time_unchunking", "chunking_layer": "c", "from": "data"}}
+    with pytest.raises(Exception, match="must have the axes"):
+        template(network)
