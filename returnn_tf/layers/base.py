@@ -80,6 +80,16 @@ class Layer:
         return iter(())
 
     @classmethod
+    def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
+        """Whether this layer ignores its sources in a loop and just puts out the target, as `choice` does in training."""
+        return False
+
+    @classmethod
+    def only_in_step(cls) -> bool:
+        """Whether a layer of this class must run step by step in a loop, even if nothing holds it there."""
+        return False
+
+    @classmethod
     def source_list(cls, given: Any) -> List[Any]:
         """What ``from`` says, as a list of names."""
         if given is None:

@@ -38,6 +38,18 @@ class Lowering:
     updates: List[Callable[[], Any]] = dataclasses.field(default_factory=list)
     constraints: List[Any] = dataclasses.field(default_factory=list)
     masks: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    #: In the step of a loop: the values which the loop hands in, the new values of states, and the number of the step.
+    given: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    next_states: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    loop_index: Any = None
+
+    def child(self) -> "Lowering":
+        """For the body of a loop: sees everything, and what is added to it stays inside."""
+        copies: Dict[str, Any] = {"updates": [], "constraints": []}
+        for field in dataclasses.fields(self):
+            if field.default_factory is dict:
+                copies[field.name] = dict(getattr(self, field.name))
+        return dataclasses.replace(self, **copies)
 
     def get_lens(self, dim: Dim) -> Any:
         """Lengths of a dim: int32 [batch] or a scalar where they don't depend on the sequence."""
@@ -175,6 +187,16 @@ class EmitContext:
                 result = mask if result is None else tf.logical_and(result, mask)
         return result
 
+    # --- the step of a loop ---
+
+    def loop_state(self, key: str) -> Any:
+        """The value of a state in the step before, see `PlanContext.loop_state`."""
+        return self.lowering.given[self.node, key]
+
+    def set_loop_state(self, key: str, value: Any) -> None:
+        """Sets the value of a state for the next step."""
+        self.lowering.next_states[self.node, key] = value
+
     # --- parameters, randomness, side effects ---
 
     def param(self, name: str) -> Any:
@@ -210,6 +232,9 @@ class EmitContext:
         """Seed for ``tf.random.stateless_*``: another one for every layer, name and train step."""
         crc = zlib.crc32(("%d/%s/%s" % (self.lowering.seed, self.node.path, name)).encode("utf8")) & 0x7FFFFFFF
         step = tf.constant(0, tf.int64) if self.step is None else tf.cast(self.step, tf.int64)
+        if self.lowering.loop_index is not None:
+            # Far apart, so that no step of this loop draws the numbers of another train step.
+            step = step + (tf.cast(self.lowering.loop_index, tf.int64) + 1) * 2**40
         return tf.stack([tf.constant(crc, tf.int64), step])
 
     def dropout(

@@ -86,6 +86,10 @@ class Node:
     owned: List[ParamSpec] = dataclasses.field(default_factory=list)
     losses: List[LossNode] = dataclasses.field(default_factory=list)
     extern_key: Optional[str] = None
+    #: In a loop: state -> (template, function that gives the first value); see `PlanContext.loop_state`.
+    loop_states: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: Of a loop: the layers of one step, in order.
+    inner: List["Node"] = dataclasses.field(default_factory=list)
 
     @property
     def output(self) -> Data:

@@ -18,12 +18,19 @@ class Builder(Protocol):
 
     behavior_version: int
     search: bool
+    #: Whether the layers are those of one step of a loop.
+    in_step: bool
+    #: The axis of the steps, for layers of a loop which are computed for all steps at once.
+    loop_dim: Optional[Dim]
 
     def bind_dim(self, declared: Dim, definition: Dim) -> None:
         """From now on the declared dim stands for its definition."""
 
     def subnetwork(self, owner: Node, network: Dict[str, Any], inputs: Dict[str, Node], scope: str) -> Node:
         """Plans a nested network; gives its output layer."""
+
+    def step_network(self, owner: Node) -> Node:
+        """Plans the network that is the unit of a `rec` layer; gives its output for all steps."""
 
     def nested_node(self, owner: Node, name: str) -> Optional[Node]:
         """A layer of the nested network of ``owner``."""
@@ -55,6 +62,8 @@ class PlanContext:
         self.builder = builder
         self.behavior_version = builder.behavior_version
         self.search = builder.search
+        self.in_step = builder.in_step
+        self.loop_dim = builder.loop_dim
 
     # --- errors and axes ---
 
@@ -238,6 +247,15 @@ class PlanContext:
                 % (name, node.path, spec.shape, shape)
             )
         return spec
+
+    # --- the step of a loop ---
+
+    def loop_state(self, key: str, data: Data, initial: Any) -> None:
+        """Declares a tensor that this layer carries from step to step; for layers in the step of a loop.
+
+        :param initial: function of the `EmitContext` which gives the value before the first step
+        """
+        self.node.loop_states[key] = (data, initial)
 
     # --- further layers ---
 

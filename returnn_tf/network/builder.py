@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers import batch_norm
@@ -50,6 +50,8 @@ class BuildState:
         self.nested: Dict[Node, "NetworkBuilder"] = {}
         self.open_losses: List[Tuple["NetworkBuilder", Node, LayerSpec]] = []
         self.losses: List[LossNode] = []
+        #: Plans the network inside of a `rec` layer; set by whoever knows how, since that builds on this module.
+        self.plan_loop: Callable[[Node, "NetworkBuilder"], Node] = no_loops
 
     def resolve_dim(self, dim: Dim) -> Dim:
         """The definition of a declared dim, or the dim itself."""
@@ -87,6 +89,8 @@ class NetworkBuilder:
         self.scope = scope
         self.parent = parent
         self.inputs = inputs
+        self.in_step: bool = parent.in_step if parent is not None else False
+        self.loop_dim: Optional[Dim] = parent.loop_dim if parent is not None else None
         self.specs = parse_network(network, path, state.behavior_version)
         for name, spec in self.specs.items():
             check_loss(spec)
@@ -110,8 +114,8 @@ class NetworkBuilder:
         roots = []
         for name, spec in self.specs.items():
             options = spec.options
-            has_loss = options.get("loss") and not (options.get("loss_only_on_non_search") and self.search)
-            wanted = options.get("is_output_layer") or (name == "output" and not self.parent) or has_loss
+            wanted = options.get("is_output_layer") or (name == "output" and not self.parent)
+            wanted = wanted or has_loss(spec, self.search)
             if options.get("only_on_search") and not self.search:
                 wanted = False
             if wanted or (name == "output" and self.parent):
@@ -258,17 +262,30 @@ class NetworkBuilder:
             self._set_options(node, spec)
             self._infer(node)
         self._nodes[spec.name] = node
+        self.planned(spec, node)
+
+    def planned(self, spec: LayerSpec, node: Node) -> None:
+        """Notes outputs and losses of a layer which is planned."""
         is_top_output = spec.name == "output" and self.parent is None
         if is_top_output or spec.options.get("is_output_layer"):
             self.state.outputs[spec.path] = node
-        if spec.options.get("loss") and not (spec.options.get("loss_only_on_non_search") and self.search):
+        if has_loss(spec, self.search):
             self.state.open_losses.append((self, node, spec))
+
+    def infer_template(self, node: Node, ctx: PlanContext) -> Data:
+        """What the layer says of its output."""
+        return node.layer.template(ctx)
+
+    @property
+    def sink(self) -> List[Node]:
+        """Where planned nodes are collected, in the order of their computation."""
+        return self.state.nodes if self.parent is None else self.parent.sink
 
     def _infer(self, node: Node) -> None:
         """Template of one node, and what the base options change about it."""
         layer = node.layer
         ctx = PlanContext(node, self)
-        node.output = layer.template(ctx)
+        node.output = self.infer_template(node, ctx)
         if layer.size_target:
             node.output = self._with_lengths_of(node, layer.size_target)
         if layer.batch_norm and layer.class_name != "batch_norm":
@@ -277,7 +294,7 @@ class NetworkBuilder:
             ctx.need_feature(node.output, "the output (constrained by darc1 or spatial_smoothing)")
         if layer.out_shape is not None:
             _check_out_shape(node.output, layer.out_shape)
-        self.state.nodes.append(node)
+        self.sink.append(node)
 
     def _with_lengths_of(self, node: Node, target: str) -> Data:
         other = self.target_data(node, target)
@@ -309,18 +326,24 @@ class NetworkBuilder:
 
     def _resolve_reuse(self, node: Node, value: Any, where: str) -> Any:
         if isinstance(value, str):
-            return node_dep(node, self.resolve(value, where))
+            return node_dep(node, self.owner_of_params(value, where))
         if isinstance(value, Mapping):
             result: Dict[str, Any] = {}
             for key, item in value.items():
                 if key == "map":
                     result[key] = {k: self._resolve_reuse(node, v, where) for k, v in item.items()}
-                elif key in ("reuse_layer", "layer_output") and isinstance(item, str):
+                elif key == "reuse_layer" and isinstance(item, str):
+                    result[key] = node_dep(node, self.owner_of_params(item, where))
+                elif key == "layer_output" and isinstance(item, str):
                     result[key] = node_dep(node, self.resolve(item, where))
                 else:
                     result[key] = map_values(item, Dim, self.state.resolve_dim)
             return result
         return value
+
+    def owner_of_params(self, ref: str, where: str) -> Node:
+        """The layer whose parameters ``reuse_params`` means."""
+        return self.resolve(ref, where)
 
     def _scope_of(self, spec: LayerSpec) -> str:
         given = spec.options.get("name_scope")
@@ -449,15 +472,19 @@ class NetworkBuilder:
     def sub_output(self, owner: Node, name: str) -> Node:
         """See `returnn_tf.layers.plan_context.Builder`."""
         path = "%s/%s" % (owner.path, name)
-        for node in self.state.nodes:
+        for node in self.sink:
             if node.path == path:
                 return node
         layer = SubOutputLayer(sub_name=name)
         node = Node(path, layer, owner.scope, sources=[owner], deps=[owner])
         layer.node = node  # type: ignore[misc]
         node.output = owner.sub_outputs[name]
-        self.state.nodes.append(node)
+        self.sink.append(node)
         return node
+
+    def step_network(self, owner: Node) -> Node:
+        """See `returnn_tf.layers.plan_context.Builder`."""
+        return self.state.plan_loop(owner, self)
 
 
 class SubOutputLayer(Layer):
@@ -474,6 +501,16 @@ class SubOutputLayer(Layer):
         return ctx.value(self.source, self.sub_name)
 
 
+def has_loss(spec: LayerSpec, search: bool) -> bool:
+    """Whether a layer has a loss in this mode."""
+    return bool(spec.options.get("loss")) and not (search and spec.options.get("loss_only_on_non_search"))
+
+
+def no_loops(owner: Node, builder: NetworkBuilder) -> Node:
+    """Where the planning of step networks is not set up."""
+    raise AssertionError("loops are planned by returnn_tf.network.loops")
+
+
 def build_plan(
     network: Mapping[str, Any],
     extern_data: Mapping[str, Data],
@@ -482,14 +519,17 @@ def build_plan(
     train: bool = False,
     search: bool = False,
     default_target: str = "classes",
+    plan_loop: Callable[[Node, NetworkBuilder], Node] = no_loops,
 ) -> Plan:
     """The plan of a network dict.
 
     :param extern_data: templates by data key
     :param default_target: for losses without the option target
+    :param plan_loop: plans the network inside of a `rec` layer
     :raises ConfigError: with the path of the layer, what is wrong and how to mend it
     """
     state = BuildState(extern_data, behavior_version, train, search, default_target)
+    state.plan_loop = plan_loop
     builder = NetworkBuilder(network, state)
     builder.build()
     state.finish_losses()

@@ -82,9 +82,10 @@ def lower(
     if losses:
         for node in plan.nodes:
             if node in needed and node.extern_key is None:
-                constraint = layer_constraint(EmitContext(node, state))
-                if constraint is not None:
-                    result.constraints += constraint
+                for layer_node in [*node.inner, node]:
+                    constraint = layer_constraint(EmitContext(layer_node, state))
+                    if constraint is not None:
+                        result.constraints += constraint
     return result
 
 

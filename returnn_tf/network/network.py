@@ -10,6 +10,7 @@ import numpy
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers.node import Node, ParamSpec
 from returnn_tf.network.builder import build_plan
+from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
 from returnn_tf.network.passes import run_passes
 from returnn_tf.network.plan import Plan
@@ -36,6 +37,7 @@ def plan_from_config(config: Any, *, train: bool = False, search: bool = False) 
         train=train,
         search=search,
         default_target=config.typed("target", None) or "classes",
+        plan_loop=plan_step_network,
     )
     return run_passes(plan)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Iterable, List, Optional, Set
+from typing import Dict, Iterable, Iterator, List, Optional, Set
 
 from returnn_tf.layers.node import LossNode, Node, ParamSpec
 from returnn_tf.tensor import Data
@@ -31,7 +31,16 @@ class Plan:
     @property
     def params(self) -> Dict[str, ParamSpec]:
         """All parameters by name, in the order of the layers."""
-        return {spec.name: spec for node in self.nodes for spec in node.owned}
+        return {spec.name: spec for node in self.all_nodes() for spec in node.owned}
+
+    def all_nodes(self) -> Iterator[Node]:
+        """All layers, those inside of loops in front of the loop."""
+        todo = list(reversed(self.nodes))
+        while todo:
+            node = todo.pop()
+            if node.inner:
+                todo += [n for n in reversed(node.inner)]
+            yield node
 
     def by_path(self) -> Dict[str, Node]:
         """All layers by path."""

@@ -239,7 +239,10 @@ LAST = {"class": "get_last_hidden_state", "from": "rec"}
     "network,message",
     [
         ({"output": rec(unit="lsmt")}, r"Layer 'output' \(class 'rec'\): .*unknown unit 'lsmt'. Did you mean 'lstm'"),
-        ({"output": rec(unit={"output": {"class": "copy"}})}, "Layer 'output' .* step networks are not supported yet"),
+        (
+            {"output": rec(unit={"out": {"class": "copy"}})},
+            "Layer 'output': the unit has no layer 'output'. Did you mean 'out'",
+        ),
         ({"output": rec(unit=3)}, "the unit must be a name such as 'lstm', not 3"),
         ({"output": rec(unit_opts={"forget_bais": 1.0}, unit="standardlstm")}, "Did you mean 'forget_bias'"),
         ({"output": rec(max_seq_len=10)}, "'max_seq_len' is for a network as unit"),

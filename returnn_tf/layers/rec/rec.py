@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.copy import CopyLayer
 from returnn_tf.layers.options import option
 from returnn_tf.layers.rec.state import (
     INITIAL_KEYWORDS,
@@ -15,6 +16,7 @@ from returnn_tf.layers.rec.state import (
     plan_initial_state,
 )
 from returnn_tf.layers.registry import register_layer
+from returnn_tf.layers.subnetwork import base_references
 from returnn_tf.ops.cells import Cell, run_cell, unit_class
 from returnn_tf.ops.shape import transpose
 from returnn_tf.tensor import Data
@@ -90,16 +92,35 @@ class RecLayer(ConcatInputLayer):
         None, help="step network: compute what can be outside of the loop"
     )
 
+    needs_sources = False
+    #: Whether some unit names mean another cell than in a layer over a whole sequence.
+    single_step: ClassVar[bool] = False
+
+    #: The layers of a step network whose values of all steps are wanted, by name.
+    exits: ClassVar[Dict[str, Any]] = {}
     #: See `returnn_tf.layers.rec.state.hidden_state_of`.
     hidden_state: ClassVar[HiddenState]
 
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """What the layers of a step network take from outside by ``base:``."""
+        if isinstance(options.get("unit"), Mapping):
+            yield from base_references(options["unit"])
+
     def template(self, ctx: "PlanContext") -> Data:
         """Iterated axis first, then batch, then all others; the feature axis replaced and last."""
+        if isinstance(self.unit, dict):
+            self._inner: Any = ctx.depend(ctx.builder.step_network(ctx.node))
+            return self._inner.output
         self._check_options(ctx)
         data = self.input_template(ctx)
+        if ctx.in_step and data.time_axis is None and self.axis is None:
+            return self._step_template(ctx, data)
         self._perm, output = self._layout(ctx, data)
         out = ctx.out_feature()
-        output = output.with_axis(output.rank, out, feature=True).replace(time_axis=0)
+        output = output.with_axis(output.rank, out, feature=True)
+        # For all steps of a loop at once, the iterated axis is no time axis, as it is none in a step.
+        output = output.replace(time_axis=None if output.dims[0].is_loop else 0)
         state_data = output.without_axes([0])
         self._cell = self._make_cell(ctx, data, ctx.need_static(out, "out_dim"))
         # A name_scope stands for "<layer>/rec".
@@ -107,13 +128,44 @@ class RecLayer(ConcatInputLayer):
         self._declare_params(ctx)
         self.hidden_state = HiddenState(self._cell.state_keys, state_data)  # type: ignore[misc]
         self._initial: List[InitialState] = plan_initial_state(ctx, self.initial_state, self.hidden_state, self._prefix)
+        self._single_step = False
         return output
 
+    def _step_template(self, ctx: "PlanContext", data: Data) -> Data:
+        """One step of the cell, as a layer of a loop: the state is carried from step to step."""
+        order = [i for i in range(data.rank) if i != data.feature_axis or data.sparse_dim is not None]
+        self._perm = order if data.sparse_dim is not None else order + [data.rank - 1]
+        if data.feature_axis not in (None, data.rank - 1):
+            raise ctx.error("the feature axis of %s must be the last one in a step." % data)
+        out = ctx.out_feature()
+        base = data.replace(dtype="float32", sparse_dim=None, vocab=None, feature_axis=None)
+        if data.sparse_dim is None:
+            base = base.without_axes([data.rank - 1])
+        output = base.with_axis(base.rank, out, feature=True)
+        self._cell = self._make_cell(ctx, data, ctx.need_static(out, "out_dim"))
+        self._prefix = "rec/" if self.name_scope is None else ""
+        self._declare_params(ctx)
+        self.hidden_state = HiddenState(self._cell.state_keys, output)  # type: ignore[misc]
+        self._initial = plan_initial_state(ctx, self.initial_state, self.hidden_state, self._prefix)
+        self._single_step = True
+        for index in range(self.hidden_state.count):
+            ctx.loop_state(str(index), output, lambda emit, i=index: self._first_state(emit)[i])
+        return output
+
+    def _first_state(self, ctx: "EmitContext") -> Tuple[Any, ...]:
+        """The state before the first step, in the layout of the output."""
+        state = emit_initial_state(ctx, self._initial, self.hidden_state.data)
+        if state is None:
+            zeros = tf.zeros(tf.stack(ctx.shape(self.hidden_state.data)), "float32")
+            return (zeros,) * self.hidden_state.count
+        return state
+
+    def initial_output_value(self, ctx: "EmitContext") -> Any:
+        """What ``prev:`` gives in the first step of a loop: the output part of the initial state."""
+        keys = self.hidden_state.keys
+        return self._first_state(ctx)[keys.index("h") if "h" in keys else 0]
+
     def _check_options(self, ctx: "PlanContext") -> None:
-        if isinstance(self.unit, dict):
-            raise ctx.error(
-                "the unit is a dict: step networks are not supported yet. Use the name of a unit, such as 'lstm'."
-            )
         if not isinstance(self.unit, str):
             raise ctx.error("the unit must be a name such as 'lstm', not %r." % (self.unit,))
         for name in _STEP_NETWORK_OPTIONS:
@@ -129,6 +181,8 @@ class RecLayer(ConcatInputLayer):
             ctx.need_feature(data)
         if self.axis is not None:
             axis = ctx.axis(data, self.axis)
+        elif data.time_axis is None and ctx.loop_dim in data.dims:
+            axis = data.dims.index(ctx.loop_dim)
         elif data.time_axis is None:
             raise ctx.error(
                 "the source %s has no time axis to iterate over. Name one by the option 'axis', or use a linear layer."
@@ -151,7 +205,7 @@ class RecLayer(ConcatInputLayer):
 
     def _make_cell(self, ctx: "PlanContext", data: Data, n_out: int) -> Cell:
         dim = data.sparse_dim if data.sparse_dim is not None else ctx.need_feature(data)
-        return unit_class(self.unit, where="option 'unit'")(
+        return unit_class(self.unit, where="option 'unit'", single_step=self.single_step)(
             n_out,
             ctx.need_static(dim, "the feature axis of the source"),
             sparse_input=data.sparse_dim is not None,
@@ -174,8 +228,23 @@ class RecLayer(ConcatInputLayer):
                 init = "glorot_uniform" if spec.default is None else spec.default
             ctx.param(self._prefix + spec.name, spec.shape, init)
 
+    def input_node(self, ctx: "PlanContext") -> Any:
+        """One node for all sources of a step network."""
+        if len(self.sources) == 1 and not self.dropout and self.in_dim is None:
+            return self.source
+        copy = CopyLayer(dropout=self.dropout, dropout_noise_shape=self.dropout_noise_shape, in_dim=self.in_dim)
+        return ctx.implicit("data", copy, self.sources)
+
+    def sub_node(self, ctx: "PlanContext", name: str) -> Any:
+        """A layer of the step network that is an output layer: its values of all steps."""
+        return self.exits.get(name) if isinstance(self.unit, dict) else None
+
     def emit(self, ctx: "EmitContext") -> Any:
         """The input projection of all frames at once, then the loop over frames."""
+        if isinstance(self.unit, dict):
+            return ctx.value(self._inner)
+        if self._single_step:
+            return self._emit_step(ctx)
         data = self.input
         x = transpose(self.emit_input(ctx), self._perm)
         shape = [ctx.size(data.dims[axis]) for axis in self._perm]
@@ -201,6 +270,28 @@ class RecLayer(ConcatInputLayer):
             y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
         ctx.note(self.node, STATE_NOTE, state)
         return y
+
+    def _emit_step(self, ctx: "EmitContext") -> Any:
+        """The cell on one frame."""
+        x = self.emit_input(ctx)
+        state = tuple(ctx.loop_state(str(i)) for i in range(self.hidden_state.count))
+        n = self._cell.n_out
+        shape = ctx.shape(ctx.output)
+        flat = x if self.input.sparse_dim is not None else tf.reshape(x, [-1, self.input.dim])
+        y, state = run_cell(
+            self._cell,
+            {spec.name: ctx.param(self._prefix + spec.name) for spec in self._cell.param_specs()},
+            tf.expand_dims(tf.reshape(flat, [-1]) if self.input.sparse_dim is not None else flat, 0),
+            None,
+            initial_state=tuple(tf.reshape(part, [-1, n]) for part in state),
+            direction=1,
+            seed=ctx.seed("cell") if ctx.train else None,
+        )
+        state = tuple(tf.reshape(part, tf.stack(shape)) for part in state)
+        for i, part in enumerate(state):
+            ctx.set_loop_state(str(i), part)
+        ctx.note(self.node, STATE_NOTE, state)
+        return tf.reshape(y[0], tf.stack(shape))
 
     def _lengths(self, ctx: "EmitContext") -> Optional[Any]:
         """Int [merged batch]; None if the iterated axis has one length for all."""

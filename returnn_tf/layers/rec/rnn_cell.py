@@ -1,0 +1,46 @@
+"""`rnn_cell`: one step of a recurrent cell, as a layer of a loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from returnn_tf.layers.options import option
+from returnn_tf.layers.rec.rec import RecLayer
+from returnn_tf.layers.registry import register_layer
+from returnn_tf.tensor import Data
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.plan_context import PlanContext
+
+
+@register_layer("rnn_cell")
+class RnnCellLayer(RecLayer):
+    """``output, state = cell(x, previous state)``: one step, inside of the network of a `rec` layer.
+
+    Units and parameters are those of `rec`, but "LSTMBlock" is "standardlstm" here. Where the source does not depend on
+    the previous step, all steps are computed at once.
+    Lengths: unchanged; the steps are those of the loop.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": "data", "unit": {
+                "cell": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 3, "from": ["data:source", "prev:output"]},
+                "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": "cell"}}},
+            "output": {"class": "copy", "from": "loop"}}
+    """
+
+    needs_sources = True
+    single_step = True
+    weights_init: Any = option(None, help="initialiser of all weights of the cell")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """As `rec`, but only inside of a loop."""
+        if not ctx.in_step and ctx.loop_dim is None:
+            raise ctx.error("is one step of a cell, for the network inside of a 'rec' layer. Here use class 'rec'.")
+        if not isinstance(self.unit, str):
+            raise ctx.error("the unit must be a name such as 'lstm', not %r." % (self.unit,))
+        if self.weights_init is not None:
+            self.forward_weights_init = self.forward_weights_init or self.weights_init
+            self.recurrent_weights_init = self.recurrent_weights_init or self.weights_init
+        return super().template(ctx)

@@ -1,0 +1,105 @@
+"""Which layers of a step network must run inside of the loop, before it, or after it; from the names alone.
+
+A layer must run step by step if it is on a cycle which goes through a ``prev:`` reference, or between two such cycles.
+What no cycle leads to is computed before the loop for all steps at once, what leads to no cycle is computed after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Callable, Dict, Iterable, List, Mapping, Sequence, Set
+
+
+class Zone(enum.Enum):
+    """Where a layer of a step network is computed."""
+
+    BEFORE = "before the loop"
+    STEP = "in the loop"
+    AFTER = "after the loop"
+
+
+@dataclasses.dataclass(frozen=True)
+class Links:
+    """What one layer refers to, by names in the same network.
+
+    :param now: layers of the same step
+    :param prev: layers of the step before
+    """
+
+    now: Sequence[str]
+    prev: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Zones:
+    """The zone of each layer that is needed, and why the layers in the loop are there.
+
+    :param reasons: layer -> the chain of references that holds it in the loop
+    """
+
+    zones: Dict[str, Zone]
+    reasons: Dict[str, str]
+
+
+def find_zones(links: Mapping[str, Links], roots: Iterable[str], forced: Iterable[str] = ()) -> Zones:
+    """The zones of all layers that the roots need.
+
+    :param links: by layer name
+    :param roots: outputs, layers with losses, the end layer
+    :param forced: layers that must run in the loop in any case
+    """
+    needed = reachable(roots, lambda n: [*links[n].now, *links[n].prev])
+    on_cycle = {name for name in needed if _is_on_prev_cycle(name, links)} | (set(forced) & needed)
+    from_cycle = {n for n in needed if any(c in _ancestors(n, links) for c in on_cycle)}
+    to_cycle = reachable(on_cycle, lambda n: [*links[n].now, *links[n].prev])
+    zones = {}
+    for name in links:
+        if name not in needed:
+            continue
+        if name in on_cycle or (name in from_cycle and name in to_cycle):
+            zones[name] = Zone.STEP
+        else:
+            zones[name] = Zone.AFTER if name in from_cycle else Zone.BEFORE
+    reasons = {n: _reason(n, links, set(forced)) for n, zone in zones.items() if zone is Zone.STEP}
+    return Zones(zones, reasons)
+
+
+def reachable(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> Set[str]:
+    """Everything that can be reached, the starts included."""
+    seen: Set[str] = set()
+    todo = list(starts)
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += following(name)
+    return seen
+
+
+def _ancestors(name: str, links: Mapping[str, Links]) -> Set[str]:
+    """All layers which a layer depends on, in this or in earlier steps, without itself unless it is on a cycle."""
+    return reachable([*links[name].now, *links[name].prev], lambda n: [*links[n].now, *links[n].prev])
+
+
+def _is_on_prev_cycle(name: str, links: Mapping[str, Links]) -> bool:
+    return name in _ancestors(name, links)
+
+
+def _reason(name: str, links: Mapping[str, Links], forced: Set[str]) -> str:
+    """The shortest chain of references from the layer back to itself."""
+    if not _is_on_prev_cycle(name, links):
+        return "must run step by step" if name in forced else "lies between layers of the loop"
+    todo: List[List[str]] = [[name]]  # chains of references, each from ``name``
+    seen: Set[str] = set()
+    while todo:
+        chain = todo.pop(0)
+        current = chain[-1].replace("prev:", "")
+        for ref in [*links[current].now, *("prev:" + n for n in links[current].prev)]:
+            other = ref.replace("prev:", "")
+            if other == name:
+                return " <- ".join([*chain, ref])
+            if other not in seen:
+                seen.add(other)
+                todo.append([*chain, ref])
+    raise AssertionError("no cycle through %r" % name)

@@ -1,0 +1,308 @@
+"""Plans the network inside of a `rec` layer: what runs before, in and after the loop, and what the loop carries."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.layers.base import Layer
+from returnn_tf.layers.node import Node
+from returnn_tf.layers.plan_context import PlanContext
+from returnn_tf.layers.rec.loop_nodes import (
+    AccumLayer,
+    EnterLayer,
+    ExitLayer,
+    InitialOutput,
+    PrevLayer,
+    ShiftLayer,
+    SliceLayer,
+    loop_dim_for,
+)
+from returnn_tf.layers.rec.loop_run import LoopRunLayer
+from returnn_tf.network.builder import LayerError, NetworkBuilder, has_loss, join_scope
+from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones
+from returnn_tf.network.loops.initial import plan_initial_output
+from returnn_tf.network.loops.zone_builder import ZoneBuilder
+from returnn_tf.network.parse import LayerSpec, parse_network
+from returnn_tf.tensor import Data, Dim
+
+_MAX_ROUNDS = 20
+
+
+def plan_step_network(owner: Node, parent: NetworkBuilder) -> Node:
+    """The output of the network inside of a `rec` layer, for all steps.
+
+    :param owner: the `rec` layer
+    :param parent: plans the network around it
+    """
+    return StepNetwork(owner, parent).plan()
+
+
+class StepNetwork:
+    """One step network while it is planned.
+
+    :param owner: the `rec` layer, with its sources
+    :param parent: plans the network around it
+    """
+
+    def __init__(self, owner: Node, parent: NetworkBuilder) -> None:
+        self.owner = owner
+        self.parent = parent
+        layer: Any = owner.layer  # a RecLayer
+        self.layer = layer
+        self.network: Dict[str, Any] = layer.unit
+        self.scope = owner.scope if self.layer.name_scope is not None else join_scope(owner.scope, "rec")
+        self.specs: Dict[str, LayerSpec] = parse_network(self.network, owner.path, parent.behavior_version)
+        if "output" not in self.specs:
+            raise LayerError(
+                "Layer %r: the unit has no layer 'output'. %s" % (owner.path, did_you_mean("output", self.specs))
+            )
+        self.zones: Zones = self._find_zones()
+        self._time_axis, self.time_dim = self._iterated_axis()
+        self.loop_dim: Dim = loop_dim_for(self.time_dim)
+        self.builders: Dict[Zone, ZoneBuilder] = {}
+        self._templates: Dict[str, Data] = {}
+        self._prevs: Dict[str, Node] = {}
+        self._slices: Dict[Node, Node] = {}
+        self._accums: Dict[Node, Node] = {}
+        self._shifts: Dict[Tuple[str, Zone], Node] = {}
+        self._entered: Optional[Node] = None
+        self._run: Optional[Node] = None
+
+    # --- zones ---
+
+    def _find_zones(self) -> Zones:
+        links = {name: self._links(spec) for name, spec in self.specs.items()}
+        forced = [name for name, spec in self.specs.items() if spec.cls.only_in_step()]
+        if self.layer.optimize_move_layers_out is False:
+            forced = [n for n, s in self.specs.items() if not s.cls.follows_target(s.options, self.parent.search)]
+        return find_zones(links, self._roots(), forced)
+
+    def _links(self, spec: LayerSpec) -> Links:
+        now: List[str] = []
+        prev: List[str] = []
+        refs = [] if spec.cls.follows_target(spec.options, self.parent.search) else list(spec.references())
+        for ref in refs:
+            is_prev = ref.startswith("prev:")
+            name = self._layer_of(ref[len("prev:") :] if is_prev else ref)
+            if name is not None:
+                (prev if is_prev else now).append(name)
+            elif is_prev:
+                raise LayerError(
+                    "%s: there is no layer %r in the loop, so 'prev:%s' means nothing. %s"
+                    % (spec.where, ref[5:], ref[5:], did_you_mean(ref[5:], self.specs))
+                )
+        return Links(now, prev)
+
+    def _layer_of(self, ref: str) -> Optional[str]:
+        if ref.startswith("layer:"):
+            ref = ref[len("layer:") :]
+        while ref not in self.specs and "/" in ref:
+            ref = ref.rpartition("/")[0]
+        return ref if ref in self.specs else None
+
+    def _roots(self) -> List[str]:
+        roots = ["output"]
+        for name, spec in self.specs.items():
+            if spec.options.get("is_output_layer") or has_loss(spec, self.parent.search):
+                roots.append(name)
+        return list(dict.fromkeys(roots))
+
+    def _iterated_axis(self) -> Tuple[Optional[int], Dim]:
+        """(axis of the source or None, the dim which the loop runs over)."""
+        ctx = PlanContext(self.owner, self.parent)
+        if self.owner.sources:
+            data = self.layer.input_template(ctx)
+            axis = data.time_axis if self.layer.axis is None else ctx.axis(data, self.layer.axis)
+            if axis is None:
+                raise ctx.error("the source %s has no time axis to iterate over. Name one by the option 'axis'." % data)
+            return axis, data.dims[axis]
+        target = self.layer.target
+        if target:
+            data = self.parent.target_data(self.owner, target)
+            if data.time_dim is not None:
+                return None, data.time_dim
+        raise ctx.error(
+            "the loop has neither a source nor a target with a time axis, so its number of steps is unknown. Loops "
+            "which end by a layer 'end' are not supported yet."
+        )
+
+    # --- planning ---
+
+    def plan(self) -> Node:
+        """Plans all zones; gives the output for all steps."""
+        for zone in Zone:
+            self.builders[zone] = ZoneBuilder(self, zone, self.network, self.parent)
+        step_layers = [name for name, zone in self.zones.zones.items() if zone is Zone.STEP]
+        for name, zone in self.zones.zones.items():
+            if zone is Zone.BEFORE:
+                self.builders[zone].node(name)
+        if step_layers:
+            self._plan_step(step_layers)
+        exits = {name: self._exit(name) for name in self._roots()}
+        for name in self._roots():
+            spec = self.specs[name]
+            if spec.options.get("is_output_layer"):
+                self.parent.state.outputs[spec.path] = exits[name]
+            if has_loss(spec, self.parent.search):
+                self.parent.state.open_losses.append((self.parent, exits[name], spec))
+        self.layer.exits = exits
+        return exits["output"]
+
+    def _plan_step(self, names: Sequence[str]) -> None:
+        """Plans the layers of a step until what ``prev:`` gives is what the layers put out."""
+        state = self.parent.state
+        for _ in range(_MAX_ROUNDS):
+            builder = self.builders[Zone.STEP] = ZoneBuilder(self, Zone.STEP, self.network, self.parent)
+            self._prevs, self._slices = {}, {}
+            builder.strict = not any(t.unknown for t in self._templates.values()) and bool(self._templates)
+            for name in names:
+                builder.node(name)
+            new = {name: builder.node(name).output for name in self._prevs}
+            if builder.strict and all(_same(new[n], self._prevs[n].output) for n in new):
+                break
+            if not builder.strict and new == self._templates:
+                builder.strict = True  # nothing more can be found out: let the error show
+            self._templates = new
+            if not new:
+                self._templates = {"": Data(())}
+            self._drop_nested(builder, state)
+        else:
+            raise LayerError(
+                "Layer %r: the dims of 'prev:%s' never settle: each step makes another shape of it."
+                % (self.owner.path, "', 'prev:".join(self._prevs))
+            )
+        self._make_run(builder)
+
+    def _drop_nested(self, builder: ZoneBuilder, state: Any) -> None:
+        for node in builder.sink:
+            state.nested.pop(node, None)
+
+    def _make_run(self, builder: ZoneBuilder) -> None:
+        """The node that runs the loop."""
+        initials = {name: plan_initial_output(builder, self.specs[name], builder.node(name)) for name in self._prevs}
+        layer = LoopRunLayer(self.loop_dim)
+        layer.prevs = [(self._prevs[n], builder.node(n), initials[n]) for n in self._prevs]
+        layer.slices = list(self._slices.items())
+        run = Node("%s/loop" % self.owner.path, layer, self.scope)
+        layer.node = run  # type: ignore[misc]
+        run.inner = list(builder.sink)
+        inner = set(run.inner)
+        for node in [*run.inner, *self._slices]:
+            for dep in node.deps if node in inner else [node]:
+                if dep not in inner:
+                    run.depend(dep)
+        for initial in initials.values():
+            if initial.node is not None:
+                run.depend(initial.node)
+        run.output = Data((), "int32")
+        self.parent.sink.append(run)
+        self._run = run
+
+    def guess(self, node: Node, ctx: PlanContext) -> Data:
+        """What a layer may put out while its sources are unknown: a vector per sequence if it says how long, else
+        unknown."""
+        layer = node.layer
+        if layer.n_out is None and layer.out_dim is None and ctx.target_dim() is None:
+            return Data((), unknown=True)
+        batch = next((d for s in self.owner.sources for d in s.output.dims if d.is_batch), None)
+        if batch is None:
+            return Data((), unknown=True)
+        out = ctx.out_feature()
+        return Data((batch, out), "float32", feature_axis=1)
+
+    # --- from zone to zone ---
+
+    def add(self, builder: NetworkBuilder, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
+        """A node that the config does not name."""
+        return builder.implicit_layer(self.owner, name, layer, sources)
+
+    def source_in(self, builder: ZoneBuilder, where: str) -> Node:
+        """The source of the loop: all steps, or the current one."""
+        if self._time_axis is None:
+            raise LayerError("%s: the loop has no source, so there is no 'data:source'." % where)
+        if self._entered is None:
+            source = self.layer.input_node(PlanContext(self.owner, self.parent))
+            self._entered = self.add(self.parent, "source", EnterLayer(self._time_axis, self.loop_dim), [source])
+        return self.bring(self._entered, Zone.BEFORE, builder)
+
+    def bring(self, node: Node, zone: Zone, builder: ZoneBuilder) -> Node:
+        """A node of one zone for use in another."""
+        if zone is builder.zone or (zone is Zone.BEFORE and builder.zone is Zone.AFTER):
+            return node
+        if builder.zone is Zone.STEP:
+            if self.loop_dim not in node.output.dims:
+                return node
+            if node not in self._slices:
+                self._slices[node] = self.add(builder, "slice of " + node.path, SliceLayer(self.loop_dim), [node])
+            return self._slices[node]
+        assert zone is Zone.STEP and builder.zone is Zone.AFTER and self._run is not None, (node, zone, builder.zone)
+        if node not in self._accums:
+            run: Any = self._run.layer
+            if node not in run.collected:
+                run.collected.append(node)
+            self._accums[node] = self.add(
+                self.parent, "all of " + node.path, AccumLayer(node, self.loop_dim), [self._run]
+            )
+        return self._accums[node]
+
+    def prev(self, builder: ZoneBuilder, ref: str, where: str) -> Node:
+        """``prev:<ref>`` for a layer of this builder's zone."""
+        name = builder.any_name(ref)
+        if name is None:
+            raise LayerError(
+                "%s: there is no layer %r in the loop, so 'prev:%s' means nothing. %s"
+                % (where, ref, ref, did_you_mean(ref, self.specs))
+            )
+        zone = self.zones.zones[name]
+        if zone is Zone.STEP and builder.zone is Zone.STEP:
+            if name not in self._prevs:
+                node = self.add(builder, "prev:" + ref, _KnownPrev(ref, self._templates.get(name)), [])
+                self._prevs[name] = node
+            return self._prevs[name]
+        home = zone if zone is not Zone.STEP else Zone.AFTER
+        if (name, home) not in self._shifts:
+            inner = self.builders[zone].node(name)
+            value = self.bring(inner, zone, self.builders[home])
+            initial = plan_initial_output(self.builders[zone], self.specs[name], inner)
+            sources = [value] + ([initial.node] if initial.node is not None else [])
+            shift = ShiftLayer(self.loop_dim, initial)
+            self._shifts[name, home] = self.add(self.parent, "prev:" + ref, shift, sources)
+        return self.bring(self._shifts[name, home], home, builder)
+
+    def _exit(self, name: str) -> Node:
+        """The value of a layer for all steps, seen from outside, with what its loss wants to know."""
+        zone = self.zones.zones[name]
+        inner = self.builders[zone].node(name)
+        value = self.bring(inner, zone, self.builders[Zone.AFTER])
+        layer = ExitLayer(self.loop_dim, self.time_dim)
+        node = self.add(self.parent, name, layer, [value])
+        for option in ("target", "loss_scale", "loss_opts", "loss"):
+            setattr(layer, option, getattr(inner.layer, option))
+        return node
+
+
+class _KnownPrev(PrevLayer):
+    """`PrevLayer` with the template that the layer had in the last round of planning."""
+
+    def __init__(self, of: str, data: Optional[Data]) -> None:
+        super().__init__(of)
+        self._data = data
+
+    def template(self, ctx: Any) -> Data:
+        """Unknown in the first round."""
+        return Data((), unknown=True) if self._data is None else self._data
+
+
+def _same(a: Data, b: Data) -> bool:
+    """Whether two templates are the same but for dims that the program made anew."""
+    return (
+        a.rank == b.rank
+        and a.dtype == b.dtype
+        and a.feature_axis == b.feature_axis
+        and (a.sparse_dim is None) == (b.sparse_dim is None)
+        and all(x is y or x.agrees_with(y) for x, y in zip(a.dims, b.dims))
+    )
+
+
+__all__ = ["ConfigError", "InitialOutput", "StepNetwork", "plan_step_network"]

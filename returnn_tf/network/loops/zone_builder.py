@@ -1,0 +1,93 @@
+"""Builders for the three parts of a step network: before the loop, one step of it, and after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.layers.node import Node
+from returnn_tf.layers.plan_context import PlanContext
+from returnn_tf.layers.rec.loop_nodes import StepIndexLayer
+from returnn_tf.network.builder import NetworkBuilder
+from returnn_tf.network.loops.analysis import Zone
+from returnn_tf.network.parse import LayerSpec
+from returnn_tf.tensor import Data, Dim
+
+if TYPE_CHECKING:
+    from returnn_tf.network.loops.step_network import StepNetwork
+
+
+class ZoneBuilder(NetworkBuilder):
+    """Plans those layers of a step network which are in one zone; names of other zones are brought over.
+
+    :param loop: the step network
+    """
+
+    def __init__(self, loop: "StepNetwork", zone: Zone, network: Dict[str, Any], parent: NetworkBuilder) -> None:
+        super().__init__(network, parent.state, path=loop.owner.path, scope=loop.scope, parent=parent, inputs=None)
+        self.loop = loop
+        self.zone = zone
+        self.in_step = zone is Zone.STEP or parent.in_step
+        self.loop_dim: Optional[Dim] = None if zone is Zone.STEP else loop.loop_dim
+        self.strict = True
+        self._own_sink: List[Node] = []
+        self._index: Optional[Node] = None
+
+    @property
+    def sink(self) -> List[Node]:
+        """A step is a list of its own; the other layers belong to the network outside."""
+        if self.zone is Zone.STEP:
+            return self._own_sink
+        assert self.parent is not None
+        return self.parent.sink
+
+    def _local_name(self, ref: str) -> Optional[str]:
+        name = self.any_name(ref)
+        return name if name is not None and self.loop.zones.zones.get(name) is self.zone else None
+
+    def any_name(self, ref: str) -> Optional[str]:
+        """The layer of this network, in whatever zone, which a reference means; None if it is none."""
+        return NetworkBuilder._local_name(self, ref)
+
+    def resolve(self, ref: str, where: str) -> Node:
+        """As in any network, and ``prev:x``, ``:i``, ``data:source``, and the layers of the other zones."""
+        if ref.startswith("prev:"):
+            return self.loop.prev(self, ref[len("prev:") :], where)
+        if ref == ":i":
+            return self._step_index()
+        if ref in ("data", "data:source"):
+            return self.loop.source_in(self, where)
+        name = self.any_name(ref)
+        if name is None or self.loop.zones.zones.get(name) is self.zone:
+            return super().resolve(ref, where)
+        other = self.loop.builders[self.loop.zones.zones[name]]
+        return self.loop.bring(other.resolve(ref, where), other.zone, self)
+
+    def owner_of_params(self, ref: str, where: str) -> Node:
+        """The layer itself, wherever it is computed."""
+        name = self.any_name(ref)
+        zone = None if name is None else self.loop.zones.zones.get(name)
+        if zone is None or zone is self.zone or ref.startswith("base:"):
+            return super().owner_of_params(ref, where)
+        return self.loop.builders[zone].resolve(ref, where)
+
+    def _step_index(self) -> Node:
+        if self._index is None:
+            self._index = self.loop.add(self, ":i", StepIndexLayer(self.loop_dim), [])
+        return self._index
+
+    def planned(self, spec: LayerSpec, node: Node) -> None:
+        """Outputs and losses are those of the values of all steps; the loop takes care of them."""
+
+    def infer_template(self, node: Node, ctx: PlanContext) -> Data:
+        """While the values of the previous step are unknown, what depends on them may be unknown too."""
+        unknown = any(source.output.unknown for source in node.deps)
+        if self.strict or not unknown:
+            return super().infer_template(node, ctx)
+        try:
+            data = super().infer_template(node, ctx)
+        except ConfigError:
+            node.params.clear()
+            node.owned.clear()
+            return self.loop.guess(node, ctx)
+        return data

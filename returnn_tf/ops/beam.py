@@ -1,0 +1,84 @@
+"""Beam search on tensors: one step, reordering, and the hypotheses read backwards. Batch entries of a beam are neighbours."""
+
+from __future__ import annotations
+
+from typing import Any, Tuple
+
+from returnn_tf.util.lazy_tf import tf
+
+
+def expand_beam(x: Any, beam: int, axis: int) -> Any:
+    """Every entry of the batch axis repeated: [batch] -> [batch * beam], index ``b * beam + k``."""
+    return x if beam == 1 else tf.repeat(x, beam, axis=axis)
+
+
+def flat_index(beams: Any, beam_in: int) -> Any:
+    """Index into [batch * beam_in] of the entries ``beams`` [batch, beam_out] of each sequence; flat."""
+    batch = tf.shape(beams)[0]
+    return tf.reshape(beams + tf.expand_dims(tf.range(batch), 1) * beam_in, [-1])
+
+
+def choose(scores: Any, beam: int) -> Tuple[Any, Any, Any]:
+    """The best candidates of each sequence, best first; of equal ones that with the lower index.
+
+    :param scores: [batch, beam_in, labels]
+    :return: scores, source beam and label, each [batch, beam]; with fewer candidates than ``beam`` the rest has score
+        -inf, source beam 0 and label 0
+    """
+    size = tf.shape(scores)
+    labels = scores.shape[2] if scores.shape[2] is not None else size[2]
+    flat = tf.reshape(scores, [size[0], size[1] * labels])
+    missing = tf.maximum(beam - size[1] * labels, 0)
+    best, index = tf.math.top_k(flat, k=tf.minimum(beam, size[1] * labels))
+    best = tf.pad(best, [[0, 0], [0, missing]], constant_values=float("-inf"))
+    index = tf.pad(index, [[0, 0], [0, missing]])
+    best.set_shape([None, beam])
+    index.set_shape([None, beam])
+    return best, index // labels, index % labels
+
+
+def ended_scores(scores: Any, ended: Any) -> Any:
+    """Scores of hypotheses which have ended: 0 for label 0, -1e30 for all others.
+
+    :param scores: [batch, beam, labels]
+    :param ended: bool [batch, beam]
+    """
+    labels = tf.shape(scores)[2]
+    fixed = tf.where(tf.range(labels) == 0, 0.0, -1e30)
+    return tf.where(tf.expand_dims(ended, 2), fixed, scores)
+
+
+def read_backwards(source_beams: Any, last_beam: int) -> Any:
+    """For each step the beam entry which the final hypotheses went through.
+
+    :param source_beams: [steps, batch, beam]: for the entries at the end of a step, their entry at its start
+    :return: [steps, batch, beam]: for each final hypothesis, its entry at the end of each step
+    """
+    batch = tf.shape(source_beams)[1]
+    final = tf.tile(tf.range(last_beam)[None], [batch, 1])
+
+    def back(entry: Any, source: Any) -> Any:
+        return tf.gather(source, entry, batch_dims=1)
+
+    # The entry at the end of step t is the source of the entry at the end of step t + 1.
+    later = tf.scan(back, source_beams[1:], initializer=final, reverse=True)
+    return tf.concat([later, final[None]], axis=0)
+
+
+def along_hypotheses(values: Any, entries: Any, batch_axis: int) -> Any:
+    """The values of all steps along the final hypotheses.
+
+    :param values: [steps, ..., batch * beam, ...]
+    :param entries: [steps, batch, beam], see `read_backwards`
+    :param batch_axis: index of the batch axis in ``values``, at least 1
+    """
+    steps, batch, beam = tf.unstack(tf.shape(entries))
+    index = entries + tf.reshape(tf.range(batch), [1, batch, 1]) * beam
+    rank = values.shape.rank
+    perm = [0, batch_axis] + [i for i in range(1, rank) if i != batch_axis]
+    moved = tf.transpose(values, perm) if perm != list(range(rank)) else values
+    moved = tf.gather(moved, tf.reshape(index, [steps, batch * beam]), batch_dims=1)
+    if perm == list(range(rank)):
+        return moved
+    back = [perm.index(i) for i in range(rank)]
+    return tf.transpose(moved, back)
