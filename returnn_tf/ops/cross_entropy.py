@@ -53,6 +53,51 @@ def soft_cross_entropy(logits: Any, targets: Any) -> Any:
     return run(logits)
 
 
+def focal_cross_entropy(logits: Any, labels: Any, targets: Any, entropy: float, factor: float) -> Any:
+    """``(c - entropy) * (1 - softmax(logits)[label]) ** factor`` per frame (Lin et al. 2017), from one softmax.
+
+    Padded frames: as in `sparse_softmax_cross_entropy`.
+
+    :param logits: [..., classes]
+    :param labels: int [...], each within the classes
+    :param targets: [..., classes] for `soft_cross_entropy` as c, or None: then c is the cross entropy with the labels
+    :return: [...]
+    """
+    classes = size_of(logits, -1)
+    outer = tf.shape(labels)
+    labels = tf.reshape(tf.cast(labels, tf.int32), [-1])
+    if targets is not None:
+        targets = tf.reshape(targets, [-1, classes])
+
+    @tf.custom_gradient
+    def run(x: Any) -> Any:
+        flat = tf.reshape(x, [-1, classes])
+        if targets is None:
+            loss, backprop = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=flat, labels=labels)
+            missed = -tf.gather(backprop, labels, batch_dims=1)
+        else:
+            loss, backprop = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=flat, labels=targets)
+            missed = 1.0 - tf.gather(backprop + targets, labels, batch_dims=1)
+        missed = tf.maximum(missed, tf.cast(1e-12, missed.dtype))
+        weight = missed**factor
+        value = (loss - entropy) * weight
+        # d weight / d x = slope * (softmax - one-hot), and softmax = backprop + targets.
+        slope = factor * (loss - entropy) * weight / missed * (1.0 - missed)
+
+        def gradient(grad: Any) -> Any:
+            grad = tf.reshape(grad, [-1])
+            scale = tf.math.multiply_no_nan(weight + slope, grad)
+            result = tf.math.multiply_no_nan(backprop, scale[:, None])
+            if targets is not None:
+                away = targets - tf.one_hot(labels, classes, dtype=targets.dtype)
+                result += tf.math.multiply_no_nan(slope, grad)[:, None] * away
+            return tf.reshape(result, tf.shape(x))
+
+        return tf.reshape(value, outer), gradient
+
+    return run(logits)
+
+
 def _frame_gradient(backprop: Any, grad: Any, x: Any) -> Any:
     grad = tf.reshape(grad, [-1, 1])
     return tf.reshape(tf.math.multiply_no_nan(backprop, grad), tf.shape(x))

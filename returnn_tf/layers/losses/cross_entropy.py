@@ -10,6 +10,7 @@ from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_loss
 from returnn_tf.ops.cross_entropy import (
+    focal_cross_entropy,
     gaussian_targets,
     safe_log,
     smoothed_targets,
@@ -105,15 +106,15 @@ class CrossEntropyLoss(FramewiseLoss):
             return tf.nn.softmax_cross_entropy_with_logits(labels=frames.target, logits=frames.arrange(logits))
         logits = frames.arrange(logits, clean=False)
         labels = frames.zero_padded(frames.target)
-        if not self.label_smoothing:
-            values = frames.zero_padded(sparse_softmax_cross_entropy(logits, labels))
-            return self._focal(values, values)
-        classes = logits.shape[-1]
-        values = soft_cross_entropy(logits, self._soft_targets(labels, classes, logits.dtype))
-        values -= smoothing_entropy(classes, self.label_smoothing)
-        if not self.focal_loss_factor:
-            return values
-        return self._focal(frames.zero_padded(values), frames.zero_padded(sparse_softmax_cross_entropy(logits, labels)))
+        targets, entropy = None, 0.0
+        if self.label_smoothing:
+            targets = self._soft_targets(labels, logits.shape[-1], logits.dtype)
+            entropy = smoothing_entropy(logits.shape[-1], self.label_smoothing)
+        if self.focal_loss_factor:
+            return focal_cross_entropy(logits, labels, targets, entropy, self.focal_loss_factor)
+        if targets is None:
+            return sparse_softmax_cross_entropy(logits, labels)
+        return soft_cross_entropy(logits, targets) - entropy
 
     def _from_log_probs(self, frames: Frames, log_probs: Any) -> Any:
         """From ``log p``."""

@@ -19,7 +19,7 @@ class Frames:
 
     :param order: axes of the layer output in that order
     :param data: template of the output in that order
-    :param target: tensor; with the feature axis last if it is dense
+    :param target: tensor; a dense one has the feature axis last, and zeros in padded frames
     :param sparse: whether the target holds labels
     :param mask: bool, broadcasts against the frames; None if all of them count
     """
@@ -130,6 +130,8 @@ class FramewiseLoss(Loss):
         for axis, target_axis in enumerate(target_order[: outer.rank]):
             target = _fit_frames(ctx, target, axis, outer, ctx.target.dims[target_axis])
         mask = ctx.ctx.masks(outer, outer.dynamic_axes) if self.use_flatten_frames else None
+        if mask is not None and not ctx.target.sparse:
+            target = tf.where(mask[..., None], target, tf.zeros_like(target))
         return Frames(order, data, target, ctx.target.sparse, mask)
 
 

@@ -19,8 +19,6 @@ class VectorLoss(FramewiseLoss):
         target = frames.target
         if frames.sparse:
             target = tf.one_hot(target, output.shape[-1], dtype=output.dtype)
-        elif frames.mask is not None:
-            target = tf.where(frames.mask[..., None], target, tf.zeros_like(target))
         return self.compare(output, tf.cast(target, output.dtype))
 
     def compare(self, output: Any, target: Any) -> Any:
