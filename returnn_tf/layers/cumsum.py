@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Union
 
 from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.loop_axis import step_or_axis
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.tensor import Data
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 class CumsumLayer(ConcatInputLayer):
     """``y[t] = sum of x[s] over all s <= t`` (with ``reverse``: s >= t) along one axis.
 
-    There is no mask: with ``reverse``, frames after the end of a sequence count. No parameters. Lengths: unchanged.
+    There is no mask: with ``reverse``, frames after the end of a sequence count. Inside of a loop, and without a time
+    axis, it is the sum over all steps so far. No parameters. Lengths: unchanged.
 
     Example::
 
@@ -35,7 +37,11 @@ class CumsumLayer(ConcatInputLayer):
     def template(self, ctx: "PlanContext") -> Data:
         """That of the source."""
         data = self.input_template(ctx)
-        self._axis = ctx.axis(data, self.axis)
+        self._axis = step_or_axis(ctx, data, self.axis)
+        if self._axis is None:
+            if self.reverse:
+                raise ctx.error("reverse needs the steps to come, which a loop does not know yet.")
+            ctx.loop_state("sum", data, lambda emit: tf.zeros(tf.stack(emit.shape(data)), data.dtype))
         return data
 
     def emit(self, ctx: "EmitContext") -> Any:
@@ -43,4 +49,8 @@ class CumsumLayer(ConcatInputLayer):
         x = self.emit_input(ctx)
         if self.additional_left_summand_per_element is not None:
             x = tf.cast(self.additional_left_summand_per_element, x.dtype) + x
+        if self._axis is None:
+            total = ctx.loop_state("sum") + x
+            ctx.set_loop_state("sum", total)
+            return total
         return tf.cumsum(x, axis=self._axis, reverse=self.reverse)

@@ -104,14 +104,15 @@ class DotLayer(Layer):
         axes = self._axes
         dims = [a.dims[i] for i in axes.common1] + [a.dims[i] for i in axes.var1] + [b.dims[i] for i in axes.var2]
         add = ctx.behavior_version < 3 if self.add_var2_if_empty is None else self.add_var2_if_empty
-        self._add_axis = bool(add and not axes.var2)
+        has_var2 = any(not b.dims[i].is_loop for i in axes.var2)
+        self._add_axis = bool(add and not has_var2)
         if self._add_axis:
             dims.append(ctx.new_feature(1))
         dtype = b.dtype if self._sparse == 0 else a.dtype
         if self._sparse is None and a.dtype != b.dtype:
             raise ctx.error("the sources have dtypes %s and %s. Cast one of them." % (a.dtype, b.dtype))
         out = Data.from_dims(dims, dtype=dtype)
-        if axes.var2 or self._add_axis:
+        if has_var2 or self._add_axis:
             last = len(dims) - 1
             times = (i for i, d in enumerate(dims) if d.is_dynamic and d.kind is DimKind.SPATIAL and i != last)
             out = out.replace(feature_axis=last, time_axis=next(times, None))

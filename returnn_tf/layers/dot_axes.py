@@ -48,6 +48,9 @@ def match_leftovers(
     pairs = _pair(a, b, rest1, rest2)
     left1 = [i for i in rest1 if i not in [p for p, _ in pairs]]
     left2 = [i for i in rest2 if i not in [q for _, q in pairs]]
+    # Steps of a loop that only one source has: like its var axes, in front of them.
+    loop1, loop2 = ([i for i in left if d.dims[i].is_loop] for left, d in ((left1, a), (left2, b)))
+    left1, left2 = [i for i in left1 if i not in loop1], [i for i in left2 if i not in loop2]
     if not strict and None not in given_vars:
         pairs += _pair_by_size(a, b, left1, left2)
     for index, (data, left, given) in enumerate(((a, left1, given_vars[0]), (b, left2, given_vars[1]))):
@@ -61,8 +64,8 @@ def match_leftovers(
     return DotAxes(
         red1,
         red2,
-        left1 if given_vars[0] is None else given_vars[0],
-        left2 if given_vars[1] is None else given_vars[1],
+        loop1 + (left1 if given_vars[0] is None else given_vars[0]),
+        loop2 + (left2 if given_vars[1] is None else given_vars[1]),
         [p for p, _ in pairs],
         [q for _, q in pairs],
     )

@@ -62,8 +62,9 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
             return ctx.axis(data, self.axis)
         if data.time_axis is not None:
             return data.time_axis
-        if len(data.dynamic_axes) == 1:
-            return data.dynamic_axes[0]
+        dynamic = [i for i in data.dynamic_axes if i not in data.loop_axes]
+        if len(dynamic) == 1:
+            return dynamic[0]
         raise ctx.error("the source %s has no time axis. Name the axis of the softmax by the option 'axis'." % data)
 
     def _check_position(self, ctx: "PlanContext", name: str, node: Node, rest: Data) -> None:
@@ -123,5 +124,5 @@ class BatchSoftmaxLayer(ConcatInputLayer):
     def emit(self, ctx: "EmitContext") -> Any:
         """Softmax over the flattened axes."""
         data = self.input
-        axes = [i for i in range(data.rank) if i != data.batch_axis]
+        axes = [i for i in range(data.rank) if i not in (data.batch_axis, *data.loop_axes)]
         return masked_softmax(self.emit_input(ctx), ctx.masks(data, axes), axes=axes)

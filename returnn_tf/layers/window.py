@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.loop_axis import step_or_axis
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.ops.shape import expand_at, transpose
@@ -50,7 +51,8 @@ class WindowLayer(ConcatInputLayer):
 
     Beyond the ends of the array there are zeros; frames after the end of a sequence are as they are. With padding
     "same" and only window_size, ``floor(size / 2)`` frames are after the own one, all others before. The output is
-    [window, time, others], before behavior version 18 [batch, time, window, others].
+    [window, time, others], before behavior version 18 [batch, time, window, others]. Inside of a loop, and without a
+    time axis, the window has the current step and those before it; window_right must be 0 then.
 
     No parameters. Lengths: "same" ``ceil(n / stride)``, "valid" ``ceil((n - size + 1) / stride)``, at least 0.
 
@@ -71,8 +73,8 @@ class WindowLayer(ConcatInputLayer):
     def template(self, ctx: "PlanContext") -> Data:
         """A new axis."""
         data = self.input_template(ctx)
-        self._axis = axis = ctx.axis(data, self.axis)
-        if axis == data.batch_axis:
+        self._axis = axis = step_or_axis(ctx, data, self.axis)
+        if axis is not None and axis == data.batch_axis:
             raise ctx.error("a window cannot go along the batch axis.")
         if self.stride < 1:
             raise ctx.error("stride must be at least 1, got %d." % self.stride)
@@ -85,11 +87,13 @@ class WindowLayer(ConcatInputLayer):
         self._size = self._left + self._right + 1
         if self._size < 1:
             raise ctx.error("the window must have at least one frame, got %d." % self._size)
+        window = ctx.bind(self.window_dim, ctx.new_spatial(self._size, "window"))
+        self._order = self._layout(ctx, data)
+        if axis is None:
+            return self._step_template(ctx, data, window)
         dim = data.dims[axis]
         new = (dim - (self._size - 1) if self._valid else dim).ceildiv_right(self.stride)
         new = ctx.bind(self.out_spatial_dim, new)
-        window = ctx.bind(self.window_dim, ctx.new_spatial(self._size, "window"))
-        self._order = self._layout(ctx, data)
         out = data.permuted(self._order)
         at = self._order.index(axis)
         out = out.with_dim(at, new)
@@ -106,14 +110,32 @@ class WindowLayer(ConcatInputLayer):
     def _layout(self, ctx: "PlanContext", data: Data) -> List[int]:
         """Order of the axes of the source in the output."""
         order = list(range(data.rank))
-        first = self._axis if ctx.behavior_version >= 18 else data.batch_axis
+        first = self._axis if self._axis is not None and ctx.behavior_version >= 18 else data.batch_axis
         if first is not None:
             order.remove(first)
             order.insert(0, first)
         return order
 
+    def _step_template(self, ctx: "PlanContext", data: Data, window: Dim) -> Data:
+        """The state is all but the last frame of the window of the next step."""
+        if self._right or self._valid or self.stride != 1:
+            raise ctx.error(
+                "in a loop a window has only steps up to the current one: set window_right to 0, and leave padding and "
+                "stride as they are."
+            )
+        out = data.permuted(self._order)
+        self._window_axis = 0 if ctx.behavior_version >= 18 else 1 if out.batch_axis == 0 else 0
+        state = out.with_axis(self._window_axis, ctx.new_spatial(self._size - 1, "earlier"))
+        ctx.loop_state("earlier", state, lambda emit: tf.zeros(tf.stack(emit.shape(state)), state.dtype))
+        return out.with_axis(self._window_axis, window).replace(vocab=None)
+
     def emit(self, ctx: "EmitContext") -> Any:
         """Zeros at the ends, then windows along the first axis."""
+        if self._axis is None:
+            x = tf.expand_dims(transpose(self.emit_input(ctx), self._order), self._window_axis)
+            frames = tf.concat([ctx.loop_state("earlier"), x], axis=self._window_axis)
+            ctx.set_loop_state("earlier", axis_slice(frames, self._window_axis, 1, None))
+            return frames
         x = transpose(self.emit_input(ctx), [self._axis] + [i for i in self._order if i != self._axis])
         x = self._padded(x)
         y = sliding_windows(x, self._size, stride=self.stride)

@@ -93,7 +93,6 @@ def _by_name(data: Data, desc: str, behavior_version: int) -> List[int]:
     if name.startswith(("stag:", "tag:")):
         return _by_tag(data, name)
     group, _, index = name.rpartition(":")
-    group = "spatial" if group == "s" else group
     if group in _GROUPS and index.lstrip("-").isdigit():
         return _indexed_group(data, desc, group, int(index), behavior_version)
     raise ConfigError("Axis %r is no known name. %s" % (desc, did_you_mean(desc, _NAMES)))

@@ -1,0 +1,97 @@
+"""Layers inside of a loop: computed for all steps at once they give what they give step by step."""
+
+import numpy
+import pytest
+
+from returnn_tf.tensor import FeatureDim
+from tests.layers.nets import LENS, STATIC, feed, net_of
+
+KEYS = FeatureDim("keys", 3)
+X = {"from": "x"}
+LAYERS = {
+    "window over steps": {"class": "window", "window_size": 3, "window_right": 0, **X},
+    "window": {"class": "window", "window_size": 3, "axis": STATIC, **X},
+    "cumsum over steps": {"class": "cumsum", **X},
+    "cumsum": {"class": "cumsum", "axis": STATIC, **X},
+    "reduce": {"class": "reduce", "mode": "max", "axis": STATIC, **X},
+    "reduce spatial": {"class": "reduce", "mode": "mean", "axis": "spatial", **X},
+    "math_norm": {"class": "math_norm", "p": 2, "axis": "F", **X},
+    "softmax": {"class": "softmax_over_spatial", "axis": STATIC, **X},
+    "layer_norm": {"class": "layer_norm", **X},
+    "norm": {"class": "norm", "axis": [STATIC, "F"], **X},
+    "conv": {"class": "conv", "filter_size": 2, "padding": "same", "n_out": 2, **X},
+    "pool": {"class": "pool", "mode": "max", "pool_size": 2, "in_spatial_dims": [STATIC], **X},
+    "transposed_conv": {"class": "transposed_conv", "filter_size": 2, "n_out": 2, **X},
+    "dot with keys": {
+        "class": "dot",
+        "red1": "F",
+        "red2": "F",
+        "var1": "T",
+        "var2": STATIC,
+        "from": ["base:keys", "x"],
+    },
+    "dot with queries": {
+        "class": "dot",
+        "red1": "F",
+        "red2": "F",
+        "var1": STATIC,
+        "var2": "T",
+        "from": ["x", "base:keys"],
+    },
+    "dot without var2": {
+        "class": "dot",
+        "red1": "F",
+        "red2": "F",
+        "var1": "T",
+        "var2": "T?",
+        "from": ["base:keys", "r"],
+    },
+    "dot of itself": {"class": "dot", "red1": "F", "red2": "F", "var1": STATIC, "var2": STATIC, **{"from": ["x", "x"]}},
+    "top_k": {"class": "top_k", "axis": STATIC, "k": 1, **X},
+    "batch_softmax": {"class": "batch_softmax", **X},
+    "resize": {"class": "resize", "axis": STATIC, "factor": 2, **X},
+}
+
+
+def net_with(layer, moved, version=21):
+    unit = {
+        "x": {"class": "linear", "activation": "tanh", "out_dim": KEYS, "from": "data:source"},
+        "r": {"class": "reduce", "mode": "sum", "axis": STATIC, "from": "x"},
+        "y": layer,
+        "all": {"class": "reduce", "mode": "sum", "axis": "except_batch", "from": "y", "is_output_layer": True},
+        "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["r", "prev:output"]},
+    }
+    network = {
+        "keys": {"class": "linear", "activation": "tanh", "out_dim": KEYS, "from": "data:other"},
+        "output": {"class": "rec", "unit": unit, "optimize_move_layers_out": moved, "from": "data:wide"},
+        "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output/all", "loss": "as_is"},
+    }
+    return net_of(network, behavior_version=version)
+
+
+@pytest.mark.parametrize("name", sorted(LAYERS))
+def test_all_steps_at_once(name):
+    results, params = [], None
+    for moved in (False, True):
+        net = net_with(LAYERS[name], moved)
+        params = net.get_param_values() if params is None else params
+        net.set_param_values(params)
+        results.append(net.run(feed(), with_grad=True))
+    value, expected = (r.layers["output/all"].value for r in results)
+    for b, n in enumerate(LENS):
+        numpy.testing.assert_allclose(value[b, :n], expected[b, :n], rtol=1e-4, atol=1e-5)
+    for key in params:  # what the loss does not depend on has no gradient or zeros
+        first, second = (r.grads.get(key, numpy.zeros_like(params[key])) for r in results)
+        numpy.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    "layer,match",
+    [
+        ({"class": "window", "window_size": 3, **X}, "set window_right to 0"),
+        ({"class": "cumsum", "reverse": True, **X}, "does not know yet"),
+    ],
+)
+def test_steps_to_come_are_unknown(layer, match):
+    with pytest.raises(Exception, match=match):
+        net_with(layer, False)
