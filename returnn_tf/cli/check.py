@@ -6,7 +6,7 @@ import sys
 from typing import List, Optional, Tuple
 
 from returnn_tf.cli.run import read_config
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, nearest_name
 from returnn_tf.log import paint, wants_color
 from returnn_tf.network.describe import describe_config
 
@@ -17,6 +17,9 @@ def run(args: List[str]) -> int:
     :param args: config files, ``--graph OUT.svg``, ``++key value``
     """
     args, graph = take_option(args, "--graph")
+    for argument in args:
+        if argument.startswith("--") and nearest_name(argument.partition("=")[0], ["--graph"], cutoff=0.7):
+            raise ConfigError("check: unknown option %r. Did you mean '--graph OUT.svg'?" % argument)
     if not args:
         raise ConfigError("check: which config? returnn-tf check my.config")
     config = read_config(args)

@@ -13,8 +13,9 @@ from typing import List, Optional
 
 from returnn_tf._version import __version__
 from returnn_tf.cli.commands import COMMANDS, RUN, usage
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.log import log, paint, wants_color
+from returnn_tf.config import ConfigError, DataError, nearest_name
+from returnn_tf.config.user_code import error_in_config
+from returnn_tf.log import STEP_LEVEL, log, paint, wants_color
 
 EXIT_BAD_CONFIG = 2
 EXIT_BAD_DATA = 1
@@ -34,9 +35,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         sys.stdout.flush()
         return code
     except ConfigError as exc:
-        return _failed(str(exc), EXIT_BAD_CONFIG)
+        return _failed(str(exc), EXIT_BAD_CONFIG, cause=exc.__cause__)
     except DataError as exc:
-        return _failed(str(exc), EXIT_BAD_DATA)
+        return _failed(str(exc), EXIT_BAD_DATA, cause=exc.__cause__)
     except KeyboardInterrupt:
         return _failed("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
@@ -46,8 +47,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         if exc.name != "tensorflow":
             return _crashed()
         return _failed("TensorFlow is not installed. Install it: pip install 'returnn-tf[cpu]', or [gpu]", EXIT_BUG)
-    except Exception:
-        return _crashed()
+    except Exception as exc:
+        place = error_in_config(exc)
+        return _crashed() if place is None else _failed(place, EXIT_BAD_CONFIG, cause=exc)
 
 
 def _dispatch(args: List[str]) -> int:
@@ -62,10 +64,19 @@ def _dispatch(args: List[str]) -> int:
         return 0
     if args[0] in COMMANDS:
         return COMMANDS[args[0]].load()(args[1:])
+    nearest = nearest_name(args[0], COMMANDS, cutoff=0.7)
+    if nearest is not None and not os.path.exists(args[0]):
+        raise ConfigError("there is no command and no config file %r. Did you mean %r?" % (args[0], nearest))
     return RUN.load()(args)
 
 
-def _failed(message: str, code: int) -> int:
+def _failed(message: str, code: int, cause: Optional[BaseException] = None) -> int:
+    """Tells the message.
+
+    :param cause: an exception behind it, whose traceback helps who debugs code of their own: shown at log level 5
+    """
+    if cause is not None and not isinstance(cause, OSError):
+        log.write(STEP_LEVEL, traceback.format_exc().rstrip())
     log.write(1, "error: " + message, terminal=False)
     print(paint("error:", "red", wants_color(sys.stderr)), message, file=sys.stderr)
     return code

@@ -26,6 +26,10 @@ def run(args: List[str]) -> int:
     log.write(3, "config: %s" % (", ".join(config.files) or "none"))
     callback = config.typed("startup_callback")
     if callback is not None:
+        if not callable(callback):
+            raise ConfigError(
+                "%s: expected a function of the config, got %r" % (config.where("startup_callback"), callback)
+            )
         callback(config=config)
     code = task(config)
     log.write(3, log.elapsed_line())

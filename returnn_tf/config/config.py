@@ -13,6 +13,7 @@ from returnn_tf.config import loading, readers
 from returnn_tf.config.errors import ConfigError, did_you_mean
 from returnn_tf.config.known_keys import misspelt
 from returnn_tf.config.recipe import ConfigRecipe
+from returnn_tf.config.user_code import CONFIG_MODULE
 
 MAX_BEHAVIOR_VERSION = 30
 
@@ -23,7 +24,7 @@ _Bool = builtins.bool
 _Str = builtins.str
 _T = TypeVar("_T")
 
-_MODULE = "__returnn_tf_config__"
+_MODULE = CONFIG_MODULE
 _COMMAND_LINE = "the command line"
 
 
@@ -314,7 +315,8 @@ class Config:
     def misspelt_keys(self) -> List[Tuple[_Str, _Str]]:
         """The (key, suggestion) of keys that look like misspelt known ones.
 
-        Left out: functions, classes, names with a leading "_", and what the config itself or any reader has used.
+        Left out: functions, classes, names with a leading "_", what the config itself or any reader has used, and what
+        may be a helper as the known key is set, too.
         """
         found = []
         for key in self.keys():
@@ -322,9 +324,13 @@ class Config:
             if key.startswith("_") or key in self._used or callable(value):
                 continue
             suggestion = misspelt(key)
-            if suggestion is not None and suggestion not in self:
+            if suggestion is not None and (suggestion not in self or self._is_slip(key, suggestion)):
                 found.append((key, suggestion))
         return found
+
+    def _is_slip(self, key: _Str, suggestion: _Str) -> _Bool:
+        """Whether the key is no helper beside the known key which is set, too: it overrides, or has swapped letters."""
+        return self._places.get(key) == _COMMAND_LINE or sorted(key) == sorted(suggestion)
 
     def recipe(self) -> ConfigRecipe:
         """What rebuilds this config in another process; picklable as long as values set from Python are."""

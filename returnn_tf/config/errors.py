@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Dict, Iterable, Optional
+from typing import Dict, Iterable, List, Optional
 
 
 class ConfigError(ValueError):
@@ -33,9 +33,31 @@ def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12) ->
 
 
 def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> Optional[str]:
-    """The known name which is most similar to ``name`` (case-insensitive), or None if none is near."""
+    """The known name which is most similar to ``name`` (case-insensitive), or None if none is near.
+
+    Of similar names the one with the fewest typing mistakes counts, swapped letters among them: ``tahn`` is meant to
+    be ``tanh``, not ``tan``.
+    """
     lowered: Dict[str, str] = {}
     for candidate in known:
         lowered.setdefault(str(candidate).lower(), str(candidate))
-    found = difflib.get_close_matches(str(name).lower(), list(lowered), n=1, cutoff=cutoff)
-    return lowered[found[0]] if found else None
+    wanted = str(name).lower()
+    found = difflib.get_close_matches(wanted, list(lowered), n=5, cutoff=cutoff)
+    if not found:
+        return None
+    return lowered[min(found, key=lambda other: (edit_distance(wanted, other), sorted(wanted) != sorted(other)))]
+
+
+def edit_distance(a: str, b: str) -> int:
+    """Insertions, deletions, substitutions and swaps of neighbours which turn ``a`` into ``b``."""
+    before: List[int] = []
+    previous = list(range(len(b) + 1))
+    for i, char in enumerate(a, 1):
+        current = [i]
+        for j, other in enumerate(b, 1):
+            cost = min(previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (char != other))
+            if i > 1 and j > 1 and char == b[j - 2] and a[i - 2] == other:
+                cost = min(cost, before[j - 2] + 1)
+            current.append(cost)
+        before, previous = previous, current
+    return previous[-1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Iterable, List, Optional
+from typing import Iterable, Optional
+
+from returnn_tf.config.errors import edit_distance
 
 KNOWN_KEYS = {
     # network and data
@@ -187,18 +189,3 @@ def misspelt(key: str, known: Optional[Iterable[str]] = None) -> Optional[str]:
             if distance < best_distance:
                 best, best_distance = candidate, distance
     return best
-
-
-def edit_distance(a: str, b: str) -> int:
-    """Insertions, deletions, substitutions and swaps of neighbours which turn ``a`` into ``b``."""
-    before: List[int] = []
-    previous = list(range(len(b) + 1))
-    for i, char in enumerate(a, 1):
-        current = [i]
-        for j, other in enumerate(b, 1):
-            cost = min(previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (char != other))
-            if i > 1 and j > 1 and char == b[j - 2] and a[i - 2] == other:
-                cost = min(cost, before[j - 2] + 1)
-            current.append(cost)
-        before, previous = previous, current
-    return previous[-1]

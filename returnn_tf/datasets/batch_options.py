@@ -24,6 +24,7 @@ BATCH_OPTIONS: Tuple[Option, ...] = (
     Option("recurrent_net", "bool", True, "False: no layer needs frame order, so sequences are joined frame by frame"),
     Option("used_data_keys", "list", None, "the data keys which the network uses; default all"),
 )
+_BY_KEY = [option.name for option in BATCH_OPTIONS if "dict" in option.kinds]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,11 @@ class BatchOptions:
         """
         opts = check_options(owner, BATCH_OPTIONS, options)
         keys = _used_keys(owner, data_keys, opts["used_data_keys"])
+        for name in _BY_KEY:
+            for key in opts[name] if isinstance(opts[name], Mapping) else ():
+                if key not in data_keys:
+                    hint = did_you_mean(key, data_keys)
+                    raise ConfigError("%s: option %r: there is no data key %r. %s" % (owner, name, key, hint))
         if options.get("batch_size") is None and opts["packed_batch_size"] is not None:
             opts["batch_size"] = None
         limits = {

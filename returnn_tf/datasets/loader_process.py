@@ -24,8 +24,9 @@ from typing import Any, Callable, Optional, Tuple
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets.loader_worker import main_forked
 
+# Ctrl-C is for the parent, which ends this process: already while modules are imported
 _CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = json.loads(sys.argv[3]); "
     "from returnn_tf.datasets.loader_worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 

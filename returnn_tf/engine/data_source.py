@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
-from returnn_tf.config import ConfigError
-from returnn_tf.datasets import BatchLoader, Dataset, batch_options_from_config, dataset_from_config
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets import (
+    BatchLoader,
+    BatchOptions,
+    Dataset,
+    DataSpec,
+    batch_options_from_config,
+    dataset_from_config,
+)
 from returnn_tf.log import log
+from returnn_tf.tensor import Data
 
 
 class DataSource:
@@ -16,26 +24,34 @@ class DataSource:
     That is the case for a config made in Python with functions or objects in it; its data is then read in a thread.
     """
 
-    def __init__(self, config: Any, name: str, used_keys: List[str]) -> None:
+    def __init__(self, config: Any, name: str, used: Mapping[str, Data]) -> None:
         """
         :param config: Config
         :param name: train, dev, eval or a key of ``eval_datasets``
-        :param used_keys: the data keys which the network needs
-        :raises ConfigError: the config has no such dataset, or it lacks a key
+        :param used: the data keys which the network needs, as ``extern_data`` declares them
+        :raises ConfigError: the config has no such dataset, it lacks a key or gives other data, or an option for its
+            batches is wrong
+        :raises DataError: it is empty
         """
         dataset = dataset_from_config(config, name)
         if dataset is None:
-            raise ConfigError("The config has no dataset %r; add %s = {'class': ...}." % (name, name))
-        missing = [key for key in used_keys if key not in dataset.data_keys]
+            raise ConfigError(_no_dataset(config, name))
+        if dataset.num_seqs == 0:
+            raise DataError("The dataset %r is empty: it has no sequences. Check its options and files." % name)
+        missing = [key for key in used if key not in dataset.data_keys]
         if missing:
             raise ConfigError(
-                "The dataset %r has no data key %s, which the network needs; it has: %s."
-                % (name, ", ".join(map(repr, missing)), ", ".join(dataset.data_keys))
+                "The dataset %r has no data key %s, which the network needs; it has: %s. Use one of these "
+                "in the network and in extern_data." % (name, ", ".join(map(repr, missing)), ", ".join(dataset.data_keys))
             )
+        for key, data in used.items():
+            _check_fits(name, key, dataset.data_specs[key], data)
+        options = batch_options_from_config(config, train=name == "train")
+        BatchOptions.make("batches of dataset %r" % name, dataset.data_keys, {**options, "used_data_keys": list(used)})
         self.name = name
         self.dataset: Dataset = dataset
         self._config = config
-        self._used_keys = used_keys
+        self._used_keys = list(used)
         self._loader: Optional[BatchLoader] = None
         self._started: Dict[int, Iterable[Any]] = {}
         self._in_process = not _can_be_sent(config)
@@ -78,9 +94,51 @@ def evaluation_names(config: Any) -> List[str]:
     return [name for name in ("dev", "eval") if config.typed(name, None)] + list(extra)
 
 
-def evaluation_sources(config: Any, used_keys: List[str]) -> Dict[str, DataSource]:
+def evaluation_sources(config: Any, used: Mapping[str, Data]) -> Dict[str, DataSource]:
     """A source for each of :func:`evaluation_names`."""
-    return {name: DataSource(config, name, used_keys) for name in evaluation_names(config)}
+    return {name: DataSource(config, name, used) for name in evaluation_names(config)}
+
+
+def _no_dataset(config: Any, name: str) -> str:
+    there = [key for key in ("train", "dev", "eval") if config.typed(key, None)] + list(
+        config.typed("eval_datasets", None) or {}
+    )
+    text = "The config has no dataset %r; add %s = {'class': ...}" % (name, name)
+    if name == "eval" and there:
+        text += ", or choose one of those it has for task forward: ++forward_data %s" % there[-1]
+    return text + "."
+
+
+def _check_fits(name: str, key: str, spec: DataSpec, data: Data) -> None:
+    """The dataset gives as many axes and features as declared; sizes which it does not know pass."""
+    fix = "Write extern_data[%r] = %s, or change the dataset." % (key, _declaration(spec))
+    axes = data.rank - (data.batch_axis is not None)
+    if axes != spec.ndim:
+        raise ConfigError(
+            "The dataset %r gives %s for data key %r, but extern_data declares %s. %s"
+            % (name, _words(spec.sparse, spec.dim, spec.ndim), key, _words(data.sparse, _dim(data), axes), fix)
+        )
+    declared = None if data.sparse else _dim(data)
+    if spec.ndim > 1 and declared and spec.dim and spec.dim != declared and spec.dim in spec.shape:
+        raise ConfigError(
+            "The dataset %r has %d features for data key %r, but extern_data declares %d. %s"
+            % (name, spec.dim, key, declared, fix)
+        )
+
+
+def _declaration(spec: DataSpec) -> str:
+    options = {name: value for name, value in spec.as_extern_data().items() if name in ("dim", "sparse") and value}
+    return repr(options if "dim" in options else {"shape": spec.as_extern_data()["shape"]})
+
+
+def _words(sparse: bool, dim: Optional[int], axes: int) -> str:
+    kind = "label indices of %s" % dim if sparse else "%s features" % dim if dim else "numbers"
+    return "%s, %d ax%ss with time" % (kind, axes, "i" if axes == 1 else "e")
+
+
+def _dim(data: Data) -> Optional[int]:
+    dim = data.sparse_dim if data.sparse else data.feature_dim
+    return None if dim is None else dim.size
 
 
 def _can_be_sent(config: Any) -> bool:

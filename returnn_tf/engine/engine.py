@@ -35,13 +35,14 @@ class Engine:
         """
         _check_supported(config)
         self.config = config
-        self.last_epoch = max(config.int("num_epochs", _DEFAULT_EPOCHS), config.int("load_epoch", 0))
+        self.last_epoch = max(_num_epochs(config), config.int("load_epoch", 0))
         plan = plan_from_config(config, train=True)
         if not plan.losses:
             raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
         keys = needed_extern_keys(plan, plan.roots(), True)
-        self._train_source = DataSource(config, "train", keys)
-        self._sources: Dict[str, DataSource] = evaluation_sources(config, keys)
+        needed = {key: plan.extern_data[key] for key in keys}
+        self._train_source = DataSource(config, "train", needed)
+        self._sources: Dict[str, DataSource] = evaluation_sources(config, needed)
         self.learning_rates = LearningRateControl.from_config(config)
         self.summaries = Summaries.from_config(config)
         choice = model_dir.choose_whole(config, _report_defect)
@@ -54,6 +55,8 @@ class Engine:
             self.trainer = Trainer(self.net, config)
             self.evaluator = Evaluator(self.net, config)
             self.saver = Saver(config)
+            self.learning_rates.prepare()
+            self.summaries.prepare()
             if choice.path is not None:
                 restore(self.trainer, choice)
         except BaseException:
@@ -97,7 +100,7 @@ class Engine:
         result = self._pass(phase, rate).run(self._train_source.batches(epoch))
         elapsed = time.monotonic() - start
         log.write(1, epoch_line(epoch, result.scores, result.errors, elapsed))
-        log.write(4, "%s, %s" % (phase, self._speed(result)))
+        log.write(3, "%s, %s" % (phase, self._speed(result)))
         errors: Dict[str, Any] = {"train_score": result.scores, "train_error": result.errors}
         errors.update(
             {
@@ -148,6 +151,7 @@ class Engine:
             step=lambda tensors, batch: self._step(tensors, batch, rate),
             normalized=normalized_losses(self.net),
             with_exp=self.config.bool("calculate_exp_loss", False),
+            shares_level=3,
             log_batch_size=self.config.bool("log_batch_size", False),
             on_step=lambda batch, result: self.summaries.step(result),
         )
@@ -165,6 +169,13 @@ class Engine:
     def _speed(self, result: PassResult) -> str:
         rate = result.frames / result.seconds if result.seconds else 0.0
         return "%.0f frames/s, memory %s" % (rate, devices.memory_text())
+
+
+def _num_epochs(config: Any) -> int:
+    number = config.int("num_epochs", _DEFAULT_EPOCHS)
+    if number < 1:
+        raise ConfigError("%s: at least one epoch is needed, got %d." % (config.where("num_epochs"), number))
+    return int(number)
 
 
 def _report_defect(path: str, reason: str) -> None:

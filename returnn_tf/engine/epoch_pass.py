@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence
 from returnn_tf.config import DataError
 from returnn_tf.engine.prefetch import Prefetcher
 from returnn_tf.engine.scores import Scores, batch_means
+from returnn_tf.engine.step_errors import naming_sequences
 from returnn_tf.engine.step_result import StepResult
 from returnn_tf.log import STEP_LEVEL, log, pass_line, step_line, time_shares_line
 
@@ -36,6 +37,7 @@ class Pass:
     :param normalized: losses which are means over the batch already
     :param with_exp: option ``calculate_exp_loss``
     :param log_batch_size: option: sizes in the lines of the steps
+    :param shares_level: log level of the line that says where the time went
     :param on_step: called after each step with batch and result, e.g. for event files
     """
 
@@ -45,6 +47,7 @@ class Pass:
     normalized: Sequence[str] = ()
     with_exp: bool = False
     log_batch_size: bool = False
+    shares_level: int = 4
     on_step: Optional[Callable[[Any, StepResult], None]] = None
 
     def run(self, batches: Iterable[Any]) -> PassResult:
@@ -59,7 +62,8 @@ class Pass:
         try:
             for batch, tensors in prefetcher:
                 before = time.perf_counter()
-                step_result = self.step(tensors, batch)
+                with naming_sequences(self.phase, batch.seq_tags):
+                    step_result = self.step(tensors, batch)
                 now = time.perf_counter()
                 del tensors  # freeing them takes longer once the other thread works on the next batch
                 result.compute_seconds += now - before
@@ -79,7 +83,9 @@ class Pass:
         result.seconds, result.wait_seconds = time.perf_counter() - start, prefetcher.wait_seconds
         result.scores, result.errors = scores.scores(), scores.errors()
         log.write(3, pass_line(self.phase, result.steps, result.seconds, result.compute_seconds))
-        log.write(4, time_shares_line(self.phase, result.seconds, result.compute_seconds, result.wait_seconds))
+        log.write(
+            self.shares_level, time_shares_line(self.phase, result.seconds, result.compute_seconds, result.wait_seconds)
+        )
         return result
 
     def _log_step(self, batch: Any, result: StepResult, number: int, seconds: float, elapsed: float) -> None:
@@ -89,7 +95,5 @@ class Pass:
         if self.log_batch_size:
             values.update({"max_size:%s" % key: size for key, size in batch.max_frames.items()})
             values["num_seqs"] = batch.num_seqs
-        line = step_line(
-            self.phase, number, values, seconds_per_step=seconds, elapsed=elapsed, complete=batch.complete
-        )
+        line = step_line(self.phase, number, values, seconds_per_step=seconds, elapsed=elapsed, complete=batch.complete)
         log.write(STEP_LEVEL, line)

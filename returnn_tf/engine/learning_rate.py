@@ -6,7 +6,7 @@ import os
 from typing import Any, Dict, List, Mapping, Optional
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.learning_rate_file import EpochData, best_epochs, read_file, scores_of, write_file
+from returnn_tf.engine.learning_rate_file import EpochData, best_epochs, prepare_file, read_file, scores_of, write_file
 from returnn_tf.engine.learning_rate_schemes import PastEpoch, Scheme, scheme_from_config
 
 
@@ -84,6 +84,14 @@ class LearningRateControl:
         for name, value in (errors or {}).items():
             self.epochs[epoch].error.update(_flattened(name, value))
         self.save()
+
+    def prepare(self) -> None:
+        """Tries whether the file can be written; makes its folder.
+
+        :raises ConfigError: it can't
+        """
+        if self.filename:
+            prepare_file(self.filename)
 
     def save(self) -> None:
         """Writes the file, if there is to be one."""

@@ -7,6 +7,7 @@ forms: the file is data, nothing in it is executed.
 from __future__ import annotations
 
 import ast
+import errno
 import math
 import os
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ def read_file(path: str) -> Dict[int, EpochData]:
     try:
         return parse(text)
     except DataError as exc:
-        raise DataError("learning-rate file %s: %s" % (path, exc)) from None
+        raise DataError("learning-rate file %s: %s. Mend it, or remove it to begin a new one" % (path, exc)) from None
 
 
 def parse(text: str) -> Dict[int, EpochData]:
@@ -134,7 +135,40 @@ def write_file(path: str, epochs: Mapping[int, EpochData]) -> None:
             os.fsync(f.fileno())
         os.replace(temporary, path)
     except OSError as exc:
-        raise ConfigError("learning_rate_file %r can't be written: %s" % (path, exc.strerror or exc)) from exc
+        _remove(temporary)
+        raise ConfigError(_not_writable(path, exc)) from exc
+
+
+def prepare_file(path: str) -> None:
+    """Makes the folder of the file and tries whether it can be written, so that no epoch is trained in vain.
+
+    :raises ConfigError: it can't
+    """
+    temporary = path + ".new_tmp"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        with open(temporary, "w", encoding="utf8"):
+            pass
+    except OSError as exc:
+        raise ConfigError(_not_writable(path, exc)) from exc
+    finally:
+        _remove(temporary)
+
+
+def _not_writable(path: str, exc: OSError) -> str:
+    return "learning_rate_file %r can't be written: %s. Choose another path or mend its permissions." % (
+        path,
+        exc.strerror or exc,
+    )
+
+
+def _remove(path: str) -> None:
+    try:
+        os.remove(path)
+    except OSError:
+        pass  # it was never there
 
 
 def format_epochs(epochs: Mapping[int, EpochData]) -> str:

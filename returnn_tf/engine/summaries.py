@@ -6,6 +6,7 @@ import os
 import time
 from typing import Any, Dict, Mapping, Optional
 
+from returnn_tf.config import ConfigError
 from returnn_tf.engine.scores import batch_means
 from returnn_tf.engine.step_result import StepResult
 from returnn_tf.util.lazy_tf import tf
@@ -31,6 +32,21 @@ class Summaries:
         default = os.path.join(os.path.dirname(model), "events") if model else None
         folder = config.typed("tf_log_dir", default)
         return cls(str(folder) if folder else None)
+
+    def prepare(self) -> None:
+        """Makes the folder.
+
+        :raises ConfigError: it can't be made
+        """
+        if self._folder is None:
+            return
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+        except OSError as exc:
+            raise ConfigError(
+                "tf_log_dir %r can't be made: %s. Choose another folder, or switch event files off: tf_log_dir = None"
+                % (self._folder, exc.strerror or exc)
+            ) from exc
 
     def step(self, result: StepResult) -> None:
         """Values of one training step; most steps are left out."""

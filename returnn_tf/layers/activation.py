@@ -37,7 +37,7 @@ class ActivationLayer(ConcatInputLayer):
         """Same axes; bool for the logical functions."""
         check_activation(self.activation)
         data = self.input_template(ctx)
-        if is_over_features(self.activation):
+        if is_over_features(self.activation) or (data.sparse and isinstance(self.activation, str)):
             ctx.need_feature(data)
             data = feature_last(data)
         return data.replace(dtype=changes_dtype(self.activation, data.dtype))

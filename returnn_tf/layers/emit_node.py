@@ -11,8 +11,12 @@ from returnn_tf.layers.node import Node
 from returnn_tf.util.lazy_tf import tf
 
 
-class LoweringError(ValueError):
-    """The ops of a layer could not be built; the message names it."""
+class LoweringError(ConfigError):
+    """The ops of a layer could not be built; the message names it.
+
+    Nearly always an option, or code in the config, asks for what TensorFlow can't do. The cause is kept, so that log
+    level 5 shows the traceback.
+    """
 
 
 def emit_node(state: Lowering, node: Node) -> None:
@@ -36,12 +40,13 @@ def emit_node(state: Lowering, node: Node) -> None:
                 ctx.note(node, "output_loss", ctx.noted(source, "output_loss"))
         except (ConfigError, LoweringError):
             raise
-        except (ValueError, TypeError, tf.errors.OpError, AssertionError, KeyError) as exc:
+        except Exception as exc:  # TensorFlow and code of the user raise whatever they like
             raise LoweringError(
-                "Layer %r (class %r): its ops could not be built: %s\n  sources: %s\n  output: %s"
+                "Layer %r (class %r): its ops could not be built: %s: %s\n  sources: %s\n  output: %s"
                 % (
                     node.path,
                     node.layer.class_name,
+                    type(exc).__name__,
                     exc,
                     "; ".join("%s %s" % (s.path, s.output) for s in node.sources) or "none",
                     node.output,

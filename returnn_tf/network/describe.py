@@ -32,8 +32,12 @@ def describe_config(config: Any, *, graph: Optional[str] = None, color: bool = F
         folder = os.path.dirname(os.path.abspath(graph))
         if not os.path.isdir(folder):
             raise ConfigError("--graph: the folder %s does not exist. Create it first." % folder)
-        with open(graph, "w", encoding="utf8") as file:
-            file.write(draw_svg(plan))
+        picture = draw_svg(plan)
+        try:
+            with open(graph, "w", encoding="utf8") as file:
+                file.write(picture)
+        except OSError as exc:
+            raise ConfigError("--graph: %r can't be written: %s" % (graph, exc.strerror or exc)) from exc
         text += "\ngraph written to %s" % graph
     return text
 

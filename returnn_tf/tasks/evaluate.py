@@ -21,7 +21,7 @@ def evaluate(config: Any) -> int:
     net, choice = load_network(config)
     if not net.plan.losses:
         raise ConfigError("The network has no loss, so there is nothing to evaluate. Give a layer the option 'loss'.")
-    sources = evaluation_sources(config, list(net.used_data_keys))
+    sources = evaluation_sources(config, {key: net.extern_data[key] for key in net.used_data_keys})
     if not sources:
         raise ConfigError("There is no dataset to evaluate; set dev, eval or eval_datasets.")
     epoch = choice.epoch or 1

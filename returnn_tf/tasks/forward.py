@@ -12,6 +12,7 @@ from returnn_tf.engine.data_source import DataSource
 from returnn_tf.engine.forwarding import Forwarder
 from returnn_tf.engine.load_model import load_network
 from returnn_tf.engine.prefetch import Prefetcher
+from returnn_tf.engine.step_errors import naming_sequences
 from returnn_tf.log import log, pass_line, phase_text
 from returnn_tf.tasks.registry import register_task
 
@@ -23,7 +24,8 @@ def forward(config: Any) -> int:
     epoch = choice.epoch or 1
     path = _output_path(config, epoch)
     forwarder = Forwarder(net, config.str("forward_output_layer", "output") or "output")
-    source = DataSource(config, config.str("forward_data", "eval") or "eval", forwarder.used_data_keys)
+    used = {key: net.extern_data[key] for key in forwarder.used_data_keys}
+    source = DataSource(config, config.str("forward_data", "eval") or "eval", used)
     changes = {}
     if config.typed("forward_batch_size") is not None:
         changes["batch_size"] = config.typed("forward_batch_size")
@@ -56,7 +58,8 @@ def _write(forwarder: Forwarder, source: DataSource, path: str, target: str, epo
         with HDFWriter(partial, dim=output.dim, labels=_labels(source, target, output), ndim=output.rank - 1) as writer:
             for batch, tensors in prefetcher:
                 before = time.perf_counter()
-                result = forwarder.run(tensors)
+                with naming_sequences(phase, batch.seq_tags):
+                    result = forwarder.run(tensors)
                 compute += time.perf_counter() - before
                 writer.insert_batch(result.value, result.lengths, batch.seq_tags)
                 steps += 1

@@ -73,7 +73,7 @@ def test_task_gets_the_config(config, task, capsys):
     assert main([path, "++x", "5", "++task", "for_test"]) == 7
     assert seen == [(5, "for_test")]
     out = capsys.readouterr().out
-    assert "task for_test" in out and "config: " + path in out and "elapsed: 0:00:0" in out
+    assert "task for_test" in out and "config: " + path in out and "elapsed: 0:0" in out
 
 
 def test_log_file_and_callback(config, task, tmp_path):
@@ -98,6 +98,12 @@ def test_log_file_and_callback(config, task, tmp_path):
         ("log_format = 'x'", ["++task", "nop"], "log_format"),
         ("log = '/dev/null/x'", ["++task", "nop"], "'/dev/null' can't be written"),
         ("", ["++x"], "needs a value"),
+        ("startup_callback = 3", ["++task", "nop"], "my.config:2): expected a function of the config, got 3"),
+        (
+            "def startup_callback(config):\n  1 / 0",
+            ["++task", "nop"],
+            "my.config:3: ZeroDivisionError: division by zero\n    1 / 0",
+        ),
         ("", ["++task", "config:run"], "no function 'run'"),
     ],
 )
@@ -113,6 +119,31 @@ def test_missing_config(capsys):
     """A file that isn't there."""
     assert main(["no.config"]) == 2
     assert "config file 'no.config' not found" in capsys.readouterr().err
+
+
+def test_misspelt_command(capsys):
+    """It is no config file either."""
+    assert main(["chekc", "my.config"]) == 2
+    assert "there is no command and no config file 'chekc'. Did you mean 'check'?" in capsys.readouterr().err
+
+
+def test_misspelt_override_is_reported(config, task, capsys):
+    """Also if the config sets the right key."""
+    task(lambda config: 0)
+    assert main([config("batch_size = 3\n"), "++task", "for_test", "++bacth_size", "5"]) == 0
+    assert "'bacth_size' (the command line) has no meaning. Did you mean 'batch_size'?" in capsys.readouterr().out
+
+
+def test_traceback_at_level_5(config, task, capsys):
+    """What stands behind a message, for who debugs code of their own."""
+    task(lambda config: config.typed("run")())
+    path = config("def run():\n  return {}['x']\n")
+    assert main([path, "++task", "for_test"]) == 2
+    captured = capsys.readouterr()
+    assert "my.config:3: KeyError: 'x'" in captured.err and "Traceback" not in captured.out + captured.err
+    assert main([path, "++task", "for_test", "++log_verbosity", "5"]) == 2
+    captured = capsys.readouterr()
+    assert "Traceback" in captured.out and "Traceback" not in captured.err
 
 
 def raising(exc):

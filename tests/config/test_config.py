@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from returnn_tf.cli.arguments import parse_arguments
-from returnn_tf.config import Config, ConfigError, config_from_recipe
+from returnn_tf.config import Config, ConfigError, config_from_recipe, nearest_name
 from returnn_tf.config.readers import Text
 
 DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "config")
@@ -210,6 +210,27 @@ def test_misspelt_keys(tmp_path):
         ("taks", "task"),
     ]
     assert Config({"model": "x", "mask": 3, "cache_files": 1}).misspelt_keys() == []
+
+
+def test_misspelt_beside_the_right_key(tmp_path):
+    """Swapped letters are never a helper of the config."""
+    path = write(tmp_path, "batch_size = 3\nbacth_size = 4\nnetwork = {}\nnetworks = 4\n")
+    assert Config.from_file(path).misspelt_keys() == [("bacth_size", "batch_size")]
+
+
+@pytest.mark.parametrize(
+    "name, known, nearest",
+    [
+        ("tahn", ["tan", "tanh", "sin"], "tanh"),
+        ("adma", ["adam", "adamax", "adamw"], "adam"),
+        ("adamm", ["adamw", "adam"], "adam"),
+        ("SOFTMAX", ["softmax"], "softmax"),
+        ("xyz", ["softmax"], None),
+    ],
+)
+def test_nearest_name(name, known, nearest):
+    """The one with the fewest slips, swapped letters being one."""
+    assert nearest_name(name, known) == nearest
 
 
 def test_pickle_and_recipe(tmp_path):

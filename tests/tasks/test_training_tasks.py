@@ -19,6 +19,7 @@ from returnn_tf.engine.nonfinite import NonFiniteError
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import run_task
 
+EXTERN_DATA: Dict[str, Any] = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
 TEXT = """
 train = {"class": "Task12AXDataset", "num_seqs": 12}
 dev = {"class": "Task12AXDataset", "num_seqs": 4, "fixed_random_seed": 1}
@@ -170,6 +171,29 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ({"train": None}, ConfigError, "no dataset 'train'"),
         ({"optimizer": {"class": "adamm"}}, ConfigError, "Did you mean 'adam'"),
         ({"model": "my.config/net"}, ConfigError, "can't be written"),
+        (
+            {"learning_rate_file": "my.config/rates"},
+            ConfigError,
+            "learning_rate_file 'my.config/rates' can't be written",
+        ),
+        ({"tf_log_dir": "my.config"}, ConfigError, "tf_log_dir 'my.config' can't be made: File exists. Choose another"),
+        ({"num_epochs": 0}, ConfigError, "at least one epoch is needed, got 0"),
+        ({"batch_size": "abc"}, ConfigError, "option 'batch_size' is 'abc' (str), but must be an integer or a dict"),
+        ({"batch_size": {"dta": 3}}, ConfigError, "no data key 'dta'. Did you mean 'data'?"),
+        ({"dev": "Task12AXDataset:num_seqs=0"}, DataError, "The dataset 'dev' is empty"),
+        (
+            {"extern_data": {**EXTERN_DATA, "data": {"dim": 7}}},
+            ConfigError,
+            "The dataset 'train' has 9 features for data key 'data', but extern_data declares 7. "
+            "Write extern_data['data'] = {'dim': 9}",
+        ),
+        (
+            {"extern_data": {**EXTERN_DATA, "classes": {"dim": 2}}},
+            ConfigError,
+            "gives label indices of 2, 1 axis with time for data key 'classes', but extern_data declares 2 features, "
+            "2 axes with time. Write extern_data['classes'] = {'dim': 2, 'sparse': True}",
+        ),
+        ({"eval": None, "task": "forward", "load": "none"}, ConfigError, "there is no checkpoint 'none'"),
         ({"task": "eval"}, ConfigError, "no checkpoint to load"),
         ({"task": "forward", "eval": "Task12AXDataset:num_seqs=1"}, ConfigError, "no checkpoint to load"),
         ({"task": "trainn"}, ConfigError, "Did you mean 'train'"),

@@ -1,0 +1,46 @@
+"""What TensorFlow raises while a step runs, as an error which names the layer and the sequences."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Iterator, Sequence
+
+from returnn_tf.config import DataError
+from returnn_tf.util.lazy_tf import tf
+
+_MAX_TAGS = 20
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+_ASSERTION = re.compile(r"^assertion failed: \[(.*?)\](?= \[|$)", re.DOTALL)
+
+
+@contextlib.contextmanager
+def naming_sequences(phase: str, seq_tags: Sequence[str]) -> Iterator[None]:
+    """Within it, an error of an op becomes a :class:`DataError`; the op's own error is its cause.
+
+    :param phase: words for the message, e.g. ``train epoch 3``
+    :param seq_tags: the sequences of the batch
+    :raises DataError: an op failed, e.g. as a label is out of range or memory is used up
+    """
+    try:
+        yield
+    except tf.errors.OpError as exc:
+        tags = [str(tag) for tag in seq_tags]
+        more = " and %i more" % (len(tags) - _MAX_TAGS) if len(tags) > _MAX_TAGS else ""
+        text = "%s: %s\n  sequences of the batch: %s%s" % (phase, reason(exc), ", ".join(tags[:_MAX_TAGS]), more)
+        if isinstance(exc, tf.errors.ResourceExhaustedError):
+            text += "\n  Memory is used up: lower batch_size or max_seqs, or cut sequences with chunking."
+        raise DataError(text) from exc
+
+
+def reason(exc: BaseException) -> str:
+    """What an op says, without the frames of the graph; with the name of the op unless it names the layer itself."""
+    text = str(getattr(exc, "message", None) or exc)
+    node = _NODE.search(text)
+    message = text.split("\n\t [[")[0].strip().split("\n\n")[-1].strip()
+    message = message[message.rfind("\nassertion failed:") + 1 :]
+    assertion = _ASSERTION.match(message)
+    if assertion:
+        return (assertion.group(1) + message[assertion.end() :]).replace("\\'", "'")
+    message = " ".join(message.split("\n")[-1].split())
+    return "op %s: %s" % (node.group(1), message) if node and node.group(1) not in message else message
