@@ -1,0 +1,1 @@
+"""Attention, and encodings of positions."""

@@ -1,0 +1,127 @@
+"""`dot_attention` and `concat_attention`: energies from a query and the context of each frame, softmax, weighted sum."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, List, Optional
+
+from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
+from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_layer
+from returnn_tf.ops.shape import to_layout
+from returnn_tf.ops.softmax import masked_softmax
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.emit_context import EmitContext
+    from returnn_tf.layers.plan_context import PlanContext
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class ContextAttentionLayer(ConcatInputLayer):
+    """Options and axes of both."""
+
+    base: Any = option(help="layer with the frames that are summed", refs=True)
+    base_ctx: Any = option(help="layer with the context of each frame, as many features as the source", refs=True)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The axes of the source, with the features of the base."""
+        data, context = self.input_template(ctx), self.base_ctx.output
+        self._size = self._check_features(ctx, data, context)
+        if context.time_axis is None:
+            raise ctx.error("base_ctx %s has no time axis." % context)
+        self._query, self._context = _matching(data), _matching(context)
+        rest = [d for d in self._query.dims if d is not self._query.feature_dim]
+        rest += [d for d in context.dims if d.is_batch and not any(r.is_batch for r in rest)]
+        time = context.dims[context.time_axis]
+        feature = self._context.feature_dim
+        others = [d for i, d in enumerate(self._context.dims) if not self._known(d, i, rest, time, feature)]
+        self._energy = Data.from_dims((*rest, *others, time), feature_axis=None)
+        self._sum = plan_weighted_sum(ctx, self._energy, self.base.output, squeeze=False)
+        return self._sum.output
+
+    def _known(self, dim: Dim, axis: int, rest: List[Dim], time: Dim, feature: Optional[Dim]) -> bool:
+        return dim.is_batch or dim is time or dim is feature or any(dim is r for r in rest)
+
+    def _check_features(self, ctx: "PlanContext", data: Data, context: Data) -> int:
+        sizes = [ctx.need_static(ctx.need_feature(d, w), w) for d, w in ((data, "the source"), (context, "base_ctx"))]
+        if sizes[0] != sizes[1]:
+            raise ctx.error(
+                "the source has %d features, base_ctx %d, but they must be as many. Put a linear layer in front of one."
+                % (sizes[0], sizes[1])
+            )
+        return sizes[0]
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Energies, softmax over the valid frames, weighted sum."""
+        pairs = self._energy.with_axis(self._energy.rank, _FEATURES, feature=True)
+        query = to_layout(self.emit_input(ctx), self._query, pairs)
+        context = to_layout(ctx.value(self.base_ctx), self._context, pairs)
+        energy = self.energy(ctx, query, context)
+        mask = ctx.masks(self._energy, [self._energy.rank - 1])
+        weights = masked_softmax(energy, mask)
+        return self._sum.emit(weights, ctx.value(self.base))
+
+    def energy(self, ctx: "EmitContext", query: Any, context: Any) -> Any:
+        """Energies [..., time] of query [..., 1, features] and context [..., time, features]."""
+        raise AssertionError("%s has no energy()" % type(self).__name__)
+
+
+#: Stands for the features of source and context, which are not the same dim but as many.
+_FEATURES = Dim(description="attention features")
+
+
+def _matching(data: Data) -> Data:
+    assert data.feature_axis is not None
+    return data.with_dim(data.feature_axis, _FEATURES)
+
+
+@register_layer("dot_attention")
+class DotAttentionLayer(ContextAttentionLayer):
+    """``y = sum over t of softmax over t(energy_factor * base_ctx[t] . source) * base[t]``.
+
+    Frames after the end of a sequence don't count. No parameters. Luong et al. 2015.
+    Lengths: the time axis of the base is gone, those of the source are unchanged.
+
+    Example::
+
+        network = {
+            "query": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
+            "output": {"class": "dot_attention", "base": "data", "base_ctx": "data", "from": "query"}}
+    """
+
+    energy_factor: Optional[float] = option(None, help="factor of the energies, e.g. 1 / sqrt(features)")
+
+    def energy(self, ctx: "EmitContext", query: Any, context: Any) -> Any:
+        """Scalar products."""
+        energy = tf.squeeze(tf.matmul(context, query, transpose_b=True), axis=-1)
+        return energy if self.energy_factor is None else energy * self.energy_factor
+
+
+@register_layer("concat_attention")
+class ConcatAttentionLayer(ContextAttentionLayer):
+    """``y = sum over t of softmax over t(v . tanh(base_ctx[t] + source)) * base[t]``.
+
+    Frames after the end of a sequence don't count. Parameter: ``v`` [features of base_ctx]. Bahdanau et al. 2015.
+    Lengths: the time axis of the base is gone, those of the source are unchanged.
+
+    Example::
+
+        network = {
+            "query": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
+            "output": {"class": "concat_attention", "base": "data", "base_ctx": "data", "from": "query"}}
+    """
+
+    forward_weights_init: Any = option("glorot_uniform", help="initialiser of v")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The axes of the source, with the features of the base."""
+        data = super().template(ctx)
+        ctx.param("v", (self._size,), self.forward_weights_init)
+        return data
+
+    def energy(self, ctx: "EmitContext", query: Any, context: Any) -> Any:
+        """A small network of each frame and the query."""
+        return tf.tensordot(tf.tanh(context + query), ctx.param("v"), [[-1], [0]])

@@ -1,0 +1,85 @@
+"""`cum_concat`: the history of all frames so far, as a further axis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional
+
+from returnn_tf.layers.attention.frames import frames_of, with_frames
+from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_layer
+from returnn_tf.ops.attention import empty_history
+from returnn_tf.ops.shape import transpose
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.emit_context import EmitContext
+    from returnn_tf.layers.plan_context import PlanContext
+
+
+@register_layer("cum_concat")
+class CumConcatLayer(ConcatInputLayer):
+    """``y[t] = x[0..t]``: all frames up to the current one, as a new axis with length t + 1 in frame t.
+
+    In a step of a loop the history grows by one frame. For all frames at once it is stored once, not once for each
+    frame: the output has the new axis in place of the frames, and the lengths of that axis differ by frame. So a layer
+    which combines it with the frames, such as `dot` with a query, gives what it gives step by step.
+
+    No parameters. Lengths: t + 1 in frame t for the new axis, which comes after the batch axis.
+
+    Example::
+
+        from returnn_tf.tensor import SpatialDim
+        history = SpatialDim("history")
+        network = {
+            "all": {"class": "cum_concat", "out_spatial_dim": history, "from": "data"},
+            "energy": {"class": "dot", "red1": "F", "red2": "F", "var1": "T", "var2": history, "from": ["data", "all"]},
+            "weights": {"class": "softmax_over_spatial", "axis": history, "from": "energy"},
+            "output": {"class": "dot", "red1": history, "red2": history, "var1": "T", "var2": "F",
+                       "from": ["weights", "all"]}}
+    """
+
+    out_spatial_dim: Optional[Dim] = option(None, help="the new axis")
+    axis: Any = option("T", help="the axis of the frames; in a loop its steps where the source has no such axis")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The frames replaced by the history."""
+        data = self.input_template(ctx)
+        self._frames, axis = frames_of(ctx, data, self.axis)
+        if axis is not None and axis in (self._frames.batch_axis, self._frames.feature_axis):
+            raise ctx.error("a history cannot go along the batch or the feature axis.")
+        rest = self._frames if axis is None else self._frames.without_axes([axis])
+        batch = rest.batch_axis
+        order = [*([] if batch is None else [batch]), *(i for i in range(rest.rank) if i != batch)]
+        self._at = 0 if batch is None else 1
+        kept = [i for i in range(self._frames.rank) if i != axis]
+        self._perm = [kept[i] for i in order]
+        if axis is not None:
+            self._perm.insert(self._at, axis)
+        self._over = None if axis is None else self._frames.dims[axis]
+        self._history = ctx.bind(self.out_spatial_dim, ctx.new_spatial(None, "rec-history"))
+        rest = rest.permuted(order).replace(vocab=None)
+        output = rest.with_axis(self._at, self._history, time=rest.time_axis is None)
+        if axis is None:
+            # An own dim: in the state there is one frame less.
+            state = output.with_dim(self._at, ctx.new_spatial(None, "history"))
+            ctx.loop_state("history", state, lambda emit: self._empty(emit, state))
+        return output
+
+    def _empty(self, ctx: "EmitContext", state: Data) -> Any:
+        sizes = [0 if i == self._at else ctx.size(d) for i, d in enumerate(state.dims)]
+        return empty_history(sizes, self._at, state.dtype)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Concatenation with the history in a step, else a transposition."""
+        x = transpose(with_frames(ctx, self.emit_input(ctx), self.input, self._frames), self._perm)
+        if self._over is not None:
+            size = ctx.size(self._over)
+            ctx.define_lens_over(self._history, self._over, tf.range(size) + 1, size)
+            return x
+        history = tf.concat([ctx.loop_state("history"), tf.expand_dims(x, self._at)], axis=self._at)
+        ctx.set_loop_state("history", history)
+        size = tf.shape(history)[self._at]
+        ctx.define_lens(self._history, size, size)
+        return history

@@ -1,0 +1,105 @@
+"""`gauss_window_attention`: the frames around a position, weighted by a normal density."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Optional
+
+from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_layer
+from returnn_tf.ops.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.data import default_time_axis
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.emit_context import EmitContext
+    from returnn_tf.layers.plan_context import PlanContext
+
+
+@register_layer("gauss_window_attention")
+class GaussWindowAttentionLayer(ConcatInputLayer):
+    """``y = sum over i of N(i; position, std) * base[i]`` over the window_size frames around ``round(position)``.
+
+    The window begins ``floor(window_size / 2)`` frames before the rounded position. Where it leaves the sequence, the
+    first or last frame is repeated, with the density of the frame that it stands for. The weights don't sum to 1. With
+    inner_size there are as many positions, inner_size_step apart, around the one given, as a further axis.
+
+    No parameters. Lengths: the time axis of the base is gone, those of the source are unchanged.
+
+    Example::
+
+        network = {
+            "position": {"class": "eval", "from": "energy", "eval": "2. * source(0)"},
+            "energy": {"class": "reduce", "mode": "mean", "axis": "T", "from": "score"},
+            "score": {"class": "linear", "activation": "sigmoid", "n_out": 1, "from": "data"},
+            "output": {"class": "gauss_window_attention", "base": "data", "window_size": 3, "from": "position"}}
+    """
+
+    base: Any = option(help="layer with the frames that are summed", refs=True)
+    window_size: int = option(help="number of frames in the window")
+    std: float = option(1.0, help="standard deviation of the density, in frames")
+    inner_size: Optional[int] = option(None, help="number of positions around the one given")
+    inner_size_step: float = option(0.5, help="distance of these positions, in frames")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The axes of the source but its feature axis, [inner_size], and the features of the base."""
+        data, base = self.input_template(ctx), self.base.output
+        if base.time_axis is None or base.batch_axis is None:
+            raise ctx.error("the base %s must have a batch and a time axis." % base)
+        if base.rank != 3 or base.feature_axis is None:
+            raise ctx.error("the base must be [batch, time, feature], but it is %s." % base)
+        if data.batch_axis is None:
+            raise ctx.error("the source %s has no batch axis." % data)
+        if self.window_size < 1 or self.std <= 0:
+            raise ctx.error("window_size must be at least 1 and std positive.")
+        keep = [i for i in range(data.rank) if i not in (data.batch_axis, data.feature_axis)]
+        if data.feature_axis is not None and data.dims[data.feature_axis].size != 1:
+            raise ctx.error("the source must be one position, a feature axis of size 1, but it is %s." % data)
+        self._keep = [data.batch_axis, *keep]
+        dims = [data.dims[i] for i in self._keep]
+        if self.inner_size is not None:
+            dims.append(ctx.new_spatial(self.inner_size, "positions"))
+        assert base.feature_dim is not None
+        dims.append(base.feature_dim)
+        time = default_time_axis(dims, exclude=len(dims) - 1)
+        return Data(tuple(dims), base.dtype, feature_axis=len(dims) - 1, time_axis=time)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Gathers the windows of all positions."""
+        data, base = self.input, self.base.output
+        frames = transpose(ctx.value(self.base), [base.batch_axis, base.time_axis, base.feature_axis])
+        x = self.emit_input(ctx)
+        if data.feature_axis is not None:
+            x = tf.squeeze(x, axis=data.feature_axis)
+            kept = [i for i in range(data.rank) if i != data.feature_axis]
+            x = transpose(x, [kept.index(i) for i in self._keep])
+        else:
+            x = transpose(x, self._keep)
+        if self.inner_size is not None:
+            middle = (self.inner_size - 1) / 2.0
+            x = x[..., None] + tf.constant([(i - middle) * self.inner_size_step for i in range(self.inner_size)])
+        y = self._sum(x, frames, self._last_frames(ctx, x))
+        y.set_shape(ctx.output.static_shape)
+        return y
+
+    def _last_frames(self, ctx: "EmitContext", x: Any) -> Any:
+        """Index of the last frame by sequence, at least 0: int32 [batch, 1, ..., 1] of the rank of x and one more."""
+        base = self.base.output
+        assert base.time_axis is not None
+        last = tf.maximum(ctx.lens(base.dims[base.time_axis]) - 1, 0)
+        return last if last.shape.rank == 0 else tf.reshape(last, [-1] + [1] * x.shape.rank)
+
+    def _sum(self, position: Any, frames: Any, last: Any) -> Any:
+        """
+        :param position: float [batch, ...]
+        :param frames: [batch, time, features]
+        :return: [batch, ..., features]
+        """
+        window = tf.range(self.window_size) - self.window_size // 2
+        index = tf.cast(tf.round(position), tf.int32)[..., None] + window
+        distance = (tf.cast(index, position.dtype) - position[..., None]) / self.std
+        weights = tf.exp(-0.5 * tf.square(distance)) / (self.std * math.sqrt(2 * math.pi))
+        picked = tf.gather(frames, tf.clip_by_value(index, 0, last), batch_dims=1)
+        return tf.squeeze(tf.matmul(weights[..., None, :], picked), axis=-2)

@@ -1,0 +1,50 @@
+"""`generic_attention`: the sum of the frames of a base, weighted by another layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
+from returnn_tf.layers.base import Layer
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_layer
+from returnn_tf.tensor import Data
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.emit_context import EmitContext
+    from returnn_tf.layers.plan_context import PlanContext
+
+
+@register_layer("generic_attention")
+class GenericAttentionLayer(Layer):
+    """``y = sum over t of weights[t] * base[t]``, t along the time axis of the base.
+
+    Axes which both have, e.g. heads, stay; the output has the batch axis, those of the weights only, and those of the
+    base. There is no mask: the weights must be 0 after the end of a sequence, as those of `softmax_over_spatial` are.
+
+    No parameters. Lengths: the time axis of the base is gone, all others are unchanged. Bahdanau et al. 2015.
+
+    Example::
+
+        network = {
+            "energy": {"class": "linear", "activation": None, "n_out": 1, "from": "data"},
+            "weights": {"class": "softmax_over_spatial", "from": "energy"},
+            "output": {"class": "generic_attention", "weights": "weights", "base": "data"}}
+    """
+
+    weights: Any = option(help="layer with the weights, by frames of the base", refs=True)
+    base: Any = option(help="layer with the frames that are summed", refs=True)
+    auto_squeeze: bool = option(True, help="drop axes of size 1 that only the weights have")
+
+    needs_sources = False
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Without the time axis of the base."""
+        if self.sources:
+            raise ctx.error("takes no 'from': name the layers by 'weights' and 'base'.")
+        self._sum = plan_weighted_sum(ctx, self.weights.output, self.base.output, squeeze=self.auto_squeeze)
+        return self._sum.output
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One (batched) matrix product."""
+        return self._sum.emit(ctx.value(self.weights), ctx.value(self.base))

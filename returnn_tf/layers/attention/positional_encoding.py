@@ -1,0 +1,118 @@
+"""`positional_encoding`: sinusoids of the number of each frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from returnn_tf.config import ConfigError
+from returnn_tf.layers.attention.frames import frames_of, with_frames
+from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.node import Node
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_layer
+from returnn_tf.ops.positions import sinusoids
+from returnn_tf.ops.shape import to_layout
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import common_layout
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.emit_context import EmitContext
+    from returnn_tf.layers.plan_context import PlanContext
+
+
+@register_layer("positional_encoding")
+class PositionalEncodingLayer(ConcatInputLayer):
+    """``y[t] = [sin(t / s_0), ..., sin(t / s_n), cos(t / s_0), ..., cos(t / s_n)]``, with add_to_input ``x[t] + y[t]``.
+
+    The time scales s go from 1 to 10000, in equal ratios; with an odd n_out the last feature is 0. Frames count from
+    0. In a loop, and without a time axis, t is the number of the step.
+
+    No parameters. Lengths: unchanged. Vaswani et al. 2017.
+
+    Example::
+
+        network = {"output": {"class": "positional_encoding", "add_to_input": True, "from": "data"}}
+    """
+
+    add_to_input: bool = option(False, help="add the encoding to the source instead of replacing it")
+    constant: int = option(-1, help="if not negative: this position for all frames")
+    offset: Any = option(None, help="number or layer [batch] or [batch, time] to add to the positions", refs=True)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The feature axis replaced, for sparse sources appended."""
+        data = self.input_template(ctx)
+        self._frames, self._axis = frames_of(ctx, data)
+        frames = self._frames
+        if self._axis is None and frames.batch_axis is not None:
+            self._steps = Data((frames.dims[frames.batch_axis],), "int32")
+        else:
+            self._steps = Data(() if self._axis is None else (frames.dims[self._axis],), "int32")
+        if self._axis is None:
+            steps = self._steps
+            ctx.loop_state("position", steps, lambda emit: tf.zeros(_shape(emit, steps), "int32"))
+        self._position = self._steps
+        if isinstance(self.offset, Node):
+            self._position = self._with_offset(ctx, self.offset.output)
+        return self._output(ctx, frames)
+
+    def _output(self, ctx: "PlanContext", frames: Data) -> Data:
+        if self.add_to_input:
+            size = ctx.need_static(ctx.need_feature(frames), "the feature axis of the source")
+            if self.n_out not in (None, size):
+                raise ctx.error("n_out is %s, but add_to_input adds to %d features. Leave it out." % (self.n_out, size))
+            return frames.replace(vocab=None)
+        out = ctx.out_feature(default=frames.feature_dim)
+        ctx.need_static(out, "out_dim")
+        sparse = frames.sparse_dim is not None
+        data = frames.replace(dtype="float32", sparse_dim=None, vocab=None)
+        if sparse or data.feature_axis is None:
+            return data.with_axis(data.rank, out, feature=True)
+        return data.with_feature(data.feature_axis, out)
+
+    def _with_offset(self, ctx: "PlanContext", offset: Data) -> Data:
+        if offset.feature_axis is not None and offset.dims[offset.feature_axis].size != 1:
+            raise ctx.error("offset is %s, but it must be one number by sequence or by frame." % offset)
+        if offset.feature_axis is not None:
+            offset = offset.without_axes([offset.feature_axis])
+        try:
+            return common_layout([self._steps, offset.replace(dtype="int32")], allow_broadcast_all=True)
+        except ConfigError as exc:
+            raise ctx.error("offset does not fit to the frames: %s" % exc) from exc
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Sinusoids of all positions at once."""
+        data = ctx.output
+        n_out = data.dim
+        assert n_out is not None and data.feature_dim is not None
+        signal = sinusoids(self._positions(ctx), n_out)
+        layout = self._position.with_axis(self._position.rank, data.feature_dim, feature=True)
+        signal = to_layout(signal, layout.replace(dtype="float32"), data)
+        if not self.add_to_input:
+            return tf.broadcast_to(signal, _shape(ctx, data))
+        return with_frames(ctx, self.emit_input(ctx), self.input, self._frames) + signal
+
+    def _positions(self, ctx: "EmitContext") -> Any:
+        """Int [axes of the template for positions]."""
+        position = self._counter(ctx)
+        if self.constant >= 0:
+            position = tf.fill(tf.shape(position), self.constant)
+        if self.offset is None:
+            return position
+        if not isinstance(self.offset, Node):
+            return tf.cast(position, tf.float32) + float(self.offset)
+        position = to_layout(position, self._steps, self._position)
+        return position + tf.cast(to_layout(ctx.value(self.offset), self.offset.output, self._position), tf.int32)
+
+    def _counter(self, ctx: "EmitContext") -> Any:
+        """The number of each frame; in a step of a loop that of the step by sequence."""
+        if self._axis is not None:
+            return tf.range(ctx.size(self._steps.dims[0]))
+        position = ctx.loop_state("position")
+        ctx.set_loop_state("position", position + 1)
+        return position
+
+
+def _shape(ctx: "EmitContext", data: Data) -> Any:
+    sizes = ctx.shape(data)
+    return tf.stack(sizes) if sizes else []

@@ -1,0 +1,161 @@
+"""`self_attention`: every frame looks at all frames of its sequence, with several heads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, Optional
+
+from returnn_tf.layers.attention.frames import frames_of, with_frames
+from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.options import option
+from returnn_tf.layers.registry import register_layer
+from returnn_tf.ops.attention import empty_history, left_only_mask
+from returnn_tf.ops.shape import transpose
+from returnn_tf.ops.softmax import masked_softmax
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.emit_context import EmitContext
+    from returnn_tf.layers.plan_context import PlanContext
+
+_PARTS = ("keys", "values")
+
+
+@register_layer("self_attention")
+class SelfAttentionLayer(ConcatInputLayer):
+    """``y[t] = concat over heads h of sum over s of softmax over s(q[t, h] . k[s, h]) * v[s, h]``.
+
+    ``q, k, v = x QKV`` by head, with q divided by the root of its size. With key_shift the energies are
+    ``q[t, h] . (k[s, h] + key_shift[t, s])`` (Shaw et al. 2018). Frames after the end of a sequence don't count as keys;
+    with attention_left_only a frame sees itself and the frames before it, nothing else. In a loop, and without a time
+    axis, the frames are the steps: a step sees itself and the steps before it.
+
+    Parameter: ``QKV`` [in, 2 total_key_dim + n_out]: for each head its columns of q, k and v.
+    Lengths: unchanged. The output is [batch, ..., time, n_out]. Vaswani et al. 2017, without the last projection.
+
+    Example::
+
+        network = {"output": {
+            "class": "self_attention", "num_heads": 2, "total_key_dim": 6, "n_out": 4, "from": "data"}}
+    """
+
+    num_heads: int = option(help="number of heads")
+    total_key_dim: int = option(help="size of the keys of all heads together")
+    key_shift: Any = option(
+        None, help="layer with vectors [time, time, key] to add to the keys, see relative_positional_encoding", refs=True
+    )
+    forward_weights_init: Any = option("glorot_uniform", help="initialiser of QKV")
+    attention_dropout: float = option(0.0, help="dropout on the attention weights in training")
+    attention_left_only: bool = option(False, help="a frame sees no later frames")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The feature axis replaced."""
+        data = self.input_template(ctx)
+        n_in = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
+        out = ctx.out_feature()
+        n_out = ctx.need_static(out, "out_dim")
+        for name, size in (("total_key_dim", self.total_key_dim), ("n_out", n_out)):
+            if self.num_heads < 1 or size % self.num_heads:
+                raise ctx.error("%s is %d, which num_heads %d does not divide." % (name, size, self.num_heads))
+        self._key, self._value = self.total_key_dim // self.num_heads, n_out // self.num_heads
+        ctx.param("QKV", (n_in, 2 * self.total_key_dim + n_out), self.forward_weights_init)
+        self._frames, axis = frames_of(ctx, data)
+        self._single_step = axis is None
+        self._in_loop = axis is None or self._frames.dims[axis].is_loop
+        # [batch, others, time, feature]
+        batch, feature = self._frames.batch_axis, self._frames.feature_axis
+        first = [] if batch is None else [batch]
+        others = [i for i in range(self._frames.rank) if i not in (batch, axis, feature)]
+        self._perm = [*first, *others, *([] if axis is None else [axis]), feature]
+        layout = self._frames.permuted([i for i in self._perm if i is not None])
+        assert layout.feature_axis is not None
+        self._rows = layout.without_axes([layout.feature_axis])
+        if self.key_shift is not None:
+            self._check_shift(ctx, self.key_shift.output)
+        if self._single_step:
+            self._declare_history(ctx)
+        return layout.with_feature(layout.feature_axis, out).replace(vocab=None)
+
+    def _check_shift(self, ctx: "PlanContext", shift: Data) -> None:
+        """[time, time, key], or [batch, time, time, key]; in a step without the first time axis."""
+        rank = shift.rank - (0 if shift.batch_axis is None else 1)
+        if rank != (2 if self._single_step else 3) or shift.dims[-1].size != self._key:
+            raise ctx.error(
+                "key_shift is %s, but it must be [%s, key=%d], as a relative_positional_encoding with n_out %d gives."
+                % (shift, "time" if self._single_step else "time, time", self._key, self._key)
+            )
+        if shift.batch_axis not in (None, 0) or (shift.batch_axis == 0 and self._rows.rank != rank - 1):
+            raise ctx.error("key_shift is %s; its batch axis must be the first, with no axes but those of time." % shift)
+
+    def _declare_history(self, ctx: "PlanContext") -> None:
+        """Keys and values of all steps so far, [batch, others, steps, head, size]."""
+        for part, size in zip(_PARTS, (self._key, self._value)):
+            dims = (
+                *self._rows.dims,
+                ctx.new_spatial(None, "history"),
+                ctx.new_spatial(self.num_heads, "heads"),
+                ctx.new_feature(size),
+            )
+            data = Data(dims, feature_axis=len(dims) - 1)
+            ctx.loop_state(part, data, lambda emit, d=data: self._empty(emit, d))
+
+    def _empty(self, ctx: "EmitContext", data: Data) -> Any:
+        axis = data.rank - 3
+        sizes = [0 if i == axis else ctx.size(d) for i, d in enumerate(data.dims)]
+        return empty_history(sizes, axis, data.dtype)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Products of queries and keys, softmax, products with the values."""
+        x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
+        x = transpose(x, self._perm)
+        qkv = tf.tensordot(x, ctx.param("QKV"), [[-1], [0]])
+        sizes = [*ctx.shape(self._rows), self.num_heads, 2 * self._key + self._value]
+        q, k, v = tf.split(tf.reshape(qkv, tf.stack(sizes)), [self._key, self._key, self._value], axis=-1)
+        q = q * self._key**-0.5
+        if self._single_step:
+            q = tf.expand_dims(q, -3)
+            k, v = self._extended(ctx, k, v)
+        energy = tf.einsum("...thd,...shd->...hts", q, k)
+        if self.key_shift is not None:
+            energy = energy + self._shift_energy(ctx, q, tf.shape(k)[-3])
+        weights = masked_softmax(energy, self._mask(ctx))
+        if ctx.train:
+            weights = ctx.dropout(weights, self.attention_dropout, seed="attention")
+        y = tf.einsum("...hts,...shd->...thd", weights, v)
+        y = tf.reshape(y, tf.stack(ctx.shape(ctx.output)))
+        y.set_shape(ctx.output.static_shape)
+        return y
+
+    def _extended(self, ctx: "EmitContext", *new: Any) -> List[Any]:
+        """Keys and values with those of this step, which are kept for the next one."""
+        result = []
+        for part, x in zip(_PARTS, new):
+            x = tf.concat([ctx.loop_state(part), tf.expand_dims(x, -3)], axis=-3)
+            ctx.set_loop_state(part, x)
+            result.append(x)
+        return result
+
+    def _shift_energy(self, ctx: "EmitContext", q: Any, keys: Any) -> Any:
+        """[..., head, queries, keys].
+
+        :param q: [..., queries, head, key]
+        """
+        shift = ctx.value(self.key_shift)
+        if self._single_step:
+            shift = tf.expand_dims(shift, -3)[..., :keys, :]
+        if self.key_shift.output.batch_axis is None:
+            return tf.einsum("...thd,tsd->...hts", q, shift)
+        return tf.einsum("bthd,btsd->bhts", q, shift)
+
+    def _mask(self, ctx: "EmitContext") -> Optional[Any]:
+        """Which keys count, broadcasts to [..., head, queries, keys]; None: all."""
+        if self._single_step:
+            return None
+        axis = self._rows.rank - 1
+        dim: Dim = self._rows.dims[axis]
+        if self.attention_left_only or self._in_loop:
+            # No key after the end of a sequence is seen by a frame within it.
+            return left_only_mask(ctx.size(dim))
+        if not dim.is_dynamic:
+            return None
+        return tf.expand_dims(tf.expand_dims(ctx.mask(self._rows, axis), -2), -2)

@@ -1,0 +1,103 @@
+"""Which axes of attention weights and of the base belong together: the plan of a weighted sum over frames."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from returnn_tf.ops.attention import product_sum
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.data import default_time_axis
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.plan_context import PlanContext
+
+
+@dataclasses.dataclass
+class WeightedSum:
+    """``out[b, w, c, f] = sum over t of weights[b, w, c, t] * base[b, t, c, f]``.
+
+    :param output: template of the result: batch, axes of the weights only, all other axes of the base
+    :param squeezed: axes of the weights of size 1 that are dropped first
+    :param labels: of the axes of the weights that are left, of the base, and of the result
+    """
+
+    output: Data
+    squeezed: List[int]
+    labels: Tuple[List[Any], List[Any], List[Any]]
+
+    def emit(self, weights: Any, base: Any) -> Any:
+        """The sum; tensors in the layout of their templates."""
+        if self.squeezed:
+            weights = tf.squeeze(weights, axis=self.squeezed)
+        return product_sum([(weights, self.labels[0]), (base, self.labels[1])], self.labels[2])
+
+
+def plan_weighted_sum(ctx: "PlanContext", weights: Data, base: Data, *, squeeze: bool) -> WeightedSum:
+    """Finds the axes of a weighted sum over the time axis of the base.
+
+    :param squeeze: drop axes of size 1 that only the weights have
+    :raises ConfigError: the weights have no such axis
+    """
+    time = _summed_axis(ctx, weights, base)
+    pairs = _pairs(ctx, weights, base, time)
+    squeezed = [i for i, d in enumerate(weights.dims) if squeeze and i not in pairs and d.size == 1]
+    labels_base: List[Any] = ["base%d" % i for i in range(base.rank)]
+    labels_weights = [
+        labels_base[pairs[i]] if i in pairs else "weights%d" % i for i in range(weights.rank) if i not in squeezed
+    ]
+    where: Dict[Any, Any] = {label: base.dims[i] for i, label in enumerate(labels_base)}
+    where.update({"weights%d" % i: weights.dims[i] for i in range(weights.rank)})
+    own = [label for label in labels_weights if label not in labels_base]
+    out = [*own, *(label for i, label in enumerate(labels_base) if i != time)]
+    out.sort(key=lambda label: not where[label].is_batch)  # the batch axis first
+    dims = tuple(where[label] for label in out)
+    feature = None if base.feature_axis in (None, time) else out.index(labels_base[base.feature_axis or 0])
+    output = Data(dims, base.dtype, feature_axis=feature, time_axis=default_time_axis(dims, exclude=feature))
+    return WeightedSum(output, squeezed, (labels_weights, labels_base, out))
+
+
+def _summed_axis(ctx: "PlanContext", weights: Data, base: Data) -> int:
+    """The axis of the base to sum over: its time axis, without one an axis that the weights have too."""
+    if base.time_axis is not None:
+        return base.time_axis
+    for i, dim in enumerate(base.dims):
+        if i != base.feature_axis and not dim.is_batch and not dim.is_loop and dim in weights.dims:
+            return i
+    raise ctx.error("the base %s has no time axis to sum over, and no other axis that the weights %s have." % (base, weights))
+
+
+def _pairs(ctx: "PlanContext", weights: Data, base: Data, time: int) -> Dict[int, int]:
+    """Axis of the weights -> axis of the base."""
+    pairs: Dict[int, int] = {}
+
+    def take(axis: Optional[int], target: int) -> None:
+        if axis is not None and axis not in pairs and target not in pairs.values():
+            pairs[axis] = target
+
+    take(_same_axis(weights, base, time), time)
+    if time not in pairs.values():
+        raise ctx.error(
+            "the weights %s have no axis %s, over which the base %s is summed. If they have one of the same lengths, "
+            "say so by a reinterpret_data layer (option size_base) or by declaring one Dim for both."
+            % (weights, base.dims[time], base)
+        )
+    for target, dim in enumerate(base.dims):
+        take(next((i for i, d in enumerate(weights.dims) if d is dim or (d.is_batch and dim.is_batch)), None), target)
+    # Heads that two layers made of one number: never the features of the base, which may be as many.
+    for axis, dim in enumerate(weights.dims):
+        for target, other in enumerate(base.dims):
+            if axis not in pairs and target != base.feature_axis and dim.agrees_with(other):
+                take(axis, target)
+    return pairs
+
+
+def _same_axis(weights: Data, base: Data, time: int) -> Optional[int]:
+    dim = base.dims[time]
+    found = weights.axes_of(dim)
+    if found:
+        # The same dim twice, as of queries and keys: the softmax was over the last one.
+        return found[-1]
+    agreeing = [i for i, d in enumerate(weights.dims) if i != weights.feature_axis and d.agrees_with(dim)]
+    return agreeing[-1] if agreeing else None

@@ -1,0 +1,40 @@
+"""Parts of attention: products over named axes, which keys a query sees, and histories which grow from step to step."""
+
+from __future__ import annotations
+
+import string
+from typing import Any, Dict, Hashable, Sequence, Tuple
+
+from returnn_tf.util.lazy_tf import tf
+
+
+def product_sum(operands: Sequence[Tuple[Any, Sequence[Hashable]]], out: Sequence[Hashable]) -> Any:
+    """Product of tensors with labelled axes, summed over the labels that the result does not have.
+
+    :param operands: (tensor, a label for each of its axes)
+    :param out: labels of the result, in order
+    """
+    letters: Dict[Hashable, str] = {}
+    terms = []
+    for _, labels in operands:
+        terms.append("".join(letters.setdefault(label, string.ascii_letters[len(letters)]) for label in labels))
+    equation = "%s->%s" % (",".join(terms), "".join(letters[label] for label in out))
+    return tf.einsum(equation, *(x for x, _ in operands))
+
+
+def left_only_mask(size: Any) -> Any:
+    """Bool [size queries, size keys]: a query sees its own frame and those before it."""
+    frames = tf.range(size)
+    return frames[None, :] <= frames[:, None]
+
+
+def empty_history(shape: Sequence[Any], axis: int, dtype: str) -> Any:
+    """A tensor with size 0 on one axis, which may grow in a `tf.while_loop`.
+
+    :param shape: sizes of all axes, ints or scalars; what is said of ``axis`` is ignored
+    """
+    # A constant 0 would be part of the static shape, and the loop would insist on it.
+    nothing = tf.raw_ops.PlaceholderWithDefault(input=tf.constant(0), shape=[])
+    sizes = list(shape)
+    sizes[axis] = nothing
+    return tf.zeros(tf.stack(sizes), dtype)
