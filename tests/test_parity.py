@@ -7,8 +7,9 @@ import pytest
 from tests.parity import check_case, find_cases
 
 GROUPS = (
-    "align", "cells", "combine", "compare", "conv", "dot", "eval", "gather", "linear", "loss", "mask", "norm", 
-    "options", "pool", "range", "reduce", "shape", "simple", "slice", "subnet", "switch", "tconv", "variable", "window",
+    "align", "cells", "combine", "compare", "cond", "conv", "dot", "eval", "gather", "linear", "loss", "mask", "models",
+    "norm", "options", "pool", "range", "rec_train", "reduce", "search", "shape", "simple", "slice", "subnet", "switch",
+    "tconv", "variable", "window",
 )  # fmt: skip
 
 

@@ -29,6 +29,8 @@ class Layer:
     class_name: ClassVar[str] = ""
     #: Whether the option ``from`` may be left out.
     needs_sources: ClassVar[bool] = True
+    #: Whether the output has no hypotheses of a search, even if a source has them.
+    ends_search: ClassVar[bool] = False
     #: The place of this layer in the plan, a `Node`; set by the compiler.
     node: ClassVar[Any]
 

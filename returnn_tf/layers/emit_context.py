@@ -6,6 +6,7 @@ import dataclasses
 import zlib
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from returnn_tf.config import ConfigError
 from returnn_tf.layers.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.ops.shape import expand_at, to_layout
 from returnn_tf.tensor import Data, Dim
@@ -34,6 +35,8 @@ class Lowering:
     lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
     derived_lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
     sizes: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    #: Dims whose lengths differ by frame of another dim, not by sequence: dim -> (that dim, lengths [its frames]).
+    lens_over: Dict[Dim, Tuple[Dim, Any]] = dataclasses.field(default_factory=dict)
     params: Dict[str, Any] = dataclasses.field(default_factory=dict)
     updates: List[Callable[[], Any]] = dataclasses.field(default_factory=list)
     constraints: List[Any] = dataclasses.field(default_factory=list)
@@ -42,6 +45,13 @@ class Lowering:
     given: Dict[Any, Any] = dataclasses.field(default_factory=dict)
     next_states: Dict[Any, Any] = dataclasses.field(default_factory=dict)
     loop_index: Any = None
+    #: In the step of a loop: the number of the step by the axis of the steps, also those of loops around it.
+    loop_indices: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.layers.rec.search`.
+    hypotheses: Any = None
+    #: Final scores [batch, beam] by path of the loop, and the dims whose lengths differ among the hypotheses of a beam.
+    beam_scores: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    beam_dims: Dict[Dim, int] = dataclasses.field(default_factory=dict)
 
     def child(self) -> "Lowering":
         """For the body of a loop: sees everything, and what is added to it stays inside."""
@@ -57,10 +67,34 @@ class Lowering:
             return tf.constant(dim.size, tf.int32)
         if dim in self.lens:
             return self.lens[dim]
+        if dim in self.lens_over:
+            return self._lens_of_step(dim)
         if dim not in self.derived_lens:
             assert dim.expr is not None, "no lengths were set for %r" % dim
             self.derived_lens[dim] = dim.expr.evaluate(self.get_lens, tf.maximum)
         return self.derived_lens[dim]
+
+    def _lens_of_step(self, dim: Dim) -> Any:
+        over, lens = self.lens_over[dim]
+        if over not in self.loop_indices:
+            raise ConfigError(
+                "the lengths of the axis %s differ by frame of the axis %s; this layer knows only lengths by sequence. "
+                "Combine it with the axis %s first, e.g. by dot or softmax_over_spatial." % (dim, over, over)
+            )
+        return tf.gather(lens, self.loop_indices[over])
+
+    def lens_in_beam(self, dim: Dim, beam: int) -> Any:
+        """Lengths of a dim for every hypothesis: int32 [batch * beam], or a scalar."""
+        lens = self.get_lens(dim)
+        if beam == 1 or lens.shape.rank == 0 or self.differs_in_beam(dim):
+            return lens
+        return tf.repeat(lens, beam)
+
+    def differs_in_beam(self, dim: Dim) -> bool:
+        """Whether the lengths are those of hypotheses, not of sequences."""
+        if dim in self.beam_dims:
+            return True
+        return dim.expr is not None and any(self.differs_in_beam(a) for a in dim.expr.args if isinstance(a, Dim))
 
     def get_size(self, dim: Dim) -> Any:
         """Size of the padded axis: an int if static, else an int32 scalar."""
@@ -101,8 +135,21 @@ class EmitContext:
     # --- values ---
 
     def value(self, node: Node, sub: Optional[str] = None) -> Any:
-        """The tensor of a node (or of its further output ``sub``), in the layout of its template."""
-        return self.lowering.values[node] if sub is None else self.lowering.sub_values[node, sub]
+        """The tensor of a node (or of its further output ``sub``), in the layout of its template.
+
+        For a layer whose batch axis holds the hypotheses of a search, everything has them.
+        """
+        value = self.lowering.values[node] if sub is None else self.lowering.sub_values[node, sub]
+        data = node.output if sub is None else node.sub_outputs.get(sub, node.output)
+        if self.beam > 1 and data.beam is None and data.batch_axis is not None:
+            return tf.repeat(value, self.beam, axis=data.batch_axis)
+        return value
+
+    @property
+    def beam(self) -> int:
+        """Hypotheses per sequence in the batch axis of this layer's output; 1 without search and within a loop."""
+        data = self.node.output if self.node.planned else None
+        return 1 if data is None or data.beam is None else data.beam.size
 
     def source(self, index: int = 0) -> Any:
         """The tensor of a source."""
@@ -120,11 +167,12 @@ class EmitContext:
 
     def lens(self, dim: Dim) -> Any:
         """Lengths of a dim: int32 [batch], or a scalar where they don't depend on the sequence."""
-        return self.lowering.get_lens(dim)
+        return self.lowering.lens_in_beam(dim, self.beam)
 
     def size(self, dim: Dim) -> Any:
         """Size of the padded axis: an int if static, else an int32 scalar. For a batch dim the number of entries."""
-        return self.lowering.get_size(dim)
+        size = self.lowering.get_size(dim)
+        return size * self.beam if dim.is_batch and self.beam > 1 else size
 
     def shape(self, data: Data) -> List[Any]:
         """Sizes of all axes of a template."""
@@ -140,6 +188,15 @@ class EmitContext:
         if size is not None:
             self.lowering.sizes[dim] = size
 
+    def define_lens_over(self, dim: Dim, over: Dim, lens: Any, size: Any) -> None:
+        """Sets lengths which differ by frame of another dim instead of by sequence.
+
+        :param lens: int32 [frames of ``over``]
+        :param size: of the padded axis
+        """
+        self.lowering.lens_over[dim] = over, lens
+        self.lowering.sizes[dim] = size
+
     def define_size(self, dim: Dim, size: Any) -> None:
         """Sets the number of entries of a batch dim which this layer brings."""
         self.lowering.sizes[dim] = size
@@ -154,6 +211,8 @@ class EmitContext:
         """Bool mask of the valid frames of a dynamic axis, with the rank of ``data``, size 1 on all other axes but
         batch."""
         dim = data.dims[axis]
+        if self.differs_by_frame(dim):
+            return self._mask_by_frame(data, axis)
         flat = self.seq_mask(dim)
         if flat.shape.rank == 1:
             return expand_at(flat, [i for i in range(data.rank) if i != axis])
@@ -164,12 +223,34 @@ class EmitContext:
             flat = tf.transpose(flat)
         return expand_at(flat, [i for i in range(data.rank) if i not in (axis, batch)])
 
+    def differs_by_frame(self, dim: Dim) -> bool:
+        """Whether the lengths differ by frame of another dim here, see `define_lens_over`."""
+        return dim in self.lowering.lens_over and self.lowering.lens_over[dim][0] not in self.lowering.loop_indices
+
+    def knows_mask(self, data: Data, axes: Sequence[int]) -> bool:
+        """Whether `mask` can be said for these axes: whether the axis is there by which the lengths differ."""
+        dims = [data.dims[axis] for axis in axes]
+        return all(self.lowering.lens_over[d][0] in data.dims for d in dims if self.differs_by_frame(d))
+
+    def _mask_by_frame(self, data: Data, axis: int) -> Any:
+        dim = data.dims[axis]
+        over, lens = self.lowering.lens_over[dim]
+        if over not in data.dims:
+            raise ConfigError(
+                "the lengths of the axis %s differ by frame of the axis %s, which %s does not have. Combine it with that "
+                "axis first, e.g. by dot with a query." % (dim, over, data)
+            )
+        frames = data.dims.index(over)
+        mask = tf.sequence_mask(lens, self.size(dim))
+        mask = tf.transpose(mask) if frames > axis else mask
+        return expand_at(mask, [i for i in range(data.rank) if i not in (axis, frames)])
+
     def seq_mask(self, dim: Dim) -> Any:
         """Bool mask [batch, size] of the valid frames, or [size] if the lengths don't depend on the sequence."""
         cache = self.lowering.masks
-        if dim not in cache:
-            cache[dim] = tf.sequence_mask(self.lens(dim), self.size(dim))
-        return cache[dim]
+        if (dim, self.beam) not in cache:
+            cache[dim, self.beam] = tf.sequence_mask(self.lens(dim), self.size(dim))
+        return cache[dim, self.beam]
 
     def seq_mask_by_batch(self, data: Data, axis: int) -> Any:
         """Bool mask [batch, size] of the valid frames of a dynamic axis, also if all sequences are equally long."""

@@ -33,7 +33,7 @@ def apply_out_type(ctx: "PlanContext", data: Data, out_type: Optional[Mapping[st
     if dims is not None:
         return Data.from_dims(dims, dtype=data.dtype, sparse_dim=sparse_dim)
     dim = out_type.get("dim", data.dim)
-    if sparse_dim is not None or "sparse" in out_type:
+    if sparse_dim is not None or "sparse" in out_type or "sparse_dim" in out_type:
         data = data.replace(sparse_dim=sparse_dim, feature_axis=None if sparse_dim is not None else data.feature_axis)
     if "shape" in out_type:
         data = _with_shape(ctx, data, out_type, dim)
@@ -52,6 +52,8 @@ def _sparse_dim(ctx: "PlanContext", data: Data, out_type: Mapping[str, Any]) -> 
     given = out_type.get("sparse_dim")
     if isinstance(given, Dim):
         return given
+    if given is None and "sparse_dim" in out_type and not out_type.get("sparse"):
+        return None
     if not out_type.get("sparse", data.sparse):
         return None
     size = out_type.get("dim", data.dim)

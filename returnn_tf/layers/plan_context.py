@@ -26,7 +26,18 @@ class Builder(Protocol):
     def bind_dim(self, declared: Dim, definition: Dim) -> None:
         """From now on the declared dim stands for its definition."""
 
-    def subnetwork(self, owner: Node, network: Dict[str, Any], inputs: Dict[str, Node], scope: str) -> Node:
+    @property
+    def sink(self) -> List[Node]:
+        """Where planned nodes are collected, in the order of their computation."""
+
+    def subnetwork(
+        self,
+        owner: Node,
+        network: Dict[str, Any],
+        inputs: Dict[str, Node],
+        scope: str,
+        loop_dim: Optional[Dim] = None,
+    ) -> Node:
         """Plans a nested network; gives its output layer."""
 
     def step_network(self, owner: Node) -> Node:
@@ -285,14 +296,22 @@ class PlanContext:
         for operand in operands:
             self.depend_on_dim(operand)
 
-    def subnetwork(self, network: Dict[str, Any], inputs: Dict[str, Node], *, scope: Optional[str] = None) -> Node:
+    def subnetwork(
+        self,
+        network: Dict[str, Any],
+        inputs: Dict[str, Node],
+        *,
+        scope: Optional[str] = None,
+        loop_dim: Optional[Dim] = None,
+    ) -> Node:
         """Plans a nested network as part of this layer; gives its output layer.
 
         :param inputs: data key inside -> node
         :param scope: scope of the parameters, by default that of this layer
+        :param loop_dim: the axis of the steps inside, if it is another one than here
         """
-        node = self.builder.subnetwork(self.node, network, inputs, self.node.scope if scope is None else scope)
-        return self.depend(node)
+        scope = self.node.scope if scope is None else scope
+        return self.depend(self.builder.subnetwork(self.node, network, inputs, scope, loop_dim))
 
     def implicit(self, name: str, layer: "Layer", sources: Sequence[Node]) -> Node:
         """Plans a layer which the config does not name, e.g. the concatenation of several sources."""

@@ -286,6 +286,8 @@ class NetworkBuilder:
         layer = node.layer
         ctx = PlanContext(node, self)
         node.output = self.infer_template(node, ctx)
+        if not layer.ends_search:
+            node.output = _with_beam(node)
         if layer.size_target:
             node.output = self._with_lengths_of(node, layer.size_target)
         if layer.batch_norm and layer.class_name != "batch_norm":
@@ -410,9 +412,18 @@ class NetworkBuilder:
         if self.state.resolve_dim(definition) is not declared:
             self.state.dims[declared] = definition
 
-    def subnetwork(self, owner: Node, network: Dict[str, Any], inputs: Dict[str, Node], scope: str) -> Node:
+    def subnetwork(
+        self,
+        owner: Node,
+        network: Dict[str, Any],
+        inputs: Dict[str, Node],
+        scope: str,
+        loop_dim: Optional[Dim] = None,
+    ) -> Node:
         """See `returnn_tf.layers.plan_context.Builder`."""
         builder = NetworkBuilder(network, self.state, path=owner.path, scope=scope, parent=self, inputs=inputs)
+        if loop_dim is not None:
+            builder.loop_dim = loop_dim
         if "output" not in builder.specs:
             raise LayerError(
                 "Layer %r: the network inside has no layer 'output'. %s"
@@ -551,6 +562,20 @@ def _check_param_names(nodes: List[Node]) -> None:
                     "Layers %r and %r both have a parameter named %r. Rename one of the layers, change its name_scope, "
                     "or share the parameter by reuse_params." % (other.path, node.path, spec.name)
                 )
+
+
+def _with_beam(node: Node) -> Data:
+    """The template with the hypotheses of a search that a source has."""
+    data = node.output
+    beams = {dep.output.beam for dep in node.deps if dep.planned and dep.output.beam is not None}
+    if data.beam is not None or data.batch_axis is None or not beams:
+        return data
+    if len(beams) > 1:
+        raise ConfigError(
+            "the sources hold hypotheses of different searches (%s). Put a 'decide' layer behind one of them."
+            % ", ".join(sorted(beam.of for beam in beams))
+        )
+    return data.replace(beam=beams.pop())
 
 
 def _check_out_shape(data: Data, expected: Any) -> None:

@@ -45,7 +45,8 @@ class Lowered:
 
     def lens_by_axis(self, data: Data) -> Dict[int, Any]:
         """Lengths of all dynamic axes of a template."""
-        return {axis: self.lowering.get_lens(data.dims[axis]) for axis in data.dynamic_axes}
+        beam = 1 if data.beam is None else data.beam.size
+        return {axis: self.lowering.lens_in_beam(data.dims[axis], beam) for axis in data.dynamic_axes}
 
 
 def lower(

@@ -210,7 +210,10 @@ class Network:
         losses = {k: v.numpy() for k, v in raw["losses"].items()}
         total = raw.get("total_loss")
         return RunResult(
-            layers={n.path: _layer_result(n.output, raw["values"][n.path], raw["lens"][n.path]) for n in nodes},
+            layers={
+                n.path: _layer_result(n.output, raw["values"][n.path], raw["lens"][n.path], raw["beam_scores"])
+                for n in nodes
+            },
             losses=losses,
             errors={k: v.numpy() for k, v in raw["errors"].items()},
             counts={k: v.numpy() for k, v in raw["counts"].items()},
@@ -231,6 +234,7 @@ class Network:
                 "losses": out.losses,
                 "errors": out.errors,
                 "counts": out.counts,
+                "beam_scores": out.lowering.beam_scores,
                 "grads": {},
             }
             if self.plan.losses:
@@ -271,14 +275,15 @@ def _dim_of_feed_axis(data: Data, index: int) -> Any:
     return data.dims[order[index + (0 if data.batch_axis is None else 1)]]
 
 
-def _layer_result(data: Data, value: Any, lens: Mapping[str, Any]) -> LayerResult:
+def _layer_result(data: Data, value: Any, lens: Mapping[str, Any], beam_scores: Mapping[str, Any]) -> LayerResult:
     order = _batch_major_order(data)
     kinds = data.axis_kinds
     array = value.numpy()
     if array.ndim:
         array = numpy.transpose(array, order)
     sizes = {order.index(int(axis)): v.numpy() for axis, v in lens.items()}
-    return LayerResult(array, tuple(kinds[a] for a in order), sizes)
+    scores = None if data.beam is None else beam_scores[data.beam.of].numpy()
+    return LayerResult(array, tuple(kinds[a] for a in order), sizes, scores)
 
 
 def _variable_name(name: str) -> str:

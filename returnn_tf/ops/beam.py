@@ -60,9 +60,9 @@ def read_backwards(source_beams: Any, last_beam: int) -> Any:
     def back(entry: Any, source: Any) -> Any:
         return tf.gather(source, entry, batch_dims=1)
 
-    # The entry at the end of step t is the source of the entry at the end of step t + 1.
-    later = tf.scan(back, source_beams[1:], initializer=final, reverse=True)
-    return tf.concat([later, final[None]], axis=0)
+    # The entry at the end of step t is the one at the start of step t + 1.
+    starts = tf.scan(back, source_beams, initializer=final, reverse=True)
+    return tf.concat([starts[1:], final[None]], axis=0)
 
 
 def along_hypotheses(values: Any, entries: Any, batch_axis: int) -> Any:

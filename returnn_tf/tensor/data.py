@@ -14,6 +14,18 @@ _UNSET: Any = object()
 
 
 @dataclasses.dataclass(frozen=True)
+class Beam:
+    """Hypotheses of a search which ride in the batch axis, index ``b * size + k``, best first.
+
+    :param size: hypotheses per sequence
+    :param of: path of the loop that searched
+    """
+
+    size: int
+    of: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Data:
     """Template of a tensor.
 
@@ -22,7 +34,7 @@ class Data:
     :param feature_axis: index of the feature axis, or None
     :param time_axis: index of the axis which ``"T"`` means, or None
     :param sparse_dim: if the entries are label indices: the dim they index
-    :param beam: size of the search beam which rides in the batch axis, or None
+    :param beam: the search whose hypotheses ride in the batch axis, or None
     :param vocab: label names, if known
     :param unknown: only while a loop is planned: nothing is known yet of what the previous step gives
     """
@@ -32,7 +44,7 @@ class Data:
     feature_axis: Optional[int] = None
     time_axis: Optional[int] = None
     sparse_dim: Optional[Dim] = None
-    beam: Optional[int] = None
+    beam: Optional[Beam] = None
     vocab: Any = None
     unknown: bool = False
 

@@ -56,6 +56,8 @@ class DimExpr:
         return maximum(first, 0) if self.op == "sub" else first
 
     def __str__(self) -> str:
+        if self.op == "add" and self.args[-1] == 0:  # another kind of the same axis
+            return _brief(self.args[0])
         _, pattern = _INT_OPS[self.op]
         text = _brief(self.args[0])
         for other in self.args[1:]:

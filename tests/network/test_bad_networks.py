@@ -71,6 +71,15 @@ CASES = {
         {"output": {"class": "copy", "from": ["data", "data:classes"]}},
         r"source 'data:classes' is sparse .* Embed it by a linear layer",
     ),
+    "function of labels": (
+        {"output": {"class": "activation", "activation": "tanh", "from": "data:classes"}},
+        r"Layer 'output' \(class 'activation'\): the source is sparse \(label indices of labels:classes=3\), but dense "
+        r"features are needed\. Embed it by a linear layer first",
+    ),
+    "dropout of labels": (
+        {"output": {**LIN, "dropout": 0.1, "from": "data:classes"}},
+        r"the source of the dropout is sparse .*Embed it by a linear layer first",
+    ),
     "missing n_out": (
         {"output": {"class": "linear", "activation": None, "from": "data"}},
         r"the option 'n_out' is missing",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, List, Optional
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.node import Node
 from returnn_tf.ops.shape import move_axis, to_layout
-from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor import Beam, Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
 
 if TYPE_CHECKING:
@@ -174,17 +174,18 @@ class AccumLayer(Layer):
 
     class_name = "of all steps"
 
-    def __init__(self, of: Node, loop_dim: Dim) -> None:
+    def __init__(self, of: Node, loop_dim: Dim, beam: Optional[Beam]) -> None:
         super().__init__()
-        self.of, self._loop_dim = of, loop_dim
+        self.of, self._loop_dim, self._beam = of, loop_dim, beam
 
     def template(self, ctx: Any) -> Data:
         """A further axis in front."""
-        return self.of.output.with_axis(0, self._loop_dim)
+        data = self.of.output.with_axis(0, self._loop_dim)
+        return data.replace(beam=self._beam if data.batch_axis is not None else None)
 
     def emit(self, ctx: "EmitContext") -> Any:
         """What the loop collected."""
-        return ctx.value(self.source, self.of.path)
+        return ctx.lowering.sub_values[self.source, self.of.path]
 
 
 @dataclasses.dataclass
@@ -224,10 +225,15 @@ class InitialOutput:
         node = self.apply
         assert node is not None
         inner = ctx.lowering.child()
+        inner.masks = {}
+        for dim in node.output.dims:
+            if dim.is_loop:  # one step is enough
+                inner.sizes[dim], inner.lens[dim] = 1, tf.constant(1)
         for source in node.deps:
-            shape = [ctx.size(d) for d in source.output.dims]
+            shape = [inner.get_size(d) for d in source.output.dims]
             inner.values[source] = tf.zeros(tf.stack(shape) if shape else [], source.output.dtype)
-        return node.layer.emit(type(ctx)(node, inner))
+        value = node.layer.emit(type(ctx)(node, inner))
+        return tf.squeeze(value, axis=node.output.loop_axes) if node.output.loop_axes else value
 
 
 def loop_dim_for(time_dim: Dim) -> Dim:

@@ -1,14 +1,17 @@
-"""Runs the layers of a step in a loop: `tf.while_loop` with the carried values, slices of what is known, and
-results."""
+"""Runs the layers of a step in a loop: `tf.while_loop` with carried values, slices of what is known, and results."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+import dataclasses
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 from returnn_tf.layers.base import Layer
+from returnn_tf.layers.emit_context import Lowering
 from returnn_tf.layers.emit_node import emit_node
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.rec.loop_nodes import InitialOutput
+from returnn_tf.layers.rec.search import Hypotheses, change_notes, follow_choice, resize_beam
+from returnn_tf.ops.beam import along_hypotheses, read_backwards
 from returnn_tf.ops.shape import move_axis
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -17,47 +20,83 @@ if TYPE_CHECKING:
     from returnn_tf.layers.emit_context import EmitContext
 
 
+@dataclasses.dataclass
+class Ending:
+    """When a loop without a source ends.
+
+    :param end: node of the step with a bool per sequence, or None: the number of steps is known
+    :param include_eos: whether the step in which ``end`` gets true counts
+    :param max_steps: function of the `EmitContext` which gives the largest number of steps, or None
+    :param time_dim: the dim which the loop brings, or None
+    """
+
+    end: Optional[Node]
+    include_eos: bool
+    max_steps: Any
+    time_dim: Optional[Dim]
+
+
 class LoopRunLayer(Layer):
     """The loop of a step network.
 
     :param loop_dim: the axis of the steps
+    :param path: of the `rec` layer
     """
 
     class_name = "loop"
 
-    def __init__(self, loop_dim: Dim) -> None:
+    def __init__(self, loop_dim: Dim, path: str, ending: Ending) -> None:
         super().__init__()
         self.loop_dim = loop_dim
+        self.path = path
+        self.ending = ending
         #: (node for ``prev:x`` in the step, node of x, its initial output)
         self.prevs: List[Tuple[Node, Node, InitialOutput]] = []
         #: (value for all steps, node for its slice in the step)
         self.slices: List[Tuple[Node, Node]] = []
         #: nodes of the step whose values of all steps are wanted
         self.collected: List[Node] = []
+        #: the choices in the order of a step; empty without search
+        self.choices: List[Node] = []
+
+    @property
+    def beam_size(self) -> int:
+        """Hypotheses at the end of a step; 1 without search."""
+        return self.choices[-1].layer.beam_size if self.choices else 1  # type: ignore[attr-defined]
 
     def emit(self, ctx: "EmitContext") -> Any:
         """The number of steps; the collected values are further outputs by path."""
-        steps = ctx.size(self.loop_dim)
-        arrays = [self._unstacked(ctx, outer, steps) for outer, _ in self.slices]
-        states = self._initial_states(ctx)
-        results = [self._result_array(node, steps) for node in self.collected]
+        ending, beam = self.ending, self.beam_size
+        limit = ctx.size(self.loop_dim) if ending.max_steps is None else ending.max_steps(ctx)
+        # In search, whatever enters the loop does so once per hypothesis.
+        self._outside = _in_beam(ctx.lowering, self.node.deps, beam)
+        inner_ctx = type(ctx)(ctx.node, self._outside)
+        arrays = [self._unstacked(inner_ctx, outer, limit) for outer, _ in self.slices]
+        batch = ctx.lowering.batch_size
+        search = self._initial_search(inner_ctx, batch)
+        states = self._initial_states(inner_ctx)
+        results = [self._result_array(node, limit) for node in self.collected]
+        sources = [tf.TensorArray(tf.int32, size=limit, element_shape=[None, beam])] if self.choices else []
         shapes = [state.shape for state in states]
 
-        def body(i: Any, carried: Any, collected: Any) -> Any:
-            values, new_states = self._step(ctx, i, arrays, carried)
+        def go_on(i: Any, _states: Any, search: Any, *_: Any) -> Any:
+            more = i < limit
+            return tf.logical_and(more, tf.logical_not(tf.reduce_all(search["ended"]))) if ending.end else more
+
+        def body(i: Any, carried: Any, search: Any, collected: Any, sources: Any) -> Any:
+            values, new_states, search, source = self._step(inner_ctx, i, arrays, carried, search, batch)
             for state, shape in zip(new_states, shapes):
                 state.set_shape(shape)
             written = [array.write(i, values[node]) for array, node in zip(collected, self.collected)]
-            return i + 1, new_states, written
+            return i + 1, new_states, search, written, [array.write(i, source) for array in sources]
 
-        count, _, results = tf.while_loop(
-            lambda i, *_: i < steps, body, (tf.constant(0), states, results), maximum_iterations=steps
+        count, _, search, results, sources = tf.while_loop(
+            go_on, body, (tf.constant(0), states, search, results, sources), maximum_iterations=limit
         )
-        for node, array in zip(self.collected, results):
-            value = array.stack()
-            value.set_shape([None, *node.output.static_shape])
-            ctx.set_sub_output(node.path, value)
+        self._finish(ctx, count, search, results, sources)
         return count
+
+    # --- before the loop ---
 
     def _unstacked(self, ctx: "EmitContext", outer: Node, steps: Any) -> Any:
         data = outer.output
@@ -73,27 +112,136 @@ class LoopRunLayer(Layer):
                 states.append(_shaped(initial(type(ctx)(node, ctx.lowering)), data))
         return states
 
-    def _step(self, ctx: "EmitContext", i: Any, arrays: List[Any], carried: Any) -> Tuple[Dict[Node, Any], List[Any]]:
-        """(values of all layers, the states for the next step)."""
-        state = ctx.lowering.child()
-        state.loop_index = i
-        for (_, inner), array in zip(self.slices, arrays):
-            state.given[inner] = array.read(i)
-        rest = list(carried)
-        for prev, _, _ in self.prevs:
-            state.given[prev] = rest.pop(0)
-        keys = [(node, key) for node in self.node.inner for key in node.loop_states]
-        for name in keys:
-            state.given[name] = rest.pop(0)
-        for node in self.node.inner:
-            emit_node(state, node)
-        if state.updates:
-            raise ValueError("a layer in the loop updates variables in each step, which is not supported")
-        new_states = [state.values[of] for _, of, _ in self.prevs] + [state.next_states[name] for name in keys]
-        return state.values, new_states
+    def _initial_search(self, ctx: "EmitContext", batch: Any) -> Dict[str, Any]:
+        if self.ending.end is None and not self.choices:
+            return {}
+        entries = batch * self.beam_size
+        search = {"ended": tf.fill([entries], False), "lens": tf.zeros([entries], tf.int32)}
+        if self.choices:
+            search["scores"] = tf.zeros([batch, self.beam_size])
+        for value in search.values():
+            value.set_shape([None, *value.shape[1:]])
+        if self.choices:
+            search["scores"].set_shape([None, self.beam_size])
+        return search
 
     def _result_array(self, node: Node, steps: Any) -> Any:
         return tf.TensorArray(node.output.dtype, size=steps, element_shape=node.output.static_shape)
+
+    # --- one step ---
+
+    def _step(
+        self, ctx: "EmitContext", i: Any, arrays: List[Any], carried: Any, search: Dict[str, Any], batch: Any
+    ) -> Tuple[Dict[Node, Any], List[Any], Dict[str, Any], Any]:
+        """(values of all layers, states for the next step, hypotheses, [batch, beam] entries that these continue)."""
+        state = ctx.lowering.child()
+        state.loop_index = state.loop_indices[self.loop_dim] = i
+        for (_, inner), array in zip(self.slices, arrays):
+            state.given[inner] = array.read(i)
+        keys: List[Any] = [(node, key) for node in self.node.inner for key in node.loop_states]
+        for name, value in zip([prev for prev, _, _ in self.prevs] + keys, carried):
+            state.given[name] = value
+        hyps = self._hypotheses(ctx, i, search, batch)
+        state.hypotheses = hyps if self.choices else None
+        for position, node in enumerate(self.node.inner):
+            emit_node(state, node)
+            if hyps is not None and hyps.chosen is not None:
+                follow_choice(state, node, self._needed_after(position, hyps), keys, batch)
+        if state.updates:
+            raise ValueError("a layer in the loop updates variables in each step, which is not supported")
+        new_states = [state.values[of] for _, of, _ in self.prevs] + [state.next_states[name] for name in keys]
+        source = None if hyps is None else hyps.source
+        return state.values, new_states, self._ended(state, hyps, search), source
+
+    def _hypotheses(self, ctx: "EmitContext", i: Any, search: Dict[str, Any], batch: Any) -> Optional[Hypotheses]:
+        if not search:
+            return None
+        beam = self.beam_size
+        scores = search.get("scores")
+        ended = search["ended"]
+        if self.ending.end is None and self.loop_dim.is_dynamic:
+            lens = tf.broadcast_to(ctx.lowering.get_lens(self.loop_dim), [batch * beam])
+            ended = i >= (lens if self.ending.include_eos else lens + 1)
+        source = tf.tile(tf.range(beam)[None], [batch, 1])
+        self._lens = search["lens"]
+        return Hypotheses(i, scores, ended, beam, source)
+
+    def _needed_after(self, position: int, hyps: Hypotheses) -> Set[Node]:
+        """Nodes of the step, and what is given to it, that are used after a choice; all, if the beam changes its
+        size."""
+        nodes = self.node.inner
+        later: Set[Node] = {of for _, of, _ in self.prevs} | set(self.collected)
+        if self.ending.end is not None:
+            later.add(self.ending.end)
+        for node in nodes[position + 1 :]:
+            later.add(node)
+            later.update(node.deps)
+        assert hyps.scores is not None
+        if hyps.scores.shape[1] != hyps.beam:
+            return later | set(self.node.deps)
+        return later - set(self.node.deps) - {inner for _, inner in self.slices if inner not in nodes[: position + 1]}
+
+    def _ended(self, state: Lowering, hyps: Optional[Hypotheses], search: Dict[str, Any]) -> Dict[str, Any]:
+        if hyps is None:
+            return search
+        lens = search["lens"]
+        if self.choices:
+            index = hyps.source + tf.expand_dims(tf.range(tf.shape(hyps.source)[0]), 1) * self.beam_size
+            lens = tf.gather(lens, tf.reshape(index, [-1]))
+        before, ended = hyps.ended, hyps.ended
+        if self.ending.end is not None:
+            ended = tf.logical_or(before, state.values[self.ending.end])
+            counts = tf.logical_not(before if self.ending.include_eos else ended)
+            lens += tf.cast(counts, tf.int32)
+        result = {"ended": ended, "lens": lens}
+        if self.choices:
+            result["scores"] = hyps.scores
+            self._normalize = hyps.normalize
+        return result
+
+    # --- after the loop ---
+
+    def _finish(self, ctx: "EmitContext", count: Any, search: Dict[str, Any], results: Any, sources: Any) -> None:
+        dim, beam = self.ending.time_dim, self.beam_size
+        size = count
+        if dim is not None:
+            size = tf.reduce_max(tf.concat([search["lens"], [0]], axis=0))
+            ctx.define_lens(dim, search["lens"], size)
+            if self.choices:
+                ctx.lowering.beam_dims[dim] = beam
+        entries = None
+        if self.choices:
+            entries = read_backwards(sources[0].gather(tf.range(count)), beam)
+            scores = search["scores"]
+            if self._normalize:
+                steps = size if dim is not None else count
+                scores /= tf.cast(steps + (0 if self.ending.include_eos else 1), tf.float32)
+            ctx.lowering.beam_scores[self.path] = scores
+        for node, array in zip(self.collected, results):
+            value = array.gather(tf.range(count))
+            value.set_shape([None, *node.output.static_shape])
+            axis = node.output.batch_axis
+            if entries is not None and axis is not None:
+                value = along_hypotheses(value, entries, axis + 1)
+            ctx.set_sub_output(node.path, value[:size] if dim is not None else value)
+
+
+def _in_beam(lowering: Lowering, nodes: List[Node], beam: int) -> Lowering:
+    """The values from outside as the loop sees them: once per hypothesis."""
+    state = lowering.child()
+    if beam == 1:
+        return state
+    batch = lowering.batch_size
+    for node in nodes:
+        axis = node.output.batch_axis
+        if axis is not None and node in state.values:
+            state.values[node] = tf.repeat(state.values[node], beam, axis=axis)
+    for node in nodes:
+        # The reference knows only the probabilities of a softmax outside of the loop; this matters where scores tie.
+        state.notes.pop((node, "pre_activation"), None)
+    change_notes(state, nodes, lambda value, axis: tf.repeat(value, beam, axis=axis))
+    resize_beam(state, 1, beam, batch)
+    return state
 
 
 def _shaped(x: Any, data: Data) -> Any:

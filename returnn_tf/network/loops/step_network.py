@@ -7,7 +7,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.node import Node
+from returnn_tf.layers.options import map_values
 from returnn_tf.layers.plan_context import PlanContext
+from returnn_tf.layers.rec.choice import ChoiceLayer
 from returnn_tf.layers.rec.loop_nodes import (
     AccumLayer,
     EnterLayer,
@@ -18,13 +20,15 @@ from returnn_tf.layers.rec.loop_nodes import (
     SliceLayer,
     loop_dim_for,
 )
-from returnn_tf.layers.rec.loop_run import LoopRunLayer
+from returnn_tf.layers.rec.loop_run import Ending, LoopRunLayer
+from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.network.builder import LayerError, NetworkBuilder, has_loss, join_scope
 from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones
 from returnn_tf.network.loops.initial import plan_initial_output
+from returnn_tf.network.loops.max_steps import plan_max_steps
 from returnn_tf.network.loops.zone_builder import ZoneBuilder
 from returnn_tf.network.parse import LayerSpec, parse_network
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import Beam, Data, Dim, batch_dim
 
 _MAX_ROUNDS = 20
 
@@ -68,15 +72,21 @@ class StepNetwork:
         self._shifts: Dict[Tuple[str, Zone], Node] = {}
         self._entered: Optional[Node] = None
         self._run: Optional[Node] = None
+        self._beam: Optional[Beam] = None
+        self._length_deps: List[Node] = []
+        self._limit: Any = None
 
     # --- zones ---
 
     def _find_zones(self) -> Zones:
         links = {name: self._links(spec) for name, spec in self.specs.items()}
-        forced = [name for name, spec in self.specs.items() if spec.cls.only_in_step()]
-        if self.layer.optimize_move_layers_out is False:
-            forced = [n for n, s in self.specs.items() if not s.cls.follows_target(s.options, self.parent.search)]
-        return find_zones(links, self._roots(), forced)
+        forced = []
+        for name, spec in self.specs.items():
+            if self.layer.optimize_move_layers_out is False or spec.cls.only_in_step() or name == "end":
+                if not spec.cls.follows_target(spec.options, self.parent.search):
+                    forced.append(name)
+        roots = self._outputs() + (["end"] if self._has_end() else [])
+        return find_zones(links, roots, forced)
 
     def _links(self, spec: LayerSpec) -> Links:
         now: List[str] = []
@@ -101,12 +111,23 @@ class StepNetwork:
             ref = ref.rpartition("/")[0]
         return ref if ref in self.specs else None
 
-    def _roots(self) -> List[str]:
-        roots = ["output"]
+    def _outputs(self) -> List[str]:
+        """The layers whose values of all steps are wanted. In search, losses inside of the loop make no sense."""
+        names = ["output"]
         for name, spec in self.specs.items():
-            if spec.options.get("is_output_layer") or has_loss(spec, self.parent.search):
-                roots.append(name)
-        return list(dict.fromkeys(roots))
+            loss = has_loss(spec, self.parent.search) and not self.parent.search
+            if spec.options.get("is_output_layer") or spec.options.get("need_last") or loss:
+                names.append(name)
+        return list(dict.fromkeys(names))
+
+    def _has_end(self) -> bool:
+        """Whether the layer "end" says when to stop: it does unless a source or a target does.
+
+        The target does in training, and in a search that always keeps it ("cheating").
+        """
+        follows_target = not self.parent.search or any(s.options.get("cheating") for s in self.specs.values())
+        known = bool(self.owner.sources) or (bool(self.layer.target) and follows_target)
+        return "end" in self.specs and not known
 
     def _iterated_axis(self) -> Tuple[Optional[int], Dim]:
         """(axis of the source or None, the dim which the loop runs over)."""
@@ -118,14 +139,28 @@ class StepNetwork:
                 raise ctx.error("the source %s has no time axis to iterate over. Name one by the option 'axis'." % data)
             return axis, data.dims[axis]
         target = self.layer.target
-        if target:
+        if target and not self._has_end():
             data = self.parent.target_data(self.owner, target)
             if data.time_dim is not None:
                 return None, data.time_dim
+        unstacked = None if self._has_end() else self._unstacked_dim(ctx)
+        if unstacked is not None:
+            return None, unstacked
+        if self._has_end():
+            return None, ctx.new_spatial(None, "time")
         raise ctx.error(
-            "the loop has neither a source nor a target with a time axis, so its number of steps is unknown. Loops "
-            "which end by a layer 'end' are not supported yet."
+            "the number of steps is unknown: the loop has neither a source nor, in training, a target with a time "
+            "axis, nor a layer 'end' in its unit. Add e.g. 'end': {'class': 'compare', 'from': 'output', 'value': 0}."
         )
+
+    def _unstacked_dim(self, ctx: PlanContext) -> Optional[Dim]:
+        """The axis outside whose frames a layer of the loop takes one by one, or None."""
+        for spec in self.specs.values():
+            if issubclass(spec.cls, RecUnstackLayer) and spec.sources and str(spec.sources[0]).startswith("base:"):
+                data = self.parent.resolve(spec.sources[0][len("base:") :], spec.where).output
+                axis = map_values(spec.options.get("axis"), Dim, self.parent.state.resolve_dim)
+                return data.dims[unstacked_axis(ctx, data, axis)]
+        return None
 
     # --- planning ---
 
@@ -137,14 +172,15 @@ class StepNetwork:
         for name, zone in self.zones.zones.items():
             if zone is Zone.BEFORE:
                 self.builders[zone].node(name)
+        self._plan_limit(self.builders[Zone.BEFORE])
         if step_layers:
             self._plan_step(step_layers)
-        exits = {name: self._exit(name) for name in self._roots()}
-        for name in self._roots():
+        exits = {name: self._exit(name) for name in self._outputs()}
+        for name in self._outputs():
             spec = self.specs[name]
             if spec.options.get("is_output_layer"):
                 self.parent.state.outputs[spec.path] = exits[name]
-            if has_loss(spec, self.parent.search):
+            if has_loss(spec, self.parent.search) and not self.parent.search:
                 self.parent.state.open_losses.append((self.parent, exits[name], spec))
         self.layer.exits = exits
         return exits["output"]
@@ -181,7 +217,11 @@ class StepNetwork:
     def _make_run(self, builder: ZoneBuilder) -> None:
         """The node that runs the loop."""
         initials = {name: plan_initial_output(builder, self.specs[name], builder.node(name)) for name in self._prevs}
-        layer = LoopRunLayer(self.loop_dim)
+        layer = LoopRunLayer(self.loop_dim, self.owner.path, self._ending(builder))
+        if self.parent.search:
+            layer.choices = [n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches]
+            if layer.choices:
+                self._beam = Beam(layer.beam_size, self.owner.path)
         layer.prevs = [(self._prevs[n], builder.node(n), initials[n]) for n in self._prevs]
         layer.slices = list(self._slices.items())
         run = Node("%s/loop" % self.owner.path, layer, self.scope)
@@ -195,9 +235,38 @@ class StepNetwork:
         for initial in initials.values():
             if initial.node is not None:
                 run.depend(initial.node)
+        for dep in self._length_deps:
+            run.depend(dep)
         run.output = Data((), "int32")
         self.parent.sink.append(run)
         self._run = run
+
+    def _ending(self, builder: ZoneBuilder) -> Ending:
+        """When the loop ends."""
+        include_eos = bool(self.layer.include_eos)
+        if not self._has_end():
+            return Ending(None, include_eos, None, None)
+        end = builder.node("end")
+        if end.output.dtype != "bool" or end.output.rank > 1:
+            raise LayerError("Layer %r: 'end' must be a bool per sequence, it is %s." % (end.path, end.output))
+        if self._limit is None:
+            raise LayerError(
+                "Layer %r: a loop which ends by its layer 'end' needs the option max_seq_len, so that it ends in any "
+                "case. Give a number or e.g. \"max_len_from('base:encoder')\"." % self.owner.path
+            )
+        return Ending(end, include_eos, self._limit, self.time_dim)
+
+    def _plan_limit(self, builder: ZoneBuilder) -> None:
+        """The option max_seq_len. Its layers are part of the network also where they decide nothing, as in training."""
+
+        def layer(ref: str) -> Node:
+            node = builder.resolve(ref, "Layer %r: max_seq_len" % self.owner.path)
+            self._length_deps.append(node)
+            self.owner.depend(node)
+            return node
+
+        if self.layer.max_seq_len is not None:
+            self._limit = plan_max_steps(self.layer.max_seq_len, layer, "Layer %r" % self.owner.path)
 
     def guess(self, node: Node, ctx: PlanContext) -> Data:
         """What a layer may put out while its sources are unknown: a vector per sequence if it says how long, else
@@ -205,9 +274,7 @@ class StepNetwork:
         layer = node.layer
         if layer.n_out is None and layer.out_dim is None and ctx.target_dim() is None:
             return Data((), unknown=True)
-        batch = next((d for s in self.owner.sources for d in s.output.dims if d.is_batch), None)
-        if batch is None:
-            return Data((), unknown=True)
+        batch = next((d for s in node.deps for d in s.output.dims if d.is_batch), batch_dim)
         out = ctx.out_feature()
         return Data((batch, out), "float32", feature_axis=1)
 
@@ -242,7 +309,7 @@ class StepNetwork:
             if node not in run.collected:
                 run.collected.append(node)
             self._accums[node] = self.add(
-                self.parent, "all of " + node.path, AccumLayer(node, self.loop_dim), [self._run]
+                self.parent, "all of " + node.path, AccumLayer(node, self.loop_dim, self._beam), [self._run]
             )
         return self._accums[node]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from returnn_tf.config import ConfigError
@@ -25,6 +26,10 @@ class ZoneBuilder(NetworkBuilder):
 
     def __init__(self, loop: "StepNetwork", zone: Zone, network: Dict[str, Any], parent: NetworkBuilder) -> None:
         super().__init__(network, parent.state, path=loop.owner.path, scope=loop.scope, parent=parent, inputs=None)
+        for name, spec in self.specs.items():
+            if spec.cls.follows_target(spec.options, self.search):
+                options = {k: v for k, v in spec.options.items() if not k.startswith("explicit_search_source")}
+                self.specs[name] = dataclasses.replace(spec, sources=(), options=options)
         self.loop = loop
         self.zone = zone
         self.in_step = zone is Zone.STEP or parent.in_step

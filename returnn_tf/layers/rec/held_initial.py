@@ -1,0 +1,94 @@
+"""What a layer that keeps its last value puts out before it got one: the option ``initial_output``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Mapping, Optional
+
+from returnn_tf.layers.emit_context import EmitContext
+from returnn_tf.layers.node import Node
+from returnn_tf.layers.subnetwork import SubnetworkLayer
+from returnn_tf.ops.shape import to_layout
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.plan_context import PlanContext
+
+#: Values of the option which name no layer.
+KEYWORDS = ("zeros", "ones", "var", "apply(0)")
+
+_CONSTANTS = {"zeros": 0, "ones": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldInitial:
+    """The initial output: exactly one of a constant, a parameter, a layer and the initial state of a recurrent layer.
+
+    :param param: name as in `PlanContext.param`
+    :param state_of: a recurrent layer
+    """
+
+    constant: Any = None
+    param: Optional[str] = None
+    node: Optional[Node] = None
+    state_of: Optional[Node] = None
+
+    def emit(self, ctx: EmitContext, data: Data) -> Any:
+        """A tensor which broadcasts against the layout of ``data``, in its dtype."""
+        if self.param is not None:
+            value = ctx.param(self.param)
+            return tf.reshape(value, [-1 if i == data.feature_axis else 1 for i in range(data.rank)])
+        if self.node is not None:
+            return tf.cast(ctx.broadcast(self.node, data), data.dtype)
+        if self.state_of is not None:
+            layer: Any = self.state_of.layer
+            value = layer.initial_output_value(EmitContext(self.state_of, ctx.lowering))
+            return to_layout(value, layer.hidden_state.data, data)
+        return tf.cast(self.constant, data.dtype)
+
+
+def plan_held_initial(ctx: "PlanContext", given: Any, data: Data, inner: Optional[Node], unit: Any) -> HeldInitial:
+    """The initial output of a layer that keeps the value of an inner one.
+
+    :param given: the option, with layers as nodes; None: what the inner layer says, else zeros
+    :param data: template of one step
+    :param inner: the planned inner layer
+    :param unit: its layer dict
+    :raises ConfigError: an unknown form
+    """
+    if given is None:
+        given = _of_unit(unit)
+        state_of = _recurrent(inner)
+        if given is None and state_of is not None:
+            return HeldInitial(state_of=state_of)
+    if given is None:
+        return HeldInitial(constant=0)
+    if isinstance(given, Node):
+        return HeldInitial(node=given)
+    if isinstance(given, (bool, int, float)):
+        return HeldInitial(constant=given)
+    if given == "var":
+        name = "init_%s_var" % ctx.node.path.rpartition("/")[2]
+        ctx.param(name, (ctx.need_feature(data, "the output"),), 0.0)
+        return HeldInitial(param=name)
+    if given in _CONSTANTS:
+        return HeldInitial(constant=_CONSTANTS[given])
+    raise ctx.error("initial_output must be a number, 'zeros', 'ones', 'var' or a layer here, not %r." % (given,))
+
+
+def _of_unit(unit: Any) -> Any:
+    """What the option of the inner layer says."""
+    while isinstance(unit, Mapping):
+        given = unit.get("initial_output")
+        if given is not None:
+            return given
+        unit = (unit.get("subnetwork") or {}).get("output")
+    return None
+
+
+def _recurrent(node: Optional[Node]) -> Optional[Node]:
+    """The recurrent layer which an inner layer is, with an initial state."""
+    while node is not None and isinstance(node.layer, SubnetworkLayer):
+        node = node.layer.inner
+    return node if node is not None and hasattr(node.layer, "hidden_state") else None

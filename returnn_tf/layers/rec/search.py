@@ -1,0 +1,107 @@
+"""The hypotheses of a search while a loop runs: scores, which have ended, where they came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+
+from returnn_tf.layers.emit_context import Lowering
+from returnn_tf.layers.node import Node
+from returnn_tf.ops.beam import flat_index
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass
+class Hypotheses:
+    """The state of a search within one step.
+
+    :param step: number of the step, int32 scalar
+    :param scores: [batch, beam]
+    :param ended: bool [batch * beam]: whether a hypothesis had ended before this step
+    :param beam: hypotheses per sequence now
+    :param source: [batch, beam]: the entry at the start of the step which each hypothesis continues
+    :param choices: how many choices were made in this step
+    :param chosen: [batch, beam]: set by a choice: the entry before it which each hypothesis continues
+    """
+
+    step: Any
+    scores: Any
+    ended: Any
+    beam: int
+    source: Any
+    choices: int = 0
+    chosen: Optional[Any] = None
+    normalize: bool = False
+
+    def choose(self, scores: Any, source: Any) -> None:
+        """A choice was made: from now on these are the hypotheses."""
+        self.scores, self.chosen = scores, source
+        self.choices += 1
+
+
+def follow_choice(state: Lowering, choice: Node, later: Set[Node], states: List[Any], batch: Any) -> None:
+    """Reorders, after a choice, all values that are needed later, so that they belong to the hypotheses chosen.
+
+    :param later: nodes whose values are needed after the choice
+    :param states: keys of the states of layers of the loop
+    :param batch: number of sequences
+    """
+    hyps: Hypotheses = state.hypotheses
+    assert hyps.chosen is not None
+    before, after = hyps.beam, hyps.scores.shape[1]
+    index = flat_index(hyps.chosen, before)
+
+    def reorder(value: Any, axis: Optional[int]) -> Any:
+        return value if axis is None else tf.gather(value, index, axis=axis)
+
+    for node in later:
+        if node in state.values and node is not choice:
+            state.values[node] = reorder(state.values[node], node.output.batch_axis)
+        if node in state.given:
+            state.given[node] = reorder(state.given[node], node.output.batch_axis)
+    for node, key in states:
+        axis = node.loop_states[key][0].batch_axis
+        for values in (state.given, state.next_states):
+            if (node, key) in values:
+                values[node, key] = reorder(values[node, key], axis)
+    change_notes(state, later - {choice}, lambda value, axis: tf.gather(value, index, axis=axis))
+    hyps.ended = tf.gather(hyps.ended, index)
+    hyps.source = tf.gather(hyps.source, hyps.chosen, batch_dims=1)
+    hyps.chosen = None
+    if after != before:
+        hyps.beam = after
+        resize_beam(state, before, after, batch)
+
+
+def change_notes(state: Lowering, nodes: Iterable[Node], func: Callable[[Any, int], Any]) -> None:
+    """Keeps what is noted about the values of nodes in line with values whose batch entries were changed.
+
+    :param func: (tensor, batch axis) -> tensor
+    """
+    for node in nodes:
+        axis = node.output.batch_axis
+        if axis is None:
+            continue
+        noted = state.notes.get((node, "pre_activation"))
+        if noted is not None:
+            state.notes[node, "pre_activation"] = (func(noted[0], axis), noted[1])
+        beams = state.notes.get((node, "source_beams"))
+        if beams is not None:
+            state.notes[node, "source_beams"] = func(beams, 0)
+        states = state.notes.get((node, "hidden_state"))
+        if states is not None:
+            state.notes[node, "hidden_state"] = tuple(func(part, axis) for part in states)
+
+
+def resize_beam(state: Lowering, before: int, after: int, batch: Any) -> None:
+    """Lengths for another number of hypotheses; they are the same for all hypotheses of a sequence."""
+
+    def resize(lens: Any) -> Any:
+        return lens if lens.shape.rank == 0 else tf.repeat(lens[::before], after)
+
+    state.batch_size = batch * after
+    for lens in (state.lens, state.derived_lens):
+        resized: Dict[Any, Any] = {dim: resize(value) for dim, value in lens.items()}
+        lens.clear()
+        lens.update(resized)
+    state.masks = {}
