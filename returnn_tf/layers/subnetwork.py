@@ -76,6 +76,15 @@ class SubnetworkLayer(ConcatInputLayer):
         return ctx.value(self.inner)
 
 
+#: Options with a network of layers, where ``base:`` means the network around.
+NESTED = ("subnetwork", "unit")
+
+
+def is_network(value: Any) -> bool:
+    """Whether the value of such an option is a network, and not a single layer, whose names are those around it."""
+    return isinstance(value, Mapping) and not isinstance(value.get("class"), str)
+
+
 def base_references(value: Any) -> Iterator[str]:
     """The names ``x`` of all strings ``base:x`` inside of a nested network, networks nested deeper included."""
     if isinstance(value, str):
@@ -84,7 +93,7 @@ def base_references(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         for key, item in value.items():
             names = base_references(item)
-            if "class" in value and key in ("subnetwork", "unit") and isinstance(item, Mapping):
+            if "class" in value and key in NESTED and is_network(item):
                 # One level deeper, ``base:`` means this network and ``base:base:`` the one outside of it.
                 names = (n[len("base:") :] for n in names if n.startswith("base:"))
             yield from names
