@@ -247,10 +247,10 @@ class Log:
             for target in self._files:
                 if level <= target.level:
                     _write(target.stream, line)
-            if self._bar and (not terminal or level < STEP_LEVEL):
+            shown_here = terminal and level <= self._terminal_level
+            if self._bar and (shown_here or not terminal):
                 self._bar.clear()  # somebody is about to write there
-            hidden = level >= STEP_LEVEL and self._bar and self._bar.visible
-            if terminal and level <= self._terminal_level and not hidden:
+            if shown_here:
                 color = "yellow" if level == 2 else "bold" if level == 1 else None
                 shown = paint(line[:-1], color, wants_color(sys.stdout)) + "\n" if color else line
                 _write(sys.stdout, shown)
@@ -264,9 +264,10 @@ class Log:
         return level <= max([self._terminal_level] + [target.level for target in self._files])
 
     def progress(self, phase: str) -> ProgressBar:
-        """A progress bar on the terminal; nothing is seen of it elsewhere."""
+        """A progress bar on the terminal, unless that shows the line of every step; nothing is seen of it elsewhere."""
         with self._lock:
-            self._bar = ProgressBar(phase, sys.stdout, visible=is_terminal(sys.stdout) and self._terminal_level > 0)
+            visible = is_terminal(sys.stdout) and 0 < self._terminal_level < STEP_LEVEL
+            self._bar = ProgressBar(phase, sys.stdout, visible)
             return self._bar
 
     def close(self) -> None:

@@ -171,21 +171,24 @@ def test_progress_bar_text():
 
 
 def test_bar_on_a_terminal(log, monkeypatch):
-    """The bar gives way to lines; lines of steps don't show while it is there; none without a terminal."""
+    """The bar gives way to lines; it is not there without a terminal, nor at level 5, which shows every step."""
     out = Terminal()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setenv("NO_COLOR", "1")
-    log.configure(verbosity=[5])
+    log.configure(verbosity=[4])
     bar = log.progress("train epoch 1")
     bar.update(1, 0.5, 0.1, 100)
     bar.update(2, 0.6, 0.1, 100)  # too soon
     log.write(5, "the line of a step")
+    assert out.getvalue().count("\x1b[K") == 1  # the bar stays
     log.write(3, "news")
     bar.close()
-    log.write(5, "another step")
     text = out.getvalue()
-    assert text.count("train epoch 1") == 1 and "\r\x1b[Knews\n" in text
-    assert "line of a step" not in text and text.endswith("another step\n")
+    assert text.count("train epoch 1") == 1 and text.endswith("\r\x1b[Knews\n") and "line of a step" not in text
+    log.configure(verbosity=[5])
+    log.progress("train epoch 2").update(1, 0.5, 0.1, 100)
+    log.write(5, "the line of a step")
+    assert out.getvalue()[len(text) :] == "the line of a step\n"
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     log.progress("x").update(1, 0.5)
     assert sys.stdout.getvalue() == ""

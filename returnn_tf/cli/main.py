@@ -47,6 +47,10 @@ def main(argv: Optional[List[str]] = None) -> int:
         if exc.name != "tensorflow":
             return _crashed()
         return _failed("TensorFlow is not installed. Install it: pip install 'returnn-tf[cpu]', or [gpu]", EXIT_BUG)
+    except OSError as exc:
+        if exc.filename is None:
+            return _crashed()
+        return _failed("%s: %s" % (exc.filename, exc.strerror or exc), EXIT_BAD_DATA, cause=exc)
     except Exception as exc:
         place = error_in_config(exc)
         return _crashed() if place is None else _failed(place, EXIT_BAD_CONFIG, cause=exc)
@@ -75,7 +79,7 @@ def _failed(message: str, code: int, cause: Optional[BaseException] = None) -> i
 
     :param cause: an exception behind it, whose traceback helps who debugs code of their own: shown at log level 5
     """
-    if cause is not None and not isinstance(cause, OSError):
+    if cause is not None:
         log.write(STEP_LEVEL, traceback.format_exc().rstrip())
     log.write(1, "error: " + message, terminal=False)
     print(paint("error:", "red", wants_color(sys.stderr)), message, file=sys.stderr)

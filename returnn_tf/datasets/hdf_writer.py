@@ -56,10 +56,13 @@ class HDFWriter:
         if self.labels and dim is not None and len(self.labels) != dim:
             raise ConfigError("HDFWriter: %d labels for dim %d" % (len(self.labels), dim))
         self._check_target()
-        directory = os.path.dirname(os.path.abspath(filename))
-        os.makedirs(directory, exist_ok=True)
         self._temp = "%s.%d.tmp" % (filename, os.getpid())
-        self._file: Optional[h5py.File] = self._start_file()
+        try:
+            os.makedirs(os.path.dirname(os.path.abspath(filename)), exist_ok=True)
+            self._file: Optional[h5py.File] = self._start_file()
+        except OSError as exc:
+            reason = exc.strerror or (os.strerror(exc.errno) if exc.errno else exc)
+            raise DataError("HDF file %r can't be written: %s. Choose another path" % (filename, reason)) from exc
 
     def _check_target(self) -> None:
         exists = os.path.exists(self.filename)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.datasets import (
     BatchLoader,
     BatchOptions,
@@ -42,7 +42,8 @@ class DataSource:
         if missing:
             raise ConfigError(
                 "The dataset %r has no data key %s, which the network needs; it has: %s. Use one of these "
-                "in the network and in extern_data." % (name, ", ".join(map(repr, missing)), ", ".join(dataset.data_keys))
+                "in the network and in extern_data."
+                % (name, ", ".join(map(repr, missing)), ", ".join(dataset.data_keys))
             )
         for key, data in used.items():
             _check_fits(name, key, dataset.data_specs[key], data)
@@ -100,13 +101,17 @@ def evaluation_sources(config: Any, used: Mapping[str, Data]) -> Dict[str, DataS
 
 
 def _no_dataset(config: Any, name: str) -> str:
-    there = [key for key in ("train", "dev", "eval") if config.typed(key, None)] + list(
-        config.typed("eval_datasets", None) or {}
+    there = [key for key in ("train", "dev", "eval") if config.typed(key, None)]
+    there += list(config.typed("eval_datasets", None) or {})
+    if name == "train" or not there:
+        return "The config has no dataset %r; add %s = {'class': ...}." % (name, name)
+    return (
+        "The config has no dataset %r. %s Task forward takes the one which forward_data names, 'eval' by default."
+        % (
+            name,
+            did_you_mean(name, there),
+        )
     )
-    text = "The config has no dataset %r; add %s = {'class': ...}" % (name, name)
-    if name == "eval" and there:
-        text += ", or choose one of those it has for task forward: ++forward_data %s" % there[-1]
-    return text + "."
 
 
 def _check_fits(name: str, key: str, spec: DataSpec, data: Data) -> None:

@@ -99,8 +99,8 @@ class Engine:
         start = time.monotonic()
         result = self._pass(phase, rate).run(self._train_source.batches(epoch))
         elapsed = time.monotonic() - start
-        log.write(1, epoch_line(epoch, result.scores, result.errors, elapsed))
         log.write(3, "%s, %s" % (phase, self._speed(result)))
+        log.write(1, epoch_line(epoch, result.scores, result.errors, elapsed))
         errors: Dict[str, Any] = {"train_score": result.scores, "train_error": result.errors}
         errors.update(
             {

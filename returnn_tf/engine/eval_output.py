@@ -17,7 +17,17 @@ def write_scores(path: str, results: Mapping[str, PassResult]) -> None:
     """``eval_output_file``: a Python dict, dataset -> {"score": {"cost:<layer>": number}, "error": {...}}."""
     content = {name: {"score": result.scores, "error": result.errors} for name, result in results.items()}
     text = "{\n%s}\n" % "".join("%r: %s,\n" % (name, _format(entry)) for name, entry in sorted(content.items()))
-    files.write_text(path, text)
+    _write_file("eval_output_file", path, text)
+
+
+def _write_file(option: str, path: str, text: str) -> None:
+    try:
+        files.write_text(path, text)
+    except OSError as exc:
+        raise ConfigError(
+            "%s = %r can't be written: %s. Choose another path, or mend its folder."
+            % (option, path, exc.strerror or exc)
+        ) from exc
 
 
 def _format(value: Any) -> str:
@@ -77,7 +87,8 @@ class SequenceScores:
 
     def write(self, path: str) -> None:
         """Writes the file as a whole."""
-        files.write_text(path, self._write([self._rows[index] for index in sorted(self._rows)]))
+        text = self._write([self._rows[index] for index in sorted(self._rows)])
+        _write_file("eval_output_file_per_seq", path, text)
 
 
 def _text(rows: List[Tuple[str, Dict[str, Any]]]) -> str:

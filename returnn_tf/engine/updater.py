@@ -46,9 +46,7 @@ class Updater:
         """
         self._params: Mapping[str, Any] = net.params
         self._variables: Dict[str, Any] = {
-            name: var
-            for name, var in net.params.items()
-            if net.param_specs[name].trainable and var.dtype.is_floating
+            name: var for name, var in net.params.items() if net.param_specs[name].trainable and var.dtype.is_floating
         }
         default = update_options.from_config(config)
         self._default = default

@@ -39,6 +39,8 @@ class ConcatInputLayer(Layer):
         if not self.sources:
             raise ctx.error("needs a source: add 'from', e.g. 'from': 'data'.")
         data = concat_template(ctx, self.sources)
+        if self.dropout and data.sparse:
+            ctx.need_feature(data, "the source of the dropout")
         if self.in_dim is not None:
             axis = ctx.axis(data, self.in_dim)
             data = data.replace(feature_axis=axis, time_axis=None if data.time_axis == axis else data.time_axis)

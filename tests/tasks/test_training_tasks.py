@@ -231,3 +231,34 @@ def test_forwarding_writes_the_outputs_by_sequence() -> None:
     for seq in Dataset.from_config(data).sequences():
         hidden = np.tanh(seq.data["data"] @ net.params["hidden/W"].numpy() + net.params["hidden/b"].numpy())
         np.testing.assert_allclose(written[seq.tag], hidden, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        (
+            {"task": "forward", "forward_data": "dev", "output_file": "my.config/out.hdf"},
+            DataError,
+            "can't be written: File exists. Choose another path",
+        ),
+        ({"task": "forward", "forward_data": "dve"}, ConfigError, "no dataset 'dve'. Did you mean 'dev'? Task forward"),
+        ({"task": "forward"}, ConfigError, "takes the one which forward_data names, 'eval' by default"),
+        (
+            {"task": "forward", "forward_data": "dev", "forward_output_layer": "hiden"},
+            ConfigError,
+            "Did you mean 'hidden'",
+        ),
+        (
+            {"task": "eval", "eval_output_file": "my.config/scores"},
+            ConfigError,
+            "eval_output_file = 'my.config/scores' can't be written",
+        ),
+    ],
+)
+def test_mistakes_with_a_trained_model(changes: Dict[str, Any], error: Any, message: str) -> None:
+    run(num_epochs=1)
+    before = sorted(os.listdir("."))
+    with pytest.raises(error) as info:
+        run(**changes)
+    assert message in str(info.value)
+    assert sorted(os.listdir(".")) == before
