@@ -31,8 +31,11 @@ def summary(cls: Type[Any]) -> str:
     """The first sentence of the docstring."""
     text = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
     text = text.replace("``", "").replace("`", "")
-    match = re.match(r"(.*?(?<!et al)[.:])(\s|$)", text)
-    return (match.group(1) if match else text).rstrip(":")
+    for match in re.finditer(r"(?<!et al)(?<!e\.g)(?<!i\.e)\.(?=\s|$)", text):
+        sentence = text[: match.end()]
+        if sentence.count("(") == sentence.count(")"):
+            return sentence
+    return text.rstrip(":")
 
 
 def describe_layer(name: str) -> str:

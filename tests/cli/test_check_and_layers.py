@@ -42,8 +42,25 @@ def test_check_errors(config, capsys):
     """No config, no file for the graph."""
     assert main(["check"]) == 2
     assert main(["check", config, "--graph"]) == 2
+    assert main(["check", config, "--grph", "x.svg"]) == 2
+    assert main(["check", config, "--graph", "/dev/null.svg/x.svg"]) == 2
     err = capsys.readouterr().err
     assert "which config?" in err and "--graph needs a value" in err
+    assert "unknown option '--grph'. Did you mean '--graph OUT.svg'?" in err and "Create it first" in err
+
+
+def test_graph_that_cannot_be_written(config, capsys, tmp_path):
+    """A folder stands in the way."""
+    (tmp_path / "x.svg").mkdir()
+    assert main(["check", config, "--graph", str(tmp_path / "x.svg")]) == 2
+    assert "can't be written: Is a directory" in capsys.readouterr().err
+
+
+def test_summaries_are_whole_sentences(capsys):
+    """One line for each layer, not cut within brackets or after an abbreviation."""
+    assert main(["layers"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        assert line.count("(") == line.count(")") and not line.endswith(("e.g.", "i.e.", "et al.")), line
 
 
 def test_layers(capsys):
