@@ -137,6 +137,8 @@ class DotLayer(Layer):
         other, other_red = (b, self._axes.red2) if first else (a, self._axes.red1)
         if self.use_mask and data.batch_axis is None and other.batch_axis is not None:
             first, data, red, x = not first, other, other_red, x2 if first else x1
+        if self.use_mask and not ctx.knows_mask(data, red):
+            first, data, red, x = not first, other, other_red, x2 if first else x1
         mask = ctx.masks(data, red) if self.use_mask and data.batch_axis is not None else None
         if mask is None:
             return x1, x2

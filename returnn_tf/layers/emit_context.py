@@ -12,6 +12,8 @@ from returnn_tf.ops.shape import expand_at, to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
+_KEEP_IN_LOOP = ", or set 'optimize_move_layers_out': False in the rec layer around it"
+
 
 @dataclasses.dataclass
 class Lowering:
@@ -237,8 +239,9 @@ class EmitContext:
         over, lens = self.lowering.lens_over[dim]
         if over not in data.dims:
             raise ConfigError(
-                "the lengths of the axis %s differ by frame of the axis %s, which %s does not have. Combine it with that "
-                "axis first, e.g. by dot with a query." % (dim, over, data)
+                "the lengths of the axis %s differ by frame of the axis %s, which %s does not have. Combine it with "
+                "that axis first, e.g. by dot with a query%s."
+                % (dim, over, data, _KEEP_IN_LOOP if over.is_loop else "")
             )
         frames = data.dims.index(over)
         mask = tf.sequence_mask(lens, self.size(dim))

@@ -1,4 +1,4 @@
-"""`dot_attention` and `concat_attention`: energies from a query and the context of each frame, softmax, weighted sum."""
+"""`dot_attention`, `concat_attention`: energies from a query and the context of each frame, softmax, weighted sum."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ class SelfAttentionLayer(ConcatInputLayer):
     """``y[t] = concat over heads h of sum over s of softmax over s(q[t, h] . k[s, h]) * v[s, h]``.
 
     ``q, k, v = x QKV`` by head, with q divided by the root of its size. With key_shift the energies are
-    ``q[t, h] . (k[s, h] + key_shift[t, s])`` (Shaw et al. 2018). Frames after the end of a sequence don't count as keys;
-    with attention_left_only a frame sees itself and the frames before it, nothing else. In a loop, and without a time
-    axis, the frames are the steps: a step sees itself and the steps before it.
+    ``q[t, h] . (k[s, h] + key_shift[t, s])`` (Shaw et al. 2018). Frames after the end of a sequence don't count as
+    keys; with attention_left_only a frame sees itself and the frames before it, nothing else. In a loop, and without a
+    time axis, the frames are the steps: a step sees itself and the steps before it.
 
     Parameter: ``QKV`` [in, 2 total_key_dim + n_out]: for each head its columns of q, k and v.
     Lengths: unchanged. The output is [batch, ..., time, n_out]. Vaswani et al. 2017, without the last projection.
@@ -42,7 +42,9 @@ class SelfAttentionLayer(ConcatInputLayer):
     num_heads: int = option(help="number of heads")
     total_key_dim: int = option(help="size of the keys of all heads together")
     key_shift: Any = option(
-        None, help="layer with vectors [time, time, key] to add to the keys, see relative_positional_encoding", refs=True
+        None,
+        help="layer with vectors [time, time, key] to add to the keys, see relative_positional_encoding",
+        refs=True,
     )
     forward_weights_init: Any = option("glorot_uniform", help="initialiser of QKV")
     attention_dropout: float = option(0.0, help="dropout on the attention weights in training")
@@ -66,8 +68,9 @@ class SelfAttentionLayer(ConcatInputLayer):
         batch, feature = self._frames.batch_axis, self._frames.feature_axis
         first = [] if batch is None else [batch]
         others = [i for i in range(self._frames.rank) if i not in (batch, axis, feature)]
+        assert feature is not None
         self._perm = [*first, *others, *([] if axis is None else [axis]), feature]
-        layout = self._frames.permuted([i for i in self._perm if i is not None])
+        layout = self._frames.permuted(self._perm)
         assert layout.feature_axis is not None
         self._rows = layout.without_axes([layout.feature_axis])
         if self.key_shift is not None:
@@ -85,7 +88,9 @@ class SelfAttentionLayer(ConcatInputLayer):
                 % (shift, "time" if self._single_step else "time, time", self._key, self._key)
             )
         if shift.batch_axis not in (None, 0) or (shift.batch_axis == 0 and self._rows.rank != rank - 1):
-            raise ctx.error("key_shift is %s; its batch axis must be the first, with no axes but those of time." % shift)
+            raise ctx.error(
+                "key_shift is %s; its batch axis must be the first, with no axes but those of time." % shift
+            )
 
     def _declare_history(self, ctx: "PlanContext") -> None:
         """Keys and values of all steps so far, [batch, others, steps, head, size]."""

@@ -65,7 +65,9 @@ def _summed_axis(ctx: "PlanContext", weights: Data, base: Data) -> int:
     for i, dim in enumerate(base.dims):
         if i != base.feature_axis and not dim.is_batch and not dim.is_loop and dim in weights.dims:
             return i
-    raise ctx.error("the base %s has no time axis to sum over, and no other axis that the weights %s have." % (base, weights))
+    raise ctx.error(
+        "the base %s has no time axis to sum over, and no other axis that the weights %s have." % (base, weights)
+    )
 
 
 def _pairs(ctx: "PlanContext", weights: Data, base: Data, time: int) -> Dict[int, int]:

@@ -1,0 +1,118 @@
+"""Attention and positions in a loop: computed for all steps at once they give what they give step by step."""
+
+from typing import Any, Dict
+
+import numpy
+import pytest
+
+from returnn_tf.tensor import SpatialDim
+from tests.layers.nets import LENS, feed, net_of
+
+HISTORY, OWN_HISTORY = SpatialDim("history"), SpatialDim("own history")
+SELF = {"class": "self_attention", "num_heads": 2, "total_key_dim": 4, "n_out": 4}
+#: Layers y of a loop over data [batch, time, 3]; x is a linear layer of the frame, c the same in all steps.
+NETS: Dict[str, Dict[str, Any]] = {
+    "self_attention": {"y": {**SELF, "attention_left_only": True, "from": "x"}},
+    "self_attention of both sides": {"y": {**SELF, "from": "x"}},
+    "self_attention of a constant": {"y": {**SELF, "from": "c"}},
+    "self_attention with another axis": {"y": {**SELF, "from": "outer"}},
+    "self_attention within a step": {"y": {**SELF, "from": "within"}},
+    "key_shift": {
+        "shift": {"class": "relative_positional_encoding", "n_out": 2, "clipping": 2, "from": "x"},
+        "y": {**SELF, "key_shift": "shift", "from": "x"},
+    },
+    "fixed key_shift": {
+        "shift": {"class": "relative_positional_encoding", "n_out": 2, "clipping": 2, "fixed": True, "from": "x"},
+        "y": {**SELF, "key_shift": "shift", "from": "x"},
+    },
+    "key_shift for all steps, attention in the loop": {
+        "shift": {"class": "relative_positional_encoding", "n_out": 2, "from": "x"},
+        "x2": {"class": "combine", "kind": "add", "from": ["x", "prev:y"]},
+        "y": {**SELF, "n_out": 4, "key_shift": "shift", "from": "x2"},
+    },
+    "positional_encoding": {"y": {"class": "positional_encoding", "add_to_input": True, "from": "x"}},
+    "only positions": {"y": {"class": "positional_encoding", "n_out": 5, "from": "x"}},
+    "positions of a constant": {"y": {"class": "positional_encoding", "add_to_input": True, "from": "c"}},
+    "positions with offset": {"y": {"class": "positional_encoding", "n_out": 4, "offset": "base:number", "from": "x"}},
+    "constant position": {"y": {"class": "positional_encoding", "n_out": 4, "constant": 3, "from": "x"}},
+    "cum_concat": {
+        "all": {"class": "cum_concat", "out_spatial_dim": HISTORY, "from": "x"},
+        "e": {"class": "dot", "red1": "F", "red2": "F", "var1": None, "var2": HISTORY, "from": ["x", "all"]},
+        "w": {"class": "softmax_over_spatial", "axis": HISTORY, "from": "e"},
+        "y": {"class": "generic_attention", "weights": "w", "base": "all"},
+    },
+    "cum_concat for all steps, attention in the loop": {
+        "all": {"class": "cum_concat", "out_spatial_dim": HISTORY, "from": "x"},
+        "x2": {"class": "combine", "kind": "add", "from": ["x", "prev:y"]},
+        "e": {"class": "dot", "red1": "F", "red2": "F", "var1": None, "var2": HISTORY, "from": ["x2", "all"]},
+        "w": {"class": "softmax_over_spatial", "axis": HISTORY, "from": "e"},
+        "y": {"class": "dot", "red1": HISTORY, "red2": HISTORY, "var1": None, "var2": "F", "from": ["w", "all"]},
+    },
+    "sum over cum_concat in the loop": {
+        "all": {"class": "cum_concat", "out_spatial_dim": HISTORY, "from": "x"},
+        "sum": {"class": "reduce", "mode": "sum", "axis": HISTORY, "from": "all2"},
+        "all2": {"class": "combine", "kind": "add", "from": ["all", "prev:y"]},
+        "y": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "sum"},
+    },
+    "dot_attention": {"y": {"class": "dot_attention", "base": "base:enc", "base_ctx": "base:ctx", "from": "x"}},
+    "concat_attention": {"y": {"class": "concat_attention", "base": "base:enc", "base_ctx": "base:ctx", "from": "x"}},
+    "gauss_window_attention": {
+        "p": {"class": "linear", "activation": "sigmoid", "n_out": 1, "from": "x"},
+        "p4": {"class": "eval", "eval": "source(0) * 4", "from": "p"},
+        "y": {"class": "gauss_window_attention", "base": "base:enc", "window_size": 3, "from": "p4"},
+    },
+    "generic_attention": {
+        "e": {"class": "combine", "kind": "mul", "from": ["base:ctx", "x"]},
+        "w": {"class": "softmax_over_spatial", "from": "e"},
+        "y": {"class": "generic_attention", "weights": "w", "base": "base:enc"},
+    },
+}
+
+
+def loop_net(layers: Dict[str, Any], moved: bool) -> Any:
+    unit = {
+        "x": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data:source"},
+        "c": {"class": "copy", "from": "base:last"},
+        "outer": {"class": "split_dims", "axis": "F", "dims": (2, 2), "from": "x"},
+        "within": {"class": "combine", "kind": "mul", "from": ["base:ctx", "x"]},
+        **layers,
+        "sum": layers.get("sum", {"class": "copy", "from": "y"}),
+        "out": {"class": "reduce", "mode": "sum", "axis": "except_batch", "from": "y", "is_output_layer": True},
+        "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["x", "prev:output"]},
+    }
+    network = {
+        "enc": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data:other"},
+        "ctx": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data:other"},
+        "last": {"class": "reduce", "mode": "mean", "axis": "T", "from": "ctx"},
+        "number": {"class": "copy", "from": "data:numbers"},
+        "output": {"class": "rec", "unit": unit, "optimize_move_layers_out": moved, "from": "data"},
+        "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output/out", "loss": "as_is"},
+    }
+    return net_of(network)
+
+
+@pytest.mark.parametrize("name", sorted(NETS))
+def test_all_steps_at_once(name: str) -> None:
+    results, params = [], None
+    for moved in (False, True):
+        net = loop_net(NETS[name], moved)
+        params = net.get_param_values() if params is None else params
+        net.set_param_values(params)
+        results.append(net.run(feed(), with_grad=True))
+    value, expected = (r.layers["output/out"].value for r in results)
+    assert numpy.abs(expected).max() > 0
+    for b, n in enumerate(LENS):
+        numpy.testing.assert_allclose(value[b, :n], expected[b, :n], rtol=1e-4, atol=1e-5)
+    for key in params:  # what the loss does not depend on has no gradient or zeros
+        first, second = (r.grads.get(key, numpy.zeros_like(params[key])) for r in results)
+        numpy.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg=key)
+
+
+def test_history_without_its_steps() -> None:
+    """For all steps at once the history is one tensor; what it means by step must not get lost."""
+    layers = {
+        "all": {"class": "cum_concat", "out_spatial_dim": OWN_HISTORY, "from": "x"},
+        "y": {"class": "reduce", "mode": "sum", "axis": OWN_HISTORY, "from": "all"},
+    }
+    with pytest.raises(Exception, match="differ by frame"):
+        loop_net(layers, True).run(feed())

@@ -1,0 +1,83 @@
+"""Encodings of positions against numpy."""
+
+from typing import Any
+
+import numpy
+import pytest
+
+from tests.layers.nets import fails, feed, net_of, output, run
+
+
+def sinusoids(position: Any, channels: int) -> Any:
+    count = channels // 2
+    scales = 1e4 ** (numpy.arange(count) / max(count - 1, 1))
+    angles = numpy.asarray(position, "float64")[..., None] / scales
+    rest = numpy.zeros(angles.shape[:-1] + (channels % 2,))
+    return numpy.concatenate([numpy.sin(angles), numpy.cos(angles), rest], axis=-1)
+
+
+@pytest.mark.parametrize("source,n_out", [("data", 6), ("data", 5), ("data", 2), ("data", 1), ("data:labels", 4)])
+def test_positional_encoding(source: str, n_out: int) -> None:
+    result = output({"class": "positional_encoding", "n_out": n_out, "from": source})
+    assert result.axes == ("B", "T", "F") or list(result.axes) == ["B", "T", "F"]
+    expected = numpy.broadcast_to(sinusoids(numpy.arange(4), n_out), (3, 4, n_out))
+    numpy.testing.assert_allclose(result.value, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("source", ["data", "wide"])
+def test_added_to_the_input(source: str) -> None:
+    value = output({"class": "positional_encoding", "add_to_input": True, "from": "data:" + source}).value
+    signal = sinusoids(numpy.arange(4), 3)
+    signal = signal[None] if source == "data" else signal[None, :, None]
+    numpy.testing.assert_allclose(value, feed()[source] + signal, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options,positions",
+    [
+        ({"constant": 3}, numpy.full([3, 4], 3)),
+        ({"offset": 2}, numpy.arange(4)[None] + numpy.full([3, 1], 2)),
+        ({"offset": "data:numbers"}, numpy.arange(4)[None] + feed()["numbers"][:, None]),
+        ({"offset": "data:ints"}, numpy.arange(4)[None] + feed()["ints"]),
+        ({"constant": 0, "offset": "data:numbers"}, numpy.zeros([1, 4]) + feed()["numbers"][:, None]),
+    ],
+)
+def test_other_positions(options: Any, positions: Any) -> None:
+    value = output({"class": "positional_encoding", "n_out": 4, "from": "data", **options}).value
+    numpy.testing.assert_allclose(value, sinusoids(positions, 4), atol=1e-5)
+
+
+def test_bad_positional_encoding() -> None:
+    fails({"class": "positional_encoding", "add_to_input": True, "n_out": 5, "from": "data"}, "adds to 3 features")
+    fails({"class": "positional_encoding", "n_out": 5, "offset": "data", "from": "data"}, "one number")
+    fails({"class": "positional_encoding", "n_out": 5, "from": "data:numbers"}, "no axis")
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_relative_positional_encoding(fixed: bool) -> None:
+    layer = {"class": "relative_positional_encoding", "n_out": 4, "clipping": 2, "fixed": fixed, "from": "data"}
+    net = net_of({"output": layer})
+    params = net.get_param_values()
+    assert list(params) == ([] if fixed else ["output/encoding_matrix"])
+    table = sinusoids(numpy.arange(5), 4) if fixed else params["output/encoding_matrix"]
+    frames = numpy.arange(4)
+    rows = numpy.clip(frames[None] - frames[:, None], -2, 2) + 2
+    numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, table[rows], atol=1e-5)
+
+
+def test_not_trainable() -> None:
+    layer = {"class": "relative_positional_encoding", "n_out": 2, "trainable": False, "from": "data"}
+    layers = {
+        "r": layer,
+        "output": {
+            "class": "self_attention",
+            "num_heads": 2,
+            "total_key_dim": 4,
+            "n_out": 4,
+            "key_shift": "r",
+            "from": "data",
+        },
+        "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output", "loss": "as_is"},
+    }
+    assert list(net_of(layers).run(feed(), with_grad=True).grads) == ["output/QKV"]
+    assert run(layers)["output"].value.shape == (3, 4, 4)
