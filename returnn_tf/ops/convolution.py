@@ -35,7 +35,7 @@ def convolution(
     if groups == 1 and plain and padding[0] == "same" and not both:
         return tf.nn.convolution(x, w, strides=strides, padding="SAME", dilations=dilations)
     x, frames = pad_spatial(x, size, strides, dilations, padding)
-    if groups > 1 and groups == x.shape[-1] and rank <= 2 and not both and (rank == 1 or strides[0] == strides[1]):
+    if groups > 1 and groups == x.shape[-1]:
         y = _depthwise(x, w, strides, dilations)
     elif groups > 1:
         y = _grouped(x, w, strides, dilations, groups)
@@ -105,13 +105,21 @@ def same_padding(length: Any, extent: int, stride: int) -> Tuple[Any, Any]:
 def _depthwise(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int]) -> Any:
     """Every group is one input channel; no padding."""
     channels, rank = x.shape[-1], len(strides)
-    w = tf.reshape(w, w.shape[:rank].as_list() + [channels, -1])
-    if rank == 1:
+    size = w.shape[:rank].as_list()
+    w = tf.reshape(w, size + [channels, -1])
+    if rank == 1 and 1 in (strides[0], dilations[0]):
+        # TensorFlow's CPU kernel crashes, or gives wrong gradients, if the filter is long in the second axis (2.16).
         y = tf.nn.depthwise_conv2d(
-            x[:, None], w[None], [1, strides[0], strides[0], 1], "VALID", dilations=[1, dilations[0]]
+            x[:, :, None], w[:, None], [1, strides[0], strides[0], 1], "VALID", dilations=[dilations[0], 1]
         )
-        return y[:, 0]
-    return tf.nn.depthwise_conv2d(x, w, [1, *strides, 1], "VALID", dilations=list(dilations))
+        return y[:, :, 0]
+    out = _unpadded_lengths(x, size, strides, dilations)
+    total: Any = None
+    for position in itertools.product(*map(range, size)):
+        part = x[(slice(None),) + tuple(map(_strided, position, dilations, strides, out))]
+        part = part[..., None] * w[position]
+        total = part if total is None else total + part
+    return tf.reshape(total, tf.stack([-1] + out + [channels * int(w.shape[-1])]))
 
 
 def _grouped(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], groups: int) -> Any:
@@ -122,21 +130,25 @@ def _grouped(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], g
     rank = len(strides)
     size = [int(k) for k in w.shape[:rank]]
     per_group, n_out = int(w.shape[-2]), int(w.shape[-1])
-    lengths = sizes_of(x)[1:-1]
-    extents = [(k - 1) * d + 1 for k, d in zip(size, dilations)]
-    out_lengths = [-(-(n - e + 1) // s) for n, e, s in zip(lengths, extents, strides)]
-    x = tf.reshape(x, tf.stack([-1] + lengths + [groups, per_group]))
+    out = _unpadded_lengths(x, size, strides, dilations)
+    x = tf.reshape(x, tf.stack([-1] + sizes_of(x)[1:-1] + [groups, per_group]))
     x = transpose(x, [rank + 1] + list(range(rank + 1)) + [rank + 2])  # [groups, N, spatial..., in / groups]
     w = tf.reshape(w, size + [per_group, groups, n_out // groups])
     w = transpose(w, list(range(rank)) + [rank + 1, rank, rank + 2])  # [filter..., groups, in / groups, out / groups]
     total: Any = None
     for position in itertools.product(*map(range, size)):
-        part = x[(slice(None), slice(None)) + tuple(map(_strided, position, dilations, strides, out_lengths))]
+        part = x[(slice(None), slice(None)) + tuple(map(_strided, position, dilations, strides, out))]
         part = tf.matmul(tf.reshape(part, [groups, -1, per_group]), w[position])
         total = part if total is None else total + part
-    y = tf.reshape(total, tf.stack([groups, -1] + out_lengths + [n_out // groups]))
+    y = tf.reshape(total, tf.stack([groups, -1] + out + [n_out // groups]))
     y = transpose(y, list(range(1, rank + 2)) + [0, rank + 2])
-    return tf.reshape(y, tf.stack([-1] + out_lengths + [n_out]))
+    return tf.reshape(y, tf.stack([-1] + out + [n_out]))
+
+
+def _unpadded_lengths(x: Any, size: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> List[Any]:
+    """Numbers of output frames of [N, spatial..., channels] without padding."""
+    lengths = [size_of(x, 1 + i) for i in range(len(size))]
+    return [-(-(n - (k - 1) * d) // s) for n, k, d, s in zip(lengths, size, dilations, strides)]
 
 
 def _strided(position: int, dilation: int, stride: int, count: Any) -> slice:

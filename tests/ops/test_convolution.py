@@ -102,3 +102,14 @@ def test_transposed_convolution(size, stride, padding, extra, cut):
         remove_padding=[cut],
     )
     numpy.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lengths,size", [([231], [32]), ([4, 60], [3, 32])])
+def test_depthwise_gradient_of_long_filters(lengths, size):
+    """The CPU kernel of TensorFlow fails for some of these sizes, so that another form is taken there."""
+    x, w = tf.random.normal([4, *lengths, 128]), tf.random.normal([*size, 1, 128])
+    with tf.GradientTape() as tape:
+        tape.watch([x, w])
+        loss = tf.reduce_sum(convolution(x, w, groups=128, padding=["same"] * len(size)) ** 2)
+    for value, grad in zip((x, w), tape.gradient(loss, [x, w])):
+        numpy.testing.assert_allclose(tf.reduce_sum(value * grad), 2 * loss, rtol=1e-3)
