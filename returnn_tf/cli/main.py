@@ -44,6 +44,10 @@ def main(argv: Optional[List[str]] = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # "returnn-tf layers | head"
         return 0
     except ModuleNotFoundError as exc:
+        if exc.name in ("numpy", "h5py"):
+            return _failed(
+                "%s is not installed. Install what returnn_tf needs: pip install returnn-tf" % exc.name, EXIT_BUG
+            )
         if exc.name != "tensorflow":
             return _crashed()
         return _failed("TensorFlow is not installed. Install it: pip install 'returnn-tf[cpu]', or [gpu]", EXIT_BUG)

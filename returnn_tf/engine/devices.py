@@ -48,14 +48,20 @@ def memory_text() -> str:
     return ", ".join(parts)
 
 
-def _session_options(options: Dict[str, Any]) -> None:
+def _session_options(options: Any) -> None:
     """What still has a meaning of the options of a TensorFlow 1 session: the numbers of threads."""
     setters: Dict[str, Callable[[int], Optional[Any]]] = {
         "intra_op_parallelism_threads": tf.config.threading.set_intra_op_parallelism_threads,
         "inter_op_parallelism_threads": tf.config.threading.set_inter_op_parallelism_threads,
     }
+    if not isinstance(options, dict):
+        raise ConfigError(
+            "tf_session_opts must be a dict, e.g. {'intra_op_parallelism_threads': 4}, not %r." % (options,)
+        )
     for name, value in options.items():
         if name in setters:
+            if not isinstance(value, int):
+                raise ConfigError("tf_session_opts: %r must be a number of threads, not %r." % (name, value))
             _unless_running(partial(setters[name], int(value)), "tf_session_opts %r" % name)
         else:
             log.write(4, "tf_session_opts: %r has no effect; GPU memory is taken as it is needed" % name)

@@ -55,6 +55,10 @@ class Scheme:
 
     def __init__(self, config: Config):
         self.initial_rate = float(config.float("learning_rate", 1.0))
+        if not self.initial_rate >= 0.0:
+            raise ConfigError(
+                "%s: a learning rate is at least 0, got %s" % (config.where("learning_rate"), self.initial_rate)
+            )
         self.min_rate = config.float("min_learning_rate", 0.0)
         self.decay = _factor(config, ["learning_rate_decay", "newbob_learning_rate_decay"], 0.5)
         self.growth = _factor(config, ["learning_rate_growth", "newbob_learning_rate_growth"], 1.0)

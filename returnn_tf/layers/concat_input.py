@@ -39,6 +39,8 @@ class ConcatInputLayer(Layer):
         if not self.sources:
             raise ctx.error("needs a source: add 'from', e.g. 'from': 'data'.")
         data = concat_template(ctx, self.sources)
+        if isinstance(self.dropout, (int, float)) and not 0 <= self.dropout <= 1:
+            raise ctx.error("dropout is a probability, from 0 to 1, got %s." % self.dropout)
         if self.dropout and data.sparse:
             ctx.need_feature(data, "the source of the dropout")
         if self.in_dim is not None:

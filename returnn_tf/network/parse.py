@@ -97,6 +97,8 @@ def parse_layer(name: str, options: Mapping[str, Any], path: str, behavior_versi
 def _sources(cls: Type[Layer], options: Mapping[str, Any], where: str, behavior_version: int) -> List[Any]:
     if "from" in options and options["from"] is not None:
         given = options["from"]
+        if not isinstance(given, (str, list, tuple, dict)):
+            raise ConfigError("%s: 'from' must be the name of a layer or a list of names, got %r." % (where, given))
         sources = cls.source_list(given)
         for source in sources:
             name = source if isinstance(source, str) else source[0] if isinstance(source, tuple) and source else None
@@ -119,9 +121,12 @@ def check_loss(spec: LayerSpec) -> None:
     :raises ConfigError: unknown loss or loss option
     """
     name = spec.options.get("loss")
+    opts = spec.options.get("loss_opts") or {}
+    if not isinstance(opts, Mapping):
+        raise ConfigError("%s: 'loss_opts' must be a dict of options of the loss, got %r." % (spec.where, opts))
     if name is not None:
         cls = LOSSES.get(name, spec.where)
-        check_options(cls, spec.options.get("loss_opts") or {}, where="%s: loss %r" % (spec.where, name))
+        check_options(cls, opts, where="%s: loss %r" % (spec.where, name))
     elif spec.options.get("loss_opts"):
         raise ConfigError("%s: there are loss_opts, but no loss. Add e.g. 'loss': 'ce'." % spec.where)
 

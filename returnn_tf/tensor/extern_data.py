@@ -35,9 +35,13 @@ def parse_extern_data(options: Mapping[str, Any]) -> Dict[str, Data]:
         batch)
     :raises ConfigError: names the key and the option
     """
+    return {key: parse_data_key(key, opts) for key, opts in _as_dict(options).items()}
+
+
+def _as_dict(options: Any) -> Dict[str, Any]:
     if not isinstance(options, Mapping):
         raise ConfigError("extern_data must be a dict {key: options}, e.g. {'data': {'dim': 40}}, not %r." % (options,))
-    return {key: parse_data_key(key, opts) for key, opts in options.items()}
+    return dict(options)
 
 
 def extern_data_options(config: Mapping[str, Any]) -> Dict[str, Any]:
@@ -46,7 +50,7 @@ def extern_data_options(config: Mapping[str, Any]) -> Dict[str, Any]:
     :param config: anything with ``get``: reads extern_data, num_inputs, num_outputs
     """
     if config.get("extern_data") is not None:
-        return dict(config["extern_data"])
+        return _as_dict(config["extern_data"])
     num_inputs, num_outputs = config.get("num_inputs"), config.get("num_outputs")
     if num_inputs is None and num_outputs is None:
         raise ConfigError(

@@ -162,6 +162,8 @@ def raising(exc):
         (KeyError("oops"), 1, "This looks like a bug in returnn_tf", True),
         (KeyboardInterrupt(), 130, "error: interrupted", False),
         (ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"), 1, "pip install", False),
+        (ModuleNotFoundError("No module named 'h5py'", name="h5py"), 1, "h5py is not installed. Install", False),
+        (OSError(28, "No space left on device", "out/x"), 1, "error: out/x: No space left on device", False),
         (ModuleNotFoundError("No module named 'x'", name="x"), 1, "looks like a bug", True),
     ],
 )

@@ -49,5 +49,13 @@ def test_session_options_of_old_configs(monkeypatch: pytest.MonkeyPatch) -> None
     assert seen == [3]
 
 
+@pytest.mark.parametrize(
+    "options, message", [(3, "must be a dict"), ({"intra_op_parallelism_threads": "x"}, "must be a number of threads")]
+)
+def test_wrong_session_options(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        devices.set_up(Config({"tf_session_opts": options}))
+
+
 def test_memory_is_told() -> None:
     assert devices.memory_text().startswith(("0B", "1", "2", "3", "4", "5", "6", "7", "8", "9"))

@@ -76,6 +76,7 @@ CASES = {
         r"Layer 'output' \(class 'activation'\): the source is sparse \(label indices of labels:classes=3\), but dense "
         r"features are needed\. Embed it by a linear layer first",
     ),
+    "dropout above 1": ({"output": {**LIN, "dropout": 2.0}}, r"dropout is a probability, from 0 to 1, got 2\.0"),
     "dropout of labels": (
         {"output": {**LIN, "dropout": 0.1, "from": "data:classes"}},
         r"the source of the dropout is sparse .*Embed it by a linear layer first",
@@ -83,6 +84,15 @@ CASES = {
     "missing n_out": (
         {"output": {"class": "linear", "activation": None, "from": "data"}},
         r"the option 'n_out' is missing",
+    ),
+    "source is a number": (
+        {"output": {**LIN, "from": 3}},
+        r"'from' must be the name of a layer or a list of names, got 3",
+    ),
+    "source is None in a list": ({"output": {**LIN, "from": [None]}}, r"'from' must hold names of layers, got None"),
+    "loss options are no dict": (
+        {"output": {**LIN, "loss": "mse", "target": "data", "loss_opts": 3}},
+        r"'loss_opts' must be a dict|loss_opts.* must be dict",
     ),
     "missing from": ({"output": {"class": "linear", "n_out": 2}}, r"the option 'from' is missing"),
     "empty layer name": ({"": LIN, "output": LIN}, r"a layer has the name ''"),
@@ -121,6 +131,11 @@ def test_error(name: str) -> None:
     network, message = CASES[name]
     with pytest.raises(ConfigError, match=message):
         _plan(network)
+
+
+def test_extern_data_is_no_dict() -> None:
+    with pytest.raises(ConfigError, match=r"extern_data must be a dict .*, not \[1\]"):
+        plan_from_config(Config({"network": {"output": LIN}, "extern_data": [1]}))
 
 
 def test_missing_from_is_data_in_behavior_version_0() -> None:
