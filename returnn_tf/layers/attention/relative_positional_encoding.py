@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from returnn_tf.layers.emit_context import EmitContext
     from returnn_tf.layers.plan_context import PlanContext
 
+#: The vectors by clipped distance, [2 clipping + 1, n_out]; who knows them need not have one for every two frames.
+TABLE_NOTE = "vectors by distance"
+
 
 @register_layer("relative_positional_encoding")
 class RelativePositionalEncodingLayer(ConcatInputLayer):
@@ -71,4 +74,5 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
         n_out = ctx.output.dim
         assert n_out is not None
         table = sinusoids(tf.range(2 * self.clipping + 1), n_out) if self.fixed else ctx.param("encoding_matrix")
+        ctx.note(self.node, TABLE_NOTE, table)
         return tf.gather(table, rows)

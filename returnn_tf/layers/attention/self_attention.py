@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, List, Optional
 
 from returnn_tf.layers.attention.frames import frames_of, with_frames
+from returnn_tf.layers.attention.relative_positional_encoding import TABLE_NOTE
 from returnn_tf.layers.concat_input import ConcatInputLayer
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.ops.attention import empty_history, left_only_mask
+from returnn_tf.ops.positions import by_distance
 from returnn_tf.ops.shape import transpose
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
@@ -145,6 +147,10 @@ class SelfAttentionLayer(ConcatInputLayer):
 
         :param q: [..., queries, head, key]
         """
+        table = ctx.noted(self.key_shift, TABLE_NOTE)
+        if table is not None and self.key_shift.output.dims[0] is self._rows.dims[-1] and not self._single_step:
+            scores = tf.einsum("...thd,cd->...htc", q, table)
+            return by_distance(scores, keys, self.key_shift.layer.clipping)
         shift = ctx.value(self.key_shift)
         if self._single_step:
             shift = tf.expand_dims(shift, -3)[..., :keys, :]

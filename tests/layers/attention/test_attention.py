@@ -177,10 +177,10 @@ def heads_of(x: Any, qkv: Any, n_heads: int, key: int) -> Any:
 
 
 @pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize("shift", [False, True])
-def test_self_attention(left: bool, shift: bool) -> None:
+@pytest.mark.parametrize("shift", [0, 2, 9])
+def test_self_attention(left: bool, shift: int) -> None:
     network = {
-        "shift": {"class": "relative_positional_encoding", "n_out": 2, "clipping": 2, "from": "data"},
+        "shift": {"class": "relative_positional_encoding", "n_out": 2, "clipping": shift or 1, "from": "data"},
         "output": {
             "class": "self_attention",
             "num_heads": 3,
@@ -199,7 +199,7 @@ def test_self_attention(left: bool, shift: bool) -> None:
             end = t + 1 if left else n
             keys = k[b, :end]
             if shift:
-                rows = numpy.clip(numpy.arange(end) - t, -2, 2) + 2
+                rows = numpy.clip(numpy.arange(end) - t, -shift, shift) + shift
                 keys = keys + params["shift/encoding_matrix"][rows][:, None]
             w = softmax(numpy.einsum("hd,shd->hs", q[b, t], keys))
             close(value[b, t], numpy.einsum("hs,shd->hd", w, v[b, :end]).reshape(-1))
