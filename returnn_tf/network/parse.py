@@ -121,12 +121,9 @@ def check_loss(spec: LayerSpec) -> None:
     :raises ConfigError: unknown loss or loss option
     """
     name = spec.options.get("loss")
-    opts = spec.options.get("loss_opts") or {}
-    if not isinstance(opts, Mapping):
-        raise ConfigError("%s: 'loss_opts' must be a dict of options of the loss, got %r." % (spec.where, opts))
     if name is not None:
         cls = LOSSES.get(name, spec.where)
-        check_options(cls, opts, where="%s: loss %r" % (spec.where, name))
+        check_options(cls, spec.options.get("loss_opts") or {}, where="%s: loss %r" % (spec.where, name))
     elif spec.options.get("loss_opts"):
         raise ConfigError("%s: there are loss_opts, but no loss. Add e.g. 'loss': 'ce'." % spec.where)
 

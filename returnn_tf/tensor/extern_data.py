@@ -26,6 +26,16 @@ _OPTIONS = {
     "vocab": "vocabulary options, for label names",
     "name": "ignored, for old configs",
 }
+_DTYPES = [kind + bits for kind in ("int", "uint") for bits in ("8", "16", "32", "64")] + [
+    "bfloat16",
+    "bool",
+    "complex64",
+    "complex128",
+    "float16",
+    "float32",
+    "float64",
+    "string",
+]
 
 
 def parse_extern_data(options: Mapping[str, Any]) -> Dict[str, Data]:
@@ -92,7 +102,7 @@ def _from_tags(key: str, options: Mapping[str, Any], tags: Any) -> Data:
     if not all(isinstance(d, Dim) for d in tags):
         raise ConfigError("extern_data[%r]: dim_tags must be a list of dims, got %r." % (key, tags))
     sparse_dim = _sparse_dim(key, options)
-    kwargs: Dict[str, Any] = {"dtype": _dtype(options, sparse_dim), "sparse_dim": sparse_dim}
+    kwargs: Dict[str, Any] = {"dtype": _dtype(key, options, sparse_dim), "sparse_dim": sparse_dim}
     for option, name in (("time_dim_axis", "time_axis"), ("feature_dim_axis", "feature_axis")):
         if option in options:
             kwargs[name] = options[option]
@@ -138,7 +148,7 @@ def _from_shape(key: str, options: Mapping[str, Any]) -> Data:
         dims[feature_axis] = Dim(DimKind.FEATURE, d.size, "feature:%s" % key, auto=True) if d.size is not None else d
     return Data(
         tuple(dims),
-        _dtype(options, sparse_dim),
+        _dtype(key, options, sparse_dim),
         feature_axis,
         time_axis,
         sparse_dim,
@@ -170,5 +180,8 @@ def _sparse_dim(key: str, options: Mapping[str, Any]) -> Optional[Dim]:
     return None
 
 
-def _dtype(options: Mapping[str, Any], sparse_dim: Optional[Dim]) -> str:
-    return str(options.get("dtype") or ("float32" if sparse_dim is None else "int32"))
+def _dtype(key: str, options: Mapping[str, Any], sparse_dim: Optional[Dim]) -> str:
+    dtype = str(options.get("dtype") or ("float32" if sparse_dim is None else "int32"))
+    if dtype not in _DTYPES:
+        raise ConfigError("extern_data[%r]: unknown dtype %r. %s" % (key, dtype, did_you_mean(dtype, _DTYPES)))
+    return dtype

@@ -51,6 +51,7 @@ def test_old_keys(config: Dict[str, Any], expected: Dict[str, Tuple[int, int]]) 
 @pytest.mark.parametrize(
     "options, message",
     [
+        ({"dim": 3, "dtype": "flaot32"}, "unknown dtype 'flaot32'. Did you mean 'float32'"),
         ({"dimm": 3}, "unknown option 'dimm'. Did you mean 'dim'"),
         ({}, "give 'dim'"),
         ({"shape": (None, 4), "dim": 5}, "dim is 5, but the last size of shape .* is 4"),
