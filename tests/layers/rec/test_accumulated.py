@@ -1,0 +1,133 @@
+"""`get_rec_accumulated`, `rec_last_output` and `rec_unstack`."""
+
+import numpy
+import pytest
+
+from returnn_tf.config import ConfigError
+from tests.layers.nets import LENS, TIME, feed, net_of, run, template
+
+H = {"class": "linear", "activation": "tanh", "n_out": 3, "from": ["data:source", "prev:h"]}
+
+
+def loop(moved=True, **options):
+    unit = {"h": {**H, **options}, "output": {"class": "linear", "activation": None, "n_out": 2, "from": "h"}}
+    return {"class": "rec", "from": "data", "unit": unit, "optimize_move_layers_out": moved}
+
+
+def last(**options):
+    return {"class": "rec_last_output", "rec_layer": "loop", "sub_layer_name": "h", **options}
+
+
+def test_accumulated_is_the_layer_for_all_steps():
+    network = {
+        "loop": loop(is_output_layer=True),
+        "acc": {"class": "get_rec_accumulated", "from": "loop", "sub_layer": "h", "is_output_layer": True},
+        "output": {"class": "copy", "from": "loop/h"},
+    }
+    out = run(network)
+    numpy.testing.assert_array_equal(out["acc"].value, out["output"].value)
+    assert out["acc"].value.shape == (3, 4, 3)
+    assert out["acc"].sizes[1].tolist() == LENS.tolist()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("lens", [LENS, [4, 0, 1]])
+def test_last_step(moved, lens):
+    network = {
+        "loop": loop(moved, need_last=True, is_output_layer=True),
+        "output": last(),
+        "all": {"class": "copy", "from": "loop/h", "is_output_layer": True},
+    }
+    arrays = feed()
+    arrays["data/size0"] = numpy.array(lens, "int32")
+    net = net_of(network)
+    out = net.run(arrays).layers
+    assert out["output"].value.shape == (3, 3)
+    for b, length in enumerate(lens):
+        expected = out["all"].value[b, length - 1] if length else numpy.zeros(3)
+        numpy.testing.assert_allclose(out["output"].value[b], expected, rtol=1e-6)
+
+
+def test_gradient_through_the_last_step():
+    network = {
+        "loop": loop(need_last=True),
+        "output": {"class": "eval", "eval": "source(0) ** 2", "from": "last", "loss": "as_is"},
+        "last": last(),
+    }
+    net = net_of(network)
+    grads = net.run(feed(), with_grad=True).grads
+    assert abs(grads["loop/rec/h/W"]).max() > 0
+    # Frames behind the end have no influence.
+    arrays = feed()
+    arrays["data"][1, LENS[1] :] = 7.0
+    numpy.testing.assert_allclose(net.run(arrays, with_grad=True).grads["loop/rec/h/W"], grads["loop/rec/h/W"])
+
+
+@pytest.mark.parametrize(
+    "network,match",
+    [
+        ({"loop": loop(), "output": last()}, "need_last"),
+        ({"loop": loop(need_last=True), "output": last(sub_layer_name="hh")}, "has no layer 'hh'"),
+        ({"loop": {"class": "copy", "from": "data"}, "output": last()}, "not a 'rec' layer"),
+        (
+            {"loop": loop(), "output": {"class": "get_rec_accumulated", "from": "loop", "sub_layer": "h"}},
+            "is_output_layer",
+        ),
+    ],
+)
+def test_messages(network, match):
+    with pytest.raises(ConfigError, match=match) as info:
+        template(network)
+    assert "Layer 'output'" in str(info.value)
+
+
+def unstacked(moved, x):
+    unit = {
+        "x": {"class": "rec_unstack", **x},
+        "output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": ["x", "prev:output"]},
+    }
+    return {
+        "loop": {"class": "rec", "from": [], "unit": unit, "optimize_move_layers_out": moved},
+        "output": {"class": "copy", "from": "loop"},
+        "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "loop", "loss": "as_is"},
+    }
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("x", [{"from": "base:data"}, {"from": "base:data", "axis": TIME, "declare_rec_time": True}])
+def test_unstack_is_the_source_of_the_loop(moved, x):
+    network = unstacked(moved, x)
+    got = net_of(network).run(feed(), with_grad=True)
+    network["loop"]["from"] = "data"
+    network["loop"]["unit"]["x"] = {"class": "copy", "from": "data:source"}
+    expected = net_of(network).run(feed(), with_grad=True)
+    numpy.testing.assert_allclose(got.layers["output"].value, expected.layers["output"].value, rtol=1e-6)
+    assert got.layers["output"].sizes[1].tolist() == LENS.tolist()
+    for name, grad in expected.grads.items():
+        numpy.testing.assert_allclose(got.grads[name], grad, rtol=1e-5, atol=1e-6)
+
+
+def test_unstack_beside_a_source():
+    network = unstacked(True, {"from": "base:data:wide", "axis": "T"})
+    network["loop"]["from"] = "data"
+    network["loop"]["unit"]["output"] = {"class": "combine", "kind": "add", "from": ["x", "data:source"]}
+    out = run(network)["output"].value
+    arrays = feed()
+    numpy.testing.assert_allclose(out[0], arrays["wide"][0] + arrays["data"][0][:, None], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "x,match",
+    [({"from": "base:numbers"}, "axis"), ({"from": "base:data", "axis": "stag:nothing"}, "nothing")],
+)
+def test_messages_of_unstack(x, match):
+    network = unstacked(True, x)
+    network["numbers"] = {"class": "reduce", "mode": "sum", "axes": "T", "from": "data"}
+    with pytest.raises(ConfigError, match=match) as info:
+        template(network)
+    assert "loop" in str(info.value)
+
+
+def test_unstack_outside_of_loops():
+    with pytest.raises(ConfigError, match="inside of a 'rec' layer"):
+        template({"output": {"class": "rec_unstack", "from": "data"}})

@@ -1,0 +1,312 @@
+"""`masked_computation` and `unmask`: the same values in the loop, before it and outside of loops, and against numpy."""
+
+import numpy
+import pytest
+
+from returnn_tf.config import ConfigError
+from tests.layers.nets import LENS, feed, net_of, template
+
+MASK = {
+    "sum": {"class": "reduce", "mode": "sum", "axes": "F", "from": "data:source"},
+    "m": {"class": "compare", "kind": "greater", "value": 0.0, "from": "sum"},
+}
+NEVER = {**MASK, "m": {"class": "compare", "kind": "greater", "value": 1e6, "from": "sum"}}
+LINEAR = {"class": "linear", "activation": "tanh", "n_out": 3}
+LSTM = {"class": "rec", "unit": "nativelstm2", "n_out": 3}
+SUBNET = {
+    "class": "subnetwork",
+    "from": "data",
+    "subnetwork": {
+        "h": {**LINEAR, "from": "data"},
+        "both": {"class": "combine", "kind": "add", "from": ["h", "base:other"]},
+        "cell": {"class": "rnn_cell", "unit": "lstm", "n_out": 3, "from": "both"},
+        "output": {**LINEAR, "from": ["cell", "base:base:outside"]},
+    },
+}
+
+
+def loop(unit, *, moved=True, mask=MASK, feedback=False, more=None, **options):
+    """A network with a loop whose layer "mc" is masked."""
+    masked = {"class": "masked_computation", "mask": "m", "from": "data:source", "unit": unit, **options}
+    last = [{"class": "copy", "from": "mc"}, {**LINEAR, "from": ["mc", "prev:output"]}][feedback]
+    return {
+        "outside": {"class": "reduce", "mode": "mean", "axes": "T", "from": "data"},
+        "loop": {
+            "class": "rec",
+            "from": "data",
+            "optimize_move_layers_out": moved,
+            "unit": {
+                **mask,
+                "other": {**LINEAR, "from": "data:source"},
+                "mc": masked,
+                "output": last,
+                **(more or {}),
+            },
+        },
+        "output": {"class": "copy", "from": "loop"},
+        "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "loop", "loss": "as_is"},
+    }
+
+
+def results(network, arrays=None, with_grad=False, **config):
+    """(output [time, batch, feature] up to the lengths, gradients)."""
+    net = net_of(network, **config)
+    out = net.run(feed() if arrays is None else arrays, with_grad=with_grad)
+    value = out.layers["output"].value  # batch first
+    return numpy.moveaxis(value, 0, 1), out.grads if with_grad else {}, net
+
+
+def valid(value, lens=LENS):
+    return [value[: lens[b], b] for b in range(len(lens))]
+
+
+def numpy_params(net):
+    return {name: var.numpy() for name, var in net.params.items()}
+
+
+UNITS = {
+    "linear": LINEAR,
+    "lstm": LSTM,
+    "gru": {"class": "rec", "unit": "gru", "n_out": 3},
+    "initial state": {**LSTM, "initial_state": "ones"},
+    "variable state": {**LSTM, "initial_state": "var"},
+    "subnetwork": SUBNET,
+    "cumsum": {"class": "cumsum"},
+    "layer outside": {**LINEAR, "from": ["data", "other"]},
+    "masked": {"class": "copy", "from": ["data", "data"]},
+}
+
+
+@pytest.mark.parametrize(
+    "unit,options",
+    [(unit, {"feedback": i % 2 == 0}) for i, unit in enumerate(sorted(UNITS))]
+    + [("lstm", {"feedback": True, "mask": NEVER}), ("initial state", {"mask": NEVER})],
+)
+def test_in_loop_as_for_all_steps_at_once(unit, options):
+    got, grads, net = results(loop(UNITS[unit], **options), with_grad=True)
+    expected, expected_grads, other = results(loop(UNITS[unit], **options, moved=False), with_grad=True)
+    assert {n: v.shape for n, v in net.params.items()} == {n: v.shape for n, v in other.params.items()}
+    for a, b in zip(valid(got), valid(expected)):
+        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert set(grads) == set(expected_grads)
+    for name, grad in grads.items():
+        numpy.testing.assert_allclose(grad, expected_grads[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("initial,first", [(None, 0.0), ("ones", 1.0), (0.5, 0.5)])
+def test_keeps_the_last_value(moved, initial, first):
+    options = {} if initial is None else {"initial_output": initial}
+    got, _, net = results(loop(LINEAR, moved=moved, **options))
+    params = numpy_params(net)
+    data = feed()["data"]
+    for b, length in enumerate(LENS):
+        last = numpy.full([3], first)
+        for t in range(length):
+            if data[b, t].sum() > 0:
+                last = numpy.tanh(data[b, t] @ params["loop/rec/mc/W"] + params["loop/rec/mc/b"])
+            numpy.testing.assert_allclose(got[t, b], last, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("initial", ["var", "base:outside"])
+def test_initial_output_that_is_learned(moved, initial):
+    got, grads, net = results(loop(LINEAR, moved=moved, initial_output=initial, mask=NEVER), with_grad=True)
+    if initial == "var":
+        assert net.params["loop/rec/mc/init_mc_var"].shape == (3,)
+        assert set(grads) >= {"loop/rec/mc/init_mc_var"}
+        expected = numpy.zeros([3, 3])
+    else:
+        data = feed()["data"]
+        expected = numpy.stack([data[b, :length].mean(axis=0) for b, length in enumerate(LENS)])
+    for b, frames in enumerate(valid(got)):
+        numpy.testing.assert_allclose(frames, numpy.tile(expected[b], (LENS[b], 1)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_prev_is_the_kept_value(moved):
+    more = {"output": {"class": "copy", "from": "prev:mc"}}
+    got, _, _ = results(loop(LSTM, moved=moved, more=more, initial_output=0.25))
+    now, _, _ = results(loop(LSTM, moved=moved, initial_output=0.25))
+    for a, b in zip(valid(got), valid(now)):
+        numpy.testing.assert_allclose(a[0], 0.25)
+        numpy.testing.assert_allclose(a[1:], b[:-1], rtol=1e-5)
+
+
+def test_mask_of_the_loop_itself():
+    """The step decides by its own past, and the source of the layer is its own past too."""
+    network = loop(
+        LINEAR,
+        mask={
+            "sum": {"class": "reduce", "mode": "sum", "axes": "F", "from": "prev:mc"},
+            "m": {"class": "compare", "kind": "less", "value": 0.1, "from": "sum"},
+        },
+    )
+    network["loop"]["unit"]["mc"]["from"] = "in"
+    network["loop"]["unit"]["in"] = {"class": "copy", "from": ["data:source", "prev:mc"]}
+    got, _, net = results(network)
+    params = numpy_params(net)
+    data = feed()["data"]
+    for b, length in enumerate(LENS):
+        last = numpy.zeros([3])
+        for t in range(length):
+            if last.sum() < 0.1:
+                x = numpy.concatenate([data[b, t], last])
+                last = numpy.tanh(x @ params["loop/rec/mc/W"] + params["loop/rec/mc/b"])
+            numpy.testing.assert_allclose(got[t, b], last, rtol=1e-5, atol=1e-6)
+
+
+def outside(unit, **unmask):
+    return {
+        "sum": {"class": "reduce", "mode": "sum", "axes": "F", "from": "data"},
+        "m": {"class": "compare", "kind": "greater", "value": 0.0, "from": "sum"},
+        "mc": {"class": "masked_computation", "mask": "m", "from": "data", "unit": unit, "is_output_layer": True},
+        "output": {"class": "unmask", "mask": "m", "from": "mc", **unmask},
+    }
+
+
+def test_outside_of_loops():
+    net = net_of(outside(LINEAR))
+    out = net.run(feed()).layers
+    params, data = numpy_params(net), feed()["data"]
+    packed = out["mc"]
+    for b, length in enumerate(LENS):
+        frames = [t for t in range(length) if data[b, t].sum() > 0]
+        expected = numpy.tanh(data[b, frames] @ params["mc/W"] + params["mc/b"])
+        assert packed.sizes[1][b] == len(frames)
+        numpy.testing.assert_allclose(packed.value[b, : len(frames)], expected, rtol=1e-5)
+        for t in range(length):
+            count = sum(f <= t for f in frames)
+            want = expected[count - 1] if count else numpy.zeros([3])
+            numpy.testing.assert_allclose(out["output"].value[b, t], want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("unit", ["linear", "lstm", "gru", "initial state"])
+def test_unmask_outside_as_in_a_loop(unit):
+    expected, _, other = results(loop(UNITS[unit]))
+    net = net_of(outside(UNITS[unit]))
+    for name, var in net.params.items():
+        var.assign(other.params["loop/rec/" + name])
+    got = numpy.moveaxis(net.run(feed()).layers["output"].value, 0, 1)
+    for a, b in zip(valid(got), valid(expected)):
+        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("skip,first", [(False, 0.0), (True, None)])
+def test_skip_initial(skip, first):
+    arrays = feed()
+    arrays["data"][0] = [[-1, -1, -1], [1, 2, 3], [-1, -1, -1], [3, 2, 1]]
+    out = net_of(outside({"class": "copy"}, skip_initial=skip)).run(arrays).layers["output"].value
+    numpy.testing.assert_allclose(out[0, 0], [1, 2, 3] if skip else [0, 0, 0])
+    numpy.testing.assert_allclose(out[0, 1:], [[1, 2, 3], [1, 2, 3], [3, 2, 1]])
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("task_in_loop", [False, True])
+def test_masked_from(moved, task_in_loop):
+    """Where all steps are known, the picked frames may be given; in a step source and mask are used."""
+    network = {
+        "sum": {"class": "reduce", "mode": "sum", "axes": "F", "from": "data"},
+        "m": {"class": "compare", "kind": "greater", "value": 0.0, "from": "sum"},
+        "frames": {"class": "masked_computation", "mask": "m", "from": "data", "unit": {"class": "copy"}},
+        **loop(LSTM, masked_from="base:frames", moved=moved),
+    }
+    unit = network["loop"]["unit"]
+    unit["output"] = {"class": "unmask", "mask": "m", "from": "mc"}
+    if task_in_loop:
+        unit["output"] = {**LINEAR, "from": ["um", "prev:output"]}
+        unit["um"] = {"class": "unmask", "mask": "m2", "from": "mc"}
+        unit["true"] = {"class": "compare", "kind": "less", "value": 1e6, "from": "red"}
+        unit["red"] = {"class": "reduce", "mode": "sum", "axes": "F", "from": "prev:output"}
+        unit["m2"] = {"class": "combine", "kind": "logical_and", "from": ["m", "true"]}
+    got, grads, _ = results(network, with_grad=True)
+    plain = {**network, "loop": {**network["loop"], "unit": {**unit, "mc": {**unit["mc"], "masked_from": None}}}}
+    expected, expected_grads, _ = results(plain, with_grad=True)
+    for a, b in zip(valid(got), valid(expected)):
+        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    for name, grad in grads.items():
+        numpy.testing.assert_allclose(grad, expected_grads[name], rtol=1e-4, atol=1e-5)
+
+
+def test_states_inside_a_subnetwork_of_the_loop():
+    unit = {
+        **MASK,
+        "sub": {
+            "class": "subnetwork",
+            "from": "data:source",
+            "subnetwork": {
+                "output": {
+                    "class": "masked_computation",
+                    "mask": "base:m",
+                    "from": "data",
+                    "unit": {
+                        "class": "subnetwork",
+                        "from": "data",
+                        "subnetwork": {"output": {**LINEAR, "from": ["data", "base:base:feedback"]}},
+                    },
+                }
+            },
+        },
+        "feedback": {"class": "copy", "from": "prev:output"},
+        "output": {"class": "copy", "from": "sub"},
+    }
+    network = {"loop": {"class": "rec", "from": "data", "unit": unit}, "output": {"class": "copy", "from": "loop"}}
+    got, _, net = results(network)
+    params, data = numpy_params(net), feed()["data"]
+    assert {n: v.shape for n, v in params.items()} == {
+        "loop/rec/sub/output/output/W": (6, 3), "loop/rec/sub/output/output/b": (3,)
+    }  # fmt: skip
+    for b, length in enumerate(LENS):
+        last = numpy.zeros([3])
+        for t in range(length):
+            if data[b, t].sum() > 0:
+                last = numpy.tanh(numpy.concatenate([data[b, t], last]) @ params["loop/rec/sub/output/output/W"])
+            numpy.testing.assert_allclose(got[t, b], last, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_sparse_source_and_single_sequence(moved):
+    network = loop(LINEAR, moved=moved)
+    network["emb"] = {"class": "copy", "from": "data:labels"}
+    network["loop"]["unit"]["mc"]["from"] = "label"
+    network["loop"]["unit"]["label"] = {"class": "rec_unstack", "from": "base:emb"}
+    arrays = {k: v[:1] for k, v in feed().items()}
+    got, _, net = results(network, arrays)
+    params = numpy_params(net)
+    last = numpy.zeros([3])
+    for t in range(LENS[0]):
+        if arrays["data"][0, t].sum() > 0:
+            last = numpy.tanh(params["loop/rec/mc/W"][arrays["labels"][0, t]] + params["loop/rec/mc/b"])
+        numpy.testing.assert_allclose(got[t, 0], last, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change,match",
+    [
+        ({"mask": "data:source"}, "must be bool"),
+        ({"mask": None}, "option 'mask' must name a layer"),
+        ({"unit": {"n_out": 3}}, "'unit' must be a layer such as"),
+        ({"unit": {"class": "linaer"}}, "linear"),
+        ({"from": ["data:source", "other"]}, "exactly one source"),
+        ({"initial_output": "apply(0)"}, "initial_output must be a number"),
+        ({"unit": {**LINEAR, "from": "othre"}}, "other"),
+    ],
+)
+def test_messages(change, match):
+    network = loop(LINEAR)
+    network["loop"]["unit"]["mc"].update(change)
+    with pytest.raises(ConfigError, match=match) as info:
+        template(network)
+    assert "loop/mc" in str(info.value)
+
+
+def test_messages_outside():
+    network = outside(LINEAR)
+    network["mc"]["from"] = "sum"
+    network["sum"]["axes"] = "T"
+    with pytest.raises(ConfigError, match="no time axis whose frames could be picked"):
+        template(network)
+    network = outside(LINEAR)
+    network["m"]["from"] = "data"
+    with pytest.raises(ConfigError, match="must have one value for each frame"):
+        template(network)
