@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Optional
 
+from returnn_tf.layers.node import ParamSpec
 from returnn_tf.util.lazy_tf import tf
 
 if TYPE_CHECKING:
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
 def layer_constraint(ctx: "EmitContext") -> Optional[Any]:
     """The sum of all constraints of one layer, or None.
 
-    L2: ``L2 * sum(x ** 2)`` over all its parameters, biases and untrained ones too.
+    L2: ``L2 * sum(x ** 2)`` over all its parameters, biases, untrained ones and those of other layers which it reuses
+    too; a parameter that several layers with L2 use counts for each of them.
     """
     layer = ctx.node.layer
     total = None
     if layer.L2:
-        for spec in ctx.node.owned:
+        for spec in (spec for spec in ctx.node.params.values() if isinstance(spec, ParamSpec)):
             term = layer.L2 * tf.reduce_sum(tf.square(tf.convert_to_tensor(ctx.lowering.variables[spec.name])))
             total = term if total is None else total + term
     if layer.darc1:

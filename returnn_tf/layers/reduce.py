@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def given_axes(ctx: "PlanContext", data: Data, axis: Any, axes: Any) -> List[int]:
-    """What the options ``axis`` or ``axes`` mean, at least one axis.
+    """What the options ``axis`` or ``axes`` mean, at least one axis; only "T?" may mean none.
 
     :raises ConfigError: none or both given, or no such axis
     """
@@ -28,7 +28,7 @@ def given_axes(ctx: "PlanContext", data: Data, axis: Any, axes: Any) -> List[int
         raise ctx.error("give exactly one of the options 'axis' and 'axes', e.g. 'axis': 'T'.")
     desc = axes if axis is None else axis
     found = ctx.axes(data, desc)
-    if not found:
+    if not found and str(desc).lower() not in ("t?", "time?"):
         raise ctx.error("%s means no axis of %s." % (desc if not isinstance(desc, str) else repr(desc), data))
     return found
 

@@ -9,7 +9,7 @@ from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers import batch_norm
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.loss_base import LossPlanContext
-from returnn_tf.layers.node import LossNode, Node
+from returnn_tf.layers.node import LossNode, Node, ParamSpec
 from returnn_tf.layers.options import declared_options, map_strings, map_values
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.registry import LOSSES
@@ -553,15 +553,31 @@ def build_plan(
 
 
 def _check_param_names(nodes: List[Node]) -> None:
-    owners: Dict[str, Node] = {}
+    """Layers whose ``name_scope`` gives them a parameter of the same name and shape share it; else names are unique."""
+    by_path = {node.path: node for node in nodes}
+    owners: Dict[str, Tuple[Node, ParamSpec]] = {}
     for node in nodes:
-        for spec in node.owned:
-            other = owners.setdefault(spec.name, node)
-            if other is not node:
+        for spec in list(node.owned):
+            other, first = owners.setdefault(spec.name, (node, spec))
+            if other is node:
+                continue
+            same = (first.shape, first.dtype) == (spec.shape, spec.dtype)
+            shapes = "" if same else ", with the shapes %s and %s" % (first.shape, spec.shape)
+            if not same or not any(_has_name_scope(by_path, n) for n in (node, other)):
                 raise LayerError(
-                    "Layers %r and %r both have a parameter named %r. Rename one of the layers, change its name_scope, "
-                    "or share the parameter by reuse_params." % (other.path, node.path, spec.name)
+                    "Layers %r and %r both have a parameter named %r%s. Rename one of the layers, change its "
+                    "name_scope, or share the parameter by reuse_params."
+                    % (other.path, node.path, spec.name, shapes)
                 )
+            node.owned.remove(spec)
+            node.params.update({name: first for name, value in node.params.items() if value is spec})
+
+
+def _has_name_scope(by_path: Dict[str, Node], node: Node) -> bool:
+    """Whether the layer or one around it says where its parameters are."""
+    parts = node.path.split("/")
+    around = (by_path.get("/".join(parts[:i])) for i in range(1, len(parts) + 1))
+    return any(n is not None and n.layer.name_scope is not None for n in around)
 
 
 def _with_beam(node: Node) -> Data:

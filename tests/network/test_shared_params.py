@@ -1,0 +1,55 @@
+"""Parameters that several layers use: by reuse_params and by name_scope, and how L2 counts them."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+import numpy
+import pytest
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.network.network import Network
+
+LIN = {"class": "linear", "activation": None, "n_out": 4, "from": "data"}
+SUB = {"class": "subnetwork", "from": "data", "subnetwork": {"output": LIN}}
+
+
+def _network(network: Dict[str, Any]) -> Network:
+    return Network.from_config(
+        Config({"network": network, "extern_data": {"data": {"dim": 4}}, "behavior_version": 21})
+    )
+
+
+@pytest.mark.parametrize(
+    "network, names",
+    [
+        ({"a": LIN, "output": {**LIN, "from": "a", "name_scope": "a"}}, ["a/W", "a/b"]),
+        ({"a": LIN, "output": {**LIN, "from": "a", "name_scope": "/a"}}, ["a/W", "a/b"]),
+        ({"a": SUB, "output": {**SUB, "from": "a", "name_scope": "/a"}}, ["a/output/W", "a/output/b"]),
+        ({"a": LIN, "output": {**LIN, "from": "a", "name_scope": "a", "with_bias": False}}, ["a/W", "a/b"]),
+    ],
+)
+def test_same_name_scope_shares(network: Dict[str, Any], names: Any) -> None:
+    net = _network(network)
+    assert sorted(net.params) == names
+    x = numpy.random.RandomState(1).normal(size=(2, 3, 4)).astype("float32")
+    out = net.run({"data": x, "data/size0": numpy.array([3, 2], "int32")}).layers["output"].value
+    values = net.get_param_values()
+    w = next(v for k, v in values.items() if k.endswith("W"))
+    numpy.testing.assert_allclose(out, x @ w @ w, rtol=1e-4, atol=1e-5)
+
+
+def test_same_name_by_chance_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="'a[+]b' and 'a[-]b' both have a parameter named 'a__b/W'"):
+        _network({"a+b": LIN, "a-b": LIN, "output": {"class": "copy", "from": ["a+b", "a-b"]}})
+
+
+@pytest.mark.parametrize("how", [{"reuse_params": "a"}, {"name_scope": "a"}])
+@pytest.mark.parametrize("l2_first, l2_second", [(0.1, 0.0), (0.0, 0.2), (0.1, 0.2)])
+def test_l2_counts_for_every_layer_which_has_it(how: Dict[str, str], l2_first: float, l2_second: float) -> None:
+    second = {**LIN, **how, "from": "a", "loss": "as_is", "loss_scale": 0.0, "L2": l2_second}
+    net = _network({"a": {**LIN, "L2": l2_first}, "output": second})
+    x = numpy.ones((1, 2, 4), "float32")
+    total = net.run({"data": x, "data/size0": numpy.array([2], "int32")}).total_loss
+    squares = sum((v**2).sum() for v in net.get_param_values().values())
+    numpy.testing.assert_allclose(total, (l2_first + l2_second) * squares, rtol=1e-4)
