@@ -31,6 +31,8 @@ class Layer:
     needs_sources: ClassVar[bool] = True
     #: Whether the output has no hypotheses of a search, even if a source has them.
     ends_search: ClassVar[bool] = False
+    #: Whether the state that this layer carries from step to step of a loop gets larger in each step.
+    history_grows: ClassVar[bool] = False
     #: The place of this layer in the plan, a `Node`; set by the compiler.
     node: ClassVar[Any]
 
@@ -83,7 +85,8 @@ class Layer:
 
     @classmethod
     def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
-        """Whether this layer ignores its sources in a loop and just puts out the target, as `choice` does in training."""
+        """Whether this layer ignores its sources in a loop and just puts out the target, as `choice` does in
+        training."""
         return False
 
     @classmethod

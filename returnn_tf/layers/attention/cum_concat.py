@@ -43,6 +43,8 @@ class CumConcatLayer(ConcatInputLayer):
     out_spatial_dim: Optional[Dim] = option(None, help="the new axis")
     axis: Any = option("T", help="the axis of the frames; in a loop its steps where the source has no such axis")
 
+    history_grows = True
+
     def template(self, ctx: "PlanContext") -> Data:
         """The frames replaced by the history."""
         data = self.input_template(ctx)

@@ -52,6 +52,8 @@ class SelfAttentionLayer(ConcatInputLayer):
     attention_dropout: float = option(0.0, help="dropout on the attention weights in training")
     attention_left_only: bool = option(False, help="a frame sees no later frames")
 
+    history_grows = True
+
     def template(self, ctx: "PlanContext") -> Data:
         """The feature axis replaced."""
         data = self.input_template(ctx)

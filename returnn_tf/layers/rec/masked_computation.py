@@ -104,6 +104,12 @@ class MaskedComputationLayer(Layer):
         self._stateful: List[Node] = [
             node for node in ctx.builder.sink[before:] if node.path.startswith(prefix) and node.loop_states
         ]
+        for node in self._stateful:
+            if node.layer.history_grows:
+                raise ctx.error(
+                    "the unit has the layer %r, whose history grows in every step, so it cannot stand still where the "
+                    "mask is false. Use a unit with a state of fixed size, e.g. rnn_cell." % node.path
+                )
         data = self._inner.output
         batch = batch_of(self.mask.output)
         if batch is not None and data.batch_axis is None:

@@ -108,6 +108,22 @@ def test_all_steps_at_once(name: str) -> None:
         numpy.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg=key)
 
 
+def test_masked_history() -> None:
+    layers = {
+        "mask": {"class": "compare", "kind": "greater", "value": 0.0, "from": "one"},
+        "one": {"class": "reduce", "mode": "sum", "axis": "F", "from": "x"},
+        "y": {
+            "class": "masked_computation",
+            "mask": "mask",
+            "from": "x",
+            "unit": {"class": "subnetwork", "from": "data", "subnetwork": {"output": {**SELF, "from": "data"}}},
+        },
+    }
+    assert loop_net(layers, True).run(feed()).layers["output/out"].value.shape == (3, 4)
+    with pytest.raises(Exception, match="history grows in every step"):
+        loop_net(layers, False)
+
+
 def test_history_without_its_steps() -> None:
     """For all steps at once the history is one tensor; what it means by step must not get lost."""
     layers = {

@@ -1,0 +1,69 @@
+"""Attention over what a search has put out so far: the same hypotheses by `cum_concat` as by `self_attention`."""
+
+from typing import Any, Dict
+
+import numpy
+import pytest
+
+from returnn_tf.config import Config
+from returnn_tf.network.network import Network
+from returnn_tf.tensor import FeatureDim, SpatialDim
+from tests.layers.nets import EXTERN_DATA, feed
+
+KEY, VALUE = FeatureDim("key", 4), FeatureDim("value", 3)
+HISTORY = SpatialDim("history")
+SHIFT = {"class": "relative_positional_encoding", "n_out": 4, "clipping": 2, "from": "emb"}
+SELF = {"class": "self_attention", "num_heads": 1, "total_key_dim": 4, "n_out": 3, "from": "emb"}
+BY_HISTORY: Dict[str, Any] = {
+    "qkv": {"class": "linear", "activation": None, "with_bias": False, "n_out": 11, "from": "emb"},
+    "parts": {"class": "split", "out_dims": [KEY, KEY, VALUE], "from": "qkv"},
+    "keys": {"class": "cum_concat", "out_spatial_dim": HISTORY, "from": "parts/1"},
+    "values": {"class": "cum_concat", "out_spatial_dim": HISTORY, "from": "parts/2"},
+    "e": {"class": "dot", "red1": KEY, "red2": KEY, "var1": None, "var2": HISTORY, "from": ["parts/0", "keys"]},
+    "w": {"class": "softmax_over_spatial", "axis": HISTORY, "energy_factor": 0.5, "from": "e"},
+    "sa": {"class": "generic_attention", "weights": "w", "base": "values"},
+}
+
+
+def search_net(layers: Dict[str, Any]) -> Network:
+    unit = {
+        "emb": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "prev:output"},
+        **layers,
+        "p": {"class": "softmax", "n_out": 5, "from": ["sa", "base:last"]},
+        "end": {"class": "compare", "from": "output", "value": 0},
+        "output": {"class": "choice", "target": "labels", "beam_size": 3, "from": "p", "initial_output": 0},
+    }
+    network = {
+        "last": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
+        "output": {"class": "rec", "from": [], "target": "labels", "max_seq_len": 6, "unit": unit},
+        "dec": {"class": "decide", "from": "output", "is_output_layer": True},
+    }
+    config = Config({"extern_data": EXTERN_DATA, "network": network, "behavior_version": 21})
+    return Network.from_config(config, search=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_same_hypotheses(seed: int) -> None:
+    one, two = search_net({"sa": SELF}), search_net(BY_HISTORY)
+    rng = numpy.random.default_rng(seed)
+    params = {k: rng.normal(size=v.shape).astype("float32") for k, v in one.get_param_values().items()}
+    one.set_param_values(params)
+    params["output/rec/qkv/W"] = params.pop("output/rec/sa/QKV")
+    two.set_param_values(params)
+    first, second = one.run(feed()).layers["dec"], two.run(feed()).layers["dec"]
+    assert [list(v) for v in first.sizes.values()] == [list(v) for v in second.sizes.values()]
+    for lens in first.sizes.values():
+        for b, n in enumerate(lens):
+            numpy.testing.assert_array_equal(first.value[b, :n], second.value[b, :n])
+
+
+def test_relative_positions() -> None:
+    """Without the vectors of the distances the hypotheses are those of plain self attention."""
+    one, two = search_net({"sa": SELF}), search_net({"shift": SHIFT, "sa": {**SELF, "key_shift": "shift"}})
+    rng = numpy.random.default_rng(5)
+    params = {k: rng.normal(size=v.shape).astype("float32") for k, v in two.get_param_values().items()}
+    name = "output/rec/shift/encoding_matrix"
+    two.set_param_values({**params, name: 0 * params[name]})
+    one.set_param_values({k: v for k, v in params.items() if k != name})
+    first, second = (net.run(feed()).layers["dec"].value for net in (one, two))
+    numpy.testing.assert_array_equal(first, second)
