@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 SUPPORTED := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
 CANDIDATES := python3 python3.11 python3.12 python3.10 python3.9 python
 # several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
-export TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: help venv demo test lint bench clean
 

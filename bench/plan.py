@@ -3,7 +3,8 @@
 
     python bench/plan.py [--layers 150] [--runs 5]
 
-Each figure comes from processes of its own, since imports and caches count. Limits: import < 0.2 s and without TensorFlow,
+Each figure comes from processes of its own, since imports and caches count. Limits: import < 0.2 s and without
+TensorFlow,
 plan < 0.5 s, `returnn-tf check` < 2 s, tracing the train step < 15 s.
 """
 
@@ -90,7 +91,8 @@ def measure(code: str, *args: str, runs: int) -> float:
     env = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="2")
     seconds = []
     for _ in range(runs):
-        out = subprocess.run([sys.executable, "-c", code, *args], env=env, check=True, capture_output=True, text=True).stdout
+        command = [sys.executable, "-c", code, *args]
+        out = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
         seconds.append(float(out.split()[-1]))
     return statistics.median(seconds)
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,14 +12,14 @@ from returnn_tf.network.network import Network
 
 
 def load_network(config: Any) -> Tuple[Network, ModelChoice]:
-    """The network, not made for training, and the checkpoint which was loaded.
+    """The network as a training plans it, so that losses inside of loops exist, and the checkpoint which was loaded.
 
     :param config: Config with ``load``, or ``model`` and perhaps ``load_epoch``
     :raises ConfigError: there is no checkpoint
     :raises DataError: it is damaged or does not fit the network
     """
     devices.set_up(config)
-    net = Network.from_config(config, train=False)
+    net = Network.from_config(config, train=True)
     choice = model_dir.choose_whole(config, _report_defect)
     if choice.path is None:
         raise ConfigError(

@@ -76,8 +76,7 @@ def run_code(
         value = eval(_compiled(code), names)  # the user's own code, see the module docstring
     if isinstance(value, DataView):
         value = value.placeholder
-    value = tf.convert_to_tensor(value)
-    return value
+    return tf.convert_to_tensor(value)
 
 
 def _source_function(ctx: "EmitContext", layout: Data, replace: Optional[Sequence[Any]]) -> Callable[..., Any]:

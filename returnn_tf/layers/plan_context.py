@@ -228,8 +228,11 @@ class PlanContext:
         entry = reuse.get("map", {}).get(name, reuse.get("reuse_layer"))
         if entry is None:
             if name in reuse.get("map", {}) or reuse.get("auto_create_missing"):
-                # The reference opens the scope of the parameter a second time here, which adds to its name.
-                return None, "/%s_1" % name.rpartition("/")[2]
+                # Where another layer's parameters are used, the reference opens the scope a second time, which adds to
+                # the name.
+                entries = [*reuse.get("map", {}).values(), reuse]
+                opened = any(_names_layer(entry) for entry in entries)
+                return None, "/%s_1" % name.rpartition("/")[2] if opened else ""
             raise self.error(
                 "reuse_params: 'map' says nothing about the parameter %r. Add it, None for an own one." % name
             )
@@ -290,8 +293,8 @@ class PlanContext:
         operands = [a for a in dim.expr.args if isinstance(a, Dim)] if dim.expr is not None else []
         if not operands:
             raise self.error(
-                "the lengths of the dim %s are not known here. Use the dim of a data key or of a layer which this layer "
-                "gets as a source or in an option such as shape_deps." % dim
+                "the lengths of the dim %s are not known here. Use the dim of a data key or of a layer which this "
+                "layer gets as a source or in an option such as shape_deps." % dim
             )
         for operand in operands:
             self.depend_on_dim(operand)
@@ -321,3 +324,8 @@ class PlanContext:
         """Declares a further output, which configs reach as ``<layer>/<name>``; `emit` sets it by
         ``set_sub_output``."""
         self.node.sub_outputs[name] = data
+
+
+def _names_layer(entry: Any) -> bool:
+    """Whether an entry of the map of ``reuse_params`` takes a parameter of a layer."""
+    return isinstance(entry, Node) or (isinstance(entry, dict) and entry.get("reuse_layer") is not None)

@@ -273,8 +273,8 @@ class NetworkBuilder:
             self.state.open_losses.append((self, node, spec))
 
     def infer_template(self, node: Node, ctx: PlanContext) -> Data:
-        """What the layer says of its output."""
-        return node.layer.template(ctx)
+        """What the layer says of its output; a loop around may know how to go on while it is only half known itself."""
+        return node.layer.template(ctx) if self.parent is None else self.parent.infer_template(node, ctx)
 
     @property
     def sink(self) -> List[Node]:

@@ -24,6 +24,9 @@ class Tf1Names:
         self._count = 0
 
     def __getattr__(self, name: str) -> Any:
+        if not self._prefix and name in _CASTS:
+            dtype = _CASTS[name]
+            return lambda x, name=None: self._module.cast(x, dtype)
         random = _RANDOM.get(self._prefix + name)
         if random is not None:
             return self._random(name, random)
@@ -60,4 +63,12 @@ _RANDOM: Dict[str, str] = {
     "random.uniform": "stateless_uniform",
     "random.normal": "stateless_normal",
     "random.truncated_normal": "stateless_truncated_normal",
+}
+
+# In TensorFlow they warn on the terminal that they are old.
+_CASTS: Dict[str, str] = {
+    "to_float": "float32",
+    "to_double": "float64",
+    "to_int32": "int32",
+    "to_int64": "int64",
 }

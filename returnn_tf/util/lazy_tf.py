@@ -15,7 +15,7 @@ class _LazyModule(types.ModuleType):
     """A module which is imported when an attribute of it is first asked for."""
 
     def __getattr__(self, name: str) -> Any:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         value = getattr(importlib.import_module(self.__name__), name)
         setattr(self, name, value)  # the next access costs no lookup
         return value

@@ -23,7 +23,7 @@ from returnn_tf.layers.rec.loop_nodes import (
 from returnn_tf.layers.rec.loop_run import Ending, LoopRunLayer
 from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.network.builder import LayerError, NetworkBuilder, has_loss, join_scope
-from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones
+from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
 from returnn_tf.network.loops.initial import plan_initial_output
 from returnn_tf.network.loops.max_steps import plan_max_steps
 from returnn_tf.network.loops.zone_builder import ZoneBuilder
@@ -111,12 +111,19 @@ class StepNetwork:
             ref = ref.rpartition("/")[0]
         return ref if ref in self.specs else None
 
+    def _with_loss(self, spec: LayerSpec) -> bool:
+        """Whether the loss of a layer of the loop is computed: in the network of a training only, as the reference
+        does.
+
+        Scores of other data are computed with the network of the training.
+        """
+        return self.parent.state.train and not self.parent.search and has_loss(spec, False)
+
     def _outputs(self) -> List[str]:
-        """The layers whose values of all steps are wanted. In search, losses inside of the loop make no sense."""
+        """The layers whose values of all steps are wanted."""
         names = ["output"]
         for name, spec in self.specs.items():
-            loss = has_loss(spec, self.parent.search) and not self.parent.search
-            if spec.options.get("is_output_layer") or spec.options.get("need_last") or loss:
+            if spec.options.get("is_output_layer") or spec.options.get("need_last") or self._with_loss(spec):
                 names.append(name)
         return list(dict.fromkeys(names))
 
@@ -173,6 +180,8 @@ class StepNetwork:
             if zone is Zone.BEFORE:
                 self.builders[zone].node(name)
         self._plan_limit(self.builders[Zone.BEFORE])
+        for ref in self._outside_references():
+            self.owner.depend(self.parent.resolve(ref, "Layer %r" % self.owner.path))
         if step_layers:
             self._plan_step(step_layers)
         exits = {name: self._exit(name) for name in self._outputs()}
@@ -180,10 +189,21 @@ class StepNetwork:
             spec = self.specs[name]
             if spec.options.get("is_output_layer"):
                 self.parent.state.outputs[spec.path] = exits[name]
-            if has_loss(spec, self.parent.search) and not self.parent.search:
+            if self._with_loss(spec):
                 self.parent.state.open_losses.append((self.parent, exits[name], spec))
         self.layer.exits = exits
         return exits["output"]
+
+    def _outside_references(self) -> List[str]:
+        """The layers outside that the loop needs in any mode, so that their parameters are in every checkpoint."""
+
+        def refs(name: str) -> List[str]:
+            names = [self._layer_of(r.replace("prev:", "")) for r in self.specs[name].references()]
+            return [n for n in names if n is not None]
+
+        roots = ["output", "end"] + [n for n, s in self.specs.items() if has_loss(s, False)]
+        used = reachable([n for n in roots if n in self.specs], refs)
+        return list(type(self.layer).references({"unit": {n: self.network[n] for n in self.specs if n in used}}))
 
     def _plan_step(self, names: Sequence[str]) -> None:
         """Plans the layers of a step until what ``prev:`` gives is what the layers put out."""
