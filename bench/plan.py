@@ -40,7 +40,7 @@ def make_network(layers):
 _CONFIG = _NETWORK + """
 behavior_version = 21
 extern_data = {"data": {"dim": 40}, "classes": {"dim": 50, "sparse": True}}
-network = make_network(%i)
+network = make_network(LAYERS)
 optimizer = {"class": "adam"}
 learning_rate = 0.001
 """
@@ -106,7 +106,7 @@ def main() -> int:
     missed = False
     with tempfile.TemporaryDirectory() as folder:
         config = os.path.join(folder, "big.config")
-        Path(config).write_text("#!returnn-tf\n" + _CONFIG % args.layers)
+        Path(config).write_text("#!returnn-tf\n" + _CONFIG.replace("LAYERS", str(args.layers)))
         for name, code, limit, runs in (
             ("import returnn_tf", _IMPORT, 0.2, args.runs),
             ("plan of %i layers" % args.layers, _PLAN, 0.5, args.runs),

@@ -171,7 +171,8 @@ ERRORS = {
         r"beam_size must be at least 1"),
     "no output": ({"out": {"class": "copy", "from": "data:source"}}, r"the unit has no layer 'output'"),
     "shape that grows": (
-        {"output": {"class": "copy", "from": ["prev:output", "data:source"]}}, r"never settle|does not fit|has no feature"),
+        {"output": {"class": "copy", "from": ["prev:output", "data:source"]}},
+        r"never settle|does not fit|has no feature"),
 }  # fmt: skip
 
 
