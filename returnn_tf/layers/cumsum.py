@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Union
 
 from returnn_tf.layers.concat_input import ConcatInputLayer
-from returnn_tf.layers.loop_axis import step_or_axis
+from returnn_tf.layers.loop_axis import frames_of, with_frames
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.tensor import Data
@@ -37,16 +37,16 @@ class CumsumLayer(ConcatInputLayer):
     def template(self, ctx: "PlanContext") -> Data:
         """That of the source."""
         data = self.input_template(ctx)
-        self._axis = step_or_axis(ctx, data, self.axis)
+        self._frames, self._axis = frames_of(ctx, data, self.axis)
         if self._axis is None:
             if self.reverse:
                 raise ctx.error("reverse needs the steps to come, which a loop does not know yet.")
             ctx.loop_state("sum", data, lambda emit: tf.zeros(tf.stack(emit.shape(data)), data.dtype))
-        return data
+        return self._frames
 
     def emit(self, ctx: "EmitContext") -> Any:
         """One op."""
-        x = self.emit_input(ctx)
+        x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         if self.additional_left_summand_per_element is not None:
             x = tf.cast(self.additional_left_summand_per_element, x.dtype) + x
         if self._axis is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from returnn_tf.layers.concat_input import ConcatInputLayer
-from returnn_tf.layers.loop_axis import step_or_axis
+from returnn_tf.layers.loop_axis import frames_of, with_frames
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.ops.shape import expand_at, transpose
@@ -72,8 +72,8 @@ class WindowLayer(ConcatInputLayer):
 
     def template(self, ctx: "PlanContext") -> Data:
         """A new axis."""
-        data = self.input_template(ctx)
-        self._axis = axis = step_or_axis(ctx, data, self.axis)
+        data, axis = frames_of(ctx, self.input_template(ctx), self.axis)
+        self._frames, self._axis = data, axis
         if axis is not None and axis == data.batch_axis:
             raise ctx.error("a window cannot go along the batch axis.")
         if self.stride < 1:
@@ -89,6 +89,9 @@ class WindowLayer(ConcatInputLayer):
             raise ctx.error("the window must have at least one frame, got %d." % self._size)
         window = ctx.bind(self.window_dim, ctx.new_spatial(self._size, "window"))
         self._order = self._layout(ctx, data)
+        in_loop = axis is None or data.dims[axis].is_loop
+        if in_loop and (self._valid or self.stride != 1):
+            raise ctx.error("in a loop there is a window for every step: leave padding and stride as they are.")
         if axis is None:
             return self._step_template(ctx, data, window)
         dim = data.dims[axis]
@@ -110,6 +113,9 @@ class WindowLayer(ConcatInputLayer):
     def _layout(self, ctx: "PlanContext", data: Data) -> List[int]:
         """Order of the axes of the source in the output."""
         order = list(range(data.rank))
+        if self._axis is not None and data.dims[self._axis].is_loop:  # where it is does not matter to other axes
+            order.remove(self._axis)
+            order.insert(0, self._axis)
         first = self._axis if self._axis is not None and ctx.behavior_version >= 18 else data.batch_axis
         if first is not None:
             order.remove(first)
@@ -118,11 +124,8 @@ class WindowLayer(ConcatInputLayer):
 
     def _step_template(self, ctx: "PlanContext", data: Data, window: Dim) -> Data:
         """The state is all but the last frame of the window of the next step."""
-        if self._right or self._valid or self.stride != 1:
-            raise ctx.error(
-                "in a loop a window has only steps up to the current one: set window_right to 0, and leave padding and "
-                "stride as they are."
-            )
+        if self._right:
+            raise ctx.error("in a loop a window has only steps up to the current one: set window_right to 0.")
         out = data.permuted(self._order)
         self._window_axis = 0 if ctx.behavior_version >= 18 else 1 if out.batch_axis == 0 else 0
         state = out.with_axis(self._window_axis, ctx.new_spatial(self._size - 1, "earlier"))
@@ -131,12 +134,13 @@ class WindowLayer(ConcatInputLayer):
 
     def emit(self, ctx: "EmitContext") -> Any:
         """Zeros at the ends, then windows along the first axis."""
+        x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         if self._axis is None:
-            x = tf.expand_dims(transpose(self.emit_input(ctx), self._order), self._window_axis)
+            x = tf.expand_dims(transpose(x, self._order), self._window_axis)
             frames = tf.concat([ctx.loop_state("earlier"), x], axis=self._window_axis)
             ctx.set_loop_state("earlier", axis_slice(frames, self._window_axis, 1, None))
             return frames
-        x = transpose(self.emit_input(ctx), [self._axis] + [i for i in self._order if i != self._axis])
+        x = transpose(x, [self._axis] + [i for i in self._order if i != self._axis])
         x = self._padded(x)
         y = sliding_windows(x, self._size, stride=self.stride)
         if self._window_axis == 0:

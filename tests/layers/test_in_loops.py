@@ -11,7 +11,10 @@ X = {"from": "x"}
 LAYERS = {
     "window over steps": {"class": "window", "window_size": 3, "window_right": 0, **X},
     "window": {"class": "window", "window_size": 3, "axis": STATIC, **X},
+    "window of a constant": {"class": "window", "window_size": 3, "window_right": 0, "from": "base:last"},
+    "window of swapped axes": {"class": "window", "window_size": 2, "window_right": 0, "from": "swapped"},
     "cumsum over steps": {"class": "cumsum", **X},
+    "cumsum of a constant": {"class": "cumsum", "from": "base:last"},
     "cumsum": {"class": "cumsum", "axis": STATIC, **X},
     "reduce": {"class": "reduce", "mode": "max", "axis": STATIC, **X},
     "reduce spatial": {"class": "reduce", "mode": "mean", "axis": "spatial", **X},
@@ -57,23 +60,25 @@ def net_with(layer, moved, version=21):
     unit = {
         "x": {"class": "linear", "activation": "tanh", "out_dim": KEYS, "from": "data:source"},
         "r": {"class": "reduce", "mode": "sum", "axis": STATIC, "from": "x"},
+        "swapped": {"class": "swap_axes", "axis1": STATIC, "axis2": "F", "from": "x"},
         "y": layer,
         "all": {"class": "reduce", "mode": "sum", "axis": "except_batch", "from": "y", "is_output_layer": True},
         "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["r", "prev:output"]},
     }
     network = {
         "keys": {"class": "linear", "activation": "tanh", "out_dim": KEYS, "from": "data:other"},
+        "last": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data:wide"},
         "output": {"class": "rec", "unit": unit, "optimize_move_layers_out": moved, "from": "data:wide"},
         "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output/all", "loss": "as_is"},
     }
     return net_of(network, behavior_version=version)
 
 
-@pytest.mark.parametrize("name", sorted(LAYERS))
-def test_all_steps_at_once(name):
+@pytest.mark.parametrize("name,version", [*((n, 21) for n in sorted(LAYERS)), ("window over steps", 0)])
+def test_all_steps_at_once(name, version):
     results, params = [], None
     for moved in (False, True):
-        net = net_with(LAYERS[name], moved)
+        net = net_with(LAYERS[name], moved, version)
         params = net.get_param_values() if params is None else params
         net.set_param_values(params)
         results.append(net.run(feed(), with_grad=True))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
-from returnn_tf.layers.attention.frames import frames_of, with_frames
 from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.loop_axis import frames_of, with_frames
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.ops.attention import empty_history
