@@ -29,6 +29,8 @@ class Layer:
     class_name: ClassVar[str] = ""
     #: Whether the option ``from`` may be left out.
     needs_sources: ClassVar[bool] = True
+    #: Whether it only connects a loop with the outside: not shown to people.
+    is_connector: ClassVar[bool] = False
     #: Whether the output has no hypotheses of a search, even if a source has them.
     ends_search: ClassVar[bool] = False
     #: Whether the state that this layer carries from step to step of a loop gets larger in each step.

@@ -554,6 +554,7 @@ def build_plan(
 
 def _check_param_names(nodes: List[Node]) -> None:
     """Layers whose ``name_scope`` gives them a parameter of the same name and shape share it; else names are unique."""
+    nodes = [inner for node in nodes for inner in [*node.inner, node]]
     by_path = {node.path: node for node in nodes}
     owners: Dict[str, Tuple[Node, ParamSpec]] = {}
     for node in nodes:

@@ -44,10 +44,11 @@ def describe_config(config: Any, *, graph: Optional[str] = None, color: bool = F
 
 def describe_plan(plan: Plan, *, color: bool = False) -> str:
     """The table, then losses and totals."""
-    rows = [_row(node) for node in plan.nodes]
+    nodes = plan.visible_nodes()
+    rows = [_row(node) for node in nodes]
     widths = [max(len(r[i]) for r in [_HEADER, *rows]) for i in range(len(_HEADER))]
     lines = [_paint(_format(_HEADER, widths), _BOLD, color)]
-    for node, row in zip(plan.nodes, rows):
+    for node, row in zip(nodes, rows):
         line = _format(row, widths)
         if node.extern_key is not None:
             line = _paint(line, _DIM, color)
@@ -56,8 +57,25 @@ def describe_plan(plan: Plan, *, color: bool = False) -> str:
         elif node.losses:
             line = _paint(line, _GREEN, color)
         lines.append(line)
-    return "\n".join(lines + [""] + _losses(plan) + _totals(plan))
+    return "\n".join(lines + [""] + _loops(plan) + _losses(plan) + _totals(plan))
 
+
+def _loops(plan: Plan) -> List[str]:
+    """For each loop what is computed before, in and after it, and what holds the layers in it."""
+    lines = []
+    for node in plan.nodes:
+        zones = getattr(node.layer, "zones", None)
+        if zones is None:
+            continue
+        lines.append("loop %s" % node.layer.path)  # type: ignore[attr-defined]
+        for zone in dict.fromkeys(zone for zone, _ in zones.values()):
+            names = [(name, why) for name, (z, why) in zones.items() if z == zone]
+            if any(why for _, why in names):
+                lines.append("  %s:" % zone)
+                lines += ["    %s: %s" % (name, why) for name, why in names]
+            else:
+                lines.append("  %s: %s" % (zone, ", ".join(name for name, _ in names)))
+    return lines
 
 def _row(node: Node) -> Sequence[str]:
     data = node.output
@@ -107,7 +125,7 @@ def _totals(plan: Plan) -> List[str]:
     params = plan.params.values()
     count = sum(p.size for p in params)
     trainable = sum(p.size for p in params if p.trainable)
-    layers = sum(node.extern_key is None for node in plan.nodes)
+    layers = sum(node.extern_key is None for node in plan.visible_nodes())
     inputs = ", ".join("%s %s" % (key, show_axes(node.output)) for key, node in plan.extern.items())
     text = "%d layers, %s parameters in %d arrays" % (layers, "{:,}".format(count), len(plan.params))
     if trainable != count:

@@ -8,7 +8,7 @@ import html
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from returnn_tf.layers.node import Node
-from returnn_tf.network.plan import Plan
+from returnn_tf.network.plan import Plan, visible_deps
 
 _CHAR, _LINE, _PAD, _GAP_X, _GAP_Y = 6.2, 14.0, 8.0, 18.0, 34.0
 _STYLE = (
@@ -39,7 +39,7 @@ class _Box:
 def draw_svg(plan: Plan) -> str:
     """The SVG text."""
     root = _group_by_path(plan)
-    edges = [(dep, node) for node in plan.nodes for dep in node.deps]
+    edges = [(dep, node) for node in plan.visible_nodes() for dep in visible_deps(node)]
     _layout(root, edges)
     _make_absolute(root, 0.0, 0.0)
     boxes = {box.node: box for box in _walk(root) if box.node is not None}
@@ -62,7 +62,7 @@ def draw_svg(plan: Plan) -> str:
 def _group_by_path(plan: Plan) -> _Box:
     """Boxes nested as the paths are."""
     root = _Box("", None)
-    for node in plan.nodes:
+    for node in plan.visible_nodes():
         box = root
         names = [node.path] if node.extern_key is not None else node.path.split("/")
         for name in names:

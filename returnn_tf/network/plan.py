@@ -42,6 +42,10 @@ class Plan:
                 todo += [n for n in reversed(node.inner)]
             yield node
 
+    def visible_nodes(self) -> List[Node]:
+        """All layers that a person should see, those inside of loops too."""
+        return [node for node in self.all_nodes() if not node.layer.is_connector]
+
     def by_path(self) -> Dict[str, Node]:
         """All layers by path."""
         return {node.path: node for node in self.nodes}
@@ -88,6 +92,24 @@ def loss_deps(loss: LossNode) -> List[Node]:
         elif isinstance(value, (list, tuple)):
             deps += [v for v in value if isinstance(v, Node)]
     return deps
+
+
+def visible_deps(node: Node) -> List[Node]:
+    """What a layer needs, seen through the nodes that only connect a loop with the outside."""
+    found: List[Node] = []
+    todo = list(node.deps)
+    seen: Set[Node] = set()
+    while todo:
+        dep = todo.pop(0)
+        if dep in seen:
+            continue
+        seen.add(dep)
+        if not dep.layer.is_connector:
+            found.append(dep)
+        else:
+            of = getattr(dep.layer, "of", None)
+            todo += [of] if isinstance(of, Node) else dep.sources
+    return found
 
 
 def owner_of(plan: Plan, loss: LossNode) -> Optional[Node]:

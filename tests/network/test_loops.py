@@ -126,7 +126,7 @@ def test_score_of_a_hypothesis_is_its_log_probability() -> None:
     """The training graph, fed with a hypothesis, gives the score that the search gave."""
     net, out, feed = _search(_decoder(beam_size=4, length_normalization=False))
     result = out.layers["output"]
-    train = Network.from_config(_decoder(beam_size=4))
+    train = Network.from_config(_decoder(beam_size=4), train=True)
     train.set_param_values({name: value for name, value in net.get_param_values().items() if name in train.params})
     for k in range(4):
         # With the end label 0 behind it, as far as the hypothesis ended by itself.

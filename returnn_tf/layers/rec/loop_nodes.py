@@ -27,6 +27,7 @@ class EnterLayer(Layer):
     """
 
     class_name = "enter"
+    is_connector = True
 
     def __init__(self, axis: int, loop_dim: Dim) -> None:
         super().__init__()
@@ -50,6 +51,7 @@ class ExitLayer(Layer):
     """
 
     class_name = "exit"
+    is_connector = True
 
     def __init__(self, loop_dim: Dim, time_dim: Dim) -> None:
         super().__init__()
@@ -85,6 +87,7 @@ class SliceLayer(Layer):
     """The current step of a value that is known for all steps. The loop sets the tensor."""
 
     class_name = "slice of the step"
+    is_connector = True
 
     def __init__(self, loop_dim: Dim) -> None:
         super().__init__()
@@ -107,10 +110,14 @@ class PrevLayer(Layer):
     """
 
     class_name = "prev"
+    is_connector = True
 
     def __init__(self, of: str) -> None:
         super().__init__()
         self.of = of
+        #: Of a recurrent layer: its state, see `returnn_tf.layers.rec.state`, and the layer itself once it is planned.
+        self.hidden_state: Any = None
+        self.state_of: Optional[Node] = None
 
     def emit(self, ctx: "EmitContext") -> Any:
         """Given by the loop."""
@@ -124,6 +131,7 @@ class ShiftLayer(Layer):
     """
 
     class_name = "prev"
+    is_connector = True
 
     def __init__(self, loop_dim: Dim, initial: "InitialOutput") -> None:
         super().__init__()
@@ -152,6 +160,7 @@ class StepIndexLayer(Layer):
     axis."""
 
     class_name = "step index"
+    is_connector = True
 
     def __init__(self, loop_dim: Optional[Dim]) -> None:
         super().__init__()
@@ -173,6 +182,7 @@ class AccumLayer(Layer):
     """
 
     class_name = "of all steps"
+    is_connector = True
 
     def __init__(self, of: Node, loop_dim: Dim, beam: Optional[Beam]) -> None:
         super().__init__()

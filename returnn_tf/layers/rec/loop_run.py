@@ -44,6 +44,7 @@ class LoopRunLayer(Layer):
     """
 
     class_name = "loop"
+    is_connector = True
 
     def __init__(self, loop_dim: Dim, path: str, ending: Ending) -> None:
         super().__init__()
@@ -56,6 +57,8 @@ class LoopRunLayer(Layer):
         self.slices: List[Tuple[Node, Node]] = []
         #: nodes of the step whose values of all steps are wanted
         self.collected: List[Node] = []
+        #: layer of the step network -> (where it is computed, why it is in the loop); for people
+        self.zones: Dict[str, Tuple[str, str]] = {}
         #: the choices in the order of a step; empty without search
         self.choices: List[Node] = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers.base import Layer
@@ -10,6 +10,7 @@ from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import map_values
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.rec.choice import ChoiceLayer
+from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
 from returnn_tf.layers.rec.loop_nodes import (
     AccumLayer,
     EnterLayer,
@@ -21,6 +22,7 @@ from returnn_tf.layers.rec.loop_nodes import (
     loop_dim_for,
 )
 from returnn_tf.layers.rec.loop_run import Ending, LoopRunLayer
+from returnn_tf.layers.rec.state import HiddenState, hidden_state_of, recurrent_node
 from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.network.builder import LayerError, NetworkBuilder, has_loss, join_scope
 from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
@@ -66,6 +68,8 @@ class StepNetwork:
         self.loop_dim: Dim = loop_dim_for(self.time_dim)
         self.builders: Dict[Zone, ZoneBuilder] = {}
         self._templates: Dict[str, Data] = {}
+        self._states: Dict[str, Optional[HiddenState]] = {}
+        self._guessed: Set[str] = set()
         self._prevs: Dict[str, Node] = {}
         self._slices: Dict[Node, Node] = {}
         self._accums: Dict[Node, Node] = {}
@@ -85,6 +89,9 @@ class StepNetwork:
             if self.layer.optimize_move_layers_out is False or spec.cls.only_in_step() or name == "end":
                 if not spec.cls.follows_target(spec.options, self.parent.search):
                     forced.append(name)
+            cells = [*links[name].now, *links[name].prev]
+            if cells and issubclass(spec.cls, GetLastHiddenStateLayer):
+                forced += [name, *cells]  # for all steps at once, a cell only gives its last state
         roots = self._outputs() + (["end"] if self._has_end() else [])
         return find_zones(links, roots, forced)
 
@@ -207,22 +214,24 @@ class StepNetwork:
 
     def _plan_step(self, names: Sequence[str]) -> None:
         """Plans the layers of a step until what ``prev:`` gives is what the layers put out."""
-        state = self.parent.state
+        strict, guessed = False, set(names)
         for _ in range(_MAX_ROUNDS):
             builder = self.builders[Zone.STEP] = ZoneBuilder(self, Zone.STEP, self.network, self.parent)
-            self._prevs, self._slices = {}, {}
-            builder.strict = not any(t.unknown for t in self._templates.values()) and bool(self._templates)
+            self._prevs, self._slices, self._guessed = {}, {}, set()
+            builder.strict = strict
             for name in names:
                 builder.node(name)
-            new = {name: builder.node(name).output for name in self._prevs}
-            if builder.strict and all(_same(new[n], self._prevs[n].output) for n in new):
+            nodes = {name: builder.node(name) for name in self._prevs}
+            settled = all(_same(node.output, self._prevs[name].output) for name, node in nodes.items())
+            complete = not self._guessed and not any(prev.output.unknown for prev in self._prevs.values())
+            if settled and (strict or complete):
                 break
-            if not builder.strict and new == self._templates:
-                builder.strict = True  # nothing more can be found out: let the error show
-            self._templates = new
-            if not new:
-                self._templates = {"": Data(())}
-            self._drop_nested(builder, state)
+            # If nothing more can be found out, the error shows.
+            strict = complete or (settled and self._guessed == guessed)
+            guessed = self._guessed
+            self._templates = {name: node.output for name, node in nodes.items()}
+            self._states = {name: hidden_state_of(node) for name, node in nodes.items()}
+            self._drop_nested(builder)
         else:
             raise LayerError(
                 "Layer %r: the dims of 'prev:%s' never settle: each step makes another shape of it."
@@ -230,9 +239,9 @@ class StepNetwork:
             )
         self._make_run(builder)
 
-    def _drop_nested(self, builder: ZoneBuilder, state: Any) -> None:
+    def _drop_nested(self, builder: ZoneBuilder) -> None:
         for node in builder.sink:
-            state.nested.pop(node, None)
+            self.parent.state.nested.pop(node, None)
 
     def _make_run(self, builder: ZoneBuilder) -> None:
         """The node that runs the loop."""
@@ -242,6 +251,10 @@ class StepNetwork:
             layer.choices = [n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches]
             if layer.choices:
                 self._beam = Beam(layer.beam_size, self.owner.path)
+        for name, prev in self._prevs.items():
+            if hidden_state_of(builder.node(name)) is not None:
+                prev.layer.state_of = recurrent_node(builder.node(name))  # type: ignore[attr-defined]
+        layer.zones = {n: (z.value, self.zones.reasons.get(n, "")) for n, z in self.zones.zones.items()}
         layer.prevs = [(self._prevs[n], builder.node(n), initials[n]) for n in self._prevs]
         layer.slices = list(self._slices.items())
         run = Node("%s/loop" % self.owner.path, layer, self.scope)
@@ -292,6 +305,7 @@ class StepNetwork:
         """What a layer may put out while its sources are unknown: a vector per sequence if it says how long, else
         unknown."""
         layer = node.layer
+        self._guessed.add(node.path)
         if layer.n_out is None and layer.out_dim is None and ctx.target_dim() is None:
             return Data((), unknown=True)
         batch = next((d for s in node.deps for d in s.output.dims if d.is_batch), batch_dim)
@@ -345,6 +359,7 @@ class StepNetwork:
         if zone is Zone.STEP and builder.zone is Zone.STEP:
             if name not in self._prevs:
                 node = self.add(builder, "prev:" + ref, _KnownPrev(ref, self._templates.get(name)), [])
+                node.layer.hidden_state = self._states.get(name)  # type: ignore[attr-defined]
                 self._prevs[name] = node
             return self._prevs[name]
         home = zone if zone is not Zone.STEP else Zone.AFTER
@@ -384,7 +399,8 @@ class _KnownPrev(PrevLayer):
 def _same(a: Data, b: Data) -> bool:
     """Whether two templates are the same but for dims that the program made anew."""
     return (
-        a.rank == b.rank
+        a.unknown == b.unknown
+        and a.rank == b.rank
         and a.dtype == b.dtype
         and a.feature_axis == b.feature_axis
         and (a.sparse_dim is None) == (b.sparse_dim is None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 from returnn_tf.config import ConfigError
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.plan_context import PlanContext
-from returnn_tf.layers.rec.loop_nodes import StepIndexLayer
+from returnn_tf.layers.rec.loop_nodes import PrevLayer, StepIndexLayer
 from returnn_tf.network.builder import NetworkBuilder
 from returnn_tf.network.loops.analysis import Zone
 from returnn_tf.network.parse import LayerSpec
@@ -86,7 +86,7 @@ class ZoneBuilder(NetworkBuilder):
 
     def infer_template(self, node: Node, ctx: PlanContext) -> Data:
         """While the values of the previous step are unknown, what depends on them may be unknown too."""
-        unknown = any(source.output.unknown for source in node.deps)
+        unknown = any(source.output.unknown or _state_unknown(source) for source in node.deps)
         if self.strict or not unknown:
             return super().infer_template(node, ctx)
         try:
@@ -96,3 +96,8 @@ class ZoneBuilder(NetworkBuilder):
             node.owned.clear()
             return self.loop.guess(node, ctx)
         return data
+
+
+def _state_unknown(node: Node) -> bool:
+    """Whether the node is ``prev:x`` for a layer of which no hidden state is known yet."""
+    return isinstance(node.layer, PrevLayer) and node.layer.hidden_state is None

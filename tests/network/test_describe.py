@@ -1,0 +1,51 @@
+"""The table and the picture of a plan, made without TensorFlow."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.network.describe import describe_config
+
+NETWORK: Dict[str, Any] = {
+    "pool": {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "from": "data"},
+    "sub": {"class": "subnetwork", "from": "pool", "subnetwork": {
+        "h": {"class": "linear", "activation": "relu", "n_out": 5, "from": "data", "trainable": False},
+        "output": {"class": "copy", "from": ["h", "data"]}}},
+    "loop": {"class": "rec", "from": "sub", "unit": {
+        "x": {"class": "linear", "activation": None, "n_out": 3, "from": "data:source"},
+        "output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": ["x", "prev:output"]}}},
+    "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "loop", "loss_scale": 0.5},
+}  # fmt: skip
+EXTERN = {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}}
+CONFIG = Config({"behavior_version": 21, "extern_data": EXTERN, "network": NETWORK})
+
+
+def test_table() -> None:
+    lines = describe_config(CONFIG).splitlines()
+    rows = {line.split()[0]: line for line in lines if line and not line.startswith(" ")}
+    assert rows["pool"].endswith("time -> ceil(time/2)")
+    assert rows["sub/h"].split()[-1] == "25" and "F|5]" in rows["sub/h"]
+    assert "loop/output" in rows and "loop/x" in rows, "layers in the loop are shown too"
+    assert "    output: output <- prev:output" in lines
+    assert "  before the loop: x" in lines
+    assert "loss ce on output, target data:classes, scale 0.5" in lines
+    assert any(line.startswith("8 layers, ") and "trainable" in line for line in lines)
+    assert "\x1b[" not in "".join(lines) and "\x1b[" in describe_config(CONFIG, color=True)
+
+
+def test_picture(tmp_path: Path) -> None:
+    path = tmp_path / "net.svg"
+    assert str(path) in describe_config(CONFIG, graph=str(path))
+    texts = [e.text for e in xml.etree.ElementTree.parse(path).iter() if e.tag.endswith("text")]
+    assert "loop (rec)" in texts and "sub (subnetwork)" in texts and texts.count("output") == 3
+
+
+@pytest.mark.parametrize("name, message", [("net.png", "name the file"), ("missing/net.svg", "does not exist")])
+def test_picture_errors(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        describe_config(CONFIG, graph=str(tmp_path / name))
