@@ -10,7 +10,7 @@ from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.layers.spatial import bind_spatial, check_padding, conv_dim, fixed_padding, per_axis, spatial_axes
 from returnn_tf.ops.convolution import convolution
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from returnn_tf.layers.plan_context import PlanContext
 
 Sizes = Union[int, List[int], Tuple[int, ...]]
+FilterSizes = Union[int, List[Union[int, Dim]], Tuple[Union[int, Dim], ...]]
 
 
 @register_layer("conv")
@@ -41,7 +42,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
                 "class": "conv", "filter_size": (3,), "padding": "same", "strides": 2, "n_out": 5, "from": "data"}}
     """
 
-    filter_size: Sizes = option(help="size of the filter per axis, which says how many axes there are")
+    filter_size: FilterSizes = option(help="size of the filter per axis, which says how many axes there are")
     padding: Any = option(help="'same', 'valid', 'same_static', a number or a pair of frames; or a list of these")
     strides: Sizes = option(1, help="steps of the filter, one number or one per axis")
     dilation_rate: Sizes = option(1, help="distance of the frames that the filter sees, one number or one per axis")

@@ -39,6 +39,10 @@ def apply_out_type(ctx: "PlanContext", data: Data, out_type: Optional[Mapping[st
         data = _with_shape(ctx, data, out_type, dim)
     elif sparse_dim is None and data.feature_axis is not None and dim is not None and dim != data.dim:
         data = data.with_feature(data.feature_axis, ctx.new_feature(dim))
+    if out_type.get("batch_dim_axis") is not None and "shape" not in out_type and data.batch_axis is not None:
+        order = [i for i in range(data.rank) if i != data.batch_axis]
+        order.insert(out_type["batch_dim_axis"], data.batch_axis)
+        data = data.permuted(order)
     if "time_dim_axis" in out_type and "shape" not in out_type:
         data = data.replace(time_axis=out_type["time_dim_axis"])
     if "feature_dim_axis" in out_type and "shape" not in out_type:

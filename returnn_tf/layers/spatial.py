@@ -117,11 +117,12 @@ def spatial_axes(ctx: "PlanContext", data: Data, given: Any, count: int, what: s
 
 
 def per_axis(ctx: "PlanContext", name: str, value: Any, count: int) -> List[int]:
-    """A size per axis: an int is for all of them.
+    """A size per axis: an int is for all of them. Dims count by their size.
 
     :param name: of the option
     """
     values = [value] * count if isinstance(value, int) else list(value)
+    values = [ctx.need_static(v, "a dim in %s" % name) if isinstance(v, Dim) else v for v in values]
     if len(values) == 1 and count > 1:
         values = values * count
     if len(values) != count or not all(isinstance(v, int) and not isinstance(v, bool) and v >= 1 for v in values):

@@ -10,13 +10,14 @@ from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.layers.spatial import bind_spatial, per_axis, spatial_axes
 from returnn_tf.ops.transposed_convolution import transposed_convolution, transposed_length
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 
 if TYPE_CHECKING:
     from returnn_tf.layers.emit_context import EmitContext
     from returnn_tf.layers.plan_context import PlanContext
 
 Sizes = Union[int, List[int], Tuple[int, ...]]
+FilterSizes = Union[int, List[Union[int, Dim]], Tuple[Union[int, Dim], ...]]
 
 
 @register_layer("transposed_conv")
@@ -37,7 +38,7 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
             "output": {"class": "transposed_conv", "filter_size": (3,), "strides": 2, "n_out": 5, "from": "data"}}
     """
 
-    filter_size: Sizes = option(help="size of the filter per axis, which says how many axes there are")
+    filter_size: FilterSizes = option(help="size of the filter per axis, which says how many axes there are")
     strides: Optional[Sizes] = option(None, help="factor of the length, one or one per axis (default: filter_size)")
     padding: str = option("same", help="'same' or 'valid'")
     remove_padding: Any = option(0, help="frames to cut at both ends, one number or one per axis")

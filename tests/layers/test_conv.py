@@ -169,3 +169,10 @@ def test_old_versions_guess_the_axis():
 )
 def test_errors(layer, match):
     fails(layer, match)
+
+
+@pytest.mark.parametrize("layer", [conv, tconv])
+def test_filter_size_by_dim(layer):
+    nets = [net_of({"output": layer(filter_size=size)}) for size in ((3,), (SpatialDim("filter", 3),))]
+    shapes = [{name: tuple(p.shape) for name, p in net.params.items()} for net in nets]
+    assert shapes[0] == shapes[1]
