@@ -1,0 +1,97 @@
+"""The names of the labels which a layer gives, and how a sequence of labels is written as text."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, List, Mapping, Optional, Sequence
+
+from returnn_tf.config import ConfigError
+from returnn_tf.datasets.safe_files import read_literal, read_plain_pickle, read_text
+from returnn_tf.tensor import Data
+
+_BPE_JOIN = "@@ "
+
+
+class Labels:
+    """Turns label indices into text."""
+
+    def __init__(self, names: Optional[Sequence[str]], separator: Optional[str] = None) -> None:
+        """
+        :param names: by index; None: the indices are written
+        :param separator: between two labels; default a blank, and nothing if each label is a character
+        """
+        self.names = None if names is None else list(names)
+        if separator is None:
+            separator = "" if names and all(len(name) == 1 for name in names) else " "
+        self.separator = separator
+
+    def text(self, indices: Iterable[int]) -> str:
+        """The labels with the separator between them; an index without name stands for itself."""
+        names = self.names or []
+        return self.separator.join(names[i] if 0 <= i < len(names) else str(i) for i in map(int, indices))
+
+    def words(self, indices: Iterable[int]) -> List[str]:
+        """The words of the text; pieces of words (``@@``) are put together."""
+        return (self.text(indices) + " ").replace(_BPE_JOIN, "").split()
+
+
+def labels_of(output: Data, dataset: Any, extern_data: Mapping[str, Data], target: Optional[str]) -> Labels:
+    """The labels of a layer: those of the data key with the same labels, from the dataset, else its ``vocab``.
+
+    :param output: of the layer, sparse
+    :param dataset: Dataset
+    :param target: the data key to take if it has as many labels, where none has the very same
+    :raises ConfigError: a vocabulary is of a kind whose labels can't be read
+    :raises DataError: the file of a vocabulary is missing or no vocabulary
+    """
+    for key in _keys(output, extern_data, target):
+        names = dataset.labels.get(key)
+        vocab = extern_data[key].vocab
+        if names:
+            return Labels(names, _separator(vocab))
+        if vocab is not None:
+            return Labels(_vocab_labels(key, vocab), _separator(vocab))
+    return Labels(None)
+
+
+def _keys(output: Data, extern_data: Mapping[str, Data], target: Optional[str]) -> List[str]:
+    assert output.sparse_dim is not None
+    keys = [key for key, data in extern_data.items() if data.sparse_dim is output.sparse_dim]
+    data = extern_data.get(target or "")
+    if target and data is not None and data.sparse_dim is not None and data.sparse_dim.size == output.sparse_dim.size:
+        keys.append(target)
+    return keys
+
+
+def _separator(vocab: Any) -> Optional[str]:
+    return "" if isinstance(vocab, Mapping) and vocab.get("class") == "CharacterTargets" else None
+
+
+def _vocab_labels(key: str, vocab: Any) -> List[str]:
+    """The labels by index of the option ``vocab`` of a data key."""
+    if isinstance(vocab, Mapping):
+        labels = vocab.get("labels")
+        if labels is not None:
+            return [str(label) for label in (labels() if callable(labels) else labels)]
+        if vocab.get("vocab_file"):
+            return _read_vocab(vocab["vocab_file"])
+    raise ConfigError(
+        "extern_data[%r]: the labels of vocab = %r can't be read. Give vocab 'labels' (a list) or 'vocab_file'."
+        % (key, vocab)
+    )
+
+
+def _read_vocab(path: str) -> List[str]:
+    """A pickled or literal dict from label to index, or a text with a label in each line."""
+    if path.endswith((".pkl", ".pkl.gz")):
+        table = read_plain_pickle(path)
+    else:
+        text = read_text(path)
+        if not text.startswith("{"):
+            return text.splitlines()
+        table = read_literal(path)
+    if isinstance(table, (list, tuple)):
+        return [str(label) for label in table]
+    names = {index: str(label) for label, index in sorted(table.items())}  # of two labels the last one is the name
+    if sorted(names) != list(range(len(names))):
+        raise ConfigError("vocab_file %r: the indices of its labels are not 0 to %d." % (path, len(names) - 1))
+    return [names[index] for index in range(len(names))]

@@ -1,0 +1,84 @@
+"""Task ``search``: searches in all sequences of a dataset, writes what was found, and counts the errors."""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.engine import checkpoint, checkpoint_params, devices, model_dir
+from returnn_tf.engine.data_source import DataSource, evaluation_names
+from returnn_tf.engine.search_errors import ErrorReport, decided_layers
+from returnn_tf.engine.search_labels import labels_of
+from returnn_tf.engine.search_output import SearchOutput
+from returnn_tf.engine.search_pass import SearchPass
+from returnn_tf.engine.searching import Searcher
+from returnn_tf.log import log
+from returnn_tf.network.network import Network
+from returnn_tf.tasks.registry import register_task
+
+
+@register_task("search")
+def search(config: Any) -> int:
+    """Searches in ``search_data``; what ``search_output_layer`` gives goes to ``search_output_file``."""
+    layers, name = _layers(config), _dataset_name(config)
+    path = config.str("search_output_file", "")
+    output = SearchOutput(path, config.str("search_output_file_format", "txt") or "txt", layers) if path else None
+    net, epoch = _load(config)
+    decided = decided_layers(net) if config.bool("search_do_eval", True) else []
+    wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
+    searcher = Searcher(net, wanted, with_losses=config.bool("search_do_eval", True))
+    source = DataSource(config, name, {key: net.extern_data[key] for key in searcher.used_data_keys})
+    try:
+        labels = {
+            layer: labels_of(node.output, source.dataset, net.extern_data, node.layer.target or config.typed("target"))
+            for layer, node in searcher.nodes.items()
+        }
+        reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]
+        one_pass = SearchPass(searcher, source, labels, reports)
+        one_pass.run(epoch)
+    finally:
+        source.close()
+    one_pass.log_errors()
+    if output is not None:
+        rows = one_pass.rows()
+        output.write((tag, {layer: texts[layer] for layer in layers}) for tag, texts in rows)
+        log.write(3, "Wrote %s: %s for %i sequences" % (path, ", ".join(layers), len(rows)))
+    return 0
+
+
+def _load(config: Any) -> Tuple[Network, int]:
+    """The network, planned for search, with the parameters of the checkpoint which the config asks for; its epoch."""
+    devices.set_up(config)
+    net = Network.from_config(config, search=True)
+    choice = model_dir.choose_whole(
+        config, lambda path, reason: log.warn("The checkpoint %s is not used: %s." % (path, reason))
+    )
+    if choice.path is None:
+        raise ConfigError(
+            "There is no checkpoint to search with: no file %s.<epoch>.index. Train first, or set "
+            "load = '<path prefix>'." % (config.str("model", "") or "<model>")
+        )
+    checkpoint_params.assign(net.params, checkpoint.read(choice.path), source="The checkpoint %s" % choice.path)
+    log.write(3, "Loaded %s" % choice.path)
+    return net, choice.epoch or 1
+
+
+def _layers(config: Any) -> List[str]:
+    """``search_output_layer``, a name or a list of names."""
+    given = config.typed("search_output_layer", None) or "output"
+    layers = [given] if isinstance(given, str) else given
+    if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, str) for layer in layers):
+        raise ConfigError("search_output_layer must be the name of a layer or a list of names, not %r." % (given,))
+    return list(dict.fromkeys(layers))
+
+
+def _dataset_name(config: Any) -> str:
+    """``search_data``, which must be there."""
+    name = config.str("search_data", "eval") or "eval"
+    there = ["train"] * bool(config.typed("train", None)) + evaluation_names(config)
+    if name not in there:
+        raise ConfigError(
+            "There is no dataset %r to search in. Add it, or name another one by search_data. %s"
+            % (name, did_you_mean(name, there))
+        )
+    return name

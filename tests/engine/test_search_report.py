@@ -1,0 +1,52 @@
+"""Alignment of references and hypotheses."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from returnn_tf.engine.search_report import Errors, align, table
+
+
+@pytest.mark.parametrize(
+    "reference, hypothesis, counts",
+    [
+        ("", "", (0, 0, 0)),
+        ("ab", "", (0, 2, 0)),
+        ("", "ab", (0, 0, 2)),
+        ("abc", "axc", (1, 0, 0)),
+        ("abcd", "bcde", (0, 1, 1)),
+    ],
+)
+def test_kinds_of_errors(reference: str, hypothesis: str, counts: object) -> None:
+    errors = Errors()
+    errors.add(align(reference, hypothesis))
+    assert (errors.substitutions, errors.deletions, errors.insertions) == counts
+    assert errors.reference == len(reference)
+
+
+@functools.lru_cache(maxsize=None)
+def fewest_errors(a: str, b: str) -> int:
+    if not a or not b:
+        return len(a) + len(b)
+    skipped = 1 + min(fewest_errors(a[1:], b), fewest_errors(a, b[1:]))
+    return min(skipped, (a[0] != b[0]) + fewest_errors(a[1:], b[1:]))
+
+
+def test_an_alignment_is_whole_and_has_the_fewest_errors() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        ref, hyp = ("".join(rng.choice(list("abc"), rng.integers(0, 9))) for _ in range(2))
+        pairs = align(ref, hyp)
+        assert "".join(a for a, _ in pairs if a is not None) == ref
+        assert "".join(b for _, b in pairs if b is not None) == hyp
+        errors = Errors()
+        errors.add(pairs)
+        assert errors.total == fewest_errors(ref, hyp)
+
+
+def test_table() -> None:
+    text = table("seq-1", align(["one", "two"], ["one", "three", "two"]))
+    assert text.splitlines() == ["seq-1", "  ref: one *     two", "  hyp: one three two", "           ^"]
