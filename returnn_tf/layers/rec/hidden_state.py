@@ -8,7 +8,7 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import option
-from returnn_tf.layers.rec.state import STATE_NOTE, HiddenState, hidden_state_of
+from returnn_tf.layers.rec.state import HiddenState, hidden_state_of, state_values
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.ops.shape import to_layout
 from returnn_tf.tensor import Data
@@ -25,7 +25,8 @@ class GetLastHiddenStateLayer(Layer):
     """The state of a recurrent layer after the frame that ran last (with direction -1 the first one of the sequence).
 
     ``key`` picks one tensor of the state, of an LSTM "h" or "c"; "*" concatenates all of them in the feature axis, of
-    an LSTM c and then h. Several sources are concatenated too. No parameters.
+    an LSTM c and then h. Several sources are concatenated too. No parameters. In a loop it is the state after the step,
+    of ``prev:cell`` that before it.
 
     Lengths: the time axis is gone. The state of an empty sequence is the initial one.
 
@@ -91,7 +92,8 @@ class GetLastHiddenStateLayer(Layer):
         common = self._picked[0][0].data
         tensors: List[Any] = []
         for node, (state, picks) in zip(self.sources, self._picked):
-            tensors += [_in_layout(ctx.noted(node, STATE_NOTE)[index], state, common) for index in picks]
+            values = state_values(ctx, node)
+            tensors += [_in_layout(values[index], state, common) for index in picks]
         return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=common.feature_axis)
 
 

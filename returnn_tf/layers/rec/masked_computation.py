@@ -54,6 +54,8 @@ class MaskedComputationLayer(Layer):
         None, help="in a loop: the output before the first picked frame", refs=True, keywords=KEYWORDS
     )
 
+    #: What the unit gives; its hidden state is that of this layer.
+    inner: Any = None
     #: The dim of the packed frames, if the output has it.
     frames: Optional[Dim] = None
 
@@ -71,11 +73,11 @@ class MaskedComputationLayer(Layer):
         if ctx.in_step and ctx.loop_dim is None:
             return self._step_template(ctx)
         if isinstance(self.masked_from, Node):
-            self._inner = self._plan_unit(ctx, {"data": self.masked_from})
-            self._prepare_initial(ctx, self._inner.output)
+            self.inner = self._plan_unit(ctx, {"data": self.masked_from})
+            self._prepare_initial(ctx, self.inner.output)
             self.frames = self.masked_from.output.time_dim
             self._mode = self._emit_inner
-            return self._inner.output
+            return self.inner.output
         frames = ctx.loop_dim if ctx.loop_dim is not None else source.time_dim
         if frames is None:
             raise ctx.error("the source %s has no time axis whose frames could be picked." % source)
@@ -92,14 +94,14 @@ class MaskedComputationLayer(Layer):
         return ctx.subnetwork(network, inputs, loop_dim=loop_dim)
 
     def _prepare_initial(self, ctx: "PlanContext", data: Data) -> None:
-        self.initial = plan_held_initial(ctx, self.initial_output, data, self._inner, self.unit)
+        self.initial = plan_held_initial(ctx, self.initial_output, data, self.inner, self.unit)
 
     # --- one step of a loop ---
 
     def _step_template(self, ctx: "PlanContext") -> Data:
         check_mask(ctx, self.mask, None)
         before = len(ctx.builder.sink)
-        self._inner = self._plan_unit(ctx, {"data": self.source})
+        self.inner = self._plan_unit(ctx, {"data": self.source})
         prefix = ctx.node.path + "/"
         self._stateful: List[Node] = [
             node for node in ctx.builder.sink[before:] if node.path.startswith(prefix) and node.loop_states
@@ -110,7 +112,7 @@ class MaskedComputationLayer(Layer):
                     "the unit has the layer %r, whose history grows in every step, so it cannot stand still where the "
                     "mask is false. Use a unit with a state of fixed size, e.g. rnn_cell." % node.path
                 )
-        data = self._inner.output
+        data = self.inner.output
         batch = batch_of(self.mask.output)
         if batch is not None and data.batch_axis is None:
             data = data.with_axis(0, batch)
@@ -135,7 +137,7 @@ class MaskedComputationLayer(Layer):
                 new = ctx.lowering.next_states[node, key]
                 mask = ctx.broadcast(self.mask, data)
                 inner.set_loop_state(key, tf.where(mask, new, inner.loop_state(key)))
-        new = ctx.broadcast(self._inner, ctx.output)
+        new = ctx.broadcast(self.inner, ctx.output)
         value = tf.where(ctx.broadcast(self.mask, ctx.output), new, ctx.loop_state(_STATE))
         ctx.set_loop_state(_STATE, value)
         return value
@@ -152,8 +154,8 @@ class MaskedComputationLayer(Layer):
             if frames in node.output.dims:
                 pack = PackLayer(frames, packed)
                 inputs[_key(name)] = ctx.implicit("packed " + name, pack, [node, self.mask])
-        self._inner = self._plan_unit(ctx, inputs, packed if frames.is_loop else None)
-        data = self._inner.output
+        self.inner = self._plan_unit(ctx, inputs, packed if frames.is_loop else None)
+        data = self.inner.output
         if not frames.is_loop:
             self.frames = packed
             self._prepare_initial(ctx, data)
@@ -168,14 +170,14 @@ class MaskedComputationLayer(Layer):
 
     def _emit_inner(self, ctx: EmitContext) -> Any:
         for key in ("pre_activation", "hidden_state"):
-            value = ctx.noted(self._inner, key)
+            value = ctx.noted(self.inner, key)
             if value is not None:
                 ctx.note(self.node, key, value)
-        return ctx.value(self._inner)
+        return ctx.value(self.inner)
 
     def _emit_held(self, ctx: EmitContext) -> Any:
         """For each step the last picked frame up to it."""
-        x = in_full_layout(ctx, self._inner, self._packed)
+        x = in_full_layout(ctx, self.inner, self._packed)
         batch = batch_of(self._packed)
         index = last_picked(picked(ctx, self.mask, batch, self._loop_dim))
         initial = initial_in_layout(ctx, self, ctx.output, self._loop_dim)

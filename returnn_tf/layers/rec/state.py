@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence, Tuple
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers.copy import CopyLayer
 from returnn_tf.layers.node import Node
-from returnn_tf.layers.subnetwork import SubnetworkLayer
 from returnn_tf.ops.shape import to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
@@ -44,16 +43,32 @@ class HiddenState:
         return len(self.keys) or 1
 
 
-def hidden_state_of(node: Node) -> Optional[HiddenState]:
-    """The hidden state which a planned layer has, or which it hands on from its source; None if there is none."""
+def recurrent_node(node: Node) -> Node:
+    """The layer whose hidden state a layer hands on: that of its source or of its inner layer, else its own."""
     while True:
-        layer = node.layer
-        if isinstance(layer, CopyLayer) and len(node.sources) == 1:
-            node = node.sources[0]
-        elif isinstance(layer, SubnetworkLayer):
-            node = layer.inner
-        else:
-            return getattr(layer, "hidden_state", None)
+        layer: Any = node.layer
+        inner = node.sources[0] if isinstance(layer, CopyLayer) and len(node.sources) == 1 else layer
+        inner = getattr(layer, "inner", None) if inner is layer else inner
+        if not isinstance(inner, Node):
+            return node
+        node = inner
+
+
+def hidden_state_of(node: Node) -> Optional[HiddenState]:
+    """The hidden state which a planned layer has, or which it hands on; None if there is none."""
+    return getattr(recurrent_node(node).layer, "hidden_state", None)
+
+
+def state_values(ctx: "EmitContext", node: Node) -> Any:
+    """The tensors of the hidden state of a layer, in a loop after this step, and for ``prev:`` before it."""
+    owner = recurrent_node(node)
+    lowering = ctx.lowering
+    before = getattr(owner.layer, "state_of", None)
+    if before is not None:
+        return tuple(lowering.given[before, key] for key in before.loop_states)
+    if owner.loop_states and all((owner, key) in lowering.next_states for key in owner.loop_states):
+        return tuple(lowering.next_states[owner, key] for key in owner.loop_states)
+    return ctx.noted(node, STATE_NOTE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +187,7 @@ def _emit_part(ctx: "EmitContext", part: InitialState, data: Data) -> Any:
     if part.state_index is None:
         return ctx.broadcast(part.node, data)
     state = hidden_state_of(part.node)
-    values = ctx.noted(part.node, STATE_NOTE)
+    values = state_values(ctx, part.node)
     if state is None or values is None:
         raise ConfigError("layer %r has no hidden state" % part.node.path)
     return to_layout(values[part.state_index], state.data, data)
