@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers import batch_norm
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.loss_base import LossPlanContext
-from returnn_tf.layers.node import LossNode, Node, ParamSpec
+from returnn_tf.layers.node import LossNode, Node
 from returnn_tf.layers.options import declared_options, map_strings, map_values
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.registry import LOSSES
 from returnn_tf.layers.source import SourceLayer
+from returnn_tf.network.build_state import BuildState
+from returnn_tf.network.checks import LayerError, check_out_shape, located, with_beam
 from returnn_tf.network.parse import (
     LayerSpec,
     check_loss,
@@ -22,48 +23,9 @@ from returnn_tf.network.parse import (
     scope_name,
     with_default_target,
 )
-from returnn_tf.network.plan import Plan
 from returnn_tf.tensor import Data, Dim
 
 _OPEN, _DONE = "open", "done"
-
-
-class LayerError(ConfigError):
-    """A `ConfigError` that already names its layer."""
-
-
-class BuildState:
-    """What all levels of one network share while it is planned."""
-
-    def __init__(
-        self, extern_data: Mapping[str, Data], behavior_version: int, train: bool, search: bool, default_target: str
-    ) -> None:
-        self.extern_data = dict(extern_data)
-        self.default_target = default_target
-        self.behavior_version = behavior_version
-        self.train = train
-        self.search = search
-        self.nodes: List[Node] = []
-        self.extern: Dict[str, Node] = {}
-        self.outputs: Dict[str, Node] = {}
-        self.dims: Dict[Dim, Dim] = {}
-        self.nested: Dict[Node, "NetworkBuilder"] = {}
-        self.open_losses: List[Tuple["NetworkBuilder", Node, LayerSpec]] = []
-        self.losses: List[LossNode] = []
-        #: Plans the network inside of a `rec` layer; set by whoever knows how, since that builds on this module.
-        self.plan_loop: Callable[[Node, "NetworkBuilder"], Node] = no_loops
-
-    def resolve_dim(self, dim: Dim) -> Dim:
-        """The definition of a declared dim, or the dim itself."""
-        while dim in self.dims:
-            dim = self.dims[dim]
-        return dim.with_operands(self.resolve_dim)
-
-    def finish_losses(self) -> None:
-        """Plans all losses; their targets may bring further layers, with further losses."""
-        while self.open_losses:
-            builder, node, spec = self.open_losses.pop(0)
-            builder.plan_loss(node, spec)
 
 
 class NetworkBuilder:
@@ -256,7 +218,7 @@ class NetworkBuilder:
 
     def _plan(self, spec: LayerSpec) -> None:
         node = Node(spec.path, spec.cls(), self._scope_of(spec))
-        with _located(spec.path, str(spec.cls.class_name), node):
+        with located(spec.path, str(spec.cls.class_name), node):
             node.sources = [self.resolve(s if isinstance(s, str) else s[0], spec.where) for s in spec.sources]
             node.deps = list(dict.fromkeys(node.sources))
             self._set_options(node, spec)
@@ -287,7 +249,7 @@ class NetworkBuilder:
         ctx = PlanContext(node, self)
         node.output = self.infer_template(node, ctx)
         if not layer.ends_search:
-            node.output = _with_beam(node)
+            node.output = with_beam(node)
         if layer.size_target:
             node.output = self._with_lengths_of(node, layer.size_target)
         if layer.batch_norm and layer.class_name != "batch_norm":
@@ -295,7 +257,7 @@ class NetworkBuilder:
         if layer.darc1 or layer.spatial_smoothing:
             ctx.need_feature(node.output, "the output (constrained by darc1 or spatial_smoothing)")
         if layer.out_shape is not None:
-            _check_out_shape(node.output, layer.out_shape)
+            check_out_shape(node.output, layer.out_shape)
         self.sink.append(node)
 
     def _with_lengths_of(self, node: Node, target: str) -> Data:
@@ -359,7 +321,7 @@ class NetworkBuilder:
 
     def plan_loss(self, node: Node, spec: LayerSpec) -> None:
         """The loss of a layer: its options, its target, and whether they fit."""
-        with _located(spec.path, str(spec.cls.class_name), node):
+        with located(spec.path, str(spec.cls.class_name), node):
             cls = LOSSES.get(spec.options["loss"], spec.where)
             loss = cls()
             infos = declared_options(cls)
@@ -476,7 +438,7 @@ class NetworkBuilder:
         layer.node = node  # type: ignore[misc]
         node.sources = list(sources)
         node.deps = list(dict.fromkeys(sources))
-        with _located(node.path, layer.class_name, node):
+        with located(node.path, layer.class_name, node):
             self._infer(node)
         return node
 
@@ -517,97 +479,6 @@ def has_loss(spec: LayerSpec, search: bool) -> bool:
     return bool(spec.options.get("loss")) and not (search and spec.options.get("loss_only_on_non_search"))
 
 
-def no_loops(owner: Node, builder: NetworkBuilder) -> Node:
-    """Where the planning of step networks is not set up."""
-    raise AssertionError("loops are planned by returnn_tf.network.loops")
-
-
-def build_plan(
-    network: Mapping[str, Any],
-    extern_data: Mapping[str, Data],
-    *,
-    behavior_version: int = 0,
-    train: bool = False,
-    search: bool = False,
-    default_target: str = "classes",
-    plan_loop: Callable[[Node, NetworkBuilder], Node] = no_loops,
-) -> Plan:
-    """The plan of a network dict.
-
-    :param extern_data: templates by data key
-    :param default_target: for losses without the option target
-    :param plan_loop: plans the network inside of a `rec` layer
-    :raises ConfigError: with the path of the layer, what is wrong and how to mend it
-    """
-    state = BuildState(extern_data, behavior_version, train, search, default_target)
-    state.plan_loop = plan_loop
-    builder = NetworkBuilder(network, state)
-    builder.build()
-    state.finish_losses()
-    _check_param_names(state.nodes)
-    order = list(builder.specs)
-    state.losses.sort(key=lambda loss: order.index(loss.name.split("/")[0]) if loss.name.split("/")[0] in order else 0)
-    return Plan(
-        state.nodes, state.outputs, state.losses, state.extern, state.extern_data, behavior_version, train, search
-    )
-
-
-def _check_param_names(nodes: List[Node]) -> None:
-    """Layers whose ``name_scope`` gives them a parameter of the same name and shape share it; else names are unique."""
-    nodes = [inner for node in nodes for inner in [*node.inner, node]]
-    by_path = {node.path: node for node in nodes}
-    owners: Dict[str, Tuple[Node, ParamSpec]] = {}
-    for node in nodes:
-        for spec in list(node.owned):
-            other, first = owners.setdefault(spec.name, (node, spec))
-            if other is node:
-                continue
-            same = (first.shape, first.dtype) == (spec.shape, spec.dtype)
-            shapes = "" if same else ", with the shapes %s and %s" % (first.shape, spec.shape)
-            if not same or not any(_has_name_scope(by_path, n) for n in (node, other)):
-                raise LayerError(
-                    "Layers %r and %r both have a parameter named %r%s. Rename one of the layers, change its "
-                    "name_scope, or share the parameter by reuse_params."
-                    % (other.path, node.path, spec.name, shapes)
-                )
-            node.owned.remove(spec)
-            node.params.update({name: first for name, value in node.params.items() if value is spec})
-
-
-def _has_name_scope(by_path: Dict[str, Node], node: Node) -> bool:
-    """Whether the layer or one around it says where its parameters are."""
-    parts = node.path.split("/")
-    around = (by_path.get("/".join(parts[:i])) for i in range(1, len(parts) + 1))
-    return any(n is not None and n.layer.name_scope is not None for n in around)
-
-
-def _with_beam(node: Node) -> Data:
-    """The template with the hypotheses of a search that a source has."""
-    data = node.output
-    beams = {dep.output.beam for dep in node.deps if dep.planned and dep.output.beam is not None}
-    if data.beam is not None or data.batch_axis is None or not beams:
-        return data
-    if len(beams) > 1:
-        raise ConfigError(
-            "the sources hold hypotheses of different searches (%s). Put a 'decide' layer behind one of them."
-            % ", ".join(sorted(beam.of for beam in beams))
-        )
-    return data.replace(beam=beams.pop())
-
-
-def _check_out_shape(data: Data, expected: Any) -> None:
-    if isinstance(expected, Mapping) or not all(isinstance(d, Dim) for d in expected):
-        return
-    got = list(data.dims)
-    for dim in expected:
-        match = next((d for d in got if d is dim or (d.is_batch and dim.is_batch) or d.agrees_with(dim)), None)
-        if match is None:
-            raise ConfigError("out_shape has the dim %s, but the output is %s." % (dim, data))
-        got.remove(match)
-    if got:
-        raise ConfigError("the output %s has the axis %s, which out_shape does not name." % (data, got[0]))
-
-
 def node_dep(node: Node, dep: Node) -> Node:
     """Notes a dependency; gives it back."""
     node.depend(dep)
@@ -617,19 +488,3 @@ def node_dep(node: Node, dep: Node) -> Node:
 def join_scope(scope: str, name: str) -> str:
     """Parameter scopes joined, either may be empty."""
     return "%s/%s" % (scope, name) if scope and name else scope or name
-
-
-@contextlib.contextmanager
-def _located(path: str, class_name: str, node: Node) -> Iterator[None]:
-    """Puts layer path, class and sources in front of a `ConfigError` which does not name its layer yet."""
-    try:
-        yield
-    except LayerError:
-        raise
-    except ConfigError as exc:
-        message = str(exc)
-        if not message.startswith("Layer "):
-            message = "%s: %s" % (describe_place(path, class_name), message)
-        if node.sources and all(s.planned for s in node.sources):
-            message += "\n  sources: " + "; ".join("%s %s" % (s.path, s.output) for s in node.sources)
-        raise LayerError(message) from exc

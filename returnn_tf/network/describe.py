@@ -77,6 +77,7 @@ def _loops(plan: Plan) -> List[str]:
                 lines.append("  %s: %s" % (zone, ", ".join(name for name, _ in names)))
     return lines
 
+
 def _row(node: Node) -> Sequence[str]:
     data = node.output
     count = sum(spec.size for spec in node.owned)

@@ -9,11 +9,11 @@ import numpy
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers.node import Node, ParamSpec
-from returnn_tf.network.builder import build_plan
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
 from returnn_tf.network.passes import run_passes
 from returnn_tf.network.plan import Plan
+from returnn_tf.network.planning import build_plan
 from returnn_tf.network.result import LayerResult, RunResult
 from returnn_tf.tensor import Data, extern_data_options, parse_extern_data
 from returnn_tf.util.lazy_tf import tf

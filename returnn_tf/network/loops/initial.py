@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.rec.loop_nodes import InitialOutput
-from returnn_tf.network.builder import LayerError
+from returnn_tf.network.checks import LayerError
 from returnn_tf.network.parse import LayerSpec
 
 if TYPE_CHECKING:

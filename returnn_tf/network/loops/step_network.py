@@ -24,7 +24,8 @@ from returnn_tf.layers.rec.loop_nodes import (
 from returnn_tf.layers.rec.loop_run import Ending, LoopRunLayer
 from returnn_tf.layers.rec.state import HiddenState, hidden_state_of, recurrent_node
 from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
-from returnn_tf.network.builder import LayerError, NetworkBuilder, has_loss, join_scope
+from returnn_tf.network.builder import NetworkBuilder, has_loss, join_scope
+from returnn_tf.network.checks import LayerError
 from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
 from returnn_tf.network.loops.initial import plan_initial_output
 from returnn_tf.network.loops.max_steps import plan_max_steps

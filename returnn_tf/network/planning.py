@@ -1,0 +1,52 @@
+"""A whole network dict as a plan. No TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping
+
+from returnn_tf.layers.node import Node
+from returnn_tf.network.build_state import BuildState, no_loops
+from returnn_tf.network.builder import NetworkBuilder
+from returnn_tf.network.checks import check_param_names
+from returnn_tf.network.plan import Plan
+from returnn_tf.tensor import Data
+
+
+def build_plan(
+    network: Mapping[str, Any],
+    extern_data: Mapping[str, Data],
+    *,
+    behavior_version: int = 0,
+    train: bool = False,
+    search: bool = False,
+    default_target: str = "classes",
+    plan_loop: Callable[[Node, NetworkBuilder], Node] = no_loops,
+) -> Plan:
+    """The plan of a network dict.
+
+    :param extern_data: templates by data key
+    :param default_target: for losses without the option target
+    :param plan_loop: plans the network inside of a `rec` layer
+    :raises ConfigError: with the path of the layer, what is wrong and how to mend it
+    """
+    state = BuildState(extern_data, behavior_version, train, search, default_target)
+    state.plan_loop = plan_loop
+    builder = NetworkBuilder(network, state)
+    builder.build()
+    state.finish_losses()
+    check_param_names(state.nodes)
+    order = list(builder.specs)
+    state.losses.sort(key=lambda loss: order.index(loss.name.split("/")[0]) if loss.name.split("/")[0] in order else 0)
+    plan = Plan(
+        state.nodes, state.outputs, state.losses, state.extern, state.extern_data, behavior_version, train, search
+    )
+    _freeze_params(plan)
+    return plan
+
+
+def _freeze_params(plan: Plan) -> None:
+    """Parameters of layers inside of a layer which is not trainable are not trained either."""
+    frozen = [node.path + "/" for node in plan.all_nodes() if node.layer.trainable is False]
+    for spec in plan.params.values():
+        if any(spec.layer_path.startswith(path) for path in frozen):
+            spec.trainable = False
