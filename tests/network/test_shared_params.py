@@ -53,3 +53,11 @@ def test_l2_counts_for_every_layer_which_has_it(how: Dict[str, str], l2_first: f
     total = net.run({"data": x, "data/size0": numpy.array([2], "int32")}).total_loss
     squares = sum((v**2).sum() for v in net.get_param_values().values())
     numpy.testing.assert_allclose(total, (l2_first + l2_second) * squares, rtol=1e-4)
+
+
+@pytest.mark.parametrize("outer, inner, trained", [(False, None, False), (False, True, False), (True, False, False)])
+def test_not_trainable_around(outer: bool, inner: Any, trained: bool) -> None:
+    sub = {**SUB, "trainable": outer, "subnetwork": {"output": {**LIN, "trainable": inner}}}
+    net = _network({"a": sub, "ab": LIN, "output": {"class": "combine", "kind": "add", "from": ["a", "ab"]}})
+    assert ("a/output/W" in net.trainable_params) is trained
+    assert "ab/W" in net.trainable_params
