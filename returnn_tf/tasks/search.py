@@ -13,6 +13,7 @@ from returnn_tf.engine.search_output import SearchOutput
 from returnn_tf.engine.search_pass import SearchPass
 from returnn_tf.engine.searching import Searcher
 from returnn_tf.log import log
+from returnn_tf.network.lower import needed_extern_keys
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
 
@@ -27,7 +28,7 @@ def search(config: Any) -> int:
     decided = decided_layers(net) if config.bool("search_do_eval", True) else []
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     searcher = Searcher(net, wanted, with_losses=config.bool("search_do_eval", True))
-    source = DataSource(config, name, {key: net.extern_data[key] for key in searcher.used_data_keys})
+    source = _source(config, name, searcher)
     try:
         labels = {
             layer: labels_of(node.output, source.dataset, net.extern_data, node.layer.target or config.typed("target"))
@@ -44,6 +45,18 @@ def search(config: Any) -> int:
         output.write((tag, {layer: texts[layer] for layer in layers}) for tag, texts in rows)
         log.write(3, "Wrote %s: %s for %i sequences" % (path, ", ".join(layers), len(rows)))
     return 0
+
+
+def _source(config: Any, name: str, searcher: Searcher) -> DataSource:
+    """The dataset; if it lacks what only the losses need, the error says how to do without them."""
+    net = searcher.net
+    try:
+        return DataSource(config, name, {key: net.extern_data[key] for key in searcher.used_data_keys})
+    except ConfigError as exc:
+        searched = needed_extern_keys(net.plan, list(searcher.nodes.values()), False)
+        if any(repr(key) in str(exc) for key in searcher.used_data_keys if key not in searched):
+            raise ConfigError("%s To search without references, set search_do_eval = False." % exc) from exc
+        raise
 
 
 def _load(config: Any) -> Tuple[Network, int]:

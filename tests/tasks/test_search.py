@@ -13,7 +13,9 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine import searching
+from returnn_tf.engine.search_labels import labels_of
 from returnn_tf.tasks.registry import run_task
+from returnn_tf.tensor import extern_data_options, parse_extern_data
 
 REFERENCE = pathlib.Path(__file__).parent.parent / "data/outputs/search"
 NAMES = ["</s>", "one", "two", "three"]
@@ -23,6 +25,11 @@ DATASET: Dict[str, Any] = {
     "class": "StaticDataset",
     "data": SEQS,
     "output_dim": {"data": (5, 1), "classes": (4, 1)},
+}
+WITHOUT_TARGETS: Dict[str, Any] = {
+    "class": "StaticDataset",
+    "data": [{"data": seq["data"]} for seq in SEQS],
+    "input_dim": 5,
 }
 CLASSES: Dict[str, Any] = {"dim": 4, "sparse": True}
 
@@ -113,10 +120,8 @@ def test_beams_as_a_dict_are_those_of_the_reference() -> None:
 
 
 def test_compressed_output_without_targets() -> None:
-    seqs = [{"data": seq["data"]} for seq in SEQS]
-    without = {"class": "StaticDataset", "data": seqs, "input_dim": 5}
     run(
-        eval=without, search_output_file="out.gz", search_output_file_format="py", search_do_eval=False,
+        eval=WITHOUT_TARGETS, search_output_file="out.gz", search_output_file_format="py", search_do_eval=False,
         search_output_layer="decision",
     )  # fmt: skip
     with gzip.open("out.gz", "rt") as got, gzip.open(REFERENCE / "search_noeval_py_gz.txt.gz", "rt") as expected:
@@ -146,6 +151,17 @@ def test_labels(extern_data: Dict[str, Any], lines: List[str]) -> None:
     pathlib.Path("lines.txt").write_text("</s>\nd\nc\nb\n")
     pathlib.Path("table.txt").write_text("{'a': 1, 'b': 2, 'c': 3, '</s>': 0}")
     assert run(extern_data=extern_data, search_output_layer="decision").splitlines() == lines
+
+
+def test_names_of_the_dataset_come_before_those_of_the_vocabulary() -> None:
+    class Named:
+        labels = {"classes": ["0", "a", "b", "c"]}
+
+    extern_data = parse_extern_data(extern_data_options({"extern_data": SETTINGS["extern_data"]}))
+    classes = extern_data["classes"]
+    assert labels_of(classes, Named, extern_data, None).text([1, 3, 7]) == "ac7"
+    other = classes.replace(sparse_dim=extern_data["data"].sparse_dim)
+    assert labels_of(other, Named, extern_data, "classes").text([1, 3]) == "1 3"
 
 
 def test_long_sequences_come_first_and_the_function_is_traced_once(
@@ -199,6 +215,7 @@ def test_pieces_of_words_are_put_together_for_word_errors(capsys: pytest.Capture
         ({"search_output_file": "no/folder/out"}, "folder .* can't be written"),
         ({"search_output_file_format": "json"}, "search_output_file_format: unknown 'json'"),
         ({"search_output_layer": ["output", "decision"]}, "search_output_file_format = 'py'"),
+        ({"eval": WITHOUT_TARGETS}, "no data key 'classes'.* search_do_eval = False"),
         ({"eval": None}, "no dataset 'eval' to search in"),
         ({"search_data": "evl"}, "no dataset 'evl' to search in.*'eval'"),
         ({"load": "", "model": "nothing/network"}, "no checkpoint"),
