@@ -11,15 +11,16 @@ from returnn_tf.log import log
 from returnn_tf.network.network import Network
 
 
-def load_network(config: Any) -> Tuple[Network, ModelChoice]:
+def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelChoice]:
     """The network as a training plans it, so that losses inside of loops exist, and the checkpoint which was loaded.
 
     :param config: Config with ``load``, or ``model`` and perhaps ``load_epoch``
+    :param search: plan it for search instead
     :raises ConfigError: there is no checkpoint
     :raises DataError: it is damaged or does not fit the network
     """
     devices.set_up(config)
-    net = Network.from_config(config, train=True)
+    net = Network.from_config(config, train=not search, search=search)
     choice = model_dir.choose_whole(config, _report_defect)
     if choice.path is None:
         raise ConfigError(

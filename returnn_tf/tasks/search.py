@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any, List
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.engine import checkpoint, checkpoint_params, devices, model_dir
 from returnn_tf.engine.data_source import DataSource, evaluation_names
+from returnn_tf.engine.load_model import load_network
 from returnn_tf.engine.search_errors import ErrorReport, decided_layers
 from returnn_tf.engine.search_labels import labels_of
 from returnn_tf.engine.search_output import SearchOutput
@@ -14,7 +14,6 @@ from returnn_tf.engine.search_pass import SearchPass
 from returnn_tf.engine.searching import Searcher
 from returnn_tf.log import log
 from returnn_tf.network.lower import needed_extern_keys
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
 
 
@@ -24,7 +23,8 @@ def search(config: Any) -> int:
     layers, name = _layers(config), _dataset_name(config)
     path = config.str("search_output_file", "")
     output = SearchOutput(path, config.str("search_output_file_format", "txt") or "txt", layers) if path else None
-    net, epoch = _load(config)
+    net, choice = load_network(config, search=True)
+    epoch = choice.epoch or 1
     decided = decided_layers(net) if config.bool("search_do_eval", True) else []
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     searcher = Searcher(net, wanted, with_losses=config.bool("search_do_eval", True))
@@ -57,23 +57,6 @@ def _source(config: Any, name: str, searcher: Searcher) -> DataSource:
         if any(repr(key) in str(exc) for key in searcher.used_data_keys if key not in searched):
             raise ConfigError("%s To search without references, set search_do_eval = False." % exc) from exc
         raise
-
-
-def _load(config: Any) -> Tuple[Network, int]:
-    """The network, planned for search, with the parameters of the checkpoint which the config asks for; its epoch."""
-    devices.set_up(config)
-    net = Network.from_config(config, search=True)
-    choice = model_dir.choose_whole(
-        config, lambda path, reason: log.warn("The checkpoint %s is not used: %s." % (path, reason))
-    )
-    if choice.path is None:
-        raise ConfigError(
-            "There is no checkpoint to search with: no file %s.<epoch>.index. Train first, or set "
-            "load = '<path prefix>'." % (config.str("model", "") or "<model>")
-        )
-    checkpoint_params.assign(net.params, checkpoint.read(choice.path), source="The checkpoint %s" % choice.path)
-    log.write(3, "Loaded %s" % choice.path)
-    return net, choice.epoch or 1
 
 
 def _layers(config: Any) -> List[str]:
