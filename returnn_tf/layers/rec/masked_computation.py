@@ -73,6 +73,9 @@ class MaskedComputationLayer(Layer):
         if ctx.in_step and ctx.loop_dim is None:
             return self._step_template(ctx)
         if isinstance(self.masked_from, Node):
+            # Source and mask are not even computed: in training they may be those of an alignment that is unknown.
+            ctx.node.deps = [dep for dep in ctx.node.deps if dep not in (self.source, self.mask)]
+            ctx.depend(self.masked_from)
             self.inner = self._plan_unit(ctx, {"data": self.masked_from})
             self._prepare_initial(ctx, self.inner.output)
             self.frames = self.masked_from.output.time_dim
@@ -110,7 +113,8 @@ class MaskedComputationLayer(Layer):
             if node.layer.history_grows:
                 raise ctx.error(
                     "the unit has the layer %r, whose history grows in every step, so it cannot stand still where the "
-                    "mask is false. Use a unit with a state of fixed size, e.g. rnn_cell." % node.path
+                    "mask is false. Use a unit with a state of fixed size, e.g. rnn_cell. (Where mask and source don't "
+                    "depend on the loop, it works, unless optimize_move_layers_out is False.)" % node.path
                 )
         data = self.inner.output
         batch = batch_of(self.mask.output)

@@ -300,6 +300,14 @@ def test_messages(change, match):
     assert "loop/mc" in str(info.value)
 
 
+def test_history_works_for_all_steps_at_once_only():
+    unit = {"class": "self_attention", "num_heads": 1, "total_key_dim": 2, "n_out": 3, "attention_left_only": True}
+    got, _, _ = results(loop(unit))
+    assert numpy.isfinite(got).all()
+    with pytest.raises(ConfigError, match="whose history grows"):
+        template(loop(unit, moved=False))
+
+
 def test_messages_outside():
     network = outside(LINEAR)
     network["mc"]["from"] = "sum"
@@ -310,3 +318,35 @@ def test_messages_outside():
     network["m"]["from"] = "data"
     with pytest.raises(ConfigError, match="must have one value for each frame"):
         template(network)
+
+
+def test_masked_from_needs_neither_source_nor_mask():
+    """As in training over all alignments: the frames are given, and the loop runs over other ones."""
+    unit = {
+        "am": {"class": "copy", "from": "data:source"},
+        "lm": {
+            "class": "masked_computation",
+            "mask": "prev:emit",
+            "from": "prev:output",
+            "masked_from": "base:labels1",
+            "unit": {
+                "class": "subnetwork",
+                "subnetwork": {"e": {**LINEAR, "from": "data"}, "output": {**LSTM, "from": "e"}},
+            },
+        },
+        "joint": {"class": "combine", "kind": "add", "from": ["am", "lm"], "allow_broadcast_all_sources": True},
+        "prob": {"class": "softmax", "n_out": 6, "from": "joint", "is_output_layer": True},
+        "output": {"class": "choice", "from": "prob", "target": "labels", "beam_size": 3, "initial_output": 0},
+        "emit": {"class": "compare", "kind": "not_equal", "value": 5, "from": "output", "initial_output": True},
+    }
+    network = {
+        "labels1": {"class": "prefix_in_time", "from": "data:labels", "prefix": 0},
+        "loop": {"class": "rec", "from": "data:other", "target": "labels", "unit": unit},
+        "output": {"class": "copy", "from": "loop/prob"},
+    }
+    arrays = feed(other=numpy.random.default_rng(5).normal(size=(3, 7, 3)))
+    arrays["other/size0"] = numpy.array([7, 6, 5], "int32")
+    out = net_of(network).run(arrays).layers["output"]
+    assert out.value.shape == (3, 7, 5, 6)
+    assert out.sizes[1].tolist() == [7, 6, 5]
+    assert out.sizes[2].tolist() == (LENS + 1).tolist()
