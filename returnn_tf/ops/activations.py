@@ -28,6 +28,7 @@ def _gelu_tanh(x: Any, approximate: bool = False) -> Any:
 
 _ACTIVATIONS: Dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
+    "none": lambda x: x,
     "linear": lambda x: x,
     "relu": lambda x, **kw: tf.nn.relu(x, **kw),
     "relu6": lambda x: tf.nn.relu6(x),
@@ -82,10 +83,18 @@ _ACTIVATIONS: Dict[str, Callable[..., Any]] = {
 def check_activation(name: Any) -> None:
     """Whether the name is known; needs no TensorFlow.
 
-    :param name: one name, several joined as in ``"relu|tanh"`` (applied from left to right), a function or None
+    :param name: one name, several joined as in ``"relu|tanh"`` (applied from left to right), an expression of x such as
+        ``"tf.minimum(x, 1.0)"``, a function or None
     :raises ConfigError: with the nearest known name
     """
-    if name is None or callable(name):
+    if not name or callable(name):
+        return
+    if _is_expression(name):
+        try:
+            compile(name.strip(), "<activation>", "eval")
+        except SyntaxError as exc:
+            message = "the activation %r is no expression: %s. Write e.g. 'tf.minimum(x, 1.0)'." % (name, exc)
+            raise ConfigError(message) from exc
         return
     for part in _parts(name):
         if part not in _ACTIVATIONS:
@@ -97,11 +106,14 @@ def get_activation(name: Any, opts: Optional[Dict[str, Any]] = None) -> Callable
 
     :param opts: keyword arguments of the function
     """
-    if name is None:
+    if not name:
         return _ACTIVATIONS["identity"]
     if callable(name):
         return lambda x: name(x, **(opts or {}))
     check_activation(name)
+    if _is_expression(name):
+        code = compile(name.strip(), "<activation>", "eval")
+        return lambda x: eval(code, {"tf": tf, "x": x, **(opts or {})})
     functions = [_ACTIVATIONS[part] for part in _parts(name)]
 
     def apply(x: Any) -> Any:
@@ -122,6 +134,11 @@ def changes_dtype(name: Any, dtype: str) -> str:
     if isinstance(name, str) and _parts(name)[-1] in ("logical_not", "is_finite", "is_nan", "is_inf"):
         return "bool"
     return dtype
+
+
+def _is_expression(name: Any) -> bool:
+    """Whether a string is an expression of x, not a name."""
+    return isinstance(name, str) and "(" in name
 
 
 def _parts(name: str) -> list:
