@@ -153,6 +153,9 @@ class StepNetwork:
             if axis is None:
                 raise ctx.error("the source %s has no time axis to iterate over. Name one by the option 'axis'." % data)
             return axis, data.dims[axis]
+        if isinstance(self.layer.axis, Dim):
+            ctx.depend_on_dim(self.layer.axis)
+            return None, self.layer.axis
         target = self.layer.target
         if target and not self._has_end():
             data = self.parent.target_data(self.owner, target)
@@ -170,7 +173,8 @@ class StepNetwork:
 
     def _unstacked_dim(self, ctx: PlanContext) -> Optional[Dim]:
         """The axis outside whose frames a layer of the loop takes one by one, or None."""
-        for spec in self.specs.values():
+        specs = sorted(self.specs.values(), key=lambda spec: not spec.options.get("declare_rec_time"))
+        for spec in specs:
             if issubclass(spec.cls, RecUnstackLayer) and spec.sources and str(spec.sources[0]).startswith("base:"):
                 data = self.parent.resolve(spec.sources[0][len("base:") :], spec.where).output
                 axis = map_values(spec.options.get("axis"), Dim, self.parent.state.resolve_dim)

@@ -131,3 +131,24 @@ def test_messages_of_unstack(x, match):
 def test_unstack_outside_of_loops():
     with pytest.raises(ConfigError, match="inside of a 'rec' layer"):
         template({"output": {"class": "rec_unstack", "from": "data"}})
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_axis_of_the_loop_says_how_many_steps(moved):
+    network = unstacked(moved, {"from": "base:data", "axis": TIME})
+    expected = run(network)["output"]
+    network["loop"]["axis"] = TIME
+    got = run(network)["output"]
+    numpy.testing.assert_allclose(got.value, expected.value, rtol=1e-6)
+    network["loop"]["unit"] = {"output": {"class": "combine", "kind": "add", "from": [":i", "prev:output"]}}
+    network["loop"]["unit"]["output"]["initial_output"] = 0
+    del network["loss"]
+    assert run(network)["output"].value.shape[-1] == 4
+
+
+def test_declared_axis_comes_first():
+    network = unstacked(True, {"from": "base:data", "axis": "T", "declare_rec_time": True})
+    unit = network["loop"]["unit"]
+    network["loop"]["unit"] = {"y": {"class": "rec_unstack", "from": "base:double", "axis": "T"}, **unit}
+    network["double"] = {"class": "resize", "factor": 2, "axis": "T", "from": "data"}
+    assert run(network)["output"].sizes[1].tolist() == LENS.tolist()
