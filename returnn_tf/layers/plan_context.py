@@ -226,6 +226,8 @@ class PlanContext:
         if isinstance(reuse, Node):
             return self._param_of(reuse, name, shape), ""
         entry = reuse.get("map", {}).get(name, reuse.get("reuse_layer"))
+        if reuse.get("auto_create_missing") and isinstance(entry, Node) and name not in entry.params:
+            entry = None
         if entry is None:
             if name in reuse.get("map", {}) or reuse.get("auto_create_missing"):
                 # Where another layer's parameters are used, the reference opens the scope a second time, which adds to

@@ -61,3 +61,11 @@ def test_not_trainable_around(outer: bool, inner: Any, trained: bool) -> None:
     net = _network({"a": sub, "ab": LIN, "output": {"class": "combine", "kind": "add", "from": ["a", "ab"]}})
     assert ("a/output/W" in net.trainable_params) is trained
     assert "ab/W" in net.trainable_params
+
+
+def test_auto_create_missing() -> None:
+    first = {**LIN, "with_bias": False}
+    reuse = {"reuse_layer": "a", "auto_create_missing": True}
+    net = _network({"a": first, "output": {**LIN, "from": "a", "reuse_params": reuse}})
+    assert len(net.params) == 2 and "a/W" in net.params
+    assert all(name == "a/W" or name.startswith("output/b") for name in net.params)
