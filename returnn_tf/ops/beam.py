@@ -1,4 +1,5 @@
-"""Beam search on tensors: one step, reordering, and the hypotheses read backwards. Batch entries of a beam are neighbours."""
+"""Beam search on tensors: one step, reordering, and the hypotheses read backwards. Batch entries of a beam are
+neighbours."""
 
 from __future__ import annotations
 
