@@ -114,7 +114,7 @@ class RecLayer(ConcatInputLayer):
             return self._inner.output
         self._check_options(ctx)
         data = self.input_template(ctx)
-        if ctx.in_step and data.time_axis is None and self.axis is None:
+        if ctx.in_step and ctx.loop_dim is None and data.time_axis is None and self.axis is None:
             return self._step_template(ctx, data)
         self._perm, output = self._layout(ctx, data)
         out = ctx.out_feature()

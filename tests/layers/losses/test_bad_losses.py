@@ -60,8 +60,6 @@ CASES = [
         _softmax(loss="via_layer", loss_opts={"align_layer": "h"}),
         "layer 'h' must have the axes of the output",
     ),
-    (_softmax(loss="triplet_loss", loss_opts={"margin": 0.5}), "needs an output .batch, features."),
-    (_softmax(loss="triplet_loss"), "the option 'margin' is missing"),
     (
         {"class": "fast_bw", "align_target": "sprint", "from": "h"},
         "'sprint' needs automata from an external process",

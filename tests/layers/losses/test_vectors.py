@@ -127,24 +127,3 @@ def test_as_is_counts_valid_frames_and_all_features() -> None:
         feed
     )
     assert out.losses == {} and out.errors["output"] == valid(feed["classes"]).sum()
-
-
-def test_triplet_by_hand() -> None:
-    rng = numpy.random.default_rng(2)
-    data = rng.normal(size=(3, 9)).astype("float32")
-    labels = numpy.array([[0, 0, 1], [1, 1, 0], [0, 0, 0]], "int32")
-    extern = {
-        "data": {"shape": (9,), "time_dim_axis": None},
-        "labels": {"shape": (3,), "dim": 2, "sparse": True, "time_dim_axis": None},
-    }
-    layer = {"class": "copy", "loss": "triplet_loss", "target": "labels", "loss_opts": {"margin": 0.3}}
-    out = network_of(layer, extern_data=extern).run({"data": data, "labels": labels})
-    unit = data.reshape(9, 3).astype("float64")
-    unit /= numpy.linalg.norm(unit, axis=1, keepdims=True)
-    distance, label, total = 1 - unit @ unit.T, labels.reshape(-1), 0.0
-    for a in range(9):
-        for s in range(9):
-            for o in range(9):
-                if a != s and label[a] == label[s] and label[a] != label[o]:
-                    total += max(0.0, 0.3 + distance[a, s] - distance[a, o])
-    numpy.testing.assert_allclose(out.losses["output"], total, rtol=1e-4)
