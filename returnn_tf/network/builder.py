@@ -161,6 +161,8 @@ class NetworkBuilder:
         :param where: how an error begins
         :raises ConfigError: unknown name, with the nearest known one
         """
+        if ref.startswith("layer:"):
+            ref = ref[len("layer:") :]
         if ref.startswith("base:"):
             if self.parent is None:
                 raise LayerError(
@@ -171,8 +173,6 @@ class NetworkBuilder:
             raise LayerError(
                 "%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref)
             )
-        if ref.startswith("layer:"):
-            ref = ref[len("layer:") :]
         local = self._local_name(ref)
         if local is not None:
             node = self.node(local)

@@ -1,0 +1,47 @@
+"""Rows of the table of Levenshtein distances, one per label of a hypothesis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.util.lazy_tf import tf
+
+
+def first_row(batch: Any, size: Any) -> Any:
+    """The distances of the empty sequence to all prefixes: int32 [batch, size + 1]."""
+    return tf.tile(tf.range(size + 1)[None], [batch, 1])
+
+
+def next_row(row: Any, label: Any, reference: Any) -> Any:
+    """The distances after one more label: ``new[j] = min(row[j] + 1, row[j-1] + (label != ref[j-1]), new[j-1] + 1)``.
+
+    :param row: int32 [batch, size + 1]
+    :param label: int [batch]
+    :param reference: int [batch, size]
+    :return: int32 [batch, size + 1]
+    """
+    differs = tf.cast(tf.not_equal(tf.cast(label, reference.dtype)[:, None], reference), tf.int32)
+    best = tf.concat([row[:, :1] + 1, tf.minimum(row[:, 1:] + 1, row[:, :-1] + differs)], axis=1)
+    # new[j] = min over k <= j of best[k] + j - k: all insertions at once.
+    place = tf.range(tf.shape(row)[1])
+    away = place[:, None] - place[None]
+    cost = best[:, None] + tf.where(away >= 0, away, tf.int32.max // 2)[None]
+    return tf.reduce_min(cost, axis=2)
+
+
+def completions(row: Any, reference: Any, lens: Any, labels: int) -> Any:
+    """The least distance to the reference that is still possible after each next label.
+
+    :param row: int32 [batch, size + 1]
+    :param reference: int [batch, size]
+    :param lens: int32 [batch], of the reference
+    :param labels: how many there are
+    :return: int32 [batch, labels]
+    """
+    far = tf.int32.max // 2
+    size = tf.shape(reference)[1]
+    inside = tf.sequence_mask(lens, size)
+    any_label = tf.reduce_min(tf.where(tf.sequence_mask(lens + 1, size + 1), row, far), axis=1) + 1
+    hit = tf.logical_and(tf.equal(reference[:, :, None], tf.range(labels, dtype=reference.dtype)), inside[:, :, None])
+    same = tf.reduce_min(tf.where(hit, row[:, :-1, None], far), axis=1)
+    return tf.minimum(any_label[:, None], same)
