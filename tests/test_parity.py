@@ -15,6 +15,10 @@ GROUPS = (
 
 #: Cases which are left out, with the reason.
 LEFT_OUT = {
+    "variable/framewise_statistics": "the layer does not exist yet: nothing would collect its statistics",
+    "variable/image_summary": "the layer does not exist yet: nothing would write its pictures",
+    "variable/synthetic_gradient": "the layer does not exist yet: its meta loss needs support in the updater",
+    "variable/tikhonov": "the layer does not exist yet: its meta loss needs support in the updater",
     "loss/triplet": "the loss triplet_loss does not exist: its formula could not be recovered from the numbers",
 }
 

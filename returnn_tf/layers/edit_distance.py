@@ -57,6 +57,11 @@ class _WithReference(Layer):
         if isinstance(target, str) and target.startswith("layer:"):
             yield target[len("layer:") :]
 
+    @classmethod
+    def only_in_step(cls) -> bool:
+        """A row needs the one before."""
+        return True
+
     def _reference(self, ctx: "PlanContext") -> Node:
         if not isinstance(self.target, str):
             raise ctx.error("target must name the layer or data key with the reference, got %r." % (self.target,))
@@ -70,14 +75,22 @@ class EditDistanceTableLayer(_WithReference):
     """In a loop: the distances of the labels so far to all prefixes of the reference, int32 [batch, reference + 1].
 
     ``d[i, j] = min(d[i-1, j] + 1, d[i, j-1] + 1, d[i-1, j-1] + (a[i] != b[j]))``, one row i per step (Wagner & Fischer
-    1974). ``prev:`` gives the row of the empty sequence in the first step. No parameters. Lengths: those of the
-    reference plus one.
-    """
+    1974). ``prev:`` gives the row of the empty sequence in the first step. No parameters.
+    Lengths: those of the reference plus one.
 
-    @classmethod
-    def only_in_step(cls) -> bool:
-        """A row needs the one before."""
-        return True
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": [], "target": "classes", "unit": {
+                "prob": {"class": "softmax", "target": "classes", "from": "emb"},
+                "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+                "output": {"class": "choice", "target": "classes", "beam_size": 2, "initial_output": 0,
+                    "from": "prob"},
+                "table": {"class": "edit_distance_table", "from": "output", "target": "layer:base:data:classes"},
+                "best": {"class": "optimal_completions", "from": "prev:table", "is_output_layer": True,
+                    "target": "layer:base:data:classes"}}},
+            "output": {"class": "copy", "from": "loop/best"}}
+    """
 
     def template(self, ctx: "PlanContext") -> Data:
         """[batch, reference + 1]."""
@@ -109,6 +122,19 @@ class OptimalCompletionsLayer(_WithReference):
 
     The source is a row of `edit_distance_table`, usually that of the step before. The output is int32 [batch, labels].
     No parameters. Lengths: none are left.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": [], "target": "classes", "unit": {
+                "prob": {"class": "softmax", "target": "classes", "from": "emb"},
+                "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+                "output": {"class": "choice", "target": "classes", "beam_size": 2, "initial_output": 0,
+                    "from": "prob"},
+                "table": {"class": "edit_distance_table", "from": "output", "target": "layer:base:data:classes"},
+                "best": {"class": "optimal_completions", "from": "prev:table", "is_output_layer": True,
+                    "target": "layer:base:data:classes"}}},
+            "output": {"class": "copy", "from": "loop/best"}}
     """
 
     def template(self, ctx: "PlanContext") -> Data:

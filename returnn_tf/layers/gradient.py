@@ -1,11 +1,10 @@
-"""`gradient` and `synthetic_gradient`: derivatives as values, and values as derivatives."""
+"""`gradient`: a derivative as a value."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from returnn_tf.layers.base import Layer
-from returnn_tf.layers.copy import CopyLayer
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.tensor import Data
@@ -46,38 +45,3 @@ class GradientLayer(Layer):
         """The backward pass."""
         x = ctx.value(self.x)
         return tf.gradients(ctx.value(self.y), x, unconnected_gradients="zero")[0]
-
-
-@register_layer("synthetic_gradient")
-class SyntheticGradientLayer(CopyLayer):
-    """``y = x``; backward ``dx`` is the value of another layer (Jaderberg et al. 2017, decoupled neural interfaces).
-
-    The layer ``gradient`` gets no gradient from here: train it by a loss of its own. No parameters. Lengths: unchanged.
-
-    Example::
-
-        network = {
-            "g": {"class": "linear", "activation": None, "n_out": 4, "from": "data"},
-            "output": {"class": "synthetic_gradient", "gradient": "g", "from": "data"}}
-    """
-
-    gradient: Any = option(help="layer that predicts the gradient", refs=True)
-    meta_loss_scale: float = option(1.0, help="weight of the loss of the prediction; no part of the plain gradient")
-
-    def template(self, ctx: "PlanContext") -> Data:
-        """That of the input."""
-        data = super().template(ctx)
-        given = self.gradient.output
-        if given.rank != data.rank or given.dim != data.dim:
-            raise ctx.error("gradient has %s, but the source has %s. Give both the same dims." % (given, data))
-        return data
-
-    def emit(self, ctx: "EmitContext") -> Any:
-        """Identity with the predicted gradient."""
-        predicted = ctx.broadcast(self.gradient, ctx.output)
-
-        @tf.custom_gradient
-        def identity(x: Any, dx: Any) -> Any:
-            return tf.identity(x), lambda dy: (dx, tf.zeros_like(dx))
-
-        return identity(super().emit(ctx), predicted)
