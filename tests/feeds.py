@@ -17,7 +17,7 @@ def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 
     feed: Dict[str, Any] = {}
     lens_of: Dict[Dim, numpy.ndarray] = {}
     for key, data in extern_data.items():
-        sizes, dynamic = feed_layout(data)
+        sizes, _ = feed_layout(data)
         order = list(range(data.rank))
         if data.batch_axis is not None:
             order.insert(0, order.pop(data.batch_axis))
@@ -29,10 +29,8 @@ def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 
             elif dim.is_batch:
                 shape.append(batch)
             else:
-                # Targets are shorter than the inputs, so that a CTC alignment exists.
-                top = longest if key == "data" or data.sparse_dim is None else longest
-                lens_of.setdefault(dim, numpy.maximum(top - 2 * numpy.arange(batch), 1).astype("int32"))
-                shape.append(top)
+                lens_of.setdefault(dim, numpy.maximum(longest - 2 * numpy.arange(batch), 1).astype("int32"))
+                shape.append(longest)
                 feed["%s/size%d" % (key, i - (1 if data.batch_axis is not None else 0))] = lens_of[dim]
         if data.sparse_dim is not None:
             feed[key] = rng.integers(0, data.sparse_dim.size or 2, shape).astype(data.dtype)
@@ -42,5 +40,4 @@ def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 
             feed[key] = rng.integers(0, 3, shape).astype(data.dtype)
         else:
             feed[key] = rng.normal(size=shape).astype(data.dtype)
-        del dynamic
     return feed

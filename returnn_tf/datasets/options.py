@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
 
@@ -73,8 +73,3 @@ def describe_options(declared: Iterable[Option]) -> str:
         default = "required" if option.required else "default %r" % (option.default,)
         lines.append("%s (%s; %s): %s" % (option.name, option.kinds, default, option.help))
     return "\n".join(lines)
-
-
-def find_option(declared: Iterable[Option], name: str) -> Optional[Option]:
-    """The declared option of this name, or None."""
-    return next((option for option in declared if option.name == name), None)

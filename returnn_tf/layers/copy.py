@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.tensor import Data
@@ -84,9 +85,10 @@ class IdentityLayer(Layer):
         return ctx.source()
 
 
-def hand_on_notes(ctx: "EmitContext") -> None:
-    """What is known about the values of the source holds for this layer too."""
+def hand_on_notes(ctx: "EmitContext", source: Optional[Node] = None) -> None:
+    """What is known about the values of a node, by default the source, holds for this layer too."""
+    source = ctx.node.sources[0] if source is None else source
     for key in _HANDED_ON:
-        value = ctx.noted(ctx.node.sources[0], key)
+        value = ctx.noted(source, key)
         if value is not None:
             ctx.note(ctx.node, key, value)

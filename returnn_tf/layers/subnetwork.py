@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional
 
 from returnn_tf.layers.concat_input import ConcatInputLayer, concat_template
-from returnn_tf.layers.copy import CopyLayer
+from returnn_tf.layers.copy import CopyLayer, hand_on_notes
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
@@ -69,10 +69,7 @@ class SubnetworkLayer(ConcatInputLayer):
 
     def emit(self, ctx: "EmitContext") -> Any:
         """The inner layers were emitted already, as part of the whole plan."""
-        for key in ("pre_activation", "output_loss", "hidden_state"):
-            value = ctx.noted(self.inner, key)
-            if value is not None:
-                ctx.note(self.node, key, value)
+        hand_on_notes(ctx, self.inner)
         return ctx.value(self.inner)
 
 

@@ -66,9 +66,8 @@ def lower(
     :param feed: "<key>" -> batch-major tensor, "<key>/size<i>" -> int32 [batch]
     :param outputs: the layers that are wanted
     """
-    losses = plan.losses if with_losses else []
-    owners = {id(loss): node for node in plan.nodes for loss in node.losses}
-    needed = plan.needed(list(outputs) + [owners[id(loss)] for loss in losses], losses)
+    owners = plan.loss_owners() if with_losses else {}
+    needed = plan.needed([*outputs, *owners.values()], owners)
     state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
     for key, node in plan.extern.items():
         if node in needed:
@@ -78,9 +77,9 @@ def lower(
             emit_node(state, node)
     result = Lowered({}, {}, {}, {}, None, tf.zeros([]), state.updates, state)
     result.values = {node.path: state.values[node] for node in outputs}
-    for loss in losses:
-        _emit_loss(result, loss, owners[id(loss)])
-    if losses:
+    for loss, owner in owners.items():
+        _emit_loss(result, loss, owner)
+    if owners:
         for node in plan.nodes:
             if node in needed and node.extern_key is None:
                 for layer_node in [*node.inner, node]:
@@ -134,7 +133,6 @@ def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
 
 def needed_extern_keys(plan: Plan, outputs: Sequence[Node], with_losses: bool) -> List[str]:
     """The data keys that must be fed."""
-    losses = plan.losses if with_losses else []
-    owners: Dict[int, Node] = {id(loss): node for node in plan.nodes for loss in node.losses}
-    needed = plan.needed(list(outputs) + [owners[id(loss)] for loss in losses], losses)
+    owners = plan.loss_owners() if with_losses else {}
+    needed = plan.needed([*outputs, *owners.values()], owners)
     return [key for key, node in plan.extern.items() if node in needed]

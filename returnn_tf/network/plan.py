@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Iterable, Iterator, List, Optional, Set
+from typing import Dict, Iterable, Iterator, List, Set
 
 from returnn_tf.layers.node import LossNode, Node, ParamSpec
 from returnn_tf.tensor import Data
@@ -65,13 +65,12 @@ class Plan:
 
     def roots(self) -> List[Node]:
         """Outputs and layers with a loss, each once."""
-        result = list(self.outputs.values())
-        owners = {id(loss): node for node in self.nodes for loss in node.losses}
-        for loss in self.losses:
-            node = owners[id(loss)]
-            if node not in result:
-                result.append(node)
-        return result
+        return list(dict.fromkeys([*self.outputs.values(), *self.loss_owners().values()]))
+
+    def loss_owners(self) -> Dict[LossNode, Node]:
+        """For each loss the layer that it is on, in the order of the losses."""
+        owners = {loss: node for node in self.nodes for loss in node.losses}
+        return {loss: owners[loss] for loss in self.losses}
 
     def __str__(self) -> str:
         lines = []
@@ -110,8 +109,3 @@ def visible_deps(node: Node) -> List[Node]:
             of = getattr(dep.layer, "of", None)
             todo += [of] if isinstance(of, Node) else dep.sources
     return found
-
-
-def owner_of(plan: Plan, loss: LossNode) -> Optional[Node]:
-    """The layer which a loss is on."""
-    return next((node for node in plan.nodes if loss in node.losses), None)

@@ -8,11 +8,6 @@ from typing import Any, Tuple
 from returnn_tf.util.lazy_tf import tf
 
 
-def expand_beam(x: Any, beam: int, axis: int) -> Any:
-    """Every entry of the batch axis repeated: [batch] -> [batch * beam], index ``b * beam + k``."""
-    return x if beam == 1 else tf.repeat(x, beam, axis=axis)
-
-
 def flat_index(beams: Any, beam_in: int) -> Any:
     """Index into [batch * beam_in] of the entries ``beams`` [batch, beam_out] of each sequence; flat."""
     batch = tf.shape(beams)[0]

@@ -6,7 +6,7 @@ Axis descriptions by name (``"T"``, ``"stag:window"``, ``"dim:3"``, ...) are res
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 from returnn_tf.tensor.dim import Dim, DimKind
 
@@ -195,13 +195,6 @@ class Data:
         """Axis replaced by a feature axis; an earlier feature axis becomes a plain static one."""
         return self.with_dim(axis, dim).replace(
             feature_axis=axis, sparse_dim=None, time_axis=None if self.time_axis == axis else self.time_axis
-        )
-
-    def map_dims(self, func: Callable[[Dim], Dim]) -> "Data":
-        """All dims (the sparse one too) replaced by ``func(dim)``."""
-        return self.replace(
-            dims=tuple(func(d) for d in self.dims),
-            sparse_dim=None if self.sparse_dim is None else func(self.sparse_dim),
         )
 
     def with_time_axis_default(self) -> "Data":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import did_you_mean
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import map_values
@@ -15,7 +15,6 @@ from returnn_tf.layers.rec.loop_nodes import (
     AccumLayer,
     EnterLayer,
     ExitLayer,
-    InitialOutput,
     PrevLayer,
     ShiftLayer,
     SliceLayer,
@@ -411,6 +410,3 @@ def _same(a: Data, b: Data) -> bool:
         and (a.sparse_dim is None) == (b.sparse_dim is None)
         and all(x is y or x.agrees_with(y) for x, y in zip(a.dims, b.dims))
     )
-
-
-__all__ = ["ConfigError", "InitialOutput", "StepNetwork", "plan_step_network"]
