@@ -114,6 +114,9 @@ class Layer:
         """The ops. The value has the dims and the axis order of the template."""
         raise AssertionError("%s has no emit()" % type(self).__name__)
 
+    def before_loop(self, ctx: "EmitContext") -> None:
+        """Of a layer in a loop: makes and notes what all steps share. It may do nothing."""
+
     def sub_node(self, ctx: "PlanContext", name: str) -> Optional["Node"]:
         """The layer that is reached as ``<this layer>/<name>``, or None."""
         return None

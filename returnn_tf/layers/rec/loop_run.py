@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.emit_context import Lowering
 from returnn_tf.layers.emit_node import emit_node
-from returnn_tf.layers.node import Node
+from returnn_tf.layers.node import LayerAsParam, Node
+from returnn_tf.layers.rec.cell_step import ALL_STEPS_NOTE
 from returnn_tf.layers.rec.loop_nodes import InitialOutput
 from returnn_tf.layers.rec.search import Hypotheses, change_notes, follow_choice, resize_beam
 from returnn_tf.ops.beam import along_hypotheses, read_backwards
@@ -74,7 +75,8 @@ class LoopRunLayer(Layer):
         # In search, whatever enters the loop does so once per hypothesis.
         self._outside = _in_beam(ctx.lowering, self.node.deps, beam)
         inner_ctx = type(ctx)(ctx.node, self._outside)
-        arrays = [self._unstacked(inner_ctx, outer, limit) for outer, _ in self.slices]
+        arrays = [self._unstacked(inner_ctx, outer, inner, limit) for outer, inner in self.slices]
+        self._before_loop(inner_ctx)
         batch = ctx.lowering.batch_size
         search = self._initial_search(inner_ctx, batch)
         states = self._initial_states(inner_ctx)
@@ -101,9 +103,23 @@ class LoopRunLayer(Layer):
 
     # --- before the loop ---
 
-    def _unstacked(self, ctx: "EmitContext", outer: Node, steps: Any) -> Any:
+    def _before_loop(self, ctx: "EmitContext") -> None:
+        """What all steps share: parameters (with the noise of training), masks, and what layers make of them."""
+        for node in self.node.inner:
+            inner = type(ctx)(node, ctx.lowering)
+            for name, spec in node.params.items():
+                if not isinstance(spec, LayerAsParam):
+                    inner.param(name)
+            node.layer.before_loop(inner)
+        for outer in self.node.deps:
+            for dim in outer.output.dims:
+                if dim.is_dynamic and not dim.is_batch and dim is not self.loop_dim and ctx.has_lens(dim):
+                    ctx.seq_mask(dim)
+
+    def _unstacked(self, ctx: "EmitContext", outer: Node, inner: Node, steps: Any) -> Any:
         data = outer.output
         x = move_axis(ctx.value(outer), data.rank, data.axes_of(self.loop_dim)[0], 0)
+        ctx.note(inner, ALL_STEPS_NOTE, x)
         return tf.TensorArray(x.dtype, size=steps, element_shape=x.shape[1:]).unstack(x)
 
     def _initial_states(self, ctx: "EmitContext") -> List[Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Dict, Iterator, List, Mapping, 
 from returnn_tf.layers.concat_input import ConcatInputLayer
 from returnn_tf.layers.copy import CopyLayer
 from returnn_tf.layers.options import option
+from returnn_tf.layers.rec.cell_step import before_loop, emit_step
 from returnn_tf.layers.rec.state import (
     INITIAL_KEYWORDS,
     STATE_NOTE,
@@ -122,12 +123,14 @@ class RecLayer(ConcatInputLayer):
         # For all steps of a loop at once, the iterated axis is no time axis, as it is none in a step.
         output = output.replace(time_axis=None if output.dims[0].is_loop else 0)
         state_data = output.without_axes([0])
-        self._cell = self._make_cell(ctx, data, ctx.need_static(out, "out_dim"))
+        self.cell = self._make_cell(ctx, data, ctx.need_static(out, "out_dim"))
         # A name_scope stands for "<layer>/rec".
-        self._prefix = "rec/" if self.name_scope is None else ""
+        self.param_prefix = "rec/" if self.name_scope is None else ""
         self._declare_params(ctx)
-        self.hidden_state = HiddenState(self._cell.state_keys, state_data)  # type: ignore[misc]
-        self._initial: List[InitialState] = plan_initial_state(ctx, self.initial_state, self.hidden_state, self._prefix)
+        self.hidden_state = HiddenState(self.cell.state_keys, state_data)  # type: ignore[misc]
+        self._initial: List[InitialState] = plan_initial_state(
+            ctx, self.initial_state, self.hidden_state, self.param_prefix
+        )
         self._single_step = False
         return output
 
@@ -142,11 +145,11 @@ class RecLayer(ConcatInputLayer):
         if data.sparse_dim is None:
             base = base.without_axes([data.rank - 1])
         output = base.with_axis(base.rank, out, feature=True)
-        self._cell = self._make_cell(ctx, data, ctx.need_static(out, "out_dim"))
-        self._prefix = "rec/" if self.name_scope is None else ""
+        self.cell = self._make_cell(ctx, data, ctx.need_static(out, "out_dim"))
+        self.param_prefix = "rec/" if self.name_scope is None else ""
         self._declare_params(ctx)
-        self.hidden_state = HiddenState(self._cell.state_keys, output)  # type: ignore[misc]
-        self._initial = plan_initial_state(ctx, self.initial_state, self.hidden_state, self._prefix)
+        self.hidden_state = HiddenState(self.cell.state_keys, output)  # type: ignore[misc]
+        self._initial = plan_initial_state(ctx, self.initial_state, self.hidden_state, self.param_prefix)
         self._single_step = True
         for index in range(self.hidden_state.count):
             ctx.loop_state(str(index), output, lambda emit, i=index: self._first_state(emit)[i])
@@ -222,11 +225,11 @@ class RecLayer(ConcatInputLayer):
             "bias": self.bias_init,
             "fixed": None,
         }
-        for spec in self._cell.param_specs():
+        for spec in self.cell.param_specs():
             init = given[spec.kind]
             if init is None:
                 init = "glorot_uniform" if spec.default is None else spec.default
-            ctx.param(self._prefix + spec.name, spec.shape, init)
+            ctx.param(self.param_prefix + spec.name, spec.shape, init)
 
     def input_node(self, ctx: "PlanContext") -> Any:
         """One node for all sources of a step network."""
@@ -254,15 +257,15 @@ class RecLayer(ConcatInputLayer):
         if merge:
             x = tf.reshape(x, tf.stack([shape[0], -1] + (shape[-1:] if has_feature else [])))
         y, state = run_cell(
-            self._cell,
-            {spec.name: ctx.param(self._prefix + spec.name) for spec in self._cell.param_specs()},
+            self.cell,
+            {spec.name: ctx.param(self.param_prefix + spec.name) for spec in self.cell.param_specs()},
             x,
             self._lengths(ctx),
             initial_state=self._emit_initial_state(ctx, merge),
             direction=self.direction or 1,
             seed=ctx.seed("cell") if ctx.train else None,
         )
-        n = self._cell.n_out
+        n = self.cell.n_out
         if merge:
             y = tf.reshape(y, tf.stack([shape[0], *batch_shape, n]))
             state = tuple(tf.reshape(part, tf.stack([*batch_shape, n])) for part in state)
@@ -273,25 +276,16 @@ class RecLayer(ConcatInputLayer):
 
     def _emit_step(self, ctx: "EmitContext") -> Any:
         """The cell on one frame."""
-        x = self.emit_input(ctx)
-        state = tuple(ctx.loop_state(str(i)) for i in range(self.hidden_state.count))
-        n = self._cell.n_out
-        shape = ctx.shape(ctx.output)
-        flat = x if self.input.sparse_dim is not None else tf.reshape(x, [-1, self.input.dim])
-        y, state = run_cell(
-            self._cell,
-            {spec.name: ctx.param(self._prefix + spec.name) for spec in self._cell.param_specs()},
-            tf.expand_dims(tf.reshape(flat, [-1]) if self.input.sparse_dim is not None else flat, 0),
-            None,
-            initial_state=tuple(tf.reshape(part, [-1, n]) for part in state),
-            direction=1,
-            seed=ctx.seed("cell") if ctx.train else None,
-        )
-        state = tuple(tf.reshape(part, tf.stack(shape)) for part in state)
+        y, state = emit_step(ctx, self)
         for i, part in enumerate(state):
             ctx.set_loop_state(str(i), part)
         ctx.note(self.node, STATE_NOTE, state)
-        return tf.reshape(y[0], tf.stack(shape))
+        return y
+
+    def before_loop(self, ctx: "EmitContext") -> None:
+        """What all steps of the cell share."""
+        if not isinstance(self.unit, dict) and self._single_step:
+            before_loop(ctx, self)
 
     def _lengths(self, ctx: "EmitContext") -> Optional[Any]:
         """Int [merged batch]; None if the iterated axis has one length for all."""
@@ -311,4 +305,4 @@ class RecLayer(ConcatInputLayer):
         state = emit_initial_state(ctx, self._initial, self.hidden_state.data)
         if state is None or not merge:
             return state
-        return tuple(tf.reshape(part, [-1, self._cell.n_out]) for part in state)
+        return tuple(tf.reshape(part, [-1, self.cell.n_out]) for part in state)

@@ -123,7 +123,15 @@ class Cell:
         :param x: [..., in_dim] dense, or [...] int if sparse
         :return: [..., gates * n]
         """
-        raise NotImplementedError
+        weights = self.input_weights(params)
+        return x if weights is None else project(x, *weights)
+
+    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+        """Weights [in, gates * n] and bias of the projection of the input, or None.
+
+        None: there is no projection, or it is not just ``x W + b``.
+        """
+        return None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
         """What `step` needs besides the frame and the state, computed once before the loop.

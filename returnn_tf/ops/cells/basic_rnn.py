@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Optional, Sequence, Tuple
 
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, project
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State
 from returnn_tf.ops.cells.options import UnitOption
 from returnn_tf.ops.cells.registry import register_unit
 from returnn_tf.util.lazy_tf import tf
@@ -29,9 +29,9 @@ class BasicRnn(Cell):
             ParamSpec("basic_rnn_cell/bias", (n,), "bias", 0.0),
         ]
 
-    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
-        """See `Cell.project_input`."""
-        return project(x, params["basic_rnn_cell/kernel"][: self.in_dim], params["basic_rnn_cell/bias"])
+    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+        """See `Cell.input_weights`."""
+        return params["basic_rnn_cell/kernel"][: self.in_dim], params["basic_rnn_cell/bias"]
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
         """See `Cell.prepare`."""

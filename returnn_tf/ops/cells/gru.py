@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Optional, Sequence, Tuple
 
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, project
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State
 from returnn_tf.ops.cells.options import UnitOption
 from returnn_tf.ops.cells.registry import register_unit
 from returnn_tf.util.lazy_tf import tf
@@ -36,11 +36,11 @@ class Gru(Cell):
             ParamSpec("gru_cell/candidate/bias", (n,), "bias", 0.0),
         ]
 
-    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
-        """See `Cell.project_input`."""
+    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+        """See `Cell.input_weights`."""
         kernels = [params["gru_cell/%s/kernel" % part][: self.in_dim] for part in ("gates", "candidate")]
         biases = [params["gru_cell/%s/bias" % part] for part in ("gates", "candidate")]
-        return project(x, tf.concat(kernels, axis=1), tf.concat(biases, axis=0))
+        return tf.concat(kernels, axis=1), tf.concat(biases, axis=0)
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
         """See `Cell.prepare`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional, Sequence, Tuple
 
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, dropout, project
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, dropout
 from returnn_tf.ops.cells.options import UnitOption, probability
 from returnn_tf.ops.cells.registry import register_unit
 from returnn_tf.util.lazy_tf import tf
@@ -81,9 +81,9 @@ class NativeLstm(LstmCell):
             return [recurrent]
         return [ParamSpec("W", (self.in_dim, 4 * n), "forward"), recurrent, ParamSpec("b", (4 * n,), "bias", 0.0)]
 
-    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
-        """See `Cell.project_input`."""
-        return project(x, params["W"], params["b"]) if self.input_projection else x
+    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+        """See `Cell.input_weights`."""
+        return (params["W"], params["b"]) if self.input_projection else None
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
         """See `LstmCell.recurrent_weights`."""
@@ -108,9 +108,9 @@ class LowMemoryLstm(LstmCell):
         n = self.n_out
         return [ParamSpec("W", (self.in_dim + n, 4 * n), "forward"), ParamSpec("b", (4 * n,), "bias", 0.0)]
 
-    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
-        """See `Cell.project_input`."""
-        return project(x, params["W"][: self.in_dim], params["b"])
+    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+        """See `Cell.input_weights`."""
+        return params["W"][: self.in_dim], params["b"]
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
         """See `LstmCell.recurrent_weights`."""

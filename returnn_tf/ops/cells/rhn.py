@@ -6,7 +6,7 @@ from typing import List, Optional, Sequence, Tuple
 
 import numpy
 
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, dropout, project
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, dropout
 from returnn_tf.ops.cells.options import number, positive_int, probability
 from returnn_tf.ops.cells.registry import register_unit
 from returnn_tf.util.lazy_tf import tf
@@ -38,9 +38,9 @@ class RecurrentHighway(Cell):
         depths = range(self.opts["depth"])
         return specs + [ParamSpec("rhn_cell/depth_%d/W" % depth, (n, 2 * n), "recurrent") for depth in depths]
 
-    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
-        """See `Cell.project_input`."""
-        return project(x, params["W"], params["b"]) if self.input_projection else x
+    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+        """See `Cell.input_weights`."""
+        return (params["W"], params["b"]) if self.input_projection else None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
         """The matrices of all depths, and the dropout mask [batch, n] if there is dropout."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, List, Optional, Sequence, Tuple
 
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Params, ParamSpec, State, project
+from returnn_tf.ops.cells.base import Params, ParamSpec, State
 from returnn_tf.ops.cells.lstm import LstmCell
 from returnn_tf.ops.cells.options import UnitOption, flag, number, positive
 from returnn_tf.ops.cells.registry import register_unit
@@ -32,11 +32,11 @@ class KernelLstm(LstmCell):
             ParamSpec(self.scope + "/bias", (4 * n,), "bias", 0.0),
         ]
 
-    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
-        """See `Cell.project_input`."""
+    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+        """See `Cell.input_weights`."""
         i, j, f, o = tf.split(params[self.scope + "/bias"], 4)
         bias = tf.concat([j, i, f + self.opts["forget_bias"], o], axis=0)
-        return project(x, to_native_order(params[self.scope + "/kernel"][: self.in_dim]), bias)
+        return to_native_order(params[self.scope + "/kernel"][: self.in_dim]), bias
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
         """See `LstmCell.recurrent_weights`."""

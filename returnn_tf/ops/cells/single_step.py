@@ -1,0 +1,52 @@
+"""One step of a cell in a loop around it, with everything that does not change from step to step made before."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional, Sequence, Tuple
+
+from returnn_tf.ops.cells.base import Cell, Params, State, project
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass
+class PreparedCell:
+    """What the steps of a cell share.
+
+    :param params: by their name in `Cell.param_specs`
+    :param weights: from `Cell.prepare`
+    :param projection: see `Cell.input_weights`
+    :param seed: int [2]: training, draw noise in each step; None: no noise
+    """
+
+    cell: Cell
+    params: Params
+    weights: Sequence[tf.Tensor]
+    projection: Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]
+    seed: Optional[tf.Tensor]
+
+    def step(self, x: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> Tuple[tf.Tensor, State]:
+        """One step.
+
+        :param x: [batch, in], or int [batch] of class indices
+        :param step: its number, int32 scalar
+        """
+        if self.projection is None:
+            return self.step_projected(self.cell.project_input(self.params, x), state, step)
+        return self.step_projected(project(x, *self.projection), state, step)
+
+    def step_projected(self, z: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> Tuple[tf.Tensor, State]:
+        """One step, the input [batch, gates * n] being projected already."""
+        noise = self.seed
+        if noise is not None:
+            if not self.cell.step_noise:
+                noise = None
+            elif step is not None:
+                noise = noise + tf.cast(tf.stack([0, step + 1]), noise.dtype)
+        return self.cell.step(self.weights, z, state, noise)
+
+
+def prepare_cell(cell: Cell, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> PreparedCell:
+    """What the steps of a cell share; see `Cell.prepare`."""
+    weights = cell.prepare(params, batch=batch, seed=seed)
+    return PreparedCell(cell, params, weights, cell.input_weights(params), seed)
