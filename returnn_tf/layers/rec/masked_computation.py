@@ -9,7 +9,15 @@ from returnn_tf.layers.emit_context import EmitContext
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import option
 from returnn_tf.layers.rec.held_initial import KEYWORDS, plan_held_initial
-from returnn_tf.layers.rec.pack import PackLayer, batch_of, check_mask, in_full_layout, leading, picked
+from returnn_tf.layers.rec.pack import (
+    PackLayer,
+    PickedIndexLayer,
+    batch_of,
+    check_mask,
+    in_full_layout,
+    leading,
+    picked,
+)
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.layers.unit_network import unit_network, unit_references
 from returnn_tf.ops.masking import last_picked, spread
@@ -93,7 +101,9 @@ class MaskedComputationLayer(Layer):
                 return name
             return "data:" + _key(name) if _key(name) in inputs else "base:" + name
 
-        network = unit_network(self.unit, outside, own_data=True, where="the option 'unit'")
+        network = unit_network(
+            self.unit, outside, own_data=True, owner=lambda name: "base:" + name, where="the option 'unit'"
+        )
         return ctx.subnetwork(network, inputs, loop_dim=loop_dim)
 
     def _prepare_initial(self, ctx: "PlanContext", data: Data) -> None:
@@ -104,7 +114,10 @@ class MaskedComputationLayer(Layer):
     def _step_template(self, ctx: "PlanContext") -> Data:
         check_mask(ctx, self.mask, None)
         before = len(ctx.builder.sink)
-        self.inner = self._plan_unit(ctx, {"data": self.source})
+        source = self.source
+        if PickedIndexLayer.suits(source.output, self.mask.output):
+            source = ctx.implicit("picked", PickedIndexLayer(), [source, self.mask])
+        self.inner = self._plan_unit(ctx, {"data": source})
         prefix = ctx.node.path + "/"
         self._stateful: List[Node] = [
             node for node in ctx.builder.sink[before:] if node.path.startswith(prefix) and node.loop_states
@@ -152,7 +165,7 @@ class MaskedComputationLayer(Layer):
         kind = DimKind.LOOP if frames.is_loop else DimKind.SPATIAL
         packed = Dim(kind, None, "%s:masked" % ctx.node.path, auto=True)
         inputs = {"data": ctx.implicit("packed", PackLayer(frames, packed), [self.source, self.mask])}
-        for name in unit_references(self.unit, own_data=True) if frames.is_loop else ():
+        for name in unit_references(self.unit, own_data=True, values_only=True) if frames.is_loop else ():
             copy = {"output": {"class": "copy", "from": "base:" + name}}
             node = ctx.builder.subnetwork(ctx.node, copy, {}, ctx.node.scope)
             if frames in node.output.dims:

@@ -1,4 +1,4 @@
-"""The frames that a mask picks, packed next to each other; made by `masked_computation`, not for configs."""
+"""The frames that a mask picks, packed next to each other, or alone in a step; made by `masked_computation`."""
 
 from __future__ import annotations
 
@@ -45,9 +45,44 @@ class PackLayer(Layer):
         places = packed_frames(mask, size)
         if self._full.batch_axis is None:
             ctx.define_lens(self.packed, lens[0], size)
-            return tf.gather(x, places[0])
+            return _padded(tf.gather(x, places[0]), tf.range(size) < lens[0])
         ctx.define_lens(self.packed, lens, size)
-        return tf.gather(x, places, batch_dims=1)
+        return _padded(tf.gather(x, places, batch_dims=1), tf.sequence_mask(lens, size))
+
+
+def _padded(x: Any, inside: Any) -> Any:
+    """Indices with 0 in the padding, which every layer knows, unlike perhaps those of frames that are not picked.
+
+    :param x: [..., more axes], with the axes of ``inside`` first
+    """
+    if not x.dtype.is_integer:
+        return x
+    more = tf.ones([x.shape.rank - inside.shape.rank], tf.int32)
+    return tf.where(tf.reshape(inside, tf.concat([tf.shape(inside), more], axis=0)), x, tf.zeros_like(x))
+
+
+class PickedIndexLayer(Layer):
+    """In a step of a loop: the indices of the first source where the second one is true, else 0.
+
+    A unit of `masked_computation` is computed for the whole batch there, also for sequences whose frame is not picked.
+    That frame may be a label which the unit does not know, such as the blank of a transducer.
+    """
+
+    class_name = "picked_index"
+
+    @staticmethod
+    def suits(source: Data, mask: Data) -> bool:
+        """Whether the source holds indices, for each of which the mask has a value."""
+        return source.dtype.startswith(("int", "uint")) and set(mask.dims) <= set(source.dims)
+
+    def template(self, ctx: Any) -> Data:
+        """That of the first source."""
+        return self.source.output
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One op."""
+        x = ctx.source()
+        return tf.where(ctx.broadcast(self.sources[1], ctx.output), x, tf.zeros_like(x))
 
 
 def batch_of(*datas: Data) -> Optional[Dim]:

@@ -280,6 +280,23 @@ def test_sparse_source_and_single_sequence(moved):
         numpy.testing.assert_allclose(got[t, 0], last, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_unit_never_sees_labels_that_are_not_picked(moved):
+    """As the embedding in a transducer, which does not know the blank."""
+    network = loop(LINEAR, moved=moved, mask={"m": {"class": "compare", "kind": "less", "value": 2, "from": "label"}})
+    network["small"] = {"class": "reinterpret_data", "set_sparse_dim": 2, "from": "data:labels"}
+    network["loop"]["unit"]["label"] = {"class": "rec_unstack", "from": "base:small"}
+    network["loop"]["unit"]["mc"]["from"] = "label"
+    labels = numpy.array([[4, 1, 3, 0], [3, 3, 4, 4], [1, 4, 4, 4]])
+    got, _, net = results(network, feed(labels=labels))
+    params = numpy_params(net)
+    known = numpy.tanh(params["loop/rec/mc/W"] + params["loop/rec/mc/b"])
+    none = numpy.zeros([3])
+    expected = [[none, known[1], known[1], known[0]], [none, none], [known[1]] * 3]
+    for frames, values in zip(valid(got), expected):
+        numpy.testing.assert_allclose(frames, values, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "change,match",
     [
