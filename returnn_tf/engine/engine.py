@@ -6,7 +6,7 @@ import time
 from typing import Any, Dict, List
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine import devices, model_dir
+from returnn_tf.engine import devices, model_dir, preload
 from returnn_tf.engine.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.epoch_pass import Pass, PassResult
 from returnn_tf.engine.evaluator import Evaluator, normalized_losses
@@ -21,7 +21,7 @@ from returnn_tf.network.lower import needed_extern_keys
 from returnn_tf.network.network import Network, plan_from_config
 
 _DEFAULT_EPOCHS = 5
-_NOT_YET = ("pretrain", "get_network", "preload_from_files", "use_last_best_model")
+_NOT_YET = ("pretrain", "get_network", "use_last_best_model")
 
 
 class Engine:
@@ -59,6 +59,7 @@ class Engine:
             self.summaries.prepare()
             if choice.path is not None:
                 restore(self.trainer, choice)
+            preload.load(config, self.net.params, train=True, fresh=self.first_epoch == 1)
         except BaseException:
             self.close()
             raise

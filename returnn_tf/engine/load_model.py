@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Tuple
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine import checkpoint, checkpoint_params, devices, model_dir
+from returnn_tf.engine import checkpoint, checkpoint_params, devices, model_dir, preload
 from returnn_tf.engine.model_selection import ModelChoice
 from returnn_tf.log import log
 from returnn_tf.network.network import Network
@@ -13,6 +13,8 @@ from returnn_tf.network.network import Network
 
 def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelChoice]:
     """The network as a training plans it, so that losses inside of loops exist, and the checkpoint which was loaded.
+
+    What ``preload_from_files`` sets does not come from the checkpoint.
 
     :param config: Config with ``load``, or ``model`` and perhaps ``load_epoch``
     :param search: plan it for search instead
@@ -22,13 +24,16 @@ def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelCh
     devices.set_up(config)
     net = Network.from_config(config, train=not search, search=search)
     choice = model_dir.choose_whole(config, _report_defect)
-    if choice.path is None:
+    loaded = preload.load(config, net.params)
+    rest = {name: variable for name, variable in net.params.items() if name not in loaded}
+    if choice.path is not None:
+        checkpoint_params.assign(rest, checkpoint.read(choice.path), source="The checkpoint %s" % choice.path)
+        log.write(3, "Loaded %s" % choice.path)
+    elif rest or not loaded:
         raise ConfigError(
             "There is no checkpoint to load: no file %s.<epoch>.index. Train first, or set load = '<path prefix>'."
             % (config.str("model", "") or "<model>")
         )
-    checkpoint_params.assign(net.params, checkpoint.read(choice.path), source="The checkpoint %s" % choice.path)
-    log.write(3, "Loaded %s" % choice.path)
     return net, choice
 
 

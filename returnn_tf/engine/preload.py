@@ -1,0 +1,157 @@
+"""``preload_from_files``: parameters of parts of the network from other checkpoints, e.g. of a language model.
+
+Facts about the options: the spec lists the key, https://returnn.readthedocs.io (configuration reference) describes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple, Union
+
+import numpy as np
+
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.engine import checkpoint, checkpoint_params
+from returnn_tf.engine.model_selection import checkpoint_exists
+from returnn_tf.log import log
+
+_OPTION = "preload_from_files"
+_MAX_LISTED = 10
+
+
+@dataclass(frozen=True)
+class Preload:
+    """One entry of ``preload_from_files``."""
+
+    name: str  # key of the entry
+    filename: str  # path prefix of the checkpoint; may end in .index
+    prefix: str = ""  # which parameters: those with it in front of their name, or of a later part of their path
+    init_for_train: Union[bool, str] = False  # True: when a training begins; "always": also when it goes on
+    ignore_missing: bool = False  # what the checkpoint lacks keeps its value
+    ignore_params: Sequence[str] = ()  # parameters of the network which are not loaded
+    ignore_params_prefixes: Sequence[str] = ()
+    var_name_mapping: Mapping[str, str] = field(default_factory=dict)  # parameter -> name in the checkpoint
+    checkpoint_format: str = "tf"
+
+    def applies(self, *, train: bool, fresh: bool) -> bool:
+        """Whether it counts for a training, or else for the other tasks.
+
+        :param fresh: the training begins, without a checkpoint of its own
+        """
+        if not train:
+            return not self.init_for_train
+        return self.init_for_train == "always" or (bool(self.init_for_train) and fresh)
+
+    def stored_names(self, name: str) -> List[str]:
+        """The names which a parameter may have in the checkpoint, the likely one first; none: it is not meant."""
+        if name in self.ignore_params or name.startswith(tuple(self.ignore_params_prefixes)):
+            return []
+        if not self.prefix:
+            stripped = [name]
+        else:
+            starts = [i for i in range(len(name)) if (i == 0 or name[i - 1] == "/") and name.startswith(self.prefix, i)]
+            if not starts:
+                return []
+            first = name[: starts[0]] + name[starts[0] + len(self.prefix) :]
+            stripped = list(dict.fromkeys([first, name.replace(self.prefix, "")]))
+        mapping = self.var_name_mapping
+        return [mapping[key] for key in [name, *stripped] if key in mapping] or stripped
+
+
+def entries(config: Any) -> List[Preload]:
+    """The option, in the order in which the entries are loaded: by name.
+
+    :raises ConfigError: it is wrong, or a checkpoint is not there
+    """
+    given = config.typed(_OPTION, None) or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError("%s must be a dict from name to options, not %r." % (_OPTION, given))
+    return [_entry(name, given[name]) for name in sorted(given)]
+
+
+def load(config: Any, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Set[str]:
+    """Sets the parameters of all entries which count for the task.
+
+    :param params: name -> ``tf.Variable`` of the whole network
+    :param train: for a training; otherwise for the other tasks
+    :param fresh: see :meth:`Preload.applies`
+    :return: the names of the parameters which were set
+    :raises ConfigError: an entry is wrong, or there are no parameters for it
+    :raises DataError: a checkpoint is damaged, or a parameter is not in it, or there with another shape
+    """
+    done: Set[str] = set()
+    for entry in entries(config):
+        if entry.applies(train=train, fresh=fresh):
+            done |= _load_entry(entry, params)
+    return done
+
+
+def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Set[str]:
+    stored = checkpoint.read(_prefix_of(entry.filename))
+    chosen, absent = _choose(entry, params, stored)
+    source = "%s[%r]: the checkpoint %s" % (_OPTION, entry.name, entry.filename)
+    if absent and not entry.ignore_missing:
+        raise DataError(_absent_text(source, entry, absent, stored))
+    if not chosen:
+        raise ConfigError(
+            "%s has nothing for the network. No parameter has the prefix %r; there are for example: %s."
+            % (source, entry.prefix, ", ".join(sorted(params)[:_MAX_LISTED]))
+        )
+    values = {name: stored[key] for name, key in chosen.items()}
+    checkpoint_params.assign({name: params[name] for name in chosen}, values, source=source)
+    log.write(3, "Loaded %i parameters of %r from %s" % (len(chosen), entry.name, entry.filename))
+    return set(chosen)
+
+
+def _choose(
+    entry: Preload, params: Mapping[str, Any], stored: Mapping[str, np.ndarray]
+) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """(parameter -> name in the checkpoint, parameter -> name which is not in the checkpoint)"""
+    chosen: Dict[str, str] = {}
+    absent: Dict[str, str] = {}
+    for name in params:
+        names = entry.stored_names(name)
+        there = [key for key in names if key in stored]
+        if there:
+            chosen[name] = there[0]
+        elif names:
+            absent[name] = names[0]
+    return chosen, absent
+
+
+def _absent_text(source: str, entry: Preload, absent: Mapping[str, str], stored: Mapping[str, Any]) -> str:
+    lines = [source + " lacks parameters of the network:"]
+    for name, key in sorted(absent.items())[:_MAX_LISTED]:
+        near = "" if key == name else " (stored as %s)" % key
+        lines.append("missing: %s%s. %s" % (name, near, did_you_mean(key, sorted(stored))))
+    if len(absent) > _MAX_LISTED:
+        lines.append("... and %i more" % (len(absent) - _MAX_LISTED))
+    lines.append("Mend prefix or var_name_mapping, name them in ignore_params, or set ignore_missing = True.")
+    return "\n  ".join(lines)
+
+
+def _entry(name: str, options: Any) -> Preload:
+    where = "%s[%r]" % (_OPTION, name)
+    if not isinstance(options, Mapping):
+        raise ConfigError("%s must be a dict of options, not %r." % (where, options))
+    known = [key for key in Preload.__dataclass_fields__ if key != "name"]
+    for key in options:
+        if key not in known:
+            raise ConfigError("%s: unknown option %r. %s" % (where, key, did_you_mean(key, known)))
+    entry = Preload(name, **{"filename": "", **{key: value for key, value in options.items() if value is not None}})
+    if not isinstance(entry.filename, str) or not entry.filename:
+        raise ConfigError("%s: give 'filename', the path of a checkpoint." % where)
+    if entry.checkpoint_format != "tf":
+        raise ConfigError("%s: checkpoint_format is %r, but only 'tf' can be read." % (where, entry.checkpoint_format))
+    if entry.init_for_train not in (True, False, "always"):
+        raise ConfigError("%s: init_for_train must be True, False or 'always', not %r." % (where, entry.init_for_train))
+    if not checkpoint_exists(_prefix_of(entry.filename)):
+        raise ConfigError("%s: there is no checkpoint %s." % (where, entry.filename))
+    return entry
+
+
+def _prefix_of(filename: str) -> str:
+    for suffix in (".index", ".meta"):
+        if filename.endswith(suffix):
+            return filename[: -len(suffix)]
+    return filename

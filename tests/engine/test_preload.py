@@ -1,0 +1,161 @@
+"""preload_from_files: which parameters are loaded from which name, for which tasks, and the errors."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.engine import checkpoint, preload
+from returnn_tf.engine.checkpoint import CheckpointInfo
+from returnn_tf.engine.engine import Engine
+from returnn_tf.engine.load_model import load_network
+from returnn_tf.util.lazy_tf import tf
+
+STORED = {"output/rec/input/W": [1.0, 2.0], "output/rec/out/b": [3.0]}
+
+
+@pytest.fixture()
+def other(tmp_path) -> str:
+    path = str(tmp_path / "lm.007")
+    save(path, STORED)
+    return path
+
+
+def save(path: str, values: Dict[str, Any]) -> None:
+    arrays = {name: np.array(value, "float32") for name, value in values.items()}
+    checkpoint.save(path, arrays, {}, CheckpointInfo(7, 100, 1))
+
+
+def variables(*names: str) -> Dict[str, Any]:
+    return {name: tf.Variable([0.0, 0.0] if name.endswith("W") else [0.0]) for name in names}
+
+
+def values(params: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: variable.numpy().tolist() for name, variable in params.items()}
+
+
+@pytest.mark.parametrize(
+    "options, name, loaded_from",
+    [
+        ({}, "output/rec/input/W", "output/rec/input/W"),
+        ({"prefix": "lm_"}, "lm_output/rec/input/W", "output/rec/input/W"),
+        ({"prefix": "lm_"}, "output/rec/lm_input/W", "output/rec/input/W"),
+        ({"prefix": "lm_"}, "lm_output/rec/lm_input/W", "output/rec/input/W"),
+        ({"prefix": "lm/"}, "output/rec/lm/input/W", "output/rec/input/W"),
+        ({"prefix": "my/", "var_name_mapping": {"in/W": "output/rec/input/W"}}, "my/in/W", "output/rec/input/W"),
+        ({"var_name_mapping": {"in/W": "output/rec/input/W"}}, "in/W", "output/rec/input/W"),
+        ({"filename_suffix": ".index"}, "output/rec/out/b", "output/rec/out/b"),
+    ],
+)
+def test_names(other, options, name, loaded_from):
+    options = {"filename": other + options.pop("filename_suffix", ""), **options}
+    params = variables(name)
+    assert preload.load(Config({"preload_from_files": {"x": options}}), params) == {name}
+    assert values(params)[name] == STORED[loaded_from]
+
+
+@pytest.mark.parametrize("name", ["film_output/rec/input/W", "output/rec/input/W"])
+def test_a_prefix_stands_in_front_of_a_part_of_the_path(other, name):
+    params = variables(name)
+    config = Config({"preload_from_files": {"x": {"filename": other, "prefix": "lm_"}}})
+    with pytest.raises(ConfigError, match="No parameter has the prefix 'lm_'; there are for example: " + name):
+        preload.load(config, params)
+
+
+@pytest.mark.parametrize(
+    "init, train, fresh, loaded",
+    [
+        (False, False, False, True),
+        (False, True, True, False),
+        (True, False, False, False),
+        (True, True, True, True),
+        (True, True, False, False),
+        ("always", True, False, True),
+        ("always", True, True, True),
+        ("always", False, False, False),
+    ],
+)
+def test_for_which_task(other, init, train, fresh, loaded):
+    config = Config({"preload_from_files": {"x": {"filename": other, "init_for_train": init}}})
+    params = variables("output/rec/out/b")
+    assert preload.load(config, params, train=train, fresh=fresh) == (set(params) if loaded else set())
+
+
+@pytest.mark.parametrize("skip", [{"ignore_params": ["own/b"]}, {"ignore_params_prefixes": ["own/"]}])
+def test_what_is_not_loaded_keeps_its_value(other, skip):
+    params = variables("output/rec/out/b", "own/b")
+    config = Config({"preload_from_files": {"x": {"filename": other, **skip}}})
+    assert preload.load(config, params) == {"output/rec/out/b"}
+    assert values(params)["own/b"] == [0.0]
+
+
+def test_missing(other):
+    params = variables("output/rec/out/b", "lm_output/rec/inpt/W", "lm_output/rec/out/b")
+    options = {"filename": other, "prefix": "lm_"}
+    config = Config({"preload_from_files": {"x": options}})
+    with pytest.raises(DataError) as caught:
+        preload.load(config, params)
+    for part in ("missing: lm_output/rec/inpt/W (stored as output/rec/inpt/W)", "Did you mean 'output/rec/input/W'"):
+        assert part in str(caught.value)
+    assert values(params)["lm_output/rec/out/b"] == [0.0], "none is changed"
+    options["ignore_missing"] = True
+    assert preload.load(Config({"preload_from_files": {"x": options}}), params) == {"lm_output/rec/out/b"}
+
+
+def test_other_shape(other):
+    config = Config({"preload_from_files": {"x": {"filename": other}}})
+    with pytest.raises(DataError, match=r"shape: output/rec/input/W is \[1\] here, stored \[2\]"):
+        preload.load(config, {"output/rec/input/W": tf.Variable([0.0])})
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (["x"], "must be a dict from name to options"),
+        ({"x": "path"}, r"preload_from_files\['x'\] must be a dict of options"),
+        ({"x": {}}, "give 'filename'"),
+        ({"x": {"filename": "lm", "prefx": ""}}, "unknown option 'prefx'. Did you mean 'prefix'"),
+        ({"x": {"filename": "lm", "init_for_train": "once"}}, "must be True, False or 'always'"),
+        ({"x": {"filename": "/nowhere/lm.001"}}, "there is no checkpoint /nowhere/lm.001"),
+        ({"x": {"filename": "lm", "checkpoint_format": "torch"}}, "only 'tf' can be read"),
+    ],
+)
+def test_wrong_options(given, message):
+    with pytest.raises(ConfigError, match=message):
+        preload.load(Config({"preload_from_files": given}), {})
+
+
+def config_of(folder: Any, **options: Any) -> Config:
+    dataset = {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 3}
+    return Config(
+        {
+            "extern_data": {"data": {"dim": 2}, "classes": {"dim": 3, "sparse": True}},
+            "network": {
+                "lm_in": {"class": "linear", "activation": "tanh", "n_out": 2, "from": "data"},
+                "output": {"class": "softmax", "from": "lm_in", "target": "classes", "loss": "ce"},
+            },
+            "train": dataset,
+            "dev": dataset,
+            "num_epochs": 1,
+            "learning_rate": 0.0,
+            "model": str(folder / "model" / "net"),
+            **options,
+        }
+    )
+
+
+@pytest.mark.parametrize("init", [False, True])
+def test_training_and_loading(tmp_path, init):
+    path = str(tmp_path / "other")
+    save(path, {"in/W": [[1.0, 2.0], [3.0, 4.0]], "in/b": [5.0, 6.0]})
+    options = {"other": {"filename": path, "prefix": "lm_", "init_for_train": init}}
+    with Engine(config_of(tmp_path, preload_from_files=options)) as engine:
+        engine.train()
+    trained = checkpoint.read(str(tmp_path / "model" / "net.001"))
+    assert (trained["lm_in/b"].tolist() == [5.0, 6.0]) == init, "loaded, and not changed as the learning rate is 0"
+    net, choice = load_network(config_of(tmp_path, preload_from_files=options))
+    assert choice.epoch == 1 and net.params["lm_in/b"].numpy().tolist() == [5.0, 6.0]
+    np.testing.assert_array_equal(net.params["output/W"].numpy(), trained["output/W"])
