@@ -251,7 +251,9 @@ class PlanContext:
         return self._param_of(entry, name, shape), ""
 
     def _param_of(self, node: Node, name: str, shape: Tuple[int, ...]) -> Any:
-        spec = node.params.get(name)
+        # The "rec/" of recurrent layers is not there in those with a name_scope.
+        other_name = name[len("rec/") :] if name.startswith("rec/") else "rec/" + name
+        spec = node.params.get(name) or node.params.get(other_name)
         if spec is None:
             raise self.error(
                 "reuse_params: layer %r has no parameter %r, only %s."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, Mapping
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.layers.concat_input import ConcatInputLayer
@@ -12,12 +12,20 @@ from returnn_tf.layers.registry import LAYERS
 from returnn_tf.layers.subnetwork import NESTED, is_network
 
 
-def unit_network(unit: Any, outside: Callable[[str], str], *, own_data: bool = False, where: str) -> Dict[str, Any]:
+def unit_network(
+    unit: Any,
+    outside: Callable[[str], str],
+    *,
+    own_data: bool = False,
+    owner: Optional[Callable[[str], str]] = None,
+    where: str,
+) -> Dict[str, Any]:
     """A network whose only layer "output" is the given one, with the parameter scope of the layer that it belongs to.
 
     :param unit: the layer dict; its names are those of the network around
     :param outside: from such a name to what the layer in the new network calls it, e.g. ``"base:" + name``
     :param own_data: whether the layer gets an input of its own as "data", which it has as its source unless it says so
+    :param owner: as ``outside``, for layers whose parameters are used but not their values; default: ``outside``
     :param where: how an error begins
     :raises ConfigError: no layer dict, or an unknown class
     """
@@ -26,7 +34,7 @@ def unit_network(unit: Any, outside: Callable[[str], str], *, own_data: bool = F
     if not isinstance(unit, Mapping) or "class" not in unit:
         raise ConfigError("%s must be a layer such as {'class': 'linear', ...}, not %r." % (where, unit))
     cls = LAYERS.get(unit["class"], where)
-    layer = dict(unit)
+    layer = {name: value for name, value in unit.items() if name != "is_output_layer"}  # the layer around may be one
     if "from" not in layer and (cls.needs_sources or (own_data and issubclass(cls, ConcatInputLayer))):
         layer["from"] = "data"
     layer["from"] = [
@@ -38,15 +46,18 @@ def unit_network(unit: Any, outside: Callable[[str], str], *, own_data: bool = F
             layer[name] = map_strings(infos[name], value, outside)
         elif name in NESTED and is_network(value):
             layer[name] = _nested(value, outside, 1)
-    if isinstance(layer.get("reuse_params"), str):
-        layer["reuse_params"] = outside(layer["reuse_params"])
+    if "reuse_params" in layer:
+        layer["reuse_params"] = _reuse(layer["reuse_params"], owner or outside)
     # Its parameters are in the scope of the layer around, as if that were this one.
     layer.setdefault("name_scope", "rec" if issubclass(cls, RecLayer) else "")
     return {"output": layer}
 
 
-def unit_references(unit: Any, *, own_data: bool = False) -> Iterator[str]:
-    """The names of the layers around which a layer dict needs; none if it is no layer dict."""
+def unit_references(unit: Any, *, own_data: bool = False, values_only: bool = False) -> Iterator[str]:
+    """The names of the layers around which a layer dict needs; none if it is no layer dict.
+
+    :param values_only: without those of which only the parameters are used
+    """
     names: Dict[str, None] = {}
 
     def note(name: str) -> str:
@@ -54,10 +65,22 @@ def unit_references(unit: Any, *, own_data: bool = False) -> Iterator[str]:
         return name
 
     try:
-        unit_network(unit, note, where="the option")
+        unit_network(unit, note, owner=str if values_only else note, where="the option")
     except ConfigError:
         return iter(())  # planning the layer tells what is wrong
     return iter([name for name in names if not (own_data and name == "data")])
+
+
+def _reuse(value: Any, owner: Callable[[str], str]) -> Any:
+    """The option ``reuse_params`` with all names of layers replaced."""
+    if isinstance(value, str):
+        return owner(value)
+    if not isinstance(value, Mapping):
+        return value
+    result = {k: _reuse(v, owner) if k in ("reuse_layer", "layer_output") else v for k, v in value.items()}
+    if isinstance(value.get("map"), Mapping):
+        result["map"] = {name: _reuse(entry, owner) for name, entry in value["map"].items()}
+    return result
 
 
 def _nested(value: Any, outside: Callable[[str], str], level: int) -> Any:

@@ -307,6 +307,8 @@ class NetworkBuilder:
 
     def owner_of_params(self, ref: str, where: str) -> Node:
         """The layer whose parameters ``reuse_params`` means."""
+        if ref.startswith("base:") and self.parent is not None:
+            return self.parent.owner_of_params(ref[len("base:") :], where)
         return self.resolve(ref, where)
 
     def _scope_of(self, spec: LayerSpec) -> str:

@@ -8,11 +8,10 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import option
+from returnn_tf.layers.rec.last_frame import last_frame
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.shape import expand_at
 from returnn_tf.tensor import Data
-from returnn_tf.util.lazy_tf import tf
 
 if TYPE_CHECKING:
     from returnn_tf.layers.emit_context import EmitContext
@@ -81,21 +80,8 @@ class RecLastOutputLayer(Layer):
         return data.without_axes([data.time_axis])
 
     def emit(self, ctx: "EmitContext") -> Any:
-        """A sum over the steps with only one that is not zero, so that no steps at all are fine too."""
-        data = self._inner.output
-        x = ctx.value(self._inner)
-        axis = data.time_axis
-        if axis is None:
-            return x
-        dim = data.dims[axis]
-        last = ctx.lens(dim) - 1
-        steps = expand_at(tf.range(ctx.size(dim)), [i for i in range(data.rank) if i != axis])
-        if last.shape.rank:
-            last = expand_at(last, [i for i in range(data.rank) if i != data.batch_axis])
-        is_last = tf.broadcast_to(tf.equal(steps, last), tf.shape(x))
-        if x.dtype.is_bool:
-            return tf.reduce_any(tf.logical_and(is_last, x), axis=axis)
-        return tf.reduce_sum(tf.where(is_last, x, tf.zeros([], x.dtype)), axis=axis)
+        """The last step of each sequence."""
+        return last_frame(ctx, self._inner)
 
 
 def layer_of_loop(ctx: "PlanContext", loop: Any, name: str, needed: str) -> Node:

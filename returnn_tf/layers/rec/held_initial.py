@@ -91,4 +91,4 @@ def _recurrent(node: Optional[Node]) -> Optional[Node]:
     """The recurrent layer which an inner layer is, with an initial state."""
     while node is not None and isinstance(node.layer, SubnetworkLayer):
         node = node.layer.inner
-    return node if node is not None and hasattr(node.layer, "hidden_state") else None
+    return node if node is not None and hasattr(node.layer, "initial_output_value") else None

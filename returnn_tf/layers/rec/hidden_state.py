@@ -8,7 +8,7 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import option
-from returnn_tf.layers.rec.state import HiddenState, hidden_state_of, state_values
+from returnn_tf.layers.rec.state import HiddenState, depend_on_state, hidden_state_of, state_values
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.ops.shape import to_layout
 from returnn_tf.tensor import Data
@@ -26,7 +26,9 @@ class GetLastHiddenStateLayer(Layer):
 
     ``key`` picks one tensor of the state, of an LSTM "h" or "c"; "*" concatenates all of them in the feature axis, of
     an LSTM c and then h. Several sources are concatenated too. No parameters. In a loop it is the state after the step,
-    of ``prev:cell`` that before it.
+    of ``prev:cell`` that before it. From outside, the source may be a loop, or ``<loop>/<layer>`` (which needs
+    ``is_output_layer``): then it is the state of its layer "output", or of that layer, after the last step of each
+    sequence.
 
     Lengths: the time axis is gone. The state of an empty sequence is the initial one.
 
@@ -65,6 +67,7 @@ class GetLastHiddenStateLayer(Layer):
                 "source %r (class %r) has no hidden state. Take it from a recurrent layer, e.g. of class 'rec'."
                 % (node.path, node.layer.class_name)
             )
+        depend_on_state(ctx, node)
         if self.key is None or self.key == "*":
             return state, list(range(state.count))
         if not state.keys:

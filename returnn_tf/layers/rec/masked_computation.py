@@ -101,7 +101,9 @@ class MaskedComputationLayer(Layer):
                 return name
             return "data:" + _key(name) if _key(name) in inputs else "base:" + name
 
-        network = unit_network(self.unit, outside, own_data=True, where="the option 'unit'")
+        network = unit_network(
+            self.unit, outside, own_data=True, owner=lambda name: "base:" + name, where="the option 'unit'"
+        )
         return ctx.subnetwork(network, inputs, loop_dim=loop_dim)
 
     def _prepare_initial(self, ctx: "PlanContext", data: Data) -> None:
@@ -163,7 +165,7 @@ class MaskedComputationLayer(Layer):
         kind = DimKind.LOOP if frames.is_loop else DimKind.SPATIAL
         packed = Dim(kind, None, "%s:masked" % ctx.node.path, auto=True)
         inputs = {"data": ctx.implicit("packed", PackLayer(frames, packed), [self.source, self.mask])}
-        for name in unit_references(self.unit, own_data=True) if frames.is_loop else ():
+        for name in unit_references(self.unit, own_data=True, values_only=True) if frames.is_loop else ():
             copy = {"output": {"class": "copy", "from": "base:" + name}}
             node = ctx.builder.subnetwork(ctx.node, copy, {}, ctx.node.scope)
             if frames in node.output.dims:

@@ -6,9 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.layers.base import Layer
 from returnn_tf.layers.copy import CopyLayer
 from returnn_tf.layers.node import Node
-from returnn_tf.ops.shape import to_layout
+from returnn_tf.layers.rec.last_frame import last_frame
+from returnn_tf.ops.shape import expand_at, to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
@@ -59,16 +61,79 @@ def hidden_state_of(node: Node) -> Optional[HiddenState]:
     return getattr(recurrent_node(node).layer, "hidden_state", None)
 
 
+def carried_state_of(node: Node) -> Optional[HiddenState]:
+    """The hidden state which a layer of a step carries to the next one, or None."""
+    return hidden_state_of(node) if recurrent_node(node).loop_states else None
+
+
+def depend_on_state(ctx: "PlanContext", node: Node) -> None:
+    """Notes that `emit` will ask for the hidden state of a layer; of one in a loop around it must be planned first."""
+    plan_state = getattr(recurrent_node(node).layer, "plan_state", None)
+    if plan_state is not None:
+        ctx.depend(plan_state())
+
+
 def state_values(ctx: "EmitContext", node: Node) -> Any:
     """The tensors of the hidden state of a layer, in a loop after this step, and for ``prev:`` before it."""
     owner = recurrent_node(node)
     lowering = ctx.lowering
+    exit_layer: Any = owner.layer
+    if getattr(exit_layer, "plan_state", None) is not None:
+        last = exit_layer.plan_state()
+        if isinstance(last.layer, LastStateLayer):
+            return tf.split(ctx.value(last), exit_layer.hidden_state.count, axis=last.output.feature_axis)
+        return state_values(ctx, last)
     before = getattr(owner.layer, "state_of", None)
     if before is not None:
         return tuple(lowering.given[before, key] for key in before.loop_states)
     if owner.loop_states and all((owner, key) in lowering.next_states for key in owner.loop_states):
         return tuple(lowering.next_states[owner, key] for key in owner.loop_states)
-    return ctx.noted(node, STATE_NOTE)
+    values = ctx.noted(node, STATE_NOTE)
+    return ctx.noted(owner, STATE_NOTE) if values is None else values
+
+
+class LastStateLayer(Layer):
+    """The hidden state of a cell of a loop after the last step of each sequence, out of its states of all steps.
+
+    :param cell: the layer in the step of the loop
+    """
+
+    class_name = "last state"
+    is_connector = True
+
+    def __init__(self, cell: Node) -> None:
+        super().__init__()
+        self._cell = cell
+
+    def template(self, ctx: Any) -> Data:
+        """Without the steps."""
+        data = self.source.output
+        assert data.time_axis is not None
+        return data.without_axes([data.time_axis])
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Of a sequence without steps it is the state before the first one."""
+        data = self.source.output
+        dim = data.time_dim
+        assert dim is not None
+        lens = ctx.lens(dim)
+        last = last_frame(ctx, self.source)
+        owner = recurrent_node(self._cell)
+        inner = type(ctx)(owner, ctx.lowering)
+        initial = [to_layout(start(inner), part, self._part()) for part, start in owner.loop_states.values()]
+        first = tf.concat(initial, axis=ctx.output.feature_axis)
+        if ctx.beam > 1:
+            first = tf.repeat(first, ctx.beam, axis=ctx.output.batch_axis)
+        if lens.shape.rank:
+            lens = expand_at(lens, [i for i in range(ctx.output.rank) if i != ctx.output.batch_axis])
+        return tf.where(lens > 0, last, first)
+
+    def _part(self) -> Data:
+        """The layout of one of the tensors which are side by side."""
+        state = hidden_state_of(self._cell)
+        data = self.node.output
+        assert state is not None and data.feature_axis is not None
+        return data.with_dim(data.feature_axis, state.data.dims[state.data.feature_axis or 0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +180,7 @@ def _from_layer(ctx: "PlanContext", node: Node, state: HiddenState) -> List[Init
     """All tensors from one layer."""
     other = hidden_state_of(node)
     if other is not None:
+        depend_on_state(ctx, node)
         if other.keys != state.keys:
             raise ctx.error(
                 "initial_state: layer %r has the state %s, but this unit has %s."
@@ -144,6 +210,7 @@ def _plan_part(ctx: "PlanContext", given: Any, state: HiddenState, param: str, k
         other = hidden_state_of(given)
         if other is not None and given.output.time_axis is not None:
             # A recurrent layer over frames: not its frames but its state can be meant.
+            depend_on_state(ctx, given)
             if key is not None and key not in other.keys:
                 raise ctx.error("%s: the state of layer %r has no %r." % (what, given.path, key))
             _check_fits(ctx, other.data, state.data, "%s: the state of layer %r" % (what, given.path))

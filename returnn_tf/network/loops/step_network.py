@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from returnn_tf.config import did_you_mean
@@ -21,7 +22,13 @@ from returnn_tf.layers.rec.loop_nodes import (
     loop_dim_for,
 )
 from returnn_tf.layers.rec.loop_run import Ending, LoopRunLayer
-from returnn_tf.layers.rec.state import HiddenState, hidden_state_of, recurrent_node
+from returnn_tf.layers.rec.state import (
+    HiddenState,
+    LastStateLayer,
+    carried_state_of,
+    hidden_state_of,
+    recurrent_node,
+)
 from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.network.builder import NetworkBuilder, has_loss, join_scope
 from returnn_tf.network.checks import LayerError
@@ -203,6 +210,7 @@ class StepNetwork:
             if self._with_loss(spec):
                 self.parent.state.open_losses.append((self.parent, exits[name], spec))
         self.layer.exits = exits
+        self.layer.inner = exits["output"]
         return exits["output"]
 
     def _outside_references(self) -> List[str]:
@@ -234,7 +242,7 @@ class StepNetwork:
             strict = complete or (settled and self._guessed == guessed)
             guessed = self._guessed
             self._templates = {name: node.output for name, node in nodes.items()}
-            self._states = {name: hidden_state_of(node) for name, node in nodes.items()}
+            self._states = {name: carried_state_of(node) for name, node in nodes.items()}
             self._drop_nested(builder)
         else:
             raise LayerError(
@@ -256,7 +264,7 @@ class StepNetwork:
             if layer.choices:
                 self._beam = Beam(layer.beam_size, self.owner.path)
         for name, prev in self._prevs.items():
-            if hidden_state_of(builder.node(name)) is not None:
+            if carried_state_of(builder.node(name)) is not None:
                 prev.layer.state_of = recurrent_node(builder.node(name))  # type: ignore[attr-defined]
         layer.zones = {n: (z.value, self.zones.reasons.get(n, "")) for n, z in self.zones.zones.items()}
         layer.prevs = [(self._prevs[n], builder.node(n), initials[n]) for n in self._prevs]
@@ -381,11 +389,27 @@ class StepNetwork:
         zone = self.zones.zones[name]
         inner = self.builders[zone].node(name)
         value = self.bring(inner, zone, self.builders[Zone.AFTER])
-        layer = ExitLayer(self.loop_dim, self.time_dim)
+        layer: Any = ExitLayer(self.loop_dim, self.time_dim)
         node = self.add(self.parent, name, layer, [value])
         for option in ("target", "loss_scale", "loss_opts", "loss"):
             setattr(layer, option, getattr(inner.layer, option))
+        state = hidden_state_of(inner)
+        if state is not None:
+            layer.hidden_state, layer.plan_state = state, functools.lru_cache(lambda: self._last_state(name))
         return node
+
+    def _last_state(self, name: str) -> Node:
+        """A node with the hidden state of a layer of the loop after the last step of each sequence."""
+        zone = self.zones.zones[name]
+        inner = self.builders[zone].node(name)
+        if zone is not Zone.STEP:
+            return inner  # it runs over all steps at once
+        assert self._run is not None
+        state = self.add(self.builders[zone], "state of " + name, GetLastHiddenStateLayer(), [inner])
+        self._run.inner.append(state)
+        after = self.bring(state, zone, self.builders[Zone.AFTER])
+        steps = self.add(self.parent, "states of " + name, ExitLayer(self.loop_dim, self.time_dim), [after])
+        return self.add(self.parent, "last state of " + name, LastStateLayer(inner), [steps])
 
 
 class _KnownPrev(PrevLayer):

@@ -15,10 +15,10 @@ def run(unit, **options):
     return numpy.moveaxis(net.run(feed()).layers["output"].value, 0, 1), net
 
 
-def lstm_states(net, inputs, name="loop/rec/s/rec/"):
+def lstm_states(net, inputs, name="loop/rec/s/rec/", start=0.0):
     """[time, batch, (c, h)] by numpy: gates j, i, f, o."""
     w, w_re, b = (net.params[name + p].numpy() for p in ("W", "W_re", "b"))
-    c, h, states = numpy.zeros([3, 3]), numpy.zeros([3, 3]), []
+    c, h, states = numpy.full([3, 3], start), numpy.full([3, 3], start), []
     for x in inputs:
         j, i, f, o = numpy.split(x @ w + h @ w_re + b, 4, axis=1)
         i, f, o = (1 / (1 + numpy.exp(-g)) for g in (i, f, o))
