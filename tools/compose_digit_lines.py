@@ -5,8 +5,9 @@
 
 reads the 1797 scanned digits of demos/digits/digits.hdf and writes train.hdf, dev.hdf and heldout.hdf. The digits vary
 in width, slant, height on the line and strength, the gaps between them vary, too. No scanned digit is used in two of
-the files. The same options give the same files, byte by byte. Each file is written under another name first and then
-renamed, so it is whole or not there.
+the files. In train.hdf the strokes are bent, as if more hands had written the digits (--bend). The same options give
+the same files, byte by byte. Each file is written under another name first and then renamed, so it is whole or not
+there.
 
 A file holds ``inputs`` float32 [all columns of all lines, 12]: the columns of the picture are the frames, their pixels
 from top to bottom the features, 0 is paper, 1 is ink; ``targets/data/classes``: the digits; ``seqLengths`` [lines, 2]
@@ -39,6 +40,7 @@ def main() -> int:
     parser.add_argument("--heldout", type=int, default=400, metavar="N", help="lines to test on (default %(default)s)")
     parser.add_argument("--min-digits", type=int, default=3, metavar="N", help="shortest line (default %(default)s)")
     parser.add_argument("--max-digits", type=int, default=8, metavar="N", help="longest line (default %(default)s)")
+    parser.add_argument("--bend", type=float, default=0.5, metavar="X", help="of training digits (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of everything random (default %(default)s)")
     args = parser.parse_args()
     counts = {name: getattr(args, name) for name in lines.SETS}
@@ -50,10 +52,10 @@ def main() -> int:
     digits = lines.load_digits(args.digits)
     sources = lines.split_sources(len(digits.labels), args.seed)
     os.makedirs(args.directory, exist_ok=True)
+    num_digits = (args.min_digits, args.max_digits)
     for number, name in enumerate(lines.SETS):
-        composed = lines.compose(
-            digits, sources[name], counts[name], (args.seed, number), (args.min_digits, args.max_digits)
-        )
+        bend = args.bend if name == "train" else 0.0
+        composed = lines.compose(digits, sources[name], counts[name], (args.seed, number), num_digits, bend)
         path = os.path.join(args.directory, name + ".hdf")
         lines.write_hdf(path, composed, name, {"source": "UCI Optical Recognition of Handwritten Digits, CC BY 4.0"})
         num_labels, num_frames = sum(len(line.labels) for line in composed), sum(len(line.pixels) for line in composed)

@@ -1,7 +1,8 @@
-"""What the recogniser read: from the label probabilities of every column to digits, and how many of them are wrong."""
+"""What a recogniser read, from its label probabilities or from a search, and how many of the digits are wrong."""
 
 from __future__ import annotations
 
+import ast
 from typing import Dict, List, NamedTuple, Sequence
 
 import h5py
@@ -56,17 +57,35 @@ def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def recognise(lines_hdf: str, forward_hdf: str) -> List[Recognised]:
-    """Every line of a dataset with what was read, in the order of the dataset.
+    """Every line of a dataset with what the best labels of the columns are, in the order of the dataset.
 
     :param lines_hdf: the dataset
     :param forward_hdf: what the task "forward" wrote for it
     """
-    pixels, classes, outputs = read_hdf(lines_hdf), read_hdf(lines_hdf, "classes"), read_hdf(forward_hdf)
-    missing = sorted(set(pixels) - set(outputs))
+    read = {tag: greedy_ctc(output) for tag, output in read_hdf(forward_hdf).items()}
+    return _beside_references(lines_hdf, read, forward_hdf)
+
+
+def recognise_by_search(lines_hdf: str, search_output: str) -> List[Recognised]:
+    """Every line of a dataset with what a search found, in the order of the dataset.
+
+    :param lines_hdf: the dataset
+    :param search_output: what the task "search" wrote for it in the format "py": tag -> labels with spaces between
+    """
+    with open(search_output, encoding="utf8") as file:
+        found = ast.literal_eval(file.read())
+    read = {tag: [int(label) for label in text.split()] for tag, text in found.items()}
+    return _beside_references(lines_hdf, read, search_output)
+
+
+def _beside_references(lines_hdf: str, read: Dict[str, List[int]], path: str) -> List[Recognised]:
+    """``read`` is tag -> labels, and comes from the file ``path``."""
+    pixels, classes = read_hdf(lines_hdf), read_hdf(lines_hdf, "classes")
+    missing = sorted(set(pixels) - set(read))
     if missing:
         what = "%s lacks %d lines of %s, the first is %r"
-        raise ValueError(what % (forward_hdf, len(missing), lines_hdf, missing[0]))
-    return [Recognised(tag, pixels[tag], classes[tag].tolist(), greedy_ctc(outputs[tag])) for tag in pixels]
+        raise ValueError(what % (path, len(missing), lines_hdf, missing[0]))
+    return [Recognised(tag, pixels[tag], classes[tag].tolist(), read[tag]) for tag in pixels]
 
 
 def label_error_rate(recognised: Sequence[Recognised]) -> float:

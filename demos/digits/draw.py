@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Draws how the digit-line recogniser learned and what it reads.
+"""Draws how a digit-line recogniser learned and what it reads.
 
     python draw.py out
+    python draw.py out attention
 
-reads out/learning_rates, out/heldout.hdf and out/forward.hdf, which the training and the task "forward" left there, and
-writes out/learning_curve.png and out/recognised.png.
+The first reads out/learning_rates, out/heldout.hdf and out/forward.hdf, which the training and the task "forward" left
+there, and writes out/learning_curve.png and out/recognised.png. With the name of a demo that searches, it reads
+out/NAME_learning_rates and out/NAME_search.py, and the pictures are out/NAME_learning_curve.png and
+out/NAME_recognised.png.
 """
 
 from __future__ import annotations
@@ -33,26 +36,42 @@ def series(epochs: Dict[int, EpochData], key: str) -> Tuple[List[int], List[floa
     return known, [epochs[epoch].error[key] for epoch in known]
 
 
-def draw_learning_curve(epochs: Dict[int, EpochData], path: str) -> None:
+def measures(epochs: Dict[int, EpochData], kind: str) -> List[str]:
+    """What is behind "train_score" or "train_error" in the names: nothing, or with several losses "_" and the layer."""
+    names = {name for data in epochs.values() for name in data.error if name.startswith("train_" + kind)}
+    return sorted((name[len("train_" + kind) :] for name in names), reverse=True)
+
+
+def draw_measures(axes: Any, epochs: Dict[int, EpochData], kind: str, factor: float) -> None:
+    """A curve for each dataset and loss: a colour for the dataset, a line style for the loss."""
+    several = len(measures(epochs, kind)) > 1
+    for measure, style in zip(measures(epochs, kind), ("-", ":", "--", "-.")):
+        for (name, label), color in zip(NAMES.items(), ("tab:blue", "tab:orange", "tab:green")):
+            known, values = series(epochs, name + "_" + kind + measure)
+            curve = {"color": color, "linestyle": style, "marker": "o", "markersize": 3}
+            what = "%s, %s" % (label, measure[1:]) if several else label
+            axes.plot(known, [factor * value for value in values], label=what, **curve)
+
+
+def draw_learning_curve(epochs: Dict[int, EpochData], path: str, title: str) -> None:
     """Label error rate, score and learning rate over the epochs.
 
     :param epochs: as the learning-rate file holds them
     :param path: picture to write
+    :param title: what was trained
     """
     figure, (errors, scores, rates) = pyplot.subplots(
         3, 1, sharex=True, figsize=(7, 7.5), gridspec_kw={"height_ratios": [4, 3, 1.4]}, layout="constrained"
     )
-    for name, label in NAMES.items():
-        known, values = series(epochs, name + "_error")
-        errors.plot(known, [100 * value for value in values], marker="o", markersize=3, label=label)
-        scores.plot(*series(epochs, name + "_score"), marker="o", markersize=3, label=label)
-    errors.set(ylabel="label error rate (%)", yscale="log", title="Lines of handwritten digits, BLSTM + CTC")
+    draw_measures(errors, epochs, "error", 100)
+    draw_measures(scores, epochs, "score", 1)
+    errors.set(ylabel="error rate (%)", yscale="log", title=title)
     errors.axhline(5, color="gray", linestyle=":", linewidth=1)
     errors.yaxis.set_major_formatter("{x:g}")
     errors.yaxis.set_minor_formatter("")
     errors.set_yticks([value for value in (0.5, 1, 2, 5, 10, 20, 50, 100) if errors.get_ylim()[0] <= value])
-    errors.legend()
-    scores.set(ylabel="CTC score per digit", yscale="log")
+    errors.legend(fontsize=8)
+    scores.set(ylabel="score per label", yscale="log")
     known = sorted(epochs)
     rates.step(known, [epochs[epoch].learning_rate for epoch in known], where="mid", color="black")
     rates.set(ylabel="learning rate", xlabel="epoch", ylim=(0, None))
@@ -119,10 +138,18 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", help="where the results of the run are")
-    out = parser.parse_args().directory
-    recognised = decode.recognise(os.path.join(out, "heldout.hdf"), os.path.join(out, "forward.hdf"))
-    draw_learning_curve(read_file(os.path.join(out, "learning_rates")), os.path.join(out, "learning_curve.png"))
-    draw_lines(recognised, os.path.join(out, "recognised.png"))
+    parser.add_argument("name", nargs="?", default="", help="of a demo which searches")
+    args = parser.parse_args()
+    out, prefix = args.directory, args.name + "_" * bool(args.name)
+    lines = os.path.join(out, "heldout.hdf")
+    if args.name:
+        recognised = decode.recognise_by_search(lines, os.path.join(out, prefix + "search.py"))
+    else:
+        recognised = decode.recognise(lines, os.path.join(out, "forward.hdf"))
+    epochs = read_file(os.path.join(out, prefix + "learning_rates"))
+    title = "Lines of handwritten digits, %s" % (args.name or "BLSTM + CTC")
+    draw_learning_curve(epochs, os.path.join(out, prefix + "learning_curve.png"), title)
+    draw_lines(recognised, os.path.join(out, prefix + "recognised.png"))
     print("label error rate on %d held-out lines: %.2f %%" % (len(recognised), decode.label_error_rate(recognised)))
 
 

@@ -63,8 +63,25 @@ def _sample(image: np.ndarray, columns: np.ndarray, rows: np.ndarray) -> np.ndar
     return (1 - y) * upper + y * lower
 
 
-def draw_digit(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One digit as it stands on the line: [8 rows, 8 columns] -> [width, HEIGHT], columns first, cut to the ink."""
+def _bend(columns: np.ndarray, rows: np.ndarray, strength: float, rng: np.random.Generator) -> List[np.ndarray]:
+    """Where the pixels come from if another hand had written the digit: leaning, taller or smaller, with bent strokes.
+
+    :param columns: [width, 1] as of ``_sample``
+    :param rows: [width, n]
+    :param strength: 1 moves the strokes by up to about a pixel
+    :return: columns and rows, both [width, n]
+    """
+    x, y = (columns - 3.5) / 4, (rows - 3.5) / 4  # -1 .. 1 over the image
+    monomials = [np.broadcast_to(part, rows.shape) for part in (y, x * y, x * x, y * y)]
+    bend = strength * rng.uniform(-1, 1, (2, len(monomials)))
+    return [base + np.tensordot(by, monomials, 1) for base, by in zip((columns, rows), bend)]
+
+
+def draw_digit(image: np.ndarray, rng: np.random.Generator, bend: float = 0.0) -> np.ndarray:
+    """One digit as it stands on the line: [8 rows, 8 columns] -> [width, HEIGHT], columns first, cut to the ink.
+
+    :param bend: how much its strokes are bent, see :func:`_bend`
+    """
     ink = np.flatnonzero(image.any(axis=0))
     ink_width = ink[-1] - ink[0] + 1
     width = max(3, int(round(ink_width * rng.uniform(0.8, 1.3))))
@@ -73,21 +90,28 @@ def draw_digit(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     at = np.arange(width)[:, None]
     columns = ink[0] + (at + 0.5) * ink_width / width - 0.5
     rows = np.arange(HEIGHT) - top - slant * (at - (width - 1) / 2)
+    if bend:
+        columns, rows = _bend(columns, rows, bend, rng)
     return _sample(image, columns, rows) * rng.uniform(0.7, 1.0)
 
 
-def compose_line(digits: Digits, sources: Sequence[int], rng: np.random.Generator) -> Line:
+def compose_line(digits: Digits, sources: Sequence[int], rng: np.random.Generator, bend: float = 0.0) -> Line:
     """One line of the given images, with varying gaps between them and margins at both ends."""
     parts: List[np.ndarray] = [np.zeros((int(rng.integers(0, 5)), HEIGHT))]
     for source in sources:
-        parts.append(draw_digit(digits.images[source], rng))
+        parts.append(draw_digit(digits.images[source], rng, bend))
         parts.append(np.zeros((int(rng.integers(0, 5)), HEIGHT)))
     pixels = np.concatenate(parts).astype("float32")
     return Line(pixels, digits.labels[list(sources)], np.asarray(sources, "int32"))
 
 
 def compose(
-    digits: Digits, sources: np.ndarray, num_lines: int, seed: Sequence[int], num_digits: Tuple[int, int] = (3, 8)
+    digits: Digits,
+    sources: np.ndarray,
+    num_lines: int,
+    seed: Sequence[int],
+    num_digits: Tuple[int, int] = (3, 8),
+    bend: float = 0.0,
 ) -> List[Line]:
     """A set of lines.
 
@@ -96,6 +120,7 @@ def compose(
     :param num_lines: how many lines
     :param seed: the same seed gives the same lines
     :param num_digits: smallest and largest number of digits of a line
+    :param bend: how much strokes are bent, so that few scans look like many; 0 for lines to test on
     """
     rng = np.random.default_rng(list(seed))
     lengths = rng.integers(num_digits[0], num_digits[1] + 1, size=num_lines)
@@ -103,7 +128,7 @@ def compose(
     # whole passes over the images, each in a new order: every image is used about equally often
     passes = [rng.permutation(sources) for _ in range(-(-total // len(sources)))]
     pieces = np.split(np.concatenate(passes)[:total], np.cumsum(lengths)[:-1])
-    return [compose_line(digits, piece, rng) for piece in pieces]
+    return [compose_line(digits, piece, rng, bend) for piece in pieces]
 
 
 def write_hdf(path: str, lines: Sequence[Line], tag_prefix: str, attributes: Dict[str, str]) -> None:
