@@ -1,0 +1,103 @@
+// Vectors of floats as wide as the target has them, and the functions of a gate on them.
+//
+// GCC's and clang's vector extensions are used instead of intrinsics, so that one source serves every CPU. Compile without
+// -ffast-math: NaN has to come through, for the numerical checks above.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace rtf {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(kLanes * sizeof(float)), may_alias));
+typedef float VecUnaligned __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
+typedef int32_t IVec __attribute__((vector_size(kLanes * sizeof(int32_t)), may_alias));
+
+inline Vec splat(float x) { return Vec{} + x; }
+
+inline Vec load(const float* p) { return *reinterpret_cast<const VecUnaligned*>(p); }
+
+inline void store(float* p, Vec x) { *reinterpret_cast<VecUnaligned*>(p) = x; }
+
+// The first n of kLanes entries; the others are 0.
+inline Vec load_part(const float* p, int n) {
+  Vec x{};
+  std::memcpy(&x, p, n * sizeof(float));
+  return x;
+}
+
+inline void store_part(float* p, Vec x, int n) { std::memcpy(p, &x, n * sizeof(float)); }
+
+template <bool kWhole>
+inline Vec load_n(const float* p, int n) {
+  return kWhole ? load(p) : load_part(p, n);
+}
+
+template <bool kWhole>
+inline void store_n(float* p, Vec x, int n) {
+  if (kWhole)
+    store(p, x);
+  else
+    store_part(p, x, n);
+}
+
+// exp(x) = scale * (1 + rest) with scale a power of 2 and |rest| < 0.42. The argument is clipped such that all of it stays finite
+// and normal. NaN comes through in rest.
+inline void exp_parts(Vec x, Vec* scale, Vec* rest) {
+  const Vec high = splat(87.0f), low = splat(-87.0f);
+  x = x > high ? high : x;
+  x = x < low ? low : x;
+  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, which then is in the low bits
+  const Vec shifted = x * splat(1.44269504089f) + magic;
+  const Vec n = shifted - magic;
+  const Vec r = (x - n * splat(0.693359375f)) - n * splat(-2.12194440e-4f);  // log 2 in two parts (Cody & Waite)
+  Vec p = splat(1.0f / 5040);
+  p = p * r + splat(1.0f / 720);
+  p = p * r + splat(1.0f / 120);
+  p = p * r + splat(1.0f / 24);
+  p = p * r + splat(1.0f / 6);
+  p = p * r + splat(0.5f);
+  *rest = (p * r) * r + r;
+  IVec bits;
+  std::memcpy(&bits, &shifted, sizeof(bits));
+  bits = (bits - 0x4B400000 + 127) << 23;
+  std::memcpy(scale, &bits, sizeof(bits));
+}
+
+// 1 / x for normal x >= 1. The division of whole vectors takes as long as all the rest of a gate.
+inline Vec reciprocal(Vec x) {
+#if defined(__AVX512F__)
+  const Vec estimate = reinterpret_cast<Vec>(_mm512_maskz_rcp14_ps(0xFFFF, reinterpret_cast<__m512>(x)));
+  return estimate + estimate * (splat(1.0f) - x * estimate);  // Newton's step doubles the 14 bits
+#else
+  return splat(1.0f) / x;
+#endif
+}
+
+inline Vec sigmoid(Vec x) {
+  Vec scale, rest;
+  exp_parts(-x, &scale, &rest);
+  return reciprocal(splat(1.0f) + (scale + scale * rest));
+}
+
+// (e^2x - 1) / (e^2x + 1), where e^2x - 1 is computed without cancellation.
+inline Vec tanh(Vec x) {
+  Vec scale, rest;
+  exp_parts(x + x, &scale, &rest);
+  const Vec less_one = scale * rest + (scale - splat(1.0f));
+  return less_one * reciprocal(less_one + splat(2.0f));
+}
+
+}  // namespace rtf

@@ -1,0 +1,39 @@
+// LSTM over ragged batches: the plain C interface of the kernels, without any TensorFlow.
+//
+//   j, i, f, o = split(z_t + h_{t-1} R);  c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(j);  h_t = sigmoid(o) tanh(c_t)
+//
+// Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000. All arrays are dense and row-major, T frames x B
+// sequences x H units, gates in the order j, i, f, o. Sequence b runs over its own first lengths[b] frames, from the first
+// to the last one, or with reverse != 0 from the last to the first one. Frames after its end are written as 0.
+#pragma once
+
+#include <stdint.h>
+
+#include "../common/parallel.h"
+
+extern "C" {
+
+typedef struct RtfLstmShape {
+  int64_t frames;           // T >= 0
+  int64_t batch;            // B >= 0
+  int64_t units;            // H >= 1
+  const int32_t* lengths;   // [B], each in 0 .. T; null: all are T
+  int reverse;
+} RtfLstmShape;
+
+// Floats of scratch memory that either pass needs.
+int64_t rtf_lstm_scratch_size(int64_t units);
+
+// z [T, B, 4H] (may be the same memory as gates), r [H, 4H], c0, h0 [B, H]
+//   -> h, c [T, B, H], gates [T, B, 4H] after their activation, c_last, h_last [B, H]: the state after a sequence's last frame
+void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float* r, const float* c0, const float* h0,
+                          float* h, float* c, float* gates, float* c_last, float* h_last, float* scratch,
+                          const RtfThreads* threads);
+
+// gates, c: as forward left them; dh [T, B, H], dc_last, dh_last [B, H]: gradients of its results
+//   -> dz [T, B, 4H] (may be the same memory as gates), dc0, dh0 [B, H].
+// The gradient of r is a product of h (one frame earlier) and dz over all frames: the caller's GEMM does that best.
+void rtf_lstm_backward_f32(const RtfLstmShape* shape, const float* r, const float* c0, const float* c, const float* gates,
+                           const float* dh, const float* dc_last, const float* dh_last, float* dz, float* dc0, float* dh0,
+                           float* scratch, const RtfThreads* threads);
+}

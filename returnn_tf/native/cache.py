@@ -1,0 +1,116 @@
+"""Where compiled ops are kept: one folder per fingerprint, shared by all processes and, over a network file system, machines.
+
+A library is there as a whole or not at all: it is written under another name, flushed to the disk and renamed, and what
+belongs to it (its size and checksum) comes last. A lock which the kernel drops with its process makes sure that of many
+processes that start at once one compiles and the others wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from typing import Iterator, List, Optional
+
+from returnn_tf.native.errors import NativeOpError
+
+ENVIRONMENT = "RETURNN_TF_NATIVE_CACHE"
+
+
+def cache_folders() -> List[str]:
+    """The folders to look in, the best one first: ``$RETURNN_TF_NATIVE_CACHE``, the user's cache, a folder of the user in
+    the temporary directory."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    own = os.path.join(tempfile.gettempdir(), "returnn_tf_native_%d" % os.getuid())
+    return [*filter(None, [os.environ.get(ENVIRONMENT)]), os.path.join(home, "returnn_tf", "native"), own]
+
+
+class Entry:
+    """The place of one compiled op in a cache folder."""
+
+    def __init__(self, folder: str, name: str, fingerprint: str):
+        self.folder = os.path.join(folder, "%s-%s" % (name, fingerprint))
+        self.library = os.path.join(self.folder, "rtf_%s.so" % name)
+        self.manifest = os.path.join(self.folder, "manifest.json")
+
+    def is_whole(self) -> bool:
+        """Whether the library is there with the size and checksum with which it was written."""
+        try:
+            with open(self.manifest, encoding="utf8") as f:
+                manifest = json.load(f)
+            with open(self.library, "rb") as f:
+                content = f.read()
+        except (OSError, ValueError):
+            return False
+        return isinstance(manifest, dict) and manifest.get("sha256") == hashlib.sha256(content).hexdigest()
+
+    def put(self, built: str, **facts: str) -> None:
+        """Take over a library which was built on the same file system.
+
+        :param built: path; is gone afterwards
+        :param facts: more for a person who looks into the manifest
+        """
+        with open(built, "rb") as f:
+            checksum = hashlib.sha256(f.read()).hexdigest()
+            os.fsync(f.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self.manifest)
+        os.replace(built, self.library)
+        manifest = self.manifest + ".%d" % os.getpid()
+        with open(manifest, "w", encoding="utf8") as f:
+            json.dump({"sha256": checksum, **facts}, f, indent=1)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(manifest, self.manifest)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Wait until no other process builds this op. A process that is killed leaves no lock behind.
+
+        Some network file systems have no locks: then two processes may build the same, which costs time only.
+        """
+        with open(os.path.join(self.folder, "lock"), "w", encoding="utf8") as f:
+            with contextlib.suppress(OSError):
+                fcntl.flock(f, fcntl.LOCK_EX)
+            yield
+
+
+def find_entry(name: str, fingerprint: str) -> Optional[Entry]:
+    """A place where the op already is. It need not be writable."""
+    entries = [Entry(folder, name, fingerprint) for folder in cache_folders() if _is_trusted(folder)]
+    return next((entry for entry in entries if entry.is_whole()), None)
+
+
+def new_entry(name: str, fingerprint: str) -> Entry:
+    """A place to build the op in: the first folder that can be written to.
+
+    :raises NativeOpError: there is none
+    """
+    failures = []
+    for folder in cache_folders():
+        entry = Entry(folder, name, fingerprint)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            if not _is_trusted(folder):
+                raise PermissionError("it belongs to another user, or others may write to it")
+            os.makedirs(entry.folder, exist_ok=True)
+            with tempfile.TemporaryFile(dir=entry.folder):
+                return entry
+        except OSError as exc:
+            failures.append("%s: %s" % (folder, exc.strerror or exc))
+    raise NativeOpError(
+        "no folder for compiled ops can be written to (%s); set %s to one that can" % ("; ".join(failures), ENVIRONMENT)
+    )
+
+
+def _is_trusted(folder: str) -> bool:
+    """Code is loaded from there: nobody but the user (or root) may have put it there."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return False
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & stat.S_IWOTH

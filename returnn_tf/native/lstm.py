@@ -1,0 +1,96 @@
+"""The native LSTM, with its gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Tuple
+
+import numpy
+
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.library import native_op
+from returnn_tf.util.lazy_tf import tf
+
+Result = Tuple["tf.Tensor", "tf.Tensor", "tf.Tensor"]
+
+
+def lstm_ops() -> Optional[Any]:
+    """The ops, or None if they cannot be used here (a warning has said why)."""
+    return native_op("lstm", self_test)
+
+
+def native_lstm(
+    ops: Any, z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor, lengths: tf.Tensor, *, reverse: bool = False
+) -> Result:
+    """LSTM with gates in the order cell input j, input gate i, forget gate f, output gate o, over a ragged batch.
+
+    ``j, i, f, o = split(z_t + h W_re);  c = sigmoid(f) c + sigmoid(i) tanh(j);  h = sigmoid(o) tanh(c)``
+    (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000). Float32, on CPU.
+
+    :param ops: what `lstm_ops` returned
+    :param z: projected input, with bias [time, batch, 4 n]
+    :param w_re: recurrent weights [n, 4 n]
+    :param c0: initial cell state [batch, n]
+    :param h0: initial output [batch, n]
+    :param lengths: int32 [batch], at most ``time``
+    :param reverse: each sequence runs from its last frame to its first one; z and the result keep the order of time
+    :return: h [time, batch, n], 0 after the end of each sequence; c and h [batch, n] after the frame that ran last
+    """
+
+    @tf.custom_gradient
+    def run(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> Tuple[Result, Callable[..., Any]]:
+        out = ops.rtf_lstm(z=z, r=w_re, c0=c0, h0=h0, lengths=lengths, reverse=reverse)
+
+        def gradient(dh: tf.Tensor, dc_last: tf.Tensor, dh_last: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+            dz, dc0, dh0 = ops.rtf_lstm_grad(
+                r=w_re, c0=c0, lengths=lengths, c=out.c, gates=out.gates, dh=dh, dc_last=dc_last, dh_last=dh_last,
+                reverse=reverse,
+            )  # fmt: skip
+            return dz, _weight_gradient(out.h, h0, dz, lengths, reverse), dc0, dh0
+
+        return (out.h, out.c_last, out.h_last), gradient
+
+    h, c_last, h_last = run(z, w_re, c0, h0)
+    h.set_shape([z.shape[0], z.shape[1], w_re.shape[0]])
+    return h, c_last, h_last
+
+
+def _weight_gradient(h: tf.Tensor, h0: tf.Tensor, dz: tf.Tensor, lengths: tf.Tensor, reverse: bool) -> tf.Tensor:
+    """Sum over all frames of the outer product of the output one step before and the gradient of the gates' inputs.
+
+    Two products on parts of the arrays as they are: no copy of an array with h0 as its first frame. Padded frames are 0 in
+    both arrays and add nothing.
+    """
+    n = h0.shape[1] or tf.shape(h0)[1]
+
+    def product(before: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(tf.reshape(before, [-1, n]), tf.reshape(gradient, [-1, 4 * n]), transpose_a=True)
+
+    if not reverse:
+        first = dz[:1]  # no frame if there is none at all
+        return product(h[:-1], dz[1:]) + product(tf.tile(h0[None], [tf.shape(first)[0], 1, 1]), first)
+    n_frames = tf.shape(dz)[0]
+    starts = tf.one_hot(lengths - 1, n_frames, axis=0, dtype=dz.dtype)  # [time, batch]
+    return product(h[1:], dz[:-1]) + product(h0, tf.einsum("tb,tbg->bg", starts, dz))
+
+
+def self_test(ops: Any) -> None:
+    """Compare the op with numpy on a small ragged batch.
+
+    :raises NativeOpError: they differ
+    """
+    rng = numpy.random.RandomState(1)
+    n_frames, batch, n = 5, 9, 37
+    lengths = numpy.array([5, 0, 3, 5, 1, 2, 4, 5, 3], "int32")
+    z, w_re, c, h = (rng.normal(0, 0.5, s).astype("float32") for s in ((n_frames, batch, 4 * n), (n, 4 * n), (batch, n), (batch, n)))  # fmt: skip  # noqa: E501
+    with tf.device("cpu"):
+        got = ops.rtf_lstm(z=z, r=w_re, c0=c, h0=h, lengths=lengths, reverse=False)
+    for t in range(n_frames):
+        j, ifo = numpy.split(z[t] + h @ w_re, [n], axis=1)
+        i, f, o = numpy.split(1 / (1 + numpy.exp(-ifo)), 3, axis=1)
+        runs = (t < lengths)[:, None]
+        c = numpy.where(runs, f * c + i * numpy.tanh(j), c)
+        h = numpy.where(runs, o * numpy.tanh(c), h)
+        if not numpy.allclose(got.h[t], numpy.where(runs, h, 0), atol=1e-5):
+            raise NativeOpError("the LSTM that was compiled gives wrong results in frame %d" % t)
+    if not (numpy.allclose(got.c_last, c, atol=1e-5) and numpy.allclose(got.h_last, h, atol=1e-5)):
+        raise NativeOpError("the LSTM that was compiled gives wrong last states")

@@ -1,0 +1,60 @@
+"""Which native ops there are, and where their sources lie.
+
+An op has kernels with a plain C interface, which know nothing of TensorFlow and are compiled for the CPU of this machine,
+and a thin file that makes TensorFlow ops of them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Dict, Tuple
+
+from returnn_tf.native.errors import NativeOpError
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# in a checkout beside the package, in an installation inside of it
+_FOLDERS = (os.path.join(os.path.dirname(_PACKAGE), "native_ops"), os.path.join(_PACKAGE, "native_ops"))
+
+
+@dataclass(frozen=True)
+class NativeOp:
+    """An op and its source files, relative to the folder of all sources.
+
+    :param name: as a person calls it; also the name of the library
+    :param kernels: without TensorFlow's headers
+    :param bindings: the TensorFlow ops
+    """
+
+    name: str
+    kernels: Tuple[str, ...]
+    bindings: Tuple[str, ...]
+
+
+OPS: Dict[str, NativeOp] = {
+    op.name: op for op in (NativeOp(name="lstm", kernels=("lstm/lstm_cpu.cc",), bindings=("lstm/lstm_op.cc",)),)
+}
+
+
+def source_folder() -> str:
+    """The folder of the sources.
+
+    :raises NativeOpError: the package was installed without them
+    """
+    for folder in _FOLDERS:
+        if os.path.isdir(os.path.join(folder, "common")):
+            return folder
+    raise NativeOpError("the sources of the native ops are missing: there is no %s" % _FOLDERS[-1])
+
+
+def source_bytes(op: NativeOp) -> bytes:
+    """The text of everything that the op is compiled from: the files in its folders and those that all ops share."""
+    folders = sorted({os.path.dirname(path) for path in op.kernels + op.bindings} | {"common"})
+    parts = []
+    for folder in folders:
+        whole = os.path.join(source_folder(), folder)
+        for file in sorted(os.listdir(whole)):
+            if file.endswith((".h", ".cc", ".cu")):
+                with open(os.path.join(whole, file), "rb") as f:
+                    parts += [("%s/%s\n" % (folder, file)).encode(), f.read()]
+    return b"\0".join(parts)
