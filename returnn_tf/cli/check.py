@@ -7,6 +7,8 @@ from typing import List, Optional, Tuple
 
 from returnn_tf.cli.run import read_config
 from returnn_tf.config import ConfigError, nearest_name
+from returnn_tf.engine.pretrain.checks import describe, planned_networks
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.log import paint, wants_color
 from returnn_tf.network.describe import describe_config
 
@@ -27,7 +29,12 @@ def run(args: List[str]) -> int:
     for key, suggestion in config.misspelt_keys():
         text = "Warning: %s has no meaning. Did you mean %r?" % (config.where(key), suggestion)
         print(paint(text, "yellow", wants_color(sys.stderr)), file=sys.stderr)
-    print(describe_config(config, graph=graph, color=color))
+    schedule = NetworkSchedule(config)
+    last = max(config.int("num_epochs", 5), schedule.pretrain_epochs + 1)
+    steps = ""
+    if len(schedule.distinct(1, last)) > 1:
+        steps = "\n\n" + describe(schedule, planned_networks(schedule, 1, last), 1, last)
+    print(describe_config(schedule.at(last).config, graph=graph, color=color) + steps)
     return 0
 
 

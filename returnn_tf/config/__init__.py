@@ -1,6 +1,7 @@
 """Config files and the errors that a user can cause."""
 
 from returnn_tf.config.config import Config, config_from_recipe
+from returnn_tf.config.epoch_value import WrapEpochValue
 from returnn_tf.config.errors import ConfigError, DataError, did_you_mean, nearest_name
 from returnn_tf.config.recipe import ConfigRecipe
 
@@ -9,6 +10,7 @@ __all__ = [
     "ConfigError",
     "ConfigRecipe",
     "DataError",
+    "WrapEpochValue",
     "config_from_recipe",
     "did_you_mean",
     "nearest_name",

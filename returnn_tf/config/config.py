@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, 
 
 from returnn_tf.config import loading, readers
 from returnn_tf.config.errors import ConfigError, did_you_mean
+from returnn_tf.config.foreign_modules import builtins_of_configs, foreign_modules
 from returnn_tf.config.known_keys import misspelt
 from returnn_tf.config.recipe import ConfigRecipe
 from returnn_tf.config.user_code import CONFIG_MODULE
@@ -47,6 +48,7 @@ class Config:
         # the globals of Python configs, so that their functions see overrides, too
         self._values: Dict[_Str, Any] = self._module.__dict__
         self._values["config"] = self
+        self._values["__builtins__"] = builtins_of_configs()
         self._texts: Dict[_Str, readers.Text] = {}
         self._places: Dict[_Str, _Str] = {}
         self._used: Set[_Str] = set()
@@ -94,7 +96,8 @@ class Config:
         sys.modules[_MODULE] = self._module  # where classes of the config say that they come from
         before = dict(self._values)
         self._values["__file__"] = os.path.abspath(path)
-        loading.run_python(path, text, source.code, self._values)
+        with foreign_modules():
+            loading.run_python(path, text, source.code, self._values)
         self._values["config"] = self
         self._used |= source.names_read
         for key, value in self._values.items():

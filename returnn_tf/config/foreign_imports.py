@@ -1,13 +1,15 @@
 """Says what to do when a config imports a module which does not exist here.
 
-Many public configs import helpers from the code of RETURNN. These modules are not part of this package; for the names
-which are used most there is a replacement to write instead.
+Many public configs import helpers from the code of RETURNN. Those which are used most stand in for it (see
+`returnn_tf.config.foreign_modules`); for some others there is something to write instead.
 """
 
 from __future__ import annotations
 
 import re
 from typing import List
+
+from returnn_tf.config.foreign_modules import is_known
 
 FOREIGN_MODULES = (
     "returnn",
@@ -27,16 +29,11 @@ FOREIGN_MODULES = (
 )
 
 REPLACEMENTS = {
-    "where_bc": "tf.where, which broadcasts by itself in TensorFlow 2",
-    "safe_log": "tf.math.log(tf.maximum(x, 1e-20))",
-    "nd_indices": "tf.gather with batch_dims",
-    "Data": "from returnn_tf.tensor import Data",
-    "DimensionTag": "from returnn_tf.tensor import Dim",
-    "Dim": "from returnn_tf.tensor import Dim",
     "register_layer_class": "from returnn_tf import register_layer",
+    "auto_register_layer_classes": "from returnn_tf import register_layer",
     "LayerBase": "from returnn_tf import Layer",
-    "Config": "from returnn_tf import Config",
-    "v1": "import tensorflow as tf",
+    "_ConcatInputLayer": "from returnn_tf import Layer",
+    "get_initializer": "the name or number itself as the option of the layer",
 }
 
 
@@ -50,8 +47,9 @@ def explain_import(exc: ImportError, line: str = "") -> str:
     if module.split(".")[0] not in FOREIGN_MODULES:
         return "%s: %s. Install it, or put the file into the folder of the config." % (type(exc).__name__, exc)
     names = imported_names(line)
-    text = "%s needs the module %r of RETURNN, which is not part of returnn_tf." % (
+    text = "%s needs %s %r of RETURNN, which is not part of returnn_tf." % (
         "the import of " + ", ".join(names) if names else "this import",
+        "something in the module" if is_known(module) else "the module",
         module,
     )
     replacements = ["instead of %s: %s" % (name, REPLACEMENTS[name]) for name in names if name in REPLACEMENTS]

@@ -1,12 +1,33 @@
-"""Errors which functions of a config raise when they are called later."""
+"""Functions of a config which are called later: the config that they ask for, and errors which they raise."""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import linecache
+import sys
 import traceback
-from typing import Optional
+from typing import Any, Iterator, Optional
 
 CONFIG_MODULE = "__returnn_tf_config__"  # the module name of all code in Python configs
+
+_in_use: contextvars.ContextVar[Any] = contextvars.ContextVar("config in use", default=None)
+
+
+@contextlib.contextmanager
+def using_config(config: Any) -> Iterator[None]:
+    """Within, this is the config which functions of a config get when they ask for it."""
+    token = _in_use.set(config)
+    try:
+        yield
+    finally:
+        _in_use.reset(token)
+
+
+def config_in_use() -> Any:
+    """The config whose network is being computed, else the one whose file was read last, else None."""
+    config = _in_use.get()
+    return getattr(sys.modules.get(CONFIG_MODULE), "config", None) if config is None else config
 
 
 def error_in_config(exc: BaseException) -> Optional[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.datasets import (
@@ -24,11 +24,14 @@ class DataSource:
     That is the case for a config made in Python with functions or objects in it; its data is then read in a thread.
     """
 
-    def __init__(self, config: Any, name: str, used: Mapping[str, Data]) -> None:
+    def __init__(
+        self, config: Any, name: str, used: Mapping[str, Data], config_of: Optional[Callable[[int], Any]] = None
+    ) -> None:
         """
         :param config: Config
         :param name: train, dev, eval or a key of ``eval_datasets``
         :param used: the data keys which the network needs, as ``extern_data`` declares them
+        :param config_of: epoch -> Config with the options of its batches, if these change
         :raises ConfigError: the config has no such dataset, it lacks a key or gives other data, or an option for its
             batches is wrong
         :raises DataError: it is empty
@@ -47,15 +50,24 @@ class DataSource:
             )
         for key, data in used.items():
             _check_fits(name, key, dataset.data_specs[key], data)
-        options = batch_options_from_config(config, train=name == "train")
-        BatchOptions.make("batches of dataset %r" % name, dataset.data_keys, {**options, "used_data_keys": list(used)})
         self.name = name
         self.dataset: Dataset = dataset
         self._config = config
+        self._config_of = config_of or (lambda epoch: config)
         self._used_keys = list(used)
+        self.check(config)
         self._loader: Optional[BatchLoader] = None
         self._started: Dict[int, Iterable[Any]] = {}
         self._in_process = not _can_be_sent(config)
+
+    def check(self, config: Any) -> None:
+        """Tries the options for batches of a config.
+
+        :raises ConfigError: one of them is wrong
+        """
+        options = batch_options_from_config(config, train=self.name == "train")
+        options.update(used_data_keys=self._used_keys)
+        BatchOptions.make("batches of dataset %r" % self.name, self.dataset.data_keys, options)
 
     def start(self, epoch: int) -> None:
         """Begins to load the batches of an epoch in the background, which :meth:`batches` gives then."""
@@ -71,7 +83,7 @@ class DataSource:
         started = self._started.pop(epoch, None)
         if started is not None and not changes:
             return started
-        options = batch_options_from_config(self._config, train=self.name == "train", epoch=epoch)
+        options = batch_options_from_config(self._config_of(epoch), train=self.name == "train", epoch=epoch)
         options.update(changes, used_data_keys=self._used_keys)
         if self._in_process:
             log.write(4, "The data of %r is loaded in this process: the config can't be sent to another." % self.name)
@@ -95,9 +107,11 @@ def evaluation_names(config: Any) -> List[str]:
     return [name for name in ("dev", "eval") if config.typed(name, None)] + list(extra)
 
 
-def evaluation_sources(config: Any, used: Mapping[str, Data]) -> Dict[str, DataSource]:
+def evaluation_sources(
+    config: Any, used: Mapping[str, Data], config_of: Optional[Callable[[int], Any]] = None
+) -> Dict[str, DataSource]:
     """A source for each of :func:`evaluation_names`."""
-    return {name: DataSource(config, name, used) for name in evaluation_names(config)}
+    return {name: DataSource(config, name, used, config_of) for name in evaluation_names(config)}
 
 
 def _no_dataset(config: Any, name: str) -> str:

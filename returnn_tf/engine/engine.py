@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from returnn_tf.config import ConfigError
 from returnn_tf.engine import devices, model_dir, preload
-from returnn_tf.engine.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.epoch_pass import Pass, PassResult
 from returnn_tf.engine.evaluator import Evaluator, normalized_losses
 from returnn_tf.engine.learning_rate import LearningRateControl
+from returnn_tf.engine.load_model import report_defect
 from returnn_tf.engine.nonfinite import NonFiniteError, first_bad_layer
+from returnn_tf.engine.pretrain.checks import planned_networks
+from returnn_tf.engine.pretrain.learning_rates import rate_of_epoch
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.pretrain.stage import Stage
 from returnn_tf.engine.saver import Saver, restore
 from returnn_tf.engine.step_result import StepResult
 from returnn_tf.engine.summaries import Summaries
 from returnn_tf.engine.trainer import Trainer
+from returnn_tf.engine.training_data import TrainingData
 from returnn_tf.log import epoch_line, eval_line, log, phase_text, start_line
 from returnn_tf.network.lower import needed_extern_keys
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan import Plan
+from returnn_tf.tensor import Data
 
 _DEFAULT_EPOCHS = 5
-_NOT_YET = ("pretrain", "get_network", "use_last_best_model")
+_NOT_YET = "use_last_best_model"
 
 
 class Engine:
@@ -36,24 +43,22 @@ class Engine:
         _check_supported(config)
         self.config = config
         self.last_epoch = max(_num_epochs(config), config.int("load_epoch", 0))
-        plan = plan_from_config(config, train=True)
-        if not plan.losses:
-            raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
-        keys = needed_extern_keys(plan, plan.roots(), True)
-        needed = {key: plan.extern_data[key] for key in keys}
-        self._train_source = DataSource(config, "train", needed)
-        self._sources: Dict[str, DataSource] = evaluation_sources(config, needed)
+        self.schedule = NetworkSchedule(config)
+        choice = model_dir.choose_whole(config, report_defect)
+        self.first_epoch = choice.start_epoch
+        loaded = max(choice.epoch or 0, 1)  # the epoch whose network the first values belong to
+        planned = planned_networks(self.schedule, loaded, max(self.last_epoch, loaded))
+        self._data = TrainingData(self._config_of, loaded, _needed_data([plan for _, plan in planned]))
+        for entry, _ in planned:
+            self._data.check(entry.config)
         self.learning_rates = LearningRateControl.from_config(config)
         self.summaries = Summaries.from_config(config)
-        choice = model_dir.choose_whole(config, _report_defect)
-        self.first_epoch = choice.start_epoch
+        self._stage = Stage(config)
         try:
             if self.first_epoch <= self.last_epoch:
-                self._train_source.start(self.first_epoch)  # meanwhile the network is built
+                self._data.start(self.first_epoch)  # meanwhile the network is built
             devices.set_up(config)
-            self.net = Network(plan, seed=config.int("random_seed", 42) or 42)
-            self.trainer = Trainer(self.net, config)
-            self.evaluator = Evaluator(self.net, config)
+            self._stage.begin(self.schedule.at(loaded), planned[0][1])
             self.saver = Saver(config)
             self.learning_rates.prepare()
             self.summaries.prepare()
@@ -64,6 +69,21 @@ class Engine:
             self.close()
             raise
 
+    @property
+    def net(self) -> Network:
+        """The network which is trained now."""
+        return self._stage.net
+
+    @property
+    def trainer(self) -> Trainer:
+        """What trains it."""
+        return self._stage.trainer
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """What gives its scores without training."""
+        return self._stage.evaluator
+
     def __enter__(self) -> "Engine":
         return self
 
@@ -72,8 +92,8 @@ class Engine:
 
     def close(self) -> None:
         """Ends loading processes and completes event files."""
-        for source in [self._train_source] + list(self._sources.values()):
-            source.close()
+        self._data.close()
+        self._stage.close()
         self.summaries.close()
 
     def train(self) -> None:
@@ -85,20 +105,22 @@ class Engine:
             log.write(1, "All %i epochs are done already; nothing to train." % self.last_epoch)
         self._complete(self.first_epoch - 1)
         if self.first_epoch == 1 and self.config.bool("save_epoch1_initial_model", False):
-            self.saver.save(self.trainer, 0, last=True)
+            self.saver.save(self.trainer, 0, last=True, pretrain=self.schedule.at(1).pretrain)
         for epoch in range(self.first_epoch, self.last_epoch + 1):
             self.train_epoch(epoch)
 
     def train_epoch(self, epoch: int) -> None:
         """One epoch: steps, checkpoint, scores, clean up."""
-        for source in self._sources.values():
-            source.start(epoch)  # ready when the steps are done
-        rate = self.learning_rates.learning_rate(epoch)
-        phase = phase_text("train", epoch)
+        entry = self.schedule.at(epoch)
+        self._stage.enter(entry)
+        batches = self._data.train_batches(epoch)
+        self._data.start_evaluated(epoch)  # ready when the steps are done
+        rate = rate_of_epoch(self.learning_rates, entry, epoch)
+        phase = phase_text("train", epoch, pretrain=entry.pretrain)
         log.write(3, start_line(phase, rate))
         first_step = self.trainer.step_count
         start = time.monotonic()
-        result = self._pass(phase, rate).run(self._train_source.batches(epoch))
+        result = self._pass(phase, rate).run(batches)
         elapsed = time.monotonic() - start
         log.write(3, "%s, %s" % (phase, self._speed(result)))
         log.write(1, epoch_line(epoch, result.scores, result.errors, elapsed))
@@ -114,8 +136,8 @@ class Engine:
         self.learning_rates.set_errors(epoch, _without_empty(errors))
         last = epoch == self.last_epoch
         if not last:
-            self._train_source.start(epoch + 1)
-        self.saver.save(self.trainer, epoch, last=last)
+            self._data.start(epoch + 1)
+        self.saver.save(self.trainer, epoch, last=last, pretrain=entry.pretrain)
         self.summaries.epoch("train", epoch, {**result.scores, **result.errors, "learning_rate": rate})
         self.evaluate(epoch)
         self.saver.clean_up(self.learning_rates.epochs)
@@ -123,7 +145,8 @@ class Engine:
     def evaluate(self, epoch: int) -> Dict[str, PassResult]:
         """Scores of all evaluation datasets with the current parameters; they go to the learning-rate control too."""
         results = {
-            name: self.evaluator.run(name, epoch, source.batches(epoch)) for name, source in self._sources.items()
+            name: self.evaluator.run(name, epoch, source.batches(epoch))
+            for name, source in self._data.evaluated.items()
         }
         if not results:
             return {}
@@ -141,9 +164,12 @@ class Engine:
         data = self.learning_rates.epochs.get(epoch)
         if data is None or not any(key.startswith("train_") for key in data.error):
             return
-        done = [name for name in self._sources if any(key.startswith(name + "_score") for key in data.error)]
-        if len(done) < len(self._sources):
+        done = [name for name in self._data.evaluated if any(key.startswith(name + "_score") for key in data.error)]
+        if len(done) < len(self._data.evaluated):
             self.evaluate(epoch)
+
+    def _config_of(self, epoch: int) -> Any:
+        return self.schedule.at(epoch).config
 
     def _pass(self, phase: str, rate: float) -> Pass:
         return Pass(
@@ -151,9 +177,9 @@ class Engine:
             convert=self.trainer.tensors,
             step=lambda tensors, batch: self._step(tensors, batch, rate),
             normalized=normalized_losses(self.net),
-            with_exp=self.config.bool("calculate_exp_loss", False),
+            with_exp=self._stage.entry.config.bool("calculate_exp_loss", False),
             shares_level=3,
-            log_batch_size=self.config.bool("log_batch_size", False),
+            log_batch_size=self._stage.entry.config.bool("log_batch_size", False),
             on_step=lambda batch, result: self.summaries.step(result),
         )
 
@@ -179,8 +205,13 @@ def _num_epochs(config: Any) -> int:
     return int(number)
 
 
-def _report_defect(path: str, reason: str) -> None:
-    log.warn("The checkpoint %s is not used: %s. The one before is taken." % (path, reason))
+def _needed_data(plans: Sequence[Plan]) -> Dict[str, Data]:
+    """The data keys which any of the networks needs, with their declaration."""
+    needed: Dict[str, Data] = {}
+    for plan in plans:
+        for key in needed_extern_keys(plan, plan.roots(), True):
+            needed.setdefault(key, plan.extern_data[key])
+    return needed
 
 
 def _without_empty(errors: Dict[str, Any]) -> Dict[str, Any]:

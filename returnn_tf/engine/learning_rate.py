@@ -48,7 +48,7 @@ class LearningRateControl:
         """
         return cls(
             scheme_from_config(config),
-            given_rates=_given_rates(config),
+            given_rates=given_rates(config),
             measures=config.list("learning_rate_control_error_measure"),
             filename=config.str("learning_rate_file") or None,
         )
@@ -174,7 +174,8 @@ def _plain(number: Any) -> Any:
     return number.item() if hasattr(number, "item") else number
 
 
-def _given_rates(config: Config) -> Dict[int, float]:
+def given_rates(config: Config) -> Dict[int, float]:
+    """The rates of ``learning_rates`` by epoch."""
     rates = config.typed("learning_rates")
     if not rates:
         return {}

@@ -7,6 +7,7 @@ from typing import Any, Tuple
 from returnn_tf.config import ConfigError
 from returnn_tf.engine import checkpoint, checkpoint_params, devices, model_dir, preload
 from returnn_tf.engine.model_selection import ModelChoice
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.log import log
 from returnn_tf.network.network import Network
 
@@ -21,9 +22,12 @@ def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelCh
     :raises ConfigError: there is no checkpoint
     :raises DataError: it is damaged or does not fit the network
     """
+    schedule = NetworkSchedule(config)
+    choice = model_dir.choose_whole(config, report_defect)
+    # without an epoch in the name of the checkpoint it is the network after all pretraining
+    entry = schedule.at(choice.epoch or max(config.int("num_epochs", 5), schedule.pretrain_epochs + 1))
     devices.set_up(config)
-    net = Network.from_config(config, train=not search, search=search)
-    choice = model_dir.choose_whole(config, _report_defect)
+    net = Network.from_config(entry.config, train=not search, search=search)
     loaded = preload.load(config, net.params)
     rest = {name: variable for name, variable in net.params.items() if name not in loaded}
     if choice.path is not None:
@@ -37,5 +41,6 @@ def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelCh
     return net, choice
 
 
-def _report_defect(path: str, reason: str) -> None:
+def report_defect(path: str, reason: str) -> None:
+    """Says that a checkpoint is passed over."""
     log.warn("The checkpoint %s is not used: %s. The one before is taken." % (path, reason))

@@ -34,15 +34,16 @@ class Saver:
         else:
             log.warn("The config has no model = '<path prefix>', so the trained parameters will not be saved.")
 
-    def save(self, trainer: Trainer, epoch: int, *, last: bool = False) -> None:
+    def save(self, trainer: Trainer, epoch: int, *, last: bool = False, pretrain: bool = False) -> None:
         """Writes the checkpoint of an epoch, if it is one's turn.
 
         :param epoch: complete by now; 0: the initial parameters
         :param last: there will be no other
+        :param pretrain: the name says that the epoch was one of pretraining
         """
         if self.model is None or (epoch % self._interval and not last):
             return
-        prefix = model_dir.prefix_of_epoch(self.model, epoch)
+        prefix = model_dir.prefix_of_epoch(self.model, epoch, pretrain=pretrain)
         info = CheckpointInfo(epoch, trainer.step_count, self._seed, self._fingerprint)
         checkpoint.save(prefix, trainer.net.params, trainer.state(), info)
         model_dir.write_index(self.model)

@@ -49,7 +49,7 @@ def labels_of(output: Data, dataset: Any, extern_data: Mapping[str, Data], targe
         if names:
             return Labels(names, _separator(vocab))
         if vocab is not None:
-            return Labels(_vocab_labels(key, vocab), _separator(vocab))
+            return Labels(vocab_labels(key, vocab), _separator(vocab))
     return Labels(None)
 
 
@@ -66,7 +66,7 @@ def _separator(vocab: Any) -> Optional[str]:
     return "" if isinstance(vocab, Mapping) and vocab.get("class") == "CharacterTargets" else None
 
 
-def _vocab_labels(key: str, vocab: Any) -> List[str]:
+def vocab_labels(key: str, vocab: Any) -> List[str]:
     """The labels by index of the option ``vocab`` of a data key."""
     if isinstance(vocab, Mapping):
         labels = vocab.get("labels")

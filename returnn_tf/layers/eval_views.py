@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
+from returnn_tf.config.user_code import config_in_use
 from returnn_tf.layers.node import Node
 from returnn_tf.ops.shape import transpose
 from returnn_tf.tensor import Data
@@ -171,6 +172,14 @@ class NetworkView:
     def train_flag(self) -> bool:
         """Whether this is a training graph."""
         return self._ctx.train
+
+    def cond_on_train(self, fn_train: Callable[[], Any], fn_eval: Callable[[], Any]) -> Any:
+        """What the first function gives in a training graph, and the second one elsewhere."""
+        return fn_train() if self._ctx.train else fn_eval()
+
+    def get_config(self) -> Any:
+        """The `Config`."""
+        return config_in_use()
 
     @property
     def search_flag(self) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.epoch_value import network_of
+from returnn_tf.config.user_code import using_config
 from returnn_tf.layers.node import Node, ParamSpec
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
@@ -25,7 +28,7 @@ def plan_from_config(config: Any, *, train: bool = False, search: bool = False) 
     :param config: a `Config`
     :raises ConfigError: with layer path and fix
     """
-    network = config.typed("network")
+    network = network_of(config)
     if network is None:
         raise ConfigError("The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}.")
     keys = ("extern_data", "num_inputs", "num_outputs")
@@ -39,7 +42,7 @@ def plan_from_config(config: Any, *, train: bool = False, search: bool = False) 
         default_target=config.typed("target", None) or "classes",
         plan_loop=plan_step_network,
     )
-    return run_passes(plan)
+    return dataclasses.replace(run_passes(plan), config=config)
 
 
 class Network:
@@ -168,15 +171,16 @@ class Network:
         :param feed: tensors, see `input_signature`
         """
         outputs = list(dict.fromkeys(self.plan.roots() + list(fetch)))
-        return lower(
-            self.plan,
-            self.params,
-            feed,
-            train=self.train if train is None else train,
-            outputs=outputs,
-            step=self.step if step is None else step,
-            seed=self.seed,
-        )
+        with using_config(self.plan.config):
+            return lower(
+                self.plan,
+                self.params,
+                feed,
+                train=self.train if train is None else train,
+                outputs=outputs,
+                step=self.step if step is None else step,
+                seed=self.seed,
+            )
 
     def fetch_nodes(self, fetch: Sequence[str]) -> List[Node]:
         """Layers by path.

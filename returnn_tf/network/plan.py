@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Iterable, Iterator, List, Set
+from typing import Any, Dict, Iterable, Iterator, List, Set
 
 from returnn_tf.layers.node import LossNode, Node, ParamSpec
 from returnn_tf.tensor import Data
@@ -17,6 +17,7 @@ class Plan:
     :param outputs: the layers whose values are results, by path: "output" and those with is_output_layer
     :param losses: in the order of the network
     :param extern: the inputs by data key
+    :param config: the `Config` which it was made from, for the functions of the config
     """
 
     nodes: List[Node]
@@ -27,6 +28,7 @@ class Plan:
     behavior_version: int
     train: bool
     search: bool
+    config: Any = None
 
     @property
     def params(self) -> Dict[str, ParamSpec]:

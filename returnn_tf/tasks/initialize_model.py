@@ -8,6 +8,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.engine import checkpoint, model_dir
 from returnn_tf.engine.checkpoint import CheckpointInfo
 from returnn_tf.engine.fingerprint import fingerprint
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.log import log
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
@@ -19,7 +20,7 @@ def initialize_model(config: Any) -> int:
     model = config.str("model", "")
     if not model:
         raise ConfigError("Task initialize_model needs model = '<path prefix>', where it writes the checkpoint.")
-    net = Network.from_config(config, train=True)
+    net = Network.from_config(NetworkSchedule(config).at(1).config, train=True)
     model_dir.prepare(model)
     info = CheckpointInfo(epoch=0, step=0, random_seed=config.int("random_seed", 42), config_sha256=fingerprint(config))
     checkpoint.save(model, net.params, {}, info)

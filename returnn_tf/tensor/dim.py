@@ -92,6 +92,12 @@ class Dim:
         self.description = description
         self.expr = expr
 
+    def __copy__(self) -> "Dim":
+        return self  # it is what it is by identity, also in the copy of a network dict
+
+    def __deepcopy__(self, memo: Any) -> "Dim":
+        return self
+
     @property
     def is_batch(self) -> bool:
         """Whether this is a batch dim (sequences, or sequences times beam)."""

@@ -1,0 +1,89 @@
+"""Values in a network dict which change from epoch to epoch."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+
+class WrapEpochValue:
+    """Stands in a network dict for a value which depends on the epoch: ``WrapEpochValue(lambda epoch: ...)``.
+
+    Configs get it by ``from returnn.pretrain import WrapEpochValue`` or ``from returnn_tf.config import
+    WrapEpochValue``.
+    """
+
+    def __init__(self, func: Callable[[int], Any]) -> None:
+        """
+        :param func: epoch, from 1 -> value
+        """
+        self.func = func
+
+    def get_value(self, epoch: int) -> Any:
+        """The value in an epoch."""
+        return self.func(epoch)
+
+    def __repr__(self) -> str:
+        return "WrapEpochValue(%r)" % (self.func,)
+
+
+def at_epoch(value: Any, epoch: int) -> Any:
+    """A copy of nested dicts, lists and tuples with the values of an epoch in place of each `WrapEpochValue`.
+
+    What is no container is not copied: dims and functions keep their identity.
+    """
+    if isinstance(value, WrapEpochValue):
+        return at_epoch(value.get_value(epoch), epoch)
+    if type(value) is dict:
+        return {key: at_epoch(item, epoch) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(at_epoch(item, epoch) for item in value)
+    return value
+
+
+def network_of(config: Any) -> Any:
+    """The network dict of a config as it is in the last epoch: ``network``, or what ``get_network`` returns.
+
+    :param config: Config
+    """
+    epoch = config.int("num_epochs", 5)
+    function = config.typed("get_network")
+    return at_epoch(function(epoch=epoch) if callable(function) else config.typed("network"), epoch)
+
+
+def copied(value: Any) -> Any:
+    """A copy of nested dicts, lists, tuples and sets; all else, such as dims and functions, keeps its identity."""
+    if type(value) is dict:
+        return {key: copied(item) for key, item in value.items()}
+    if type(value) in (list, tuple, set):
+        return type(value)(copied(item) for item in value)
+    return value
+
+
+def same_value(first: Any, second: Any) -> bool:
+    """Whether two nested values mean the same; functions are compared by code, defaults and closure."""
+    if first is second:
+        return True
+    if type(first) is not type(second):
+        return bool(isinstance(first, (int, float)) and isinstance(second, (int, float)) and first == second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same_value(first[key], second[key]) for key in first)
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(same_value, first, second))
+    if isinstance(first, WrapEpochValue):
+        return same_value(first.func, second.func)
+    try:
+        if hasattr(first, "__code__"):
+            return same_value(_parts_of_function(first), _parts_of_function(second))
+        return bool(first == second)
+    except Exception:  # whatever the user's object does, e.g. arrays or endless closures: then it counts as changed
+        return False
+
+
+def _parts_of_function(function: Any) -> Dict[str, Any]:
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return {
+        "code": function.__code__,
+        "defaults": [function.__defaults__, function.__kwdefaults__],
+        "self": getattr(function, "__self__", None),
+        "closure": cells,
+    }

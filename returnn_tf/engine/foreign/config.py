@@ -1,0 +1,21 @@
+"""``from returnn.config import Config, get_global_config``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.user_code import config_in_use
+
+__all__ = ["Config", "get_global_config"]
+
+
+def get_global_config(raise_exception: bool = True) -> Any:
+    """The config whose network is being computed, else the one whose file was read last.
+
+    :raises ConfigError: there is none
+    """
+    config = config_in_use()
+    if config is None and raise_exception:
+        raise ConfigError("get_global_config: no config was read.")
+    return config

@@ -1,0 +1,25 @@
+"""TensorFlow as the code of configs sees it: version 2, and ``tf.compat.v1`` for names which that has no more."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from returnn_tf.util.lazy_tf import tf
+
+
+class _WithOldNames(types.ModuleType):
+    """A module of TensorFlow 2 with the names of version 1 added. Imported on first use."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = getattr(tf, name)
+        except AttributeError:
+            if name.startswith("__"):
+                raise
+            value = getattr(tf.compat.v1, name)
+        setattr(self, name, value)
+        return value
+
+
+module = _WithOldNames("tensorflow")

@@ -1,0 +1,106 @@
+"""Parameters on their way from one network to the next."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+import numpy
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
+from returnn_tf.network.plan import Plan
+
+_MAX_LISTED = 4
+Region = Tuple[Tuple[slice, ...], Tuple[slice, ...]]
+
+
+@dataclass
+class Transfer:
+    """What happens to each parameter, by name."""
+
+    copied: List[str] = field(default_factory=list)  # as they are
+    grown: Dict[str, List[Region]] = field(default_factory=dict)  # (place in the old one, place in the new one)
+    fresh: List[str] = field(default_factory=list)  # new ones: they keep their initial value
+    anew: List[str] = field(default_factory=list)  # those which the old network has too, but which start anew
+    dropped: List[str] = field(default_factory=list)  # only in the old network
+
+    def __str__(self) -> str:
+        kinds = [
+            ("copied", self.copied, False),
+            ("copied in part", list(self.grown), True),
+            ("new", self.fresh, True),
+            ("started anew", self.anew, True),
+            ("dropped", self.dropped, True),
+        ]
+        parts = []
+        for kind, names, listed in kinds:
+            if names:
+                shown = ", ".join(names[:_MAX_LISTED]) + (", ..." if len(names) > _MAX_LISTED else "")
+                parts.append("%d %s%s" % (len(names), kind, " (%s)" % shown if listed else ""))
+        return ", ".join(parts) or "none"
+
+
+def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]], names: Tuple[str, str]) -> Transfer:
+    """What to do with each parameter.
+
+    :param mode_of: path of a layer -> copy mode of its parameters
+    :param names: of the two networks, for the error
+    :raises ConfigError: a parameter has another shape, and no copy mode says what to do then
+    """
+    old_params, new_params = old.params, new.params
+    transfer = Transfer(dropped=[name for name in old_params if name not in new_params])
+    old_axes: Dict[str, Any] = {}
+    new_axes: Dict[str, Any] = {}
+    for name, spec in new_params.items():
+        before = old_params.get(name)
+        mode = mode_of(spec.layer_path)
+        if before is None:
+            transfer.fresh.append(name)
+        elif mode == "reset":
+            transfer.anew.append(name)
+        elif before.shape == spec.shape:
+            transfer.copied.append(name)
+        elif mode == "ifpossible" or (mode == "subset" and len(before.shape) != len(spec.shape)):
+            transfer.anew.append(name)
+        elif mode == "subset":
+            old_axes, new_axes = old_axes or axes_of_params(old), new_axes or axes_of_params(new)
+            transfer.grown[name] = _regions(old_axes[name], new_axes[name])
+        else:
+            raise ConfigError(_misfit(name, before.shape, spec.shape, names))
+    return transfer
+
+
+def _regions(old: List[Any], new: List[Any]) -> List[Region]:
+    per_axis = [common_blocks(a, b) for a, b in zip(old, new)]
+    return [
+        (tuple(block[0] for block in blocks), tuple(block[1] for block in blocks))
+        for blocks in itertools.product(*per_axis)
+    ]
+
+
+def _misfit(name: str, old: Tuple[int, ...], new: Tuple[int, ...], names: Tuple[str, str]) -> str:
+    before, now = names
+    return (
+        "The parameter %r has the shape %s in %s, but %s in %s, so it cannot be carried over. Say what to do by "
+        "'#copy_param_mode' in the network of %s, or by 'copy_param_mode' in pretrain: 'subset' copies the block "
+        "that both have, 'ifpossible' starts such parameters anew." % (name, list(old), before, list(new), now, now)
+    )
+
+
+def carried_values(
+    transfer: Transfer, values: Mapping[str, numpy.ndarray], initial: Callable[[str], numpy.ndarray]
+) -> Dict[str, numpy.ndarray]:
+    """The values of the parameters of the new network which do not just start with their initial value.
+
+    :param values: of the old network, by name
+    :param initial: name -> initial value in the new network
+    """
+    result = {name: values[name] for name in transfer.copied}
+    for name, regions in transfer.grown.items():
+        array = numpy.array(initial(name))
+        for source, target in regions:
+            array[target] = values[name][source]
+        result[name] = array
+    return result

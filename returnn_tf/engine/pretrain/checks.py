@@ -1,0 +1,84 @@
+"""All networks of a training, planned before it begins, so that a mistake in a late one is found at once."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence, Tuple
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine.pretrain.carry_over import plan_transfer
+from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
+from returnn_tf.log import log
+from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan import Plan
+
+#: So many networks are looked at before the training; further ones are when it is their turn.
+MAX_PLANNED = 60
+
+Planned = List[Tuple[EpochNetwork, Plan]]
+
+
+def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planned:
+    """The different networks of these epochs with their plans for training; each transition was tried.
+
+    :raises ConfigError: names the step, and what is wrong in its network or with a parameter on its way there
+    """
+    entries = schedule.distinct(first, last)
+    if len(entries) > MAX_PLANNED:
+        log.write(4, "%d different networks; only the first %d are checked now." % (len(entries), MAX_PLANNED))
+    result: Planned = []
+    for entry in entries[:MAX_PLANNED]:
+        if result and result[-1][0].same_network(entry):
+            result.append((entry, result[-1][1]))
+            continue
+        plan = plan_of(entry)
+        if result:
+            plan_transfer(result[-1][1], plan, entry.mode_of, (result[-1][0].name, entry.name))
+        result.append((entry, plan))
+    return result
+
+
+def plan_of(entry: EpochNetwork) -> Plan:
+    """The plan for training.
+
+    :raises ConfigError: names the step too
+    """
+    try:
+        plan = plan_from_config(entry.config, train=True)
+    except ConfigError as exc:
+        if entry.name == "the network of the config":
+            raise
+        raise ConfigError("%s: %s" % (entry.name, exc)) from exc
+    if not plan.losses:
+        name = "The network" if entry.name == "the network of the config" else "The network of %s" % entry.name
+        raise ConfigError("%s has no loss, so there is nothing to train. Give a layer the option 'loss'." % name)
+    return plan
+
+
+def describe(schedule: NetworkSchedule, planned: Sequence[Tuple[EpochNetwork, Plan]], first: int, last: int) -> str:
+    """One line for each network: its epochs, layers and parameters, what it sets and how the parameters get there."""
+    lines = []
+    spans = _spans(schedule, first, last)
+    before: Any = None
+    for (entry, plan), (begin, end) in zip(planned, spans):
+        epochs = "epoch %d" % begin if begin == end else "epochs %d-%d" % (begin, end)
+        count = sum(spec.size for spec in plan.params.values())
+        text = "%s: %s, %d layers, %s parameters" % (epochs, entry.name, len(entry.layers), "{:,}".format(count))
+        if entry.settings:
+            text += ", sets %s" % ", ".join("%s = %r" % item for item in entry.settings.items())
+        if before is not None and before is not plan:
+            names = ("before", entry.name)
+            text += "\n  parameters: %s" % plan_transfer(before, plan, entry.mode_of, names)
+        before = plan
+        lines.append(text)
+    return "\n".join(lines)
+
+
+def _spans(schedule: NetworkSchedule, first: int, last: int) -> List[Tuple[int, int]]:
+    starts: Dict[int, EpochNetwork] = {}
+    current: Any = None
+    for epoch in range(first, last + 1):
+        entry = schedule.at(epoch)
+        if current is None or not (entry.same_network(current) and entry.same_settings(current)):
+            starts[epoch] = current = entry
+    begins = list(starts)
+    return list(zip(begins, [begin - 1 for begin in begins[1:]] + [last]))

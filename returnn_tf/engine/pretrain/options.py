@@ -1,0 +1,125 @@
+"""The options of pretraining, from ``pretrain`` and the keys ``pretrain_*`` of a config."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+from returnn_tf.config import ConfigError, did_you_mean
+
+COPY_MODES = (None, "ifpossible", "subset", "reset")
+ALGORITHMS = ("from_output", "from_input")
+_SEPARATE_KEYS = ("copy_output_layer", "greedy", "repetitions", "construction_algo")
+
+
+@dataclass(frozen=True)
+class PretrainOptions:
+    """See the package."""
+
+    construction_algo: Any = "from_output"
+    repetitions: Any = None
+    copy_param_mode: Optional[str] = None
+    copy_output_layer: Any = None
+    greedy: bool = False
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the steps are made by one of our own algorithms."""
+        return isinstance(self.construction_algo, str)
+
+
+def options_from_config(config: Any) -> Optional[PretrainOptions]:
+    """The options, or None without pretraining.
+
+    :raises ConfigError: unknown option or a wrong value
+    """
+    given = config.typed("pretrain")
+    if not given:
+        return None
+    if given is True or given == "default":
+        given = {}
+    if not isinstance(given, dict):
+        raise ConfigError(
+            "%s: expected \"default\" or a dict such as {'repetitions': 5, 'construction_algo': my_function}, got %r."
+            % (config.where("pretrain"), given)
+        )
+    values: Dict[str, Any] = dict(given)
+    for name in _SEPARATE_KEYS:
+        value = config.typed("pretrain_" + name)
+        if value is not None:
+            values.setdefault(name, value)
+    known = [field.name for field in dataclasses.fields(PretrainOptions)]
+    for name in values:
+        if name not in known:
+            raise ConfigError("%s: unknown option %r. %s" % (config.where("pretrain"), name, did_you_mean(name, known)))
+    options = PretrainOptions(**values)
+    _check(config.where("pretrain"), options)
+    return options
+
+
+def check_copy_mode(where: str, mode: Any) -> Optional[str]:
+    """The mode itself.
+
+    :raises ConfigError: it is none
+    """
+    if mode not in COPY_MODES:
+        raise ConfigError("%s must be 'ifpossible', 'subset', 'reset' or None, not %r." % (where, mode))
+    return mode
+
+
+def _check(where: str, options: PretrainOptions) -> None:
+    algo = options.construction_algo
+    if not callable(algo) and not isinstance(algo, (list, tuple)) and algo not in ALGORITHMS:
+        raise ConfigError(
+            "%s: construction_algo must be a function (idx, net_dict) -> net_dict or None, a list of network dicts, "
+            "or one of: %s; got %r." % (where, ", ".join(ALGORITHMS), algo)
+        )
+    check_copy_mode("%s: copy_param_mode" % where, options.copy_param_mode)
+    if options.copy_output_layer not in (None, True, False, "ifpossible"):
+        raise ConfigError(
+            "%s: copy_output_layer must be True, False or 'ifpossible', not %r." % (where, options.copy_output_layer)
+        )
+
+
+def epochs_of_steps(repetitions: Any, steps: int, where: str) -> List[int]:
+    """For how many epochs each step is trained.
+
+    :param repetitions: the option
+    :param steps: their number, at least 1
+    :raises ConfigError: wrong type, negative, or for a step which there is not
+    """
+    if repetitions is None:
+        repetitions = 1
+    if isinstance(repetitions, dict):
+        return _from_dict(repetitions, steps, where)
+    counts = list(repetitions) if isinstance(repetitions, (list, tuple)) else [repetitions]
+    if not counts or len(counts) > steps:
+        raise ConfigError(
+            "%s: repetitions has %d entries, but there are %d steps. Give at most one for each step."
+            % (where, len(counts), steps)
+        )
+    counts += counts[-1:] * (steps - len(counts))
+    return [_checked(count, where) for count in counts]
+
+
+def _from_dict(repetitions: Dict[Any, Any], steps: int, where: str) -> List[int]:
+    counts = [_checked(repetitions.get("default", 1), where)] * steps
+    for step, count in repetitions.items():
+        if step == "default" or step == "final":
+            continue
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < steps:
+            raise ConfigError(
+                "%s: repetitions has the key %r, but the steps are 0 to %d; besides there are 'default' and 'final'."
+                % (where, step, steps - 1)
+            )
+        counts[step] = _checked(count, where)
+    if "final" in repetitions:
+        counts[-1] = _checked(repetitions["final"], where)
+    return counts
+
+
+def _checked(count: Any, where: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ConfigError("%s: repetitions must be a number of epochs >= 0, not %r." % (where, count))
+    return count

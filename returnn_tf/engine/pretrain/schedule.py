@@ -1,0 +1,164 @@
+"""Which network is trained in which epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.derived import derived
+from returnn_tf.config.epoch_value import at_epoch, copied, same_value
+from returnn_tf.config.known_keys import KNOWN_KEYS, misspelt
+from returnn_tf.engine.pretrain.algorithms import output_layers
+from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
+from returnn_tf.engine.pretrain.steps import Step, make_steps
+from returnn_tf.log import log
+
+
+@dataclass(frozen=True)
+class EpochNetwork:
+    """The network of an epoch.
+
+    :param name: for messages, e.g. "pretrain step 2"
+    :param layers: the dict without the keys that begin with "#"
+    :param settings: of ``#config``
+    :param config: the settings of this epoch, the network dict among them
+    :param copy_mode: how the parameters come here from another network
+    :param copy_output_layer: the same for those of the output layers; None: no exception
+    :param pretrain: whether this is an epoch of pretraining
+    """
+
+    name: str
+    layers: Dict[str, Any]
+    settings: Dict[str, Any]
+    config: Config
+    copy_mode: Optional[str] = None
+    copy_output_layer: Any = None
+    pretrain: bool = False
+    info: Any = field(default=None, compare=False)
+
+    def same_network(self, other: "EpochNetwork") -> bool:
+        """Whether both have the same layers with the same options."""
+        return same_value(self.layers, other.layers)
+
+    def same_settings(self, other: "EpochNetwork", *, but: Any = ()) -> bool:
+        """Whether both change the same settings to the same values.
+
+        :param but: keys which do not count
+        """
+        mine, others = ({k: v for k, v in e.settings.items() if k not in but} for e in (self, other))
+        return same_value(mine, others)
+
+    def mode_of(self, layer_path: str) -> Optional[str]:
+        """How a parameter of a layer is carried over: a copy mode, or "reset" where it is not."""
+        if self.copy_mode == "reset" or self.copy_output_layer is None:
+            return self.copy_mode
+        if layer_path.split("/")[0] not in output_layers(self.layers):
+            return self.copy_mode
+        return {True: self.copy_mode, False: "reset"}.get(self.copy_output_layer, "ifpossible")
+
+
+class NetworkSchedule:
+    """The networks of all epochs. Without pretraining and the like it is the one of the config in all of them."""
+
+    def __init__(self, config: Config) -> None:
+        """
+        :param config: Config
+        :raises ConfigError: wrong options, or a construction function returned something else than a network
+        """
+        self._config = config
+        self._options = options_from_config(config) or PretrainOptions()
+        self._get_network = config.typed("get_network")
+        self._steps: List[Step] = []
+        if self._get_network is not None:
+            self._check_get_network()
+        elif config.typed("pretrain"):
+            self._steps = make_steps(self._network_of_config(), self._options, config.where("pretrain"))
+        self._by_epoch: Dict[int, EpochNetwork] = {}
+        self._warned: List[str] = []
+
+    @property
+    def pretrain_epochs(self) -> int:
+        """The last epoch of pretraining; 0 without."""
+        return sum(step.epochs for step in self._steps)
+
+    def at(self, epoch: int) -> EpochNetwork:
+        """The network of an epoch, from 1."""
+        if epoch not in self._by_epoch:
+            self._by_epoch[epoch] = self._make(epoch)
+        return self._by_epoch[epoch]
+
+    def distinct(self, first: int, last: int) -> List[EpochNetwork]:
+        """The networks of these epochs, each once for as long as nothing changes."""
+        found: List[EpochNetwork] = []
+        for epoch in range(first, last + 1):
+            entry = self.at(epoch)
+            if not found or not (entry.same_network(found[-1]) and entry.same_settings(found[-1])):
+                found.append(entry)
+        return found
+
+    def _make(self, epoch: int) -> EpochNetwork:
+        step = self._step_of(epoch)
+        if step is not None:
+            return self._entry("pretrain step %d" % step.index, at_epoch(step.network, epoch), pretrain=True)
+        if self._get_network is not None:
+            network = self._get_network(epoch=epoch)
+            name = "get_network(epoch=%d)" % epoch
+            if not isinstance(network, dict):
+                raise ConfigError("%s must return a network dict, not %r." % (name, type(network).__name__))
+            return self._entry(name, at_epoch(network, epoch))
+        return self._entry("the network of the config", at_epoch(self._network_of_config(), epoch))
+
+    def _step_of(self, epoch: int) -> Optional[Step]:
+        done = 0
+        for step in self._steps:
+            done += step.epochs
+            if epoch <= done:
+                return step
+        return None
+
+    def _entry(self, name: str, network: Mapping[str, Any], pretrain: bool = False) -> EpochNetwork:
+        settings = network.get("#config") or {}
+        if not isinstance(settings, dict):
+            raise ConfigError("%s: '#config' must be a dict of settings, not %r." % (name, settings))
+        settings = copied(settings)
+        self._warn_of_unknown(name, settings)
+        layers = {key: layer for key, layer in network.items() if not str(key).startswith("#")}
+        mode = check_copy_mode("%s: '#copy_param_mode'" % name, network.get("#copy_param_mode"))
+        output = self._options.copy_output_layer
+        if output is None and self._options.automatic and self._steps:
+            output = False if self._options.greedy else "ifpossible"
+        return EpochNetwork(
+            name,
+            layers,
+            settings,
+            derived(self._config, settings, hidden={"network": layers, "get_network": None}),
+            mode if "#copy_param_mode" in network else self._options.copy_param_mode,
+            output,
+            pretrain,
+            network.get("#info"),
+        )
+
+    def _warn_of_unknown(self, name: str, settings: Dict[str, Any]) -> None:
+        for key in settings:
+            near = None if key in KNOWN_KEYS or key in self._config else misspelt(key)
+            if near is not None and key not in self._warned:
+                self._warned.append(key)
+                log.warn("%s: %r in '#config' has no meaning. Did you mean %r?" % (name, key, near))
+
+    def _network_of_config(self) -> Dict[str, Any]:
+        network = self._config.typed("network")
+        if network is None:
+            raise ConfigError("The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}.")
+        if not isinstance(network, dict):
+            raise ConfigError(
+                "network must be a dict {layer name: {'class': ..., ...}}, got %r." % type(network).__name__
+            )
+        return network
+
+    def _check_get_network(self) -> None:
+        where = self._config.where("get_network")
+        if not callable(self._get_network):
+            raise ConfigError("%s: expected a function (epoch, **kwargs), got %r." % (where, self._get_network))
+        if self._config.typed("pretrain"):
+            raise ConfigError("%s: pretrain and get_network exclude each other; remove one of them." % where)

@@ -1,0 +1,109 @@
+"""What trains: network, updater and evaluator of the current epoch, and the change to those of the next one."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Dict, Optional
+
+import numpy
+
+from returnn_tf.config import Config
+from returnn_tf.config.derived import overridden
+from returnn_tf.engine import checkpoint_params
+from returnn_tf.engine.evaluator import Evaluator
+from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan_transfer
+from returnn_tf.engine.pretrain.checks import plan_of
+from returnn_tf.engine.pretrain.learning_rates import RATE_KEYS
+from returnn_tf.engine.pretrain.schedule import EpochNetwork
+from returnn_tf.engine.trainer import Trainer
+from returnn_tf.engine.training_data import BATCH_KEYS, DATASET_KEYS
+from returnn_tf.log import log
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan import Plan
+
+#: Settings which change nothing about the training step.
+_NOT_OF_THE_STEP = frozenset(RATE_KEYS + BATCH_KEYS + DATASET_KEYS)
+
+
+class Stage:
+    """Network, updater and evaluator; `enter` turns them into those of another epoch."""
+
+    entry: EpochNetwork
+    net: Network
+    trainer: Trainer
+    evaluator: Evaluator
+
+    def __init__(self, config: Config) -> None:
+        """
+        :param config: whose values change with ``#config``
+        """
+        self._config = config
+        self._settings = contextlib.ExitStack()
+        self._entered = False
+
+    def begin(self, entry: EpochNetwork, plan: Optional[Plan] = None) -> None:
+        """Builds the first network.
+
+        :param plan: of the network, if there is one already
+        """
+        self._set(entry)
+        self._build(entry, plan or plan_of(entry))
+        self._entered = True
+
+    def enter(self, entry: EpochNetwork) -> None:
+        """Goes on with the network and the settings of another epoch; what is equal there stays as it is.
+
+        :raises ConfigError: a parameter has another shape, and no copy mode says what to do then
+        """
+        if entry.same_network(self.entry):
+            if not entry.same_settings(self.entry):
+                self._change_settings(entry)
+            self.entry = entry
+            return
+        old_plan, values, step = self.net.plan, self.net.get_param_values(), self.trainer.step_count
+        names = (self.entry.name, entry.name)
+        self._set(entry)
+        plan = plan_of(entry)
+        transfer = plan_transfer(old_plan, plan, entry.mode_of, names)
+        del self.net, self.trainer, self.evaluator  # their memory is needed
+        self._build(entry, plan)
+        self._carry(transfer, values)
+        self.trainer.global_step.assign(step)
+        info = "" if entry.info is None else " (%s)" % (entry.info,)
+        log.write(3, "Now %s%s; parameters: %s" % (entry.name, info, transfer))
+
+    def close(self) -> None:
+        """Gives the config its own values back."""
+        self._settings.close()
+
+    def _set(self, entry: EpochNetwork) -> None:
+        self._settings.close()
+        self._settings.enter_context(overridden(self._config, entry.settings))
+        if entry.settings or self._entered and self.entry.settings:
+            shown = ", ".join("%s = %r" % item for item in entry.settings.items())
+            log.write(3, "Settings of %s: %s" % (entry.name, shown or "those of the config"))
+
+    def _build(self, entry: EpochNetwork, plan: Plan) -> None:
+        config = entry.config
+        self.entry = entry
+        self.net = Network(plan, seed=config.int("random_seed", 42) or 42)
+        self.trainer = Trainer(self.net, config)
+        self.evaluator = Evaluator(self.net, config)
+
+    def _change_settings(self, entry: EpochNetwork) -> None:
+        """The same network with other settings: a new step function only if these matter to it."""
+        self._set(entry)
+        if entry.same_settings(self.entry, but=_NOT_OF_THE_STEP):
+            return
+        old = self.trainer
+        state = {name: var.numpy() for name, var in old.state().items()}
+        self.trainer = Trainer(self.net, entry.config)
+        self.trainer.global_step.assign(old.global_step)
+        checkpoint_params.assign_matching(self.trainer.state(), state)
+
+    def _carry(self, transfer: Transfer, values: Dict[str, numpy.ndarray]) -> None:
+        specs = self.net.param_specs
+        changed: Dict[str, Any] = carried_values(transfer, values, lambda name: self.net.initial_value(specs[name]))
+        for name, value in changed.items():
+            variable = self.net.params[name]
+            variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))

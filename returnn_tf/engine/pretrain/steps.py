@@ -1,0 +1,85 @@
+"""The steps of pretraining: a network dict for each, and for how many epochs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.epoch_value import copied, same_value
+from returnn_tf.engine.pretrain.algorithms import output_layers, steps_from_input, steps_from_output
+from returnn_tf.engine.pretrain.options import PretrainOptions, epochs_of_steps
+
+_MAX_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step: its number as the construction function knows it, the network dict, and how many epochs it lasts."""
+
+    index: int
+    network: Dict[str, Any]
+    epochs: int
+
+
+def make_steps(network: Dict[str, Any], options: PretrainOptions, where: str) -> List[Step]:
+    """All steps with at least one epoch.
+
+    :param network: of the config
+    :param where: how errors begin
+    :raises ConfigError: there is no step, or one is no network
+    """
+    networks = _networks(network, options, where)
+    if not networks:
+        raise ConfigError(
+            "%s: there is no step. construction_algo must return a network dict for idx 0, not None." % where
+        )
+    counts = epochs_of_steps(options.repetitions, len(networks), where)
+    if options.greedy:
+        networks = _greedy(networks)
+    return [Step(i, net, count) for i, (net, count) in enumerate(zip(networks, counts)) if count]
+
+
+def _networks(network: Dict[str, Any], options: PretrainOptions, where: str) -> List[Dict[str, Any]]:
+    algo = options.construction_algo
+    if algo == "from_output":
+        return steps_from_output(network)
+    if algo == "from_input":
+        return steps_from_input(network)
+    if callable(algo):
+        return _from_function(algo, network, where)
+    return [_checked(net, "%s: construction_algo[%d]" % (where, i)) for i, net in enumerate(algo)]
+
+
+def _from_function(algo: Any, network: Dict[str, Any], where: str) -> List[Dict[str, Any]]:
+    found: List[Dict[str, Any]] = []
+    while True:
+        result = algo(len(found), copied(network))
+        if not result:
+            return found
+        if len(found) >= _MAX_STEPS:
+            raise ConfigError(
+                "%s: construction_algo gave %d steps and goes on. Return None after the last." % (where, _MAX_STEPS)
+            )
+        found.append(_checked(result, "%s: construction_algo(%d, ...)" % (where, len(found))))
+
+
+def _checked(network: Any, what: str) -> Dict[str, Any]:
+    if not isinstance(network, dict):
+        raise ConfigError("%s: expected a network dict or None, got %r." % (what, type(network).__name__))
+    return network
+
+
+def _greedy(networks: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """In each step but the first one, the layers which were there before are not trained; the outputs are."""
+    result = networks[:1]
+    for before, network in zip(networks, networks[1:]):
+        outputs = output_layers(network)
+        step = copied(network)
+        for name, layer in step.items():
+            if name in before and name not in outputs and isinstance(layer, dict) and not name.startswith("#"):
+                if not same_value(layer, before[name]):
+                    continue  # it was changed, so it has something to learn
+                layer["trainable"] = False
+        result.append(step)
+    return result

@@ -1,0 +1,172 @@
+"""What configs import from RETURNN: it is there for them, and for nobody else."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+import sys
+from typing import Any, Dict, List
+
+import pytest
+
+from returnn_tf.config import Config, ConfigError, WrapEpochValue
+from returnn_tf.config.epoch_value import at_epoch, copied, same_value
+from returnn_tf.tensor import Dim, batch_dim
+
+
+def load(folder: pathlib.Path, text: str) -> Config:
+    path = folder / "my.config"
+    path.write_text("#!returnn\n" + text)
+    return Config.from_file(str(path))
+
+
+@pytest.mark.parametrize(
+    "line, name",
+    [
+        ("from returnn.pretrain import WrapEpochValue", "WrapEpochValue"),
+        ("from Pretrain import WrapEpochValue", "WrapEpochValue"),
+        ("from returnn.tf.util.basic import where_bc, nd_indices, tile_transposed", "where_bc"),
+        ("from TFUtil import where_bc, safe_log, dropout, get_shape, Data, DimensionTag", "where_bc"),
+        ("import returnn.tf.util.basic as tf_util\nfound = tf_util.where_bc", "found"),
+        ("import returnn.tf.util.basic\nfound = returnn.tf.util.basic.where_bc", "found"),
+        ("from returnn.tf.util.data import Dim, batch_dim, single_step_dim, SpatialDim, FeatureDim, Data", "Dim"),
+        ("from returnn.util.basic import cleanup_env_var_path, cf, PY3", "cf"),
+        ("from Util import load_txt_vector, py2_utf8_str_to_unicode", "load_txt_vector"),
+        ("from returnn.config import get_global_config", "get_global_config"),
+        ("from GeneratingDataset import Vocabulary", "Vocabulary"),
+        ("import importlib\nfound = importlib.import_module('returnn.pretrain').WrapEpochValue", "found"),
+    ],
+)
+def test_imports_of_configs(tmp_path: pathlib.Path, line: str, name: str) -> None:
+    before = set(sys.modules)
+    config = load(tmp_path, line + "\ndef later():\n    %s\n    return %s\n" % (line.replace("\n", "\n    "), name))
+    assert callable(config.typed(name))
+    if "importlib" not in line:  # that is no import statement, so it only works while the config is read
+        assert config.typed("later")() is config.typed(name)
+    left = {module.split(".")[0] for module in set(sys.modules) - before}
+    assert not left & {"returnn", "TFUtil", "Pretrain", "Util", "GeneratingDataset"}
+    with pytest.raises(ImportError):
+        importlib.import_module("TFUtil")
+
+
+def test_helpers_beside_the_config_may_import_too(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "helper_of_foreign_test.py").write_text("from Pretrain import WrapEpochValue\nvalue = WrapEpochValue\n")
+    assert load(tmp_path, "from helper_of_foreign_test import value\n").typed("value") is WrapEpochValue
+
+
+def test_a_real_module_wins(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "checkout" / "returnn"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "pretrain.py").write_text("WrapEpochValue = 'the real one'\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "checkout"), *sys.path])
+    try:
+        assert load(tmp_path, "from returnn.pretrain import WrapEpochValue as w\n").typed("w") == "the real one"
+        with pytest.raises(ConfigError, match="returnn.tf"):  # nothing is added to a real package
+            load(tmp_path, "import returnn.tf.util.basic\n")
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "returnn"]:
+            del sys.modules[name]
+
+
+def test_what_there_is_not_is_an_error(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match="OpCodeCompiler needs something in the module 'TFUtil' of RETURNN"):
+        load(tmp_path, "from TFUtil import OpCodeCompiler\n")
+    with pytest.raises(ConfigError, match="Use instead of LayerBase: from returnn_tf import Layer"):
+        load(tmp_path, "from returnn.tf.layers.basic import LayerBase\n")
+
+
+def test_small_helpers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_PATHS", "/a/b:/c:/a/d")
+    (tmp_path / "vector").write_text("1\n2.5  # two and a half\n\n")
+    (tmp_path / "vocab").write_text("{'a': 0, 'b': 1, '<unk>': 2}")
+    config = load(
+        tmp_path,
+        "from Util import *\nfrom Util import cleanup_env_var_path, load_txt_vector, cf, py2_utf8_str_to_unicode\n"
+        "from GeneratingDataset import Vocabulary\nfrom returnn.config import get_global_config\n"
+        "cleanup_env_var_path('SOME_PATHS', '/a')\nvector = load_txt_vector(%r)\nname = cf('x')\n"
+        "vocab = Vocabulary.create_vocab(**{'class': 'Vocabulary', 'vocab_file': %r, 'unknown_label': '<unk>'})\n"
+        "def ask(key):\n    return get_global_config().typed(key)\n"
+        % (str(tmp_path / "vector"), str(tmp_path / "vocab")),
+    )
+    assert os.environ["SOME_PATHS"] == "/c"
+    assert config.typed("vector") == [1.0, 2.5] and config.typed("name") == "x"
+    vocab = config.typed("vocab")
+    assert vocab.labels == ["a", "b", "<unk>"] and vocab.num_labels == 3
+    assert vocab.get_seq("b x a") == [1, 2, 0] and vocab.get_seq_labels([1, 0]) == "b a"
+    assert config.typed("ask")("name") == "x"
+
+
+def test_dims_and_templates(tmp_path: pathlib.Path) -> None:
+    config = load(
+        tmp_path,
+        "from TFUtil import DimensionTag, Data\nfrom returnn.tf.util.data import Dim, SpatialDim, batch_dim\n"
+        "a = DimensionTag(kind=DimensionTag.Types.Spatial, description='a')\n"
+        "b = Dim(kind=Dim.Types.Feature, dimension=5)\nare = [isinstance(a, Dim), isinstance(3, Dim)]\n"
+        "data = Data(name='x', shape=(None, 5), dim=5)\nis_data = isinstance(data, Data)\nbatch = batch_dim\n",
+    )
+    a, b, data = (config.typed(key) for key in ("a", "b", "data"))
+    assert isinstance(a, Dim) and a.is_dynamic and a.description == "a" and b.size == 5
+    assert config.typed("are") == [True, False] and config.typed("is_data") is True
+    assert data.axis_kinds == ("B", "T", "F") and config.typed("batch") is batch_dim
+
+
+FUNCTIONS: List[Any] = [
+    ("where_bc([True, False], [[1], [2]], 0)", [[1, 0], [2, 0]]),
+    ("nd_indices([[3, 4], [5, 6]])", [[[0, 3], [0, 4]], [[1, 5], [1, 6]]]),
+    ("nd_indices([7, 8])", [[0, 7], [1, 8]]),
+    ("nd_indices([[3, 4]], indices_batch_major=False)", [[[3, 0], [4, 1]]]),
+    ("tile_transposed([1, 2], axis=0, multiples=3)", [1, 1, 1, 2, 2, 2]),
+    ("get_shape(tf.zeros([2, 3]))", [2, 3]),
+    ("expand_dims_unbroadcast([1, 2], 0, 2)", [[1, 2], [1, 2]]),
+    ("dot([[1., 2.]], [[3.], [4.]])", [[11.0]]),
+    ("dropout([1., 2.], keep_prob=1.0)", [1.0, 2.0]),
+    ("sequence_mask_time_major([1, 2])", [[True, True], [False, True]]),
+    ("flatten_with_seq_len_mask(tf.constant([[1, 2], [3, 4]]), [1, 2], time_major=False)", [1, 3, 4]),
+    ("flatten_with_seq_len_mask(tf.constant([[1, 2], [3, 4]]), [1, 2], time_major=True)", [1, 2, 4]),
+    ("matrix_triangular([2, 2], lower=True)", [[1.0, 0.0], [1.0, 1.0]]),
+    ("get_shared_vocab(['a', 'bc'])", [b"a", b"bc"]),
+    ("to_int32_64(tf.constant(2.0))", 2),
+    ("tf.to_int32(1.5)", 1),  # a name of TensorFlow 1
+    ("v1.log(1.0)", 0.0),
+]
+
+
+def test_functions_for_tensors(tmp_path: pathlib.Path) -> None:
+    lines = ["import tensorflow as tf", "from returnn.tf.compat import v1", "import TFUtil"]
+    lines += ["def f():", "    return [%s]"]
+    calls = [code if code.startswith(("tf.", "v1.")) else "TFUtil." + code for code, _ in FUNCTIONS]
+    config = load(tmp_path, "\n".join(lines) % ", ".join(calls) + "\n")
+    for (code, expected), value in zip(FUNCTIONS, config.typed("f")()):
+        got = value.numpy().tolist() if hasattr(value, "numpy") else value
+        assert got == expected, code
+
+
+def test_epoch_values_and_copies() -> None:
+    dim = Dim(size=3)
+
+    def function() -> None:
+        pass
+
+    network: Dict[str, Any] = {"a": {"x": [WrapEpochValue(lambda epoch: epoch * 2), (dim, function)]}}
+    resolved = at_epoch(network, 4)
+    assert resolved == {"a": {"x": [8, (dim, function)]}} and resolved["a"]["x"][1][0] is dim
+    other = copied(network)
+    other["a"]["x"].append(1)
+    assert len(network["a"]["x"]) == 2 and other["a"]["x"][1][1] is function
+
+
+@pytest.mark.parametrize(
+    "make, same",
+    [
+        (lambda i: {"a": [1, {"b": lambda x: x}]}, True),
+        (lambda i: {"a": lambda x: x + i}, False),
+        (lambda i: {"a": i}, False),
+        (lambda i: {"a": 1.0 if i else 1}, True),
+        (lambda i: {"a": (1,) if i else [1]}, False),
+        (lambda i: {"a": __import__("numpy").zeros(2)}, False),  # an array is no plain value: it counts as changed
+    ],
+)
+def test_whether_two_values_are_the_same(make: Any, same: bool) -> None:
+    assert same_value(make(0), make(1)) is same
