@@ -1,0 +1,220 @@
+"""Parameters on their way from one network to the next, without TensorFlow: what is copied where."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy
+import pytest
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan_transfer
+from returnn_tf.engine.pretrain.checks import planned_networks
+from returnn_tf.engine.pretrain.param_axes import Part, axes_of_params, common_blocks
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan import Plan
+
+EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
+OUTPUT = {"class": "softmax", "loss": "ce", "target": "classes", "from": "h"}
+
+
+def plan_of(network: Dict[str, Any]) -> Plan:
+    net = {"output": OUTPUT, **network}
+    return plan_from_config(Config({"behavior_version": 21, "extern_data": EXTERN, "network": net}), train=True)
+
+
+def values_of(plan: Plan) -> Dict[str, numpy.ndarray]:
+    """Different numbers everywhere, from 1."""
+    return {
+        name: 1.0 + numpy.arange(spec.size, dtype="float32").reshape(spec.shape) for name, spec in plan.params.items()
+    }
+
+
+def grown(old: Dict[str, Any], new: Dict[str, Any], mode: Optional[str] = "subset") -> Tuple[Transfer, Any, Any]:
+    """The transfer, the old values, and the new ones with zeros where nothing was copied."""
+    before, after = plan_of(old), plan_of(new)
+    transfer = plan_transfer(before, after, lambda path: mode, ("step 0", "step 1"))
+    values = values_of(before)
+    return transfer, values, carried_values(transfer, values, lambda name: numpy.zeros(after.params[name].shape))
+
+
+def lstm(n_out: int, *sources: str) -> Dict[str, Any]:
+    return {"class": "rec", "unit": "nativelstm2", "n_out": n_out, "from": list(sources)}
+
+
+def test_an_lstm_grows_gate_by_gate() -> None:
+    transfer, old, new = grown({"h": lstm(2, "data")}, {"h": lstm(3, "data")})
+    assert sorted(transfer.grown) == ["h/rec/W", "h/rec/W_re", "h/rec/b", "output/W"] and transfer.copied == [
+        "output/b"
+    ]
+    for name, shape in (("h/rec/W", (3, 4, 2)), ("h/rec/W_re", (2, 4, 2)), ("h/rec/b", (4, 2))):
+        gates = new[name].reshape(new[name].shape[:-1] + (4, 3))
+        rows = tuple(slice(0, size) for size in shape[:-2])
+        numpy.testing.assert_array_equal(gates[rows][..., :2], old[name].reshape(shape))
+        assert numpy.count_nonzero(gates) == old[name].size  # all else keeps its initial value
+    numpy.testing.assert_array_equal(new["output/W"], numpy.pad(old["output/W"], [(0, 1), (0, 0)]))
+    # gates are not mixed: the input gate of the new cell begins with that of the old one, then comes a new unit
+    numpy.testing.assert_array_equal(new["h/rec/b"], [1, 2, 0, 3, 4, 0, 5, 6, 0, 7, 8, 0])
+
+
+def test_an_lstm_shrinks_gate_by_gate() -> None:
+    _, old, new = grown({"h": lstm(3, "data")}, {"h": lstm(2, "data")})
+    numpy.testing.assert_array_equal(new["h/rec/b"], [1, 2, 4, 5, 7, 8, 10, 11])
+    numpy.testing.assert_array_equal(new["output/W"], old["output/W"][:2])
+
+
+def linear(n_out: int, *sources: str, **options: Any) -> Dict[str, Any]:
+    return {"class": "linear", "n_out": n_out, "from": list(sources), **options}
+
+
+def two_sources(a: int, b: int) -> Dict[str, Any]:
+    return {"a": linear(a, "data"), "b": linear(b, "data"), "h": linear(2, "a", "b")}
+
+
+@pytest.mark.parametrize("between", [{}, {"drop": {"class": "dropout", "from": ["a", "b"]}}])
+def test_an_input_grows_source_by_source(between: Dict[str, Any]) -> None:
+    nets = []
+    for a, b in ((1, 2), (2, 4)):
+        net = {**two_sources(a, b), **between}
+        if between:
+            net["h"] = linear(2, "drop")
+        nets.append(net)
+    _, old, new = grown(*nets)
+    rows = [0, 2, 3]  # where the rows of a and b are now
+    numpy.testing.assert_array_equal(new["h/W"][rows], old["h/W"])
+    assert not new["h/W"][[1, 4, 5]].any()
+
+
+def test_sources_are_recognised_by_name() -> None:
+    """A source in front of the others moves their rows."""
+    old_net = two_sources(2, 3)
+    new_net = {**two_sources(2, 3), "c": linear(1, "data"), "h": linear(2, "c", "b", "a")}
+    _, old, new = grown(old_net, new_net)
+    numpy.testing.assert_array_equal(new["h/W"][1:4], old["h/W"][2:])
+    numpy.testing.assert_array_equal(new["h/W"][4:], old["h/W"][:2])
+    assert not new["h/W"][0].any()
+
+
+def test_transposed_weights() -> None:
+    nets = [{**two_sources(a, 2), "h": linear(2, "a", "b", use_transposed_weights=True)} for a in (1, 2)]
+    _, old, new = grown(*nets)
+    numpy.testing.assert_array_equal(new["h/W"][:, [0, 2, 3]], old["h/W"])
+
+
+def test_a_cell_in_a_loop() -> None:
+    """Rows of the kernel: both sources, then the state."""
+
+    def loop(n: int) -> Dict[str, Any]:
+        unit = {
+            "cell": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": n, "from": ["data:source", "prev:output"]},
+            "output": {"class": "linear", "n_out": 2 * n, "from": "cell"},
+        }
+        return {"h": {"class": "rec", "from": "data", "unit": unit}}
+
+    transfer, old, new = grown(loop(1), loop(2))
+    name = next(name for name in transfer.grown if name.endswith("kernel"))
+    assert old[name].shape == (3 + 2 + 1, 4) and new[name].shape == (3 + 4 + 2, 8)
+    numpy.testing.assert_array_equal(new[name][[0, 1, 2, 3, 4, 7]][:, ::2], old[name])
+    assert numpy.count_nonzero(new[name]) == old[name].size
+
+
+def test_a_gru_keeps_its_gates_apart() -> None:
+    nets = [{"h": {"class": "rec", "unit": "gru", "n_out": n, "from": "data"}} for n in (1, 2)]
+    _, old, new = grown(*nets)
+    name = next(name for name in old if name.endswith("gates/kernel"))
+    numpy.testing.assert_array_equal(new[name][[0, 1, 2, 3]][:, [0, 2]], old[name])
+
+
+def test_attention_heads_keep_query_key_and_value() -> None:
+    nets = [
+        {"h": {"class": "self_attention", "num_heads": 2, "total_key_dim": 2 * k, "n_out": 4, "from": "data"}}
+        for k in (1, 2)
+    ]
+    _, old, new = grown(*nets)
+    columns = [0, 2, 4, 5, 6, 8, 10, 11]  # of each head: query, key, two of the value
+    numpy.testing.assert_array_equal(new["h/QKV"][:, columns], old["h/QKV"])
+
+
+@pytest.mark.parametrize(
+    "mode, expected",
+    [
+        ("subset", (["h/b", "output/b"], ["h/W", "output/W"], [])),
+        ("ifpossible", (["h/b", "output/b"], [], ["h/W", "output/W"])),
+        ("reset", ([], [], ["h/W", "h/b", "output/W", "output/b"])),
+    ],
+)
+def test_modes(mode: str, expected: Tuple[List[str], List[str], List[str]]) -> None:
+    old = {"h": linear(2, "data"), "gone": linear(1, "data", is_output_layer=True), "output": {**OUTPUT, "from": "h"}}
+    new = {"h": linear(2, "up"), "up": linear(4, "data"), "output": {**OUTPUT, "from": ["h", "up"]}}
+    transfer, values, after = grown(old, new, mode)
+    assert (sorted(transfer.copied), sorted(transfer.grown), sorted(transfer.anew)) == expected
+    assert transfer.fresh == ["up/W", "up/b"] and transfer.dropped == ["gone/W", "gone/b"]
+    for name in transfer.copied:
+        assert after[name] is values[name]
+    text = str(transfer)
+    assert "2 new (up/W, up/b)" in text and "2 dropped (gone/W, gone/b)" in text
+
+
+def test_another_shape_without_a_mode_is_an_error() -> None:
+    with pytest.raises(ConfigError) as info:
+        grown({"h": linear(2, "data")}, {"h": linear(3, "data")}, None)
+    assert str(info.value).startswith(
+        "The parameter 'h/W' has the shape [3, 2] in step 0, but [3, 3] in step 1, so it cannot be carried over. Say "
+        "what to do by '#copy_param_mode' in the network of step 1"
+    )
+
+
+def test_another_rank_starts_anew() -> None:
+    conv = {"class": "conv", "filter_size": (3,), "padding": "same", "n_out": 2, "from": "data", "name_scope": ""}
+    old, new = {"h": {**conv, "name_scope": "h"}}, {"h": linear(2, "data")}
+    transfer, _, _ = grown(old, new)
+    assert transfer.dropped and "h/W" in transfer.fresh + transfer.anew
+
+
+def test_parts_of_axes() -> None:
+    axes = axes_of_params(plan_of({**two_sources(1, 2), "h": lstm(2, "a", "b")}))
+    assert axes["h/rec/W"] == [[Part("a", 1), Part("b", 2)], [Part("gate %d" % i, 2) for i in range(4)]]
+    assert axes["h/rec/W_re"][0] == [Part("gate 0", 2)] and len(axes["h/rec/b"][0]) == 4
+    blocks = common_blocks([Part("a", 2), Part("b", 3)], [Part("b", 2), Part("c", 4)])
+    assert blocks == [(slice(2, 4), slice(0, 2)), (slice(0, 2), slice(2, 4))]
+
+
+def schedule_of(steps: List[Dict[str, Any]], network: Dict[str, Any], **pretrain: Any) -> NetworkSchedule:
+    config = {"behavior_version": 21, "extern_data": EXTERN, "network": {"output": OUTPUT, **network}}
+    steps = [{"output": OUTPUT, **step} for step in steps]
+    return NetworkSchedule(Config({**config, "pretrain": {"construction_algo": steps, **pretrain}}))
+
+
+def test_all_steps_are_planned_and_checked() -> None:
+    good = schedule_of([{"h": linear(1, "data"), "#copy_param_mode": "subset"}], {"h": linear(2, "data")})
+    with pytest.raises(ConfigError) as info:
+        planned_networks(good, 1, 5)
+    assert "'h/W' has the shape [3, 1] in pretrain step 0, but [3, 2] in the network of the config" in str(info.value)
+    good = schedule_of([{"h": linear(1, "data")}], {"h": linear(2, "data")}, copy_param_mode="subset")
+    assert [entry.name for entry, _ in planned_networks(good, 1, 5)] == ["pretrain step 0", "the network of the config"]
+    bad = schedule_of([{"h": linear(2, "data")}, {"h": linear(2, "dta")}], {"h": linear(2, "data")})
+    with pytest.raises(ConfigError) as info:
+        planned_networks(bad, 1, 5)
+    assert str(info.value).startswith("pretrain step 1: Layer 'h'") and "dta" in str(info.value)
+    no_loss = schedule_of([{"output": linear(2, "data")}], {"h": linear(2, "data")})
+    with pytest.raises(ConfigError, match="The network of pretrain step 0 has no loss"):
+        planned_networks(no_loss, 1, 5)
+
+
+@pytest.mark.parametrize(
+    "options, fresh",
+    [({}, ["output/W"]), ({"copy_output_layer": False}, ["output/W", "output/b"]), ({"copy_output_layer": True}, None)],
+)
+def test_the_output_layer(options: Dict[str, Any], fresh: Optional[List[str]]) -> None:
+    """With the steps of "from_output" its weights may have other shapes."""
+    network = {"h1": linear(2, "data"), "h": linear(4, "h1"), "output": OUTPUT}
+    config = {"behavior_version": 21, "extern_data": EXTERN, "network": network, "pretrain": dict(options) or True}
+    schedule = NetworkSchedule(Config(config))
+    if fresh is None:
+        with pytest.raises(ConfigError, match="'output/W' has the shape"):
+            planned_networks(schedule, 1, 5)
+        return
+    (first, plan), (second, after) = planned_networks(schedule, 1, 5)[:2]
+    transfer = plan_transfer(plan, after, second.mode_of, (first.name, second.name))
+    assert transfer.anew == fresh and "h1/W" in transfer.copied

@@ -1,0 +1,255 @@
+"""Which network is trained in which epoch. No TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import pytest
+
+from returnn_tf.config import Config, ConfigError, WrapEpochValue
+from returnn_tf.config.derived import derived, overridden
+from returnn_tf.engine.learning_rate import LearningRateControl
+from returnn_tf.engine.pretrain.learning_rates import rate_of_epoch
+from returnn_tf.engine.pretrain.options import epochs_of_steps
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.log import log
+from returnn_tf.tensor import Dim
+
+Net = Dict[str, Any]
+
+
+def layer(*sources: str, **options: Any) -> Net:
+    return {"class": "linear", "n_out": 4, "from": list(sources), **options}
+
+
+def chain() -> Net:
+    return {
+        "h1": layer("data"),
+        "h2": layer("h1"),
+        "h3": layer("h2"),
+        "output": layer("h3", **{"class": "softmax", "loss": "ce"}),
+    }
+
+
+def bidirectional() -> Net:
+    """Two layers of two directions, with a helper which an option names."""
+    result: Net = {"output": layer("fw1", "bw1", loss="ce"), "side": layer("data", is_output_layer=True)}
+    for i, below in enumerate((["data"], ["fw0", "bw0"])):
+        for direction in ("fw", "bw"):
+            result["%s%d" % (direction, i)] = layer(*below, initial_state="init" if i else None)
+    result["init"] = layer("data")
+    return result
+
+
+def schedule_of(network: Optional[Net] = None, **settings: Any) -> NetworkSchedule:
+    return NetworkSchedule(Config({"network": chain() if network is None else network, **settings}))
+
+
+def names(schedule: NetworkSchedule, epochs: int) -> List[str]:
+    return ["+".join(sorted(schedule.at(epoch).layers)) for epoch in range(1, epochs + 1)]
+
+
+@pytest.mark.parametrize("algo", ["from_input", "from_output"])
+def test_a_chain_grows_from_the_input(algo: str) -> None:
+    schedule = schedule_of(pretrain="default", pretrain_construction_algo=algo)
+    assert schedule.pretrain_epochs == 3
+    assert names(schedule, 4) == ["h1+output", "h1+h2+output"] + ["h1+h2+h3+output"] * 2
+    assert schedule.at(1).layers["output"]["from"] == ["h1"] and schedule.at(2).layers["output"]["from"] == ["h2"]
+    assert [schedule.at(epoch).pretrain for epoch in (1, 3, 4)] == [True, True, False]
+    assert schedule.at(3).layers == chain()
+
+
+@pytest.mark.parametrize("algo", ["from_input", "from_output"])
+def test_branches_and_helpers(algo: str) -> None:
+    schedule = schedule_of(bidirectional(), pretrain={"construction_algo": algo})
+    assert names(schedule, 2) == ["bw0+fw0+output+side", "+".join(sorted(bidirectional()))]
+    assert schedule.at(1).layers["output"]["from"] == ["fw0", "bw0"]
+
+
+def test_the_algorithms_differ_where_branches_have_different_lengths() -> None:
+    network = {"a": layer("data"), "b": layer("a"), "c": layer("data"), "output": layer("b", "c", loss="ce")}
+    for algo in ("from_input", "from_output"):
+        schedule = schedule_of(network, pretrain={"construction_algo": algo})
+        assert schedule.at(1).layers["output"]["from"] == ["a", "c"], algo
+    network["c"]["from"] = ["a"]
+    network["d"], network["output"]["from"] = layer("c"), ["b", "d"]
+    assert names(schedule_of(network, pretrain={"construction_algo": "from_input"}), 2) == ["a+output", "a+b+c+output"]
+    assert names(schedule_of(network, pretrain={"construction_algo": "from_output"}), 2) == ["a+output", "a+c+output"]
+
+
+@pytest.mark.parametrize(
+    "repetitions, expected",
+    [
+        (None, [1, 1, 1]),
+        (2, [2, 2, 2]),
+        ([3, 1], [3, 1, 1]),
+        ((1, 2, 3), [1, 2, 3]),
+        ({"default": 0, "final": 6}, [0, 0, 6]),
+        ({"default": 2, 0: 3}, [3, 2, 2]),
+        ({"final": 4, 1: 0}, [1, 0, 4]),
+    ],
+)
+def test_repetitions(repetitions: Any, expected: List[int]) -> None:
+    assert epochs_of_steps(repetitions, 3, "here") == expected
+    schedule = schedule_of(pretrain={"repetitions": repetitions})
+    assert schedule.pretrain_epochs == sum(expected)
+    steps = [int(schedule.at(e).name.split()[-1]) for e in range(1, sum(expected) + 1)]
+    assert steps == [step for step, count in enumerate(expected) for _ in range(count)]
+
+
+def test_a_construction_function_gets_its_own_copy() -> None:
+    dim, network = Dim(size=4), chain()
+    network["h1"]["out_dim"] = dim
+    asked = []
+
+    def construct(idx: int, net: Net) -> Optional[Net]:
+        asked.append(idx)
+        assert net["h1"]["n_out"] == 4 and net["h1"]["out_dim"] is dim
+        net["h1"]["n_out"] = 10 + idx
+        return net if idx < 2 else None
+
+    schedule = schedule_of(network, pretrain={"repetitions": 2, "construction_algo": construct})
+    assert asked == [0, 1, 2] and network["h1"]["n_out"] == 4
+    assert [schedule.at(epoch).layers["h1"]["n_out"] for epoch in range(1, 7)] == [10, 10, 11, 11, 4, 4]
+
+
+def test_a_list_of_networks() -> None:
+    schedule = schedule_of(pretrain={"construction_algo": [{"output": layer("data")}, chain()]})
+    assert names(schedule, 3) == ["output"] + ["h1+h2+h3+output"] * 2
+
+
+def test_greedy_steps_train_only_what_is_new() -> None:
+    schedule = schedule_of(pretrain={"greedy": True, "repetitions": 1})
+    step = schedule.at(2)
+    assert step.layers["h1"].get("trainable") is False
+    assert all("trainable" not in step.layers[name] for name in ("h2", "output"))
+    assert step.mode_of("output") == "reset" and step.mode_of("h1") is None
+    assert "trainable" not in schedule.at(4).layers["h1"]
+
+
+@pytest.mark.parametrize(
+    "pretrain, message",
+    [
+        ("defualt", 'expected "default" or a dict'),
+        ({"repetition": 3}, "unknown option 'repetition'. Did you mean 'repetitions'?"),
+        ({"construction_algo": "from_top"}, "from_output, from_input; got 'from_top'"),
+        ({"copy_param_mode": "some"}, "copy_param_mode must be 'ifpossible', 'subset', 'reset' or None, not 'some'"),
+        ({"copy_output_layer": "yes"}, "copy_output_layer must be True, False or 'ifpossible'"),
+        ({"repetitions": -1}, "a number of epochs >= 0, not -1"),
+        ({"repetitions": 0.5}, "a number of epochs >= 0, not 0.5"),
+        ({"repetitions": [1, 2, 3, 4]}, "4 entries, but there are 3 steps"),
+        ({"repetitions": {5: 1}}, "the key 5, but the steps are 0 to 2"),
+        ({"construction_algo": lambda idx, net: None}, "there is no step"),
+        ({"construction_algo": lambda idx, net: net}, "gave 1000 steps and goes on"),
+        ({"construction_algo": lambda idx, net: [net]}, "construction_algo(0, ...): expected a network dict or None"),
+        ({"construction_algo": [{"#copy_param_mode": "all"}]}, "pretrain step 0: '#copy_param_mode' must be"),
+        ({"construction_algo": [{"#config": 3}]}, "pretrain step 0: '#config' must be a dict"),
+    ],
+)
+def test_mistakes(pretrain: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as info:
+        schedule_of(pretrain=pretrain).at(1)
+    assert message in str(info.value)
+
+
+def test_settings_of_a_step() -> None:
+    net = {**chain(), "#config": {"batch_size": 7, "new": 1}, "#info": "small", "#copy_param_mode": "subset"}
+    schedule = schedule_of(batch_size=100, pretrain={"construction_algo": [net], "copy_param_mode": "ifpossible"})
+    first, second = schedule.at(1), schedule.at(2)
+    assert (first.config.int("batch_size"), second.config.int("batch_size")) == (7, 100)
+    assert sorted(first.layers) == sorted(chain()) and first.info == "small"
+    assert (first.copy_mode, second.copy_mode) == ("subset", "ifpossible")
+    assert first.same_network(second) and not first.same_settings(second)
+    assert first.same_settings(second, but=("batch_size", "new"))
+    assert len(schedule.distinct(1, 5)) == 2
+
+
+def test_misspelt_settings_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: List[str] = []
+    monkeypatch.setattr(log, "warn", said.append)
+    schedule = schedule_of(pretrain={"repetitions": 2, "construction_algo": [{**chain(), "#config": {"batchsize": 7}}]})
+    schedule.distinct(1, 4)
+    assert said == ["pretrain step 0: 'batchsize' in '#config' has no meaning. Did you mean 'batch_size'?"]
+
+
+def test_values_by_epoch() -> None:
+    network = chain()
+    network["h1"]["dropout"] = WrapEpochValue(lambda epoch: 0.0 if epoch < 3 else 0.5)
+    schedule = schedule_of(network)
+    assert [schedule.at(epoch).layers["h1"]["dropout"] for epoch in (1, 2, 3, 9)] == [0.0, 0.0, 0.5, 0.5]
+    assert len(schedule.distinct(1, 9)) == 2 and schedule.pretrain_epochs == 0
+    grown = schedule_of(network, pretrain={"repetitions": 2})
+    assert [grown.at(epoch).layers["h1"]["dropout"] for epoch in (2, 3)] == [0.0, 0.5]
+
+
+def test_get_network() -> None:
+    def get_network(epoch: int, **_: Any) -> Net:
+        net = {"output": layer("data", n_out=1 + epoch // 3, L2=lambda: epoch // 3)}
+        return {**net, "#config": {"batch_size": 5}} if epoch == 2 else net
+
+    schedule = NetworkSchedule(Config({"get_network": get_network, "batch_size": 9}))
+    assert [schedule.at(epoch).layers["output"]["n_out"] for epoch in (1, 2, 3)] == [1, 1, 2]
+    assert [schedule.at(epoch).config.int("batch_size") for epoch in (1, 2, 3)] == [9, 5, 9]
+    assert schedule.at(3).same_network(schedule.at(4)) is False  # the function in it sees another epoch
+    assert schedule.at(1).pretrain is False and schedule.at(3).name == "get_network(epoch=3)"
+    for settings, message in (
+        ({"get_network": 3}, "expected a function"),
+        ({"get_network": lambda epoch: None}, "get_network(epoch=1) must return a network dict"),
+        ({"get_network": get_network, "pretrain": "default"}, "pretrain and get_network exclude each other"),
+    ):
+        with pytest.raises(ConfigError) as info:
+            NetworkSchedule(Config(settings)).at(1)
+        assert message in str(info.value)
+
+
+@pytest.mark.parametrize(
+    "settings, step, expected",
+    [
+        ({}, {}, [0.5, 0.5, 0.5, 0.1]),
+        ({"pretrain_learning_rate": 0.2}, {}, [0.2, 0.2, 0.2, 0.1]),
+        ({"use_learning_rate_control_always": True}, {}, [0.5, 0.5, 0.1, 0.1]),
+        ({}, {"learning_rate": 0.3}, [0.3, 0.3, 0.3, 0.1]),
+        ({"learning_rates": [0.7]}, {}, [0.7, 0.5, 0.5, 0.1]),
+        ({"learning_rates": [0.7, 0.8, 0.9]}, {"learning_rates": {2: 0.4}}, [0.7, 0.4, 0.9, 0.1]),
+    ],
+)
+def test_learning_rates(settings: Net, step: Net, expected: List[float]) -> None:
+    """The control of the rates would say 0.1 from the third epoch on."""
+    net = {**chain(), "#config": step}
+    config = Config(
+        {
+            "network": chain(),
+            "learning_rate": 0.5,
+            "pretrain": {"construction_algo": [net], "repetitions": 3},
+            "learning_rate_control": "newbob_abs",
+            "newbob_error_threshold": -1e9,
+            "min_learning_rate": 0.1,
+            "learning_rate_decay": 0.01,
+            **settings,
+        }
+    )
+    schedule, control = NetworkSchedule(config), LearningRateControl.from_config(config)
+    rates = []
+    for epoch in (1, 2, 3, 4):
+        rates.append(rate_of_epoch(control, schedule.at(epoch), epoch))
+        control.set_errors(epoch, {"dev_score": 1.0})
+    assert rates == expected
+
+
+def test_a_derived_config_leaves_the_original_alone() -> None:
+    config = Config({"a": 1, "b": 2})
+    other = derived(config, {"a": 3}, hidden={"c": 4})
+    assert (config.int("a"), other.int("a"), other.int("b"), other.int("c")) == (1, 3, 2, 4)
+    assert "c" not in config
+    again = derived(other, {})
+    assert again.int("a") == 3 and [action[1] for action in again.recipe().actions] == ["a", "b", "a"]
+
+
+def test_functions_of_the_config_see_settings_of_a_step(tmp_path: Any) -> None:
+    path = tmp_path / "x.config"
+    path.write_text("rate = 1\ndef ask():\n    return rate, config.int('rate'), config.int('other', 0)\n")
+    config = Config.from_file(str(path))
+    ask = config.typed("ask")
+    with overridden(config, {"rate": 2, "other": 3}):
+        assert ask() == (2, 2, 3)
+    assert ask() == (1, 1, 0) and "other" not in config
