@@ -35,6 +35,8 @@ class Layer:
     ends_search: ClassVar[bool] = False
     #: Whether the state that this layer carries from step to step of a loop gets larger in each step.
     history_grows: ClassVar[bool] = False
+    #: Of such a layer: the masks (nodes) which pick the steps that its history takes, see `masked_computation`.
+    history_masks: ClassVar[Sequence[Any]] = ()
     #: The place of this layer in the plan, a `Node`; set by the compiler.
     node: ClassVar[Any]
 

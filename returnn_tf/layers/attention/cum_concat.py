@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
+from returnn_tf.layers.attention.history import count_step, extended, picked_before
 from returnn_tf.layers.concat_input import ConcatInputLayer
 from returnn_tf.layers.loop_axis import frames_of, with_frames
 from returnn_tf.layers.options import option
@@ -60,9 +61,9 @@ class CumConcatLayer(ConcatInputLayer):
         if axis is not None:
             self._perm.insert(self._at, axis)
         self._over = None if axis is None else self._frames.dims[axis]
-        self._history = ctx.bind(self.out_spatial_dim, ctx.new_spatial(None, "rec-history"))
+        self.history = ctx.bind(self.out_spatial_dim, ctx.new_spatial(None, "rec-history"))
         rest = rest.permuted(order).replace(vocab=None)
-        output = rest.with_axis(self._at, self._history, time=rest.time_axis is None)
+        output = rest.with_axis(self._at, self.history, time=rest.time_axis is None)
         if axis is None:
             # An own dim: in the state there is one frame less.
             state = output.with_dim(self._at, ctx.new_spatial(None, "history"))
@@ -78,10 +79,10 @@ class CumConcatLayer(ConcatInputLayer):
         x = transpose(with_frames(ctx, self.emit_input(ctx), self.input, self._frames), self._perm)
         if self._over is not None:
             size = ctx.size(self._over)
-            ctx.define_lens_over(self._history, self._over, tf.range(size) + 1, size)
+            ctx.define_lens_over(self.history, self._over, tf.range(size) + 1, size)
             return x
-        history = tf.concat([ctx.loop_state("history"), tf.expand_dims(x, self._at)], axis=self._at)
-        ctx.set_loop_state("history", history)
-        size = tf.shape(history)[self._at]
-        ctx.define_lens(self._history, size, size)
+        history = extended(ctx, "history", x, self._at)
+        before, size = picked_before(ctx), tf.shape(history)[self._at]
+        ctx.define_lens(self.history, size if before is None else before + 1, size)
+        count_step(ctx)
         return history

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
+from returnn_tf.config import ConfigError
+from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before
 from returnn_tf.layers.attention.relative_positional_encoding import TABLE_NOTE
 from returnn_tf.layers.concat_input import ConcatInputLayer
 from returnn_tf.layers.loop_axis import frames_of, with_frames
@@ -11,7 +13,7 @@ from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.ops.attention import empty_history, left_only_mask
 from returnn_tf.ops.positions import by_distance
-from returnn_tf.ops.shape import transpose
+from returnn_tf.ops.shape import expand_at, transpose
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -123,26 +125,17 @@ class SelfAttentionLayer(ConcatInputLayer):
         q = q * self._key**-0.5
         if self._single_step:
             q = tf.expand_dims(q, -3)
-            k, v = self._extended(ctx, k, v)
+            k, v = (extended(ctx, part, x, x.shape.rank - 2) for part, x in zip(_PARTS, (k, v)))
         energy = tf.einsum("...thd,...shd->...hts", q, k)
         if self.key_shift is not None:
             energy = energy + self._shift_energy(ctx, q, tf.shape(k)[-3])
-        weights = masked_softmax(energy, self._mask(ctx))
+        weights = masked_softmax(energy, self._mask(ctx, tf.shape(k)[-3]))
         if ctx.train:
             weights = ctx.dropout(weights, self.attention_dropout, seed="attention")
         y = tf.einsum("...hts,...shd->...thd", weights, v)
         y = tf.reshape(y, tf.stack(ctx.shape(ctx.output)))
         y.set_shape(ctx.output.static_shape)
         return y
-
-    def _extended(self, ctx: "EmitContext", *new: Any) -> List[Any]:
-        """Keys and values with those of this step, which are kept for the next one."""
-        result = []
-        for part, x in zip(_PARTS, new):
-            x = tf.concat([ctx.loop_state(part), tf.expand_dims(x, -3)], axis=-3)
-            ctx.set_loop_state(part, x)
-            result.append(x)
-        return result
 
     def _shift_energy(self, ctx: "EmitContext", q: Any, keys: Any) -> Any:
         """[..., head, queries, keys].
@@ -153,6 +146,9 @@ class SelfAttentionLayer(ConcatInputLayer):
         if table is not None and self.key_shift.output.dims[0] is self._rows.dims[-1] and not self._single_step:
             scores = tf.einsum("...thd,cd->...htc", q, table)
             return by_distance(scores, keys, self.key_shift.layer.clipping)
+        before = picked_before(ctx) if self._single_step else None
+        if before is not None:
+            return self._shift_of_picked(ctx, q, before, keys)
         shift = ctx.value(self.key_shift)
         if self._single_step:
             shift = tf.expand_dims(shift, -3)[..., :keys, :]
@@ -160,10 +156,31 @@ class SelfAttentionLayer(ConcatInputLayer):
             return tf.einsum("...thd,tsd->...hts", q, shift)
         return tf.einsum("bthd,btsd->bhts", q, shift)
 
-    def _mask(self, ctx: "EmitContext") -> Optional[Any]:
+    def _shift_of_picked(self, ctx: "EmitContext", q: Any, before: Any, keys: Any) -> Any:
+        """The same in a step under a mask, where the distances are those between picked frames.
+
+        :param before: number of picked frames before this step, int32 [batch] or scalar
+        """
+        table = ctx.noted(self.key_shift, TABLE_NOTE)
+        if table is None:
+            raise ConfigError("key_shift must be a relative_positional_encoding if a mask picks the steps.")
+        clipping = self.key_shift.layer.clipping
+        distance = tf.clip_by_value(tf.range(keys) - tf.expand_dims(before, -1), -clipping, clipping) + clipping
+        shift = tf.gather(table, distance)  # [batch, keys, key]
+        if shift.shape.rank == 2:
+            return tf.einsum("...thd,sd->...hts", q, shift)
+        for _ in range(q.shape.rank - 4):  # axes between batch and queries
+            shift = tf.expand_dims(shift, 1)
+        return tf.einsum("...thd,...sd->...hts", q, shift)
+
+    def _mask(self, ctx: "EmitContext", keys: Any) -> Optional[Any]:
         """Which keys count, broadcasts to [..., head, queries, keys]; None: all."""
         if self._single_step:
-            return None
+            mask = history_mask(ctx, keys)
+            count_step(ctx)
+            if mask is not None and mask.shape.rank == 2:  # [batch, keys]
+                mask = expand_at(mask, range(1, self._rows.rank + 2))
+            return mask
         axis = self._rows.rank - 1
         dim: Dim = self._rows.dims[axis]
         if self.attention_left_only or self._in_loop:

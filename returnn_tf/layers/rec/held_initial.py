@@ -26,7 +26,7 @@ class HeldInitial:
     """The initial output: exactly one of a constant, a parameter, a layer and the initial state of a recurrent layer.
 
     :param param: name as in `PlanContext.param`
-    :param state_of: a recurrent layer
+    :param state_of: a layer with an initial value of its own
     """
 
     constant: Any = None
@@ -44,7 +44,9 @@ class HeldInitial:
         if self.state_of is not None:
             layer: Any = self.state_of.layer
             value = layer.initial_output_value(EmitContext(self.state_of, ctx.lowering))
-            return to_layout(value, layer.hidden_state.data, data)
+            state = getattr(layer, "hidden_state", None)
+            output = self.state_of.output
+            return to_layout(value, output.without_axes(output.loop_axes) if state is None else state.data, data)
         return tf.cast(self.constant, data.dtype)
 
 
@@ -88,7 +90,7 @@ def _of_unit(unit: Any) -> Any:
 
 
 def _recurrent(node: Optional[Node]) -> Optional[Node]:
-    """The recurrent layer which an inner layer is, with an initial state."""
+    """The layer with an initial value of its own which an inner layer is: recurrent, or held under a mask itself."""
     while node is not None and isinstance(node.layer, SubnetworkLayer):
         node = node.layer.inner
     return node if node is not None and hasattr(node.layer, "initial_output_value") else None

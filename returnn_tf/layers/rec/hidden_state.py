@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import option
 from returnn_tf.layers.rec.state import HiddenState, depend_on_state, hidden_state_of, state_values
-from returnn_tf.layers.registry import register_layer
+from returnn_tf.layers.registry import LAYERS, register_layer
+from returnn_tf.layers.subnetwork import NESTED, is_network
 from returnn_tf.ops.shape import to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
@@ -98,6 +99,22 @@ class GetLastHiddenStateLayer(Layer):
             values = state_values(ctx, node)
             tensors += [_in_layout(values[index], state, common) for index in picks]
         return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=common.feature_axis)
+
+
+def asks_for_state(options: Mapping[str, Any]) -> bool:
+    """Whether there is a layer of this class in the subnetwork or in the unit of a layer.
+
+    :param options: of the layer, as in the config
+    """
+    names = LAYERS.names_of(GetLastHiddenStateLayer)
+    for key in NESTED:
+        nested = options.get(key)
+        if isinstance(nested, Mapping) and not (key == "unit" and is_network(nested)):  # that is a loop of its own
+            layers = list(nested.values()) if is_network(nested) else [nested]
+            for layer in layers:
+                if isinstance(layer, Mapping) and (layer.get("class") in names or asks_for_state(layer)):
+                    return True
+    return False
 
 
 def _in_layout(value: Any, state: HiddenState, common: Data) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
 
+from returnn_tf.layers.attention.history import mask_history
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.emit_context import EmitContext
 from returnn_tf.layers.node import Node
@@ -123,13 +124,11 @@ class MaskedComputationLayer(Layer):
             node for node in ctx.builder.sink[before:] if node.path.startswith(prefix) and node.loop_states
         ]
         for node in self._stateful:
-            if node.layer.history_grows:
-                raise ctx.error(
-                    "the unit has the layer %r, whose history grows in every step, so it cannot stand still where the "
-                    "mask is false. Use a unit with a state of fixed size, e.g. rnn_cell. (Where mask and source don't "
-                    "depend on the loop, it works, unless optimize_move_layers_out is False.)" % node.path
-                )
+            if node.layer.history_grows:  # it can't stand still, but may skip what is not picked
+                mask_history(node, self.mask)
+        self._stateful = [node for node in self._stateful if not node.layer.history_grows]
         data = self.inner.output
+        self._check_fixed_shape(ctx, before)
         batch = batch_of(self.mask.output)
         if batch is not None and data.batch_axis is None:
             data = data.with_axis(0, batch)
@@ -137,6 +136,17 @@ class MaskedComputationLayer(Layer):
         ctx.loop_state(_STATE, data, self.initial_output_value)
         self._mode = self._emit_step
         return data
+
+    def _check_fixed_shape(self, ctx: "PlanContext", before: int) -> None:
+        """What is kept from step to step cannot have the axis of a history which grows."""
+        for node in ctx.builder.sink[before:]:
+            history = getattr(node.layer, "history", None)
+            if node.path.startswith(ctx.node.path + "/") and history in self.inner.output.dims:
+                raise ctx.error(
+                    "the output of the unit, %s, has the history %r of layer %r, which grows from step to step, so it "
+                    "cannot be kept where the mask is false. Let the unit reduce that axis, e.g. by attention over it."
+                    % (self.inner.output, history, node.path)
+                )
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
         """What ``prev:`` gives in the first step of a loop."""
@@ -171,8 +181,11 @@ class MaskedComputationLayer(Layer):
             if frames in node.output.dims:
                 pack = PackLayer(frames, packed)
                 inputs[_key(name)] = ctx.implicit("packed " + name, pack, [node, self.mask])
+        before = len(ctx.builder.sink)
         self.inner = self._plan_unit(ctx, inputs, packed if frames.is_loop else None)
         data = self.inner.output
+        if frames.is_loop:
+            self._check_fixed_shape(ctx, before)
         if not frames.is_loop:
             self.frames = packed
             self._prepare_initial(ctx, data)

@@ -11,7 +11,7 @@ from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import map_values
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.rec.choice import ChoiceLayer
-from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
+from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
 from returnn_tf.layers.rec.loop_nodes import (
     AccumLayer,
     EnterLayer,
@@ -97,7 +97,7 @@ class StepNetwork:
                 if not spec.cls.follows_target(spec.options, self.parent.search):
                     forced.append(name)
             cells = [*links[name].now, *links[name].prev]
-            if cells and issubclass(spec.cls, GetLastHiddenStateLayer):
+            if cells and (issubclass(spec.cls, GetLastHiddenStateLayer) or asks_for_state(spec.options)):
                 forced += [name, *cells]  # for all steps at once, a cell only gives its last state
         roots = self._outputs() + (["end"] if self._has_end() else [])
         return find_zones(links, roots, forced)

@@ -317,12 +317,10 @@ def test_messages(change, match):
     assert "loop/mc" in str(info.value)
 
 
-def test_history_works_for_all_steps_at_once_only():
-    unit = {"class": "self_attention", "num_heads": 1, "total_key_dim": 2, "n_out": 3, "attention_left_only": True}
-    got, _, _ = results(loop(unit))
-    assert numpy.isfinite(got).all()
-    with pytest.raises(ConfigError, match="whose history grows"):
-        template(loop(unit, moved=False))
+@pytest.mark.parametrize("moved", [False, True])
+def test_history_cannot_be_kept(moved):
+    with pytest.raises(ConfigError, match="which grows from step to step"):
+        template(loop({"class": "cum_concat"}, moved=moved))
 
 
 def test_messages_outside():

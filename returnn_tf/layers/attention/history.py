@@ -1,0 +1,94 @@
+"""The history that a layer keeps in a loop: it grows by a frame in each step, and may skip what a mask leaves out.
+
+Under masks (see `masked_computation`) the array grows in every step all the same, so that its shape does not depend on
+values; for each sequence the picked frames are at its beginning, and how many there are is a state of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.layers.node import Node
+from returnn_tf.ops.shape import to_layout
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+if TYPE_CHECKING:
+    from returnn_tf.layers.emit_context import EmitContext
+
+_COUNT = "picked"
+
+
+def mask_history(node: Node, mask: Node) -> None:
+    """From now on the history of a planned layer takes only the steps in which the mask is true too.
+
+    :raises ConfigError: the mask differs by sequence, but the history does not
+    """
+    layer: Any = node.layer
+    batch = _batch(node)
+    if batch is None and any(dim.is_batch for dim in mask.output.dims):
+        raise ConfigError(
+            "layer %r has the same history in all sequences, but the mask %r differs by sequence. Give it a source "
+            "with a batch axis." % (node.path, mask.path)
+        )
+    layer.history_masks = [*layer.history_masks, mask]
+    node.depend(mask)
+    data = Data(() if batch is None else (batch,), "int32")
+    node.loop_states[_COUNT] = data, lambda emit: tf.zeros(_stacked(emit.shape(data)), "int32")
+
+
+def picked_before(ctx: "EmitContext") -> Optional[Any]:
+    """How many frames the history has before this step, int32 [batch] or scalar; None: as many as steps."""
+    return ctx.loop_state(_COUNT) if _masks(ctx.node) else None
+
+
+def count_step(ctx: "EmitContext") -> None:
+    """Counts the frame of this step, to be called once in a step."""
+    data = ctx.node.loop_states[_COUNT][0] if _masks(ctx.node) else None
+    if data is not None:
+        picked = [to_layout(ctx.value(mask), mask.output, data) for mask in _masks(ctx.node)]
+        ctx.set_loop_state(_COUNT, ctx.loop_state(_COUNT) + tf.cast(tf.reduce_all(tf.stack(picked), axis=0), "int32"))
+
+
+def extended(ctx: "EmitContext", key: str, x: Any, axis: int) -> Any:
+    """The history with the frame of this step, which is kept for the next one.
+
+    :param key: of the state
+    :param x: without the axis of the history; a batch axis is the first
+    :param axis: the axis of the history
+    """
+    old = ctx.loop_state(key)
+    x = tf.expand_dims(x, axis)
+    count = picked_before(ctx)
+    if count is None:
+        new = tf.concat([old, x], axis=axis)
+    else:
+        rank = old.shape.rank
+        grown = tf.pad(old, [[0, 1 if i == axis % rank else 0] for i in range(rank)])
+        place = tf.equal(tf.range(tf.shape(grown)[axis]), tf.expand_dims(count, -1))  # [batch, history]
+        size = tf.shape(place)
+        shape = [size[-1] if i == axis % rank else size[0] if i == 0 else 1 for i in range(rank)]
+        # A frame that is not picked is overwritten by the next one, and no length counts it.
+        new = tf.where(tf.reshape(place, tf.stack(shape)), x, grown)
+    ctx.set_loop_state(key, new)
+    return new
+
+
+def history_mask(ctx: "EmitContext", size: Any) -> Optional[Any]:
+    """Which frames of the history count in this step, bool [batch, size] or [size]; None: all."""
+    count = picked_before(ctx)
+    return None if count is None else tf.sequence_mask(count + 1, size)
+
+
+def _masks(node: Node) -> List[Node]:
+    layer: Any = node.layer
+    return list(layer.history_masks)
+
+
+def _batch(node: Node) -> Optional[Dim]:
+    return next((dim for data, _ in node.loop_states.values() for dim in data.dims if dim.is_batch), None)
+
+
+def _stacked(sizes: List[Any]) -> Any:
+    return tf.stack(sizes) if sizes else []
