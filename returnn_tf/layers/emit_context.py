@@ -183,10 +183,13 @@ class EmitContext:
     def define_lens(self, dim: Dim, lens: Any, size: Any = None) -> None:
         """Sets the lengths of a dim which this layer brings.
 
-        :param lens: int32 [batch] or scalar
+        :param lens: int32 [batch] or scalar; [batch * beam] in a layer behind a search
         :param size: of the padded axis; the largest length if not given
         """
-        self.lowering.lens[dim] = tf.cast(lens, tf.int32)
+        lens = tf.cast(lens, tf.int32)
+        self.lowering.lens[dim] = lens
+        if self.beam > 1 and lens.shape.rank != 0:
+            self.lowering.beam_dims[dim] = self.beam
         if size is not None:
             self.lowering.sizes[dim] = size
 

@@ -4,7 +4,8 @@ import numpy
 import pytest
 
 from returnn_tf.config import ConfigError
-from tests.layers.nets import LENS, feed, net_of, template
+from returnn_tf.network.network import Network
+from tests.layers.nets import LENS, config_of, feed, net_of, template
 
 MASK = {
     "sum": {"class": "reduce", "mode": "sum", "axes": "F", "from": "data:source"},
@@ -321,6 +322,38 @@ def test_messages(change, match):
 def test_history_cannot_be_kept(moved):
     with pytest.raises(ConfigError, match="which grows from step to step"):
         template(loop({"class": "cum_concat"}, moved=moved))
+
+
+def test_behind_a_search():
+    """Every hypothesis has a number of picked labels of its own."""
+    network = {
+        "loop": {
+            "class": "rec",
+            "from": "data",
+            "target": "labels",
+            "include_eos": True,
+            "is_output_layer": True,
+            "unit": {
+                "emb": {**LINEAR, "from": "prev:output"},
+                "prob": {"class": "softmax", "target": "labels", "from": ["data:source", "emb"]},
+                "output": {"class": "choice", "target": "labels", "beam_size": 4, "from": "prob", "initial_output": 0},
+            },
+        },
+        "m": {"class": "compare", "kind": "not_equal", "value": 2, "from": "loop"},
+        "mc": {"class": "masked_computation", "mask": "m", "from": "loop", "unit": {"class": "copy"}},
+        "removed": {"class": "remove", "symbol": 2, "from": "loop"},
+        "best": {"class": "decide", "from": "removed", "is_output_layer": True},
+        "output": {"class": "decide", "from": "mc"},
+    }
+    net = Network.from_config(config_of(network), search=True)
+    rng = numpy.random.default_rng(1)
+    net.set_param_values({name: rng.normal(size=p.shape).astype("float32") for name, p in net.params.items()})
+    layers = net.run(feed()).layers
+    everything = layers["loop"].value.reshape(3, 4, -1)[:, 0]
+    expected = [[label for label in row[:n] if label != 2] for row, n in zip(everything, LENS)]
+    assert len({len(row) for row in expected} | set(LENS)) > 3, "labels are left out"
+    for name in ("output", "best"):
+        assert [list(r[:n]) for r, n in zip(layers[name].value, layers[name].sizes[1])] == expected
 
 
 def test_messages_outside():
