@@ -1,0 +1,203 @@
+"""Trainings whose network changes, as a user runs them: going on in the middle, settings of a step, values by epoch."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from typing import Any, Dict, List
+
+import h5py
+import numpy as np
+import pytest
+
+from returnn_tf.cli.main import main
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine import checkpoint
+from returnn_tf.engine.engine import Engine
+from returnn_tf.engine.learning_rate_file import read_file
+from returnn_tf.engine.model_selection import find_checkpoints
+from returnn_tf.tasks.registry import run_task
+
+TEXT = """#!returnn
+from Pretrain import WrapEpochValue
+
+train = {"class": "Task12AXDataset", "num_seqs": 8}
+dev = {"class": "Task12AXDataset", "num_seqs": 3, "fixed_random_seed": 1}
+extern_data = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
+seen = []
+
+def scaled(source, self):
+    seen.append((self.network.get_config().int("batch_size"), batch_size))
+    return source(0) * 1.0
+
+network = {
+    "h0": {"class": "rec", "unit": "nativelstm2", "n_out": 5, "from": "data"},
+    "h1": {"class": "eval", "eval": scaled, "from": "h0"},
+    "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "h1"},
+}
+
+def construct(idx, net):
+    if idx == 2:
+        return None
+    net["h0"]["n_out"] = 2 + idx
+    if idx == 0:
+        net["#config"] = {"batch_size": 60, "learning_rate": 0.01}
+        net["#info"] = "small batches"
+    return net
+
+pretrain = {"construction_algo": construct, "repetitions": {"default": 1, 0: 2}, "copy_param_mode": "subset"}
+batch_size = 400
+max_seqs = 4
+optimizer = {"class": "adam"}
+learning_rate = 0.02
+learning_rate_file = "newbob.data"
+model = "net/network"
+tf_log_dir = None
+num_epochs = 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.config").write_text(TEXT)
+
+
+def config_with(**changes: Any) -> Config:
+    config = Config.from_file("my.config")
+    config.update(changes)
+    return config
+
+
+def run(**changes: Any) -> Config:
+    config = config_with(**changes)
+    assert run_task(config) == 0
+    return config
+
+
+def everything(path: str) -> Dict[str, np.ndarray]:
+    return {**checkpoint.read(path), **checkpoint.read_state(path)}
+
+
+def test_steps_settings_and_going_on(capsys: pytest.CaptureFixture[str]) -> None:
+    config = run()
+    names = {epoch: os.path.basename(path) for epoch, path in find_checkpoints("net/network").items()}
+    assert names == {i: "network.pretrain.%03i" % i if i < 4 else "network.%03i" % i for i in range(1, 6)}
+    text = capsys.readouterr().out
+    for expected in (
+        "Settings of pretrain step 0: batch_size = 60, learning_rate = 0.01\n",
+        "start pretrain epoch 2, learning rate 0.01\n",
+        "Settings of pretrain step 1: those of the config\n",
+        "Now pretrain step 1; parameters: 1 copied, 4 copied in part (h0/rec/W, h0/rec/W_re, h0/rec/b, output/W)\n",
+        "start pretrain epoch 3, learning rate 0.02\n",
+        "Now the network of the config; parameters: ",
+        "start train epoch 4, learning rate 0.02\n",
+    ):
+        assert expected in text
+    # a step is traced once for training and once for scores; the function sees the settings of the step
+    assert config.typed("seen") == [(60, 60)] * 2 + [(400, 400)] * 4 and config.int("batch_size") == 400
+    steps = [data.error[":meta:epoch_num_train_steps"] for _, data in sorted(read_file("newbob.data").items())]
+    assert steps[0] > steps[2] and steps[2] == steps[4]
+    shapes = [checkpoint.read("net/" + names[epoch])["h0/rec/W_re"].shape for epoch in (2, 3, 4)]
+    assert shapes == [(2, 8), (3, 12), (5, 20)]
+    _check_going_on(names)
+    _check_other_tasks(names)
+
+
+def _check_going_on(names: Dict[int, str]) -> None:
+    """From each epoch on it ends with the same numbers: within a step, and on the way to the next one."""
+    scores = read_file("newbob.data")
+    os.rename("net", "whole")
+    for last in (1, 2, 3):
+        os.makedirs("net")
+        for epoch in range(1, last + 1):
+            for path in pathlib.Path("whole").glob(names[epoch] + ".*"):
+                shutil.copy(path, "net")
+        run(num_epochs=4, learning_rate_file="newbob.%i" % last)
+        whole, again = everything("whole/" + names[4]), everything("net/" + names[4])
+        assert sorted(whole) == sorted(again)
+        for name, value in whole.items():
+            np.testing.assert_array_equal(again[name], value, err_msg="from epoch %i: %s" % (last + 1, name))
+        assert read_file("newbob.%i" % last)[4].error["dev_score"] == scores[4].error["dev_score"]
+        shutil.rmtree("net")
+    os.rename("whole", "net")
+
+
+def _check_other_tasks(names: Dict[int, str]) -> None:
+    """They build the network of the epoch."""
+    for epoch in (2, 3, 5):
+        before = read_file("newbob.data")[epoch].error["dev_score"]
+        run(task="eval", load_epoch=epoch)
+        assert read_file("newbob.data")[epoch].error["dev_score"] == pytest.approx(before, rel=1e-6)
+    data = {"class": "Task12AXDataset", "num_seqs": 1}
+    run(task="forward", eval=data, load="net/" + names[1], output_file="small.hdf", forward_output_layer="h0")
+    run(task="forward", eval=data, load_epoch=5, output_file="large.hdf", forward_output_layer="h0")
+    sizes = []
+    for name in ("small.hdf", "large.hdf"):
+        with h5py.File(name) as file:
+            sizes.append(file["inputs"].shape[1])
+    assert sizes == [2, 5]
+
+
+VALUES_BY_EPOCH = """
+network["h1"] = {"class": "dropout", "dropout": WrapEpochValue(lambda epoch: 0.0 if epoch < 3 else 0.1), "from": "h0"}
+del pretrain
+"""
+
+
+def test_values_by_epoch_trace_nothing_anew_while_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = pathlib.Path("my.config")
+    path.write_text(TEXT + VALUES_BY_EPOCH)
+    with Engine(config_with(num_epochs=4, model=None, dev=None)) as engine:
+        trainers: List[Any] = []
+        functions: List[Any] = []
+        for epoch in range(1, 5):
+            engine.train_epoch(epoch)
+            trainers.append(engine.trainer)
+            functions.append(list(engine.trainer._functions.values()))
+        assert trainers[0] is trainers[1] and trainers[2] is trainers[3] and trainers[1] is not trainers[2]
+        assert functions[0] == functions[1] and len(functions[1]) == 1
+        assert engine.trainer.step_count == 4 * trainers[1].step_count / 2
+
+
+def test_settings_of_the_update_keep_the_state_of_the_optimizer() -> None:
+    config = config_with(model=None, dev=None, pretrain=None, num_epochs=2)
+    network = config.typed("network")
+
+    def get_network(epoch: int, **_: Any) -> Dict[str, Any]:
+        return {**network, "#config": {"gradient_clip": 0.1}} if epoch == 2 else network
+
+    config.set("get_network", get_network)
+    with Engine(config) as engine:
+        engine.train_epoch(1)
+        first, net = engine.trainer, engine.net
+        state = {name: var.numpy() for name, var in first.state().items()}
+        engine._stage.enter(engine.schedule.at(2))
+        assert engine.net is net and engine.trainer is not first
+        assert engine.trainer.step_count == first.step_count
+        for name, var in engine.trainer.state().items():
+            np.testing.assert_array_equal(var.numpy(), state[name])
+        assert len(state) > 10
+
+
+def test_mistakes_in_late_steps_are_found_before_the_training() -> None:
+    text = TEXT.replace('"copy_param_mode": "subset"', '"copy_param_mode": None')
+    pathlib.Path("my.config").write_text(text)
+    with pytest.raises(
+        ConfigError, match="'h0/rec/W' has the shape .9, 8. in pretrain step 0, but .9, 12. in pretrain"
+    ):
+        run()
+    assert not os.path.exists("net") and main(["check", "my.config"]) == 2
+    text = TEXT.replace('"batch_size": 60', '"batch_size": -3')
+    pathlib.Path("my.config").write_text(text)
+    with pytest.raises(ConfigError, match="batch_size"):
+        run()
+
+
+def test_check_lists_the_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "my.config"]) == 0
+    text = capsys.readouterr().out
+    assert "epochs 1-2: pretrain step 0, 3 layers, " in text and "sets batch_size = 60, learning_rate = 0.01" in text
+    assert "epoch 3: pretrain step 1" in text and "\n  parameters: 1 copied, 4 copied in part (" in text
+    assert "epochs 4-5: the network of the config" in text
