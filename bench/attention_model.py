@@ -38,9 +38,10 @@ class Sizes:
 TINY = Sizes(3, 5, 7, 8, 6, 4, 9, 8, 11)
 
 
-def network(s: Sizes, beam: int = 12, **options: Any) -> Dict[str, Any]:
+def network(s: Sizes, beam: int = 12, search_options: Any = None, **options: Any) -> Dict[str, Any]:
     """The network dict.
 
+    :param search_options: more options of the choice
     :param options: more options of the `rec` layer
     """
     unit = {
@@ -64,6 +65,7 @@ def network(s: Sizes, beam: int = 12, **options: Any) -> Dict[str, Any]:
         "readout": {"class": "linear", "activation": "tanh", "n_out": s.readout, "from": ["s", "att", "prev:emb"]},
         "prob": {"class": "softmax", "from": "readout", "target": "classes", "loss": "ce"},
     }  # fmt: skip
+    unit["output"].update(search_options or {})
     loop = {"class": "rec", "from": [], "target": "classes", "max_seq_len": s.steps, "unit": unit, **options}
     return {
         "enc_ctx": {"class": "linear", "activation": None, "n_out": s.context, "from": "data"},
@@ -194,7 +196,7 @@ class TrainedByHand:
             c, h = lstm(z.read(t) + tf.matmul(tf.concat([att, h], axis=1), w_state), c)
             query = tf.matmul(h, w["s_ctx"])
             hidden = tf.tanh(enc_ctx + query[:, None] + total[:, :, None] * w["feedback"][0])
-            energy = tf.linalg.matvec(hidden, energy_w)
+            energy = tf.tensordot(hidden, energy_w, 1)
             weights = tf.nn.softmax(energy + mask)
             att = tf.matmul(weights[:, None], enc)[:, 0]
             return t + 1, c, h, att, total + weights, h_all.write(t, h), att_all.write(t, att)

@@ -14,7 +14,7 @@ from typing import Callable, List
 
 import numpy
 from attention_model import Sizes, training_sides
-from step_overhead import timed_in_turn
+from timing import in_turn
 
 ASKED = 1.15
 
@@ -29,11 +29,12 @@ def check_losses(sides: List[Callable[[], float]], steps: int = 3) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15, help="timed steps of each side")
+    parser.add_argument("--cpu", action="store_true", help="count CPU seconds instead: for a machine with other load")
     args = parser.parse_args()
     sizes = Sizes()
     sides = training_sides(sizes)
     check_losses(sides)
-    times = timed_in_turn(sides[0], sides[1], args.rounds)
+    times = in_turn(sides[0], sides[1], args.rounds, cpu=args.cpu)
     by_hand, framework = 1e3 * numpy.median(times, axis=0)
     ratio = float(numpy.median(times[:, 1] / times[:, 0]))
     print("%-28s %10s %10s %7s %7s" % ("training step", "by hand", "framework", "ratio", "asked"))

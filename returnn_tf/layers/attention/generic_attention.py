@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.options import option
+from returnn_tf.layers.rec.search import PER_SEQUENCE_NOTE
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.tensor import Data
 
@@ -47,4 +48,7 @@ class GenericAttentionLayer(Layer):
 
     def emit(self, ctx: "EmitContext") -> Any:
         """One (batched) matrix product."""
+        once = ctx.noted(self.base, PER_SEQUENCE_NOTE)
+        if once is not None and ctx.noted(self.weights, PER_SEQUENCE_NOTE) is None:
+            return self._sum.emit_in_beam(ctx.value(self.weights), *once)
         return self._sum.emit(ctx.value(self.weights), ctx.value(self.base))

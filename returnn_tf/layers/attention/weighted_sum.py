@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from returnn_tf.ops.attention import product_sum
+from returnn_tf.ops.shape import merge_axes, size_of, split_axis
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.data import default_time_axis
 from returnn_tf.util.lazy_tf import tf
@@ -32,6 +33,24 @@ class WeightedSum:
         if self.squeezed:
             weights = tf.squeeze(weights, axis=self.squeezed)
         return product_sum([(weights, self.labels[0]), (base, self.labels[1])], self.labels[2])
+
+    def emit_in_beam(self, weights: Any, base: Any, beam: int) -> Any:
+        """The sum where the base is there once per sequence, the weights once per hypothesis.
+
+        :param beam: hypotheses per sequence; neighbours in the batch axis of the weights and of the result
+        """
+        labels, of_base, out = self.labels
+        at, into = [i for i, dim in enumerate(self.output.dims) if dim.is_batch][0], "beam"
+        batch = out[at]
+        if batch not in labels:  # the weights are the same for all sequences
+            return self.emit(weights, tf.repeat(base, beam, axis=of_base.index(batch)))
+        if self.squeezed:
+            weights = tf.squeeze(weights, axis=self.squeezed)
+        axis = labels.index(batch)
+        weights = split_axis(weights, axis, [size_of(weights, axis) // beam, beam])
+        labels = [*labels[: axis + 1], into, *labels[axis + 1 :]]
+        out = [*out[: at + 1], into, *out[at + 1 :]]
+        return merge_axes(product_sum([(weights, labels), (base, of_base)], out), at, 2)[0]
 
 
 def plan_weighted_sum(ctx: "PlanContext", weights: Data, base: Data, *, squeeze: bool) -> WeightedSum:

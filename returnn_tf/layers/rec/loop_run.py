@@ -11,7 +11,7 @@ from returnn_tf.layers.emit_node import emit_node
 from returnn_tf.layers.node import LayerAsParam, Node
 from returnn_tf.layers.rec.cell_step import ALL_STEPS_NOTE
 from returnn_tf.layers.rec.loop_nodes import InitialOutput
-from returnn_tf.layers.rec.search import Hypotheses, change_notes, follow_choice, resize_beam
+from returnn_tf.layers.rec.search import PER_SEQUENCE_NOTE, Hypotheses, change_notes, follow_choice, resize_beam
 from returnn_tf.ops.beam import along_hypotheses, read_backwards
 from returnn_tf.ops.shape import move_axis
 from returnn_tf.tensor import Data, Dim
@@ -73,7 +73,9 @@ class LoopRunLayer(Layer):
         ending, beam = self.ending, self.beam_size
         limit = ctx.size(self.loop_dim) if ending.max_steps is None else ending.max_steps(ctx)
         # In search, whatever enters the loop does so once per hypothesis.
-        self._outside = _in_beam(ctx.lowering, self.node.deps, beam)
+        self._outside = _in_beam(
+            ctx.lowering, self.node.deps, beam, stays=all(n.layer.beam_size == beam for n in self.choices)
+        )
         inner_ctx = type(ctx)(ctx.node, self._outside)
         arrays = [self._unstacked(inner_ctx, outer, inner, limit) for outer, inner in self.slices]
         self._before_loop(inner_ctx)
@@ -245,8 +247,11 @@ class LoopRunLayer(Layer):
             ctx.set_sub_output(node.path, value[:size] if dim is not None else value)
 
 
-def _in_beam(lowering: Lowering, nodes: List[Node], beam: int) -> Lowering:
-    """The values from outside as the loop sees them: once per hypothesis."""
+def _in_beam(lowering: Lowering, nodes: List[Node], beam: int, *, stays: bool) -> Lowering:
+    """The values from outside as the loop sees them: once per hypothesis.
+
+    :param stays: the number of hypotheses is the same at all times
+    """
     state = lowering.child()
     if beam == 1:
         return state
@@ -254,6 +259,8 @@ def _in_beam(lowering: Lowering, nodes: List[Node], beam: int) -> Lowering:
     for node in nodes:
         axis = node.output.batch_axis
         if axis is not None and node in state.values:
+            if stays:
+                state.notes[node, PER_SEQUENCE_NOTE] = (state.values[node], beam)
             state.values[node] = tf.repeat(state.values[node], beam, axis=axis)
     for node in nodes:
         # The reference knows only the probabilities of a softmax outside of the loop; this matters where scores tie.

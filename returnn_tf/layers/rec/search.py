@@ -10,6 +10,10 @@ from returnn_tf.layers.node import Node
 from returnn_tf.ops.beam import flat_index
 from returnn_tf.util.lazy_tf import tf
 
+#: Of a value from outside of a loop, which is there once per hypothesis: (the value once per sequence, hypotheses).
+#: Whoever uses it saves the copies.
+PER_SEQUENCE_NOTE = "once per sequence"
+
 
 @dataclasses.dataclass
 class Hypotheses:
