@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, List
 
 from returnn_tf.config import ConfigError
 from returnn_tf.layers import batch_norm
 from returnn_tf.layers.emit_context import EmitContext, Lowering
+from returnn_tf.layers.eval_views import LayerView
 from returnn_tf.layers.node import Node
 from returnn_tf.util.lazy_tf import tf
 
@@ -32,8 +33,7 @@ def emit_node(state: Lowering, node: Node) -> None:
                 value = batch_norm.apply_option(ctx, value, node.layer.batch_norm)
             dependencies = node.layer.control_dependencies_on_output
             if dependencies:
-                wanted = dependencies if isinstance(dependencies, (list, tuple)) else [dependencies]
-                with tf.control_dependencies([state.values[n] for n in wanted]):
+                with tf.control_dependencies(_dependencies(ctx, value, dependencies)):
                     value = tf.identity(value)
             if node.layer.copy_output_loss_from_source_idx is not None:
                 source = node.sources[node.layer.copy_output_loss_from_source_idx]
@@ -54,6 +54,14 @@ def emit_node(state: Lowering, node: Node) -> None:
             ) from exc
     _check_shape(node, value)
     state.values[node] = value
+
+
+def _dependencies(ctx: EmitContext, value: Any, given: Any) -> List[Any]:
+    """The ops that run before the output is used: of layers, or what a function of the layer gives."""
+    if callable(given):
+        ctx.lowering.values[ctx.node] = value
+        return list(given(LayerView(ctx, ctx.node)) or [])
+    return [ctx.lowering.values[node] for node in (given if isinstance(given, (list, tuple)) else [given])]
 
 
 def _check_shape(node: Node, value: Any) -> None:

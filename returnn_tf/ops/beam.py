@@ -3,7 +3,7 @@ neighbours."""
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -33,14 +33,30 @@ def choose(scores: Any, beam: int) -> Tuple[Any, Any, Any]:
     return best, index // labels, index % labels
 
 
-def ended_scores(scores: Any, ended: Any) -> Any:
-    """Scores of hypotheses which have ended: 0 for label 0, -1e30 for all others.
+def best_of_each(scores: Any, beam: int) -> Tuple[Any, Any, Any]:
+    """As `choose`, but each hypothesis is continued by ``beam / (their number)`` candidates.
+
+    :param scores: [batch, beam_in, labels]
+    """
+    before = scores.shape[1]
+    each = max(1, beam // before)
+    best, labels = tf.math.top_k(scores, k=each)
+    source = tf.broadcast_to(tf.range(before)[None, :, None], tf.shape(labels))
+    flat = [tf.reshape(x, [-1, before * each]) for x in (best, source, labels)]
+    order = tf.argsort(flat[0], direction="DESCENDING", stable=True)[:, :beam]
+    first, second, third = (tf.gather(x, order, batch_dims=1) for x in flat)
+    return first, second, third
+
+
+def ended_scores(scores: Any, ended: Any, label: Optional[Any] = None) -> Any:
+    """Scores of hypotheses which have ended: 0 for one label, -1e30 for all others.
 
     :param scores: [batch, beam, labels]
     :param ended: bool [batch, beam]
+    :param label: int32 [batch, beam]: the one; default 0
     """
-    labels = tf.shape(scores)[2]
-    fixed = tf.where(tf.range(labels) == 0, 0.0, -1e30)
+    labels = tf.range(tf.shape(scores)[2])
+    fixed = tf.where(labels == (0 if label is None else label[:, :, None]), 0.0, -1e30)
     return tf.where(tf.expand_dims(ended, 2), fixed, scores)
 
 

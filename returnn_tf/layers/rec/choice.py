@@ -1,19 +1,21 @@
-"""`choice`: the labels of a step, by search or from the target; `decide`: the best hypothesis."""
+"""`choice`: the labels of a step, by search, by samples, or from the target."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Tuple
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.layers.base import Layer
+from returnn_tf.layers.eval_views import LayerView
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import option
 from returnn_tf.layers.rec.beams import SOURCE_BEAMS_NOTE
-from returnn_tf.layers.rec.search import Hypotheses
+from returnn_tf.layers.rec.choice_scores import Candidates, candidates, log_probs_of
+from returnn_tf.layers.rec.choice_truth import true_label, with_truth, without_truth
+from returnn_tf.layers.rec.search import Hypotheses, normalized
 from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.activations import safe_log
-from returnn_tf.ops.beam import choose, ended_scores
-from returnn_tf.ops.shape import move_axis
+from returnn_tf.ops.beam import best_of_each, choose
+from returnn_tf.ops.recombine import extended_history, merge_equal
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from returnn_tf.layers.plan_context import PlanContext
 
 _INPUT_TYPES = ("prob", "log_prob", "logits", "regression")
+_RECOMBINE = ("max", "sum")
 
 
 @register_layer("choice")
@@ -31,7 +34,25 @@ class ChoiceLayer(Layer):
     Search: ``score = prob_scale * log p(label) + base_beam_score_scale * score of the hypothesis``, the best of all
     hypotheses and labels, best first. A hypothesis that has ended goes on with label 0 and an unchanged score; with
     length_normalization that is multiplied by ``((t + 1) / t) ** length_normalization_exponent`` in step t, and at the
-    end of the loop all scores are divided by the number of steps of the longest one.
+    end of the loop all scores are divided by the number of steps of the longest one. So the scores depend on which
+    other sequences are in the batch. With ``independent_of_batch`` they do not: hypotheses are compared by
+    ``score / steps ** length_normalization_exponent`` with their own numbers of steps, the final scores are these, one
+    that has ended goes on with its last label, and where the number of steps is known no padded frame is scored. (What
+    ``max_seq_len`` gives is one limit for the batch.)
+
+    Several sources: of each the best ``source_beam_sizes`` labels are kept, and all combinations of them compete by the
+    sum of their scores. The labels of source i are the part ``<layer>/out_<i>``; the layer itself is those of the
+    first.
+
+    Recombination (``recombine``): of hypotheses which stand for the same, the best one goes on, with its own score
+    ("max") or with the sum of the probabilities ("sum"). They stand for the same if the layer ``recombine_by`` gives
+    the same number for them (an output of earlier steps, e.g. "prev:hash"; merged at the start of a step), or without
+    it if their labels so far are the same, the label ``recombine_blank`` left out (the ``2 * beam_size`` best ways to
+    go on are merged in the step in which they get the same). Only what is left of two hypotheses with the same future
+    is compared, so recombination is exact where the scores depend on the labels without blanks alone.
+
+    Scheduled sampling (Bengio et al. 2015): in training, labels drawn from the source instead of the target; with
+    ``gold_mixin_prob`` the target is kept with this probability. Gradients do not go through the labels.
 
     Lengths: one label per step of the loop.
 
@@ -48,41 +69,67 @@ class ChoiceLayer(Layer):
 
     beam_size: int = option(help="hypotheses to keep for each sequence")
     keep_beams: bool = option(False, help="every hypothesis is continued by beam_size / (their number) labels")
-    search: Optional[bool] = option(None, help="False: follow the target in search too")
-    input_type: str = option("prob", help="what the source is: prob, log_prob, logits or regression")
+    search: Optional[bool] = option(None, help="False: follow the target in search too; True: search in training too")
+    input_type: str = option("prob", help="what the sources are: prob, log_prob, logits or regression")
     prob_scale: float = option(1.0, help="factor of the log probability of a label")
     base_beam_score_scale: float = option(1.0, help="factor of the score so far")
     random_sample_scale: float = option(0.0, help="factor of Gumbel noise on the scores")
     length_normalization: bool = option(True, help="normalise the scores by the number of steps")
     length_normalization_exponent: float = option(1.0, help="exponent while a hypothesis waits for the others")
+    independent_of_batch: bool = option(False, help="every sequence is searched as if it were alone, see above")
     custom_score_combine: Any = option(None, help="function (scores_in, scores_base, t, end_flags, ...) -> scores")
-    source_beam_sizes: Any = option(None, help="with several sources: labels to keep of each")
-    scheduled_sampling: Any = option(False, help="must be False")
+    source_beam_sizes: Any = option(None, help="with several sources: labels to keep of each (default: beam_size)")
+    scheduled_sampling: Any = option(
+        False, help="True, the probability to draw a label, or {'gold_mixin_prob': probability of the target}"
+    )
     cheating: Any = option(False, help="True: the target is always a hypothesis; 'exclusive': only once")
-    explicit_search_source: Any = option(None, help="the choice before this one, where no source leads to it")
-    explicit_search_sources: Any = option(None, help="the choices before this one, where no source leads to them")
+    recombine: Optional[str] = option(None, help="merge hypotheses which stand for the same: max or sum")
+    recombine_by: Any = option(None, help="layer whose number says for what a hypothesis stands", refs=True)
+    recombine_blank: Optional[int] = option(None, help="label which does not count when hypotheses are merged")
+    explicit_search_source: Any = option(None, help="the choice before this, where no source leads to it", refs=True)
+    explicit_search_sources: Any = option(None, help="the choices before this, where no source leads to it", refs=True)
     num_beams: Any = option(None, help="obsolete")
 
     @classmethod
     def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
         """In training the sources are ignored."""
-        return bool(options.get("target")) and (not search or options.get("search") is False)
+        given = options.get("search")
+        searches = search if given is None else bool(given)
+        return bool(options.get("target")) and not searches and (search or not options.get("scheduled_sampling"))
 
     @classmethod
     def only_in_step(cls) -> bool:
         """A search goes step by step."""
         return True
 
-    @classmethod
-    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """The choices before this one."""
-        for name in ("explicit_search_source", "explicit_search_sources"):
-            given = options.get(name)
-            if given:
-                yield from [given] if isinstance(given, str) else given
+    # --- plan ---
 
     def template(self, ctx: "PlanContext") -> Data:
         """Labels, one per sequence in a step."""
+        self._check_options(ctx)
+        self._followed: List[Node] = []
+        self._truths: List[Node] = []
+        given = {
+            "target": self.target,
+            "search": self.search,
+            "scheduled_sampling": self.scheduled_sampling,
+        }
+        if type(self).follows_target(given, ctx.search):
+            return self._target_template(ctx)
+        if not self.sources:
+            raise ctx.error(
+                "has no source whose scores could be searched. Name the layer with the probabilities of the labels in "
+                "'from', and the reference for training in 'target'."
+            )
+        self.samples = bool(self.scheduled_sampling) and not self.search and not ctx.search and bool(self.target)
+        if self.cheating or self.samples:
+            if not self.cheating or len(self.sources) == 1:
+                self._truths = [ctx.depend(ctx.builder.target_node(ctx.node, t)) for t in self._targets()]
+            else:
+                raise ctx.error("cheating needs a single source, but there are %d." % len(self.sources))
+        return self._search_template(ctx)
+
+    def _check_options(self, ctx: "PlanContext") -> None:
         if self.input_type not in _INPUT_TYPES:
             raise ctx.error(
                 "unknown input_type %r. %s" % (self.input_type, did_you_mean(self.input_type, _INPUT_TYPES))
@@ -91,127 +138,255 @@ class ChoiceLayer(Layer):
             raise ctx.error("beam_size must be at least 1, got %d." % self.beam_size)
         if self.cheating and not self.target:
             raise ctx.error("cheating needs the option 'target', whose labels stay in the beam.")
-        for name in ("scheduled_sampling", "source_beam_sizes"):
-            if getattr(self, name):
-                raise ctx.error("the option %r is not supported yet. Leave it out." % name)
+        if not self.target and self.search is False:
+            raise ctx.error("with search=False it follows the target, but there is none. Give the option 'target'.")
+        if self.recombine is None and (self.recombine_by is not None or self.recombine_blank is not None):
+            raise ctx.error("recombine_by and recombine_blank need the option 'recombine': 'max' or 'sum'.")
+        if self.recombine is not None and self.recombine not in _RECOMBINE:
+            raise ctx.error("unknown recombine %r. %s" % (self.recombine, did_you_mean(self.recombine, _RECOMBINE)))
+        if self.recombine and self.recombine_by is None and (self.keep_beams or len(self.sources) > 1):
+            raise ctx.error("recombine without recombine_by is for a single source and without keep_beams.")
+        self._check_sampling(ctx)
         if ctx.loop_dim is None and not ctx.in_step:
             raise ctx.error("chooses labels in a loop: put it into the unit of a 'rec' layer.")
-        if type(self).follows_target({"target": self.target, "search": self.search}, ctx.search):
-            return self._target_template(ctx)
-        return self._search_template(ctx)
+
+    def _check_sampling(self, ctx: "PlanContext") -> None:
+        """The option scheduled_sampling as the probability of the target."""
+        given = self.scheduled_sampling
+        if isinstance(given, Mapping):
+            unknown = sorted(set(given) - {"enable", "gold_mixin_prob"})
+            if unknown:
+                raise ctx.error(
+                    "scheduled_sampling: unknown %r. %s" % (unknown[0], did_you_mean(unknown[0], ["gold_mixin_prob"]))
+                )
+            gold = float(given.get("gold_mixin_prob") or 0.0) if given.get("enable", True) else 1.0
+        elif isinstance(given, (bool, int, float)):
+            gold = 1.0 - float(given)
+        else:
+            gold = -1.0
+        if not 0.0 <= gold <= 1.0:
+            raise ctx.error(
+                "scheduled_sampling must be True, a probability, or {'gold_mixin_prob': probability}, not %r."
+                % (given,)
+            )
+        self._gold_prob = gold
 
     @property
     def searches(self) -> bool:
         """Whether this layer chooses among hypotheses, once it is planned."""
-        return self._target is None and self.input_type != "regression"
+        return not self._followed and not self.samples and self.input_type != "regression"
+
+    def _targets(self) -> List[str]:
+        return list(self.target) if isinstance(self.target, (list, tuple)) else [self.target]
 
     def _target_template(self, ctx: "PlanContext") -> Data:
         assert ctx.loop_dim is not None
-        node: Node = ctx.depend(ctx.builder.target_node(ctx.node, self.target))
-        data = node.output
-        if data.time_axis is None:
-            raise ctx.error("the target %r %s has no time axis." % (self.target, data))
-        self._target: Optional[Node] = node
-        return data.with_dim(data.time_axis, ctx.loop_dim).replace(time_axis=None, vocab=None)
+        templates = []
+        for target in self._targets():
+            node = ctx.depend(ctx.builder.target_node(ctx.node, target))
+            data = node.output
+            if data.time_axis is None:
+                raise ctx.error("the target %r %s has no time axis." % (target, data))
+            self._followed.append(node)
+            templates.append(data.with_dim(data.time_axis, ctx.loop_dim).replace(time_axis=None, vocab=None))
+        self._declare_parts(ctx, templates)
+        return templates[0]
+
+    def _declare_parts(self, ctx: "PlanContext", templates: List[Data]) -> None:
+        if len(templates) > 1 or len(self.sources) > 1:
+            for i, data in enumerate(templates):
+                ctx.sub_output("out_%d" % i, data)
 
     def _search_template(self, ctx: "PlanContext") -> Data:
-        self._target = None
-        self._truth_node: Optional[Node] = None
-        if self.cheating:
-            self._truth_node = ctx.depend(ctx.builder.target_node(ctx.node, self.target))
-        if len(self.sources) != 1:
-            raise ctx.error("search with %d sources is not supported yet; give one." % len(self.sources))
-        source = self.sources[0].output
         if self.input_type == "regression":
-            return source
+            return ctx.single_source()
+        targets = self._targets() if self.target else []
+        if len(targets) not in (0, len(self.sources)):
+            raise ctx.error(
+                "there are %d sources but %d targets; the i-th source gives the scores of the labels of the i-th "
+                "target." % (len(self.sources), len(targets))
+            )
+        templates = [
+            self._labels_of(ctx, source.output, target)
+            for source, target in zip(self.sources, targets or [None] * len(self.sources))
+        ]
+        self._declare_parts(ctx, templates)
+        self._check_source_beams(ctx)
+        data = templates[0]
+        if self.independent_of_batch and not self.samples:
+            for i, part in enumerate(templates):
+                ctx.loop_state("label_%d" % i, part, lambda emit, d=part: tf.zeros(tf.stack(emit.shape(d)), "int32"))
+        if self.recombine and self.recombine_by is None and not self.samples:
+            state = data.replace(dtype="int64", sparse_dim=None, feature_axis=None)
+            ctx.loop_state("history", state, lambda emit: tf.zeros(tf.stack(emit.shape(state)), "int64"))
+        return data
+
+    def _labels_of(self, ctx: "PlanContext", source: Data, target: Optional[str]) -> Data:
         dim = ctx.need_feature(source)
-        labels = ctx.builder.target_data(ctx.node, self.target).sparse_dim if self.target else None
-        if labels is None or labels.size != dim.size:
-            labels = ctx.new_feature(ctx.need_static(dim, "the number of labels"), "%s:labels" % ctx.node.path)
+        size = ctx.need_static(dim, "the number of labels")
+        if self.n_out is not None and self.n_out != size:
+            raise ctx.error("n_out is %d, but the source %s has scores for %d labels." % (self.n_out, source, size))
+        labels = ctx.builder.target_data(ctx.node, target).sparse_dim if target else None
+        if labels is None or labels.size != size:
+            labels = ctx.new_feature(size, "%s:labels" % ctx.node.path)
         data = source.without_axes([source.feature_axis] if source.feature_axis is not None else [])
         if data.rank != 1:
             raise ctx.error("the source must be [batch, labels] in a step, it is %s." % source)
         return data.replace(dtype="int32", sparse_dim=labels, vocab=None)
 
+    def _check_source_beams(self, ctx: "PlanContext") -> None:
+        sizes = self.source_beam_sizes
+        count = len(self.sources)
+        if sizes is None:
+            sizes = [self.beam_size] * count
+        elif isinstance(sizes, int):
+            sizes = [sizes] * count
+        if len(sizes) != count or not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise ctx.error(
+                "source_beam_sizes must be %d positive numbers, one for each source, not %r."
+                % (count, self.source_beam_sizes)
+            )
+        self._source_beams: List[int] = list(sizes)
+
+    # --- emit ---
+
     def emit(self, ctx: "EmitContext") -> Any:
-        """The target, or one step of the search."""
-        if self._target is not None:
-            return ctx.value(self._target)
-        if self.input_type == "regression":
+        """The target, samples, or one step of the search."""
+        if self._followed:
+            labels = [ctx.value(node) for node in self._followed]
+        elif self.input_type == "regression":
             return ctx.source()
+        elif self.samples:
+            labels = self._sampled(ctx)
+        else:
+            labels = self._searched(ctx)
+        for name in ctx.node.sub_outputs:
+            ctx.set_sub_output(name, labels[int(name[len("out_") :])])
+        return labels[0]
+
+    def _sampled(self, ctx: "EmitContext") -> List[Any]:
+        """For each source [batch] labels, drawn in training."""
+        truths = [true_label(ctx, node, 1) for node in self._truths]
+        if not ctx.train:
+            return truths
+        keep = tf.random.stateless_uniform(tf.shape(truths[0]), ctx.seed("gold")) < self._gold_prob
+        labels = []
+        for i, (source, truth) in enumerate(zip(self.sources, truths)):
+            log_probs = log_probs_of(ctx, source, self.input_type)
+            drawn = tf.random.stateless_categorical(log_probs, 1, ctx.seed("sample %d" % i), dtype=tf.int32)[:, 0]
+            labels.append(tf.where(keep, truth, drawn))
+        return labels
+
+    def _searched(self, ctx: "EmitContext") -> List[Any]:
+        """For each source [batch * beam] labels of the hypotheses that are kept."""
         hyps: Hypotheses = ctx.lowering.hypotheses
         beam, first = hyps.beam, hyps.choices == 0
-        log_probs = self._log_probs(ctx)
-        log_probs = tf.reshape(log_probs, [-1, beam, log_probs.shape[-1]])
-        ended = tf.reshape(hyps.ended, [-1, beam])
-        base = hyps.scores
-        step = tf.cast(hyps.step, tf.float32)
-        if self.length_normalization and first:
-            factor = ((step + 1.0) / tf.maximum(step, 1.0)) ** self.length_normalization_exponent
-            base = tf.where(tf.logical_and(ended, step > 0), base * factor, base)
-        hyps.normalize = hyps.normalize or self.length_normalization
-        scores = self._combined(ctx, ended_scores(log_probs, ended), tf.expand_dims(base, 2), hyps)
-        unmasked = scores
+        found = self._candidates(ctx, hyps)
+        scores = unmasked = self._combined(ctx, found.scores, self._base_scores(ctx, hyps), hyps)
+        copies = tf.logical_and(tf.equal(hyps.step, 0), tf.range(beam) > 0)
         if first:
             # Before the first choice all hypotheses are copies of one.
-            copies = tf.logical_and(tf.equal(hyps.step, 0), tf.range(beam) > 0)
             scores = tf.where(copies[None, :, None], float("-inf"), scores)
+        truth = true_label(ctx, self._truths[0], beam) if self.cheating else None
         if self.cheating == "exclusive":
-            truth = tf.one_hot(self._truth(ctx, beam), tf.shape(scores)[2], on_value=True, off_value=False)
-            last = tf.where(tf.equal(hyps.step, 0) if first else False, 0, beam - 1)
-            taken = tf.logical_and(truth[:, None], tf.equal(tf.range(beam), last)[None, :, None])
-            scores = tf.where(taken, float("-inf"), scores)
-        best, source, labels = self._choose(scores, beam)
+            scores = without_truth(scores, truth, hyps)
+        best, source, candidate = self._chosen(ctx, hyps, scores)
         if first:
             empty = tf.logical_and(tf.equal(hyps.step, 0), tf.math.is_inf(best))
-            source, labels = tf.where(empty, 0, source), tf.where(empty, 0, labels)
+            source, candidate = tf.where(empty, 0, source), tf.where(empty, 0, candidate)
         if self.cheating:
-            best, source, labels = self._with_truth(ctx, hyps, unmasked, best, source, labels)
+            best, source, candidate = with_truth(unmasked, truth, hyps, (best, source, candidate))
+        labels = found.labels(source, candidate)
+        self._set_states(ctx, hyps, source, labels)
         hyps.choose(best, source)
+        hyps.normalize = hyps.normalize or self.length_normalization
+        hyps.exponent = self.length_normalization_exponent
         ctx.note(self.node, SOURCE_BEAMS_NOTE, tf.reshape(source, [-1]))
-        return tf.reshape(labels, [-1])
+        return [tf.reshape(x, [-1]) for x in labels]
 
-    def _truth(self, ctx: "EmitContext", beam: int) -> Any:
-        """[batch] the label of the target in this step; 0 after its end."""
-        assert self._truth_node is not None
-        data = self._truth_node.output
-        x = move_axis(ctx.value(self._truth_node), data.rank, data.time_axis or 0, data.rank - 1)
-        step = ctx.lowering.loop_index
-        size = tf.shape(x)[-1]
-        label = tf.gather(x, tf.minimum(step, size - 1), axis=-1)[::beam]
-        lens = ctx.lowering.get_lens(data.dims[data.time_axis or 0])
-        lens = lens[::beam] if lens.shape.rank else lens
-        return tf.where(step < lens, label, 0)
+    def _candidates(self, ctx: "EmitContext", hyps: Hypotheses) -> Candidates:
+        log_probs = []
+        for source in self.sources:
+            x = log_probs_of(ctx, source, self.input_type)
+            log_probs.append(tf.reshape(x, [-1, hyps.beam, x.shape[-1]]))
+        ended_labels = None
+        if self.independent_of_batch:
+            states = [ctx.loop_state("label_%d" % i) for i in range(len(self.sources))]
+            ended_labels = [tf.reshape(state, [-1, hyps.beam]) for state in states]
+        return candidates(log_probs, self._source_beams, tf.reshape(hyps.ended, [-1, hyps.beam]), ended_labels)
 
-    def _with_truth(
-        self, ctx: "EmitContext", hyps: Hypotheses, scores: Any, best: Any, source: Any, labels: Any
-    ) -> Any:
-        """The last hypothesis replaced by the true label, as continuation of the last one before."""
-        truth = tf.cast(self._truth(ctx, hyps.beam), tf.int32)
-        last = tf.where(tf.equal(hyps.step, 0) if hyps.choices == 0 else False, 0, hyps.beam - 1)
-        score = tf.gather(scores[:, last], truth, batch_dims=1)
+    def _base_scores(self, ctx: "EmitContext", hyps: Hypotheses) -> Any:
+        """[batch, beam]: the scores so far."""
+        base, first = hyps.scores, hyps.choices == 0
+        if self.length_normalization and first and not self.independent_of_batch:
+            step = tf.cast(hyps.step, tf.float32)
+            ended = tf.reshape(hyps.ended, [-1, hyps.beam])
+            factor = ((step + 1.0) / tf.maximum(step, 1.0)) ** self.length_normalization_exponent
+            base = tf.where(tf.logical_and(ended, step > 0), base * factor, base)
+        if self.recombine_by is not None:
+            identity = tf.reshape(ctx.value(self.recombine_by), [-1, hyps.beam])
+            merged = merge_equal(base, identity, self.recombine or "max")
+            base = tf.where(tf.equal(hyps.step, 0), base, merged)  # before the first step all are copies of one
+        return base
 
-        def replaced(values: Any, value: Any) -> Any:
-            return tf.concat([values[:, :-1], tf.cast(value, values.dtype)[:, None]], axis=1)
+    def _chosen(self, ctx: "EmitContext", hyps: Hypotheses, scores: Any) -> Tuple[Any, Any, Any]:
+        """Scores, source beams and candidates of the hypotheses which are kept, each [batch, beam]."""
+        if self.recombine and self.recombine_by is None:
+            pool, source, candidate = self._ranked(hyps, scores, 2 * self.beam_size)
+            merged = merge_equal(pool, self._histories(ctx, hyps, source, candidate), self.recombine)
+            _, index = tf.math.top_k(self._ranks(hyps, merged, source), k=self.beam_size)
+            best, source, candidate = (tf.gather(x, index, batch_dims=1) for x in (merged, source, candidate))
+            return best, source, candidate
+        return self._ranked(hyps, scores, self.beam_size)
 
-        return replaced(best, score), replaced(source, tf.fill(tf.shape(truth), last)), replaced(labels, truth)
+    def _ranked(self, hyps: Hypotheses, scores: Any, count: int) -> Tuple[Any, Any, Any]:
+        """The ``count`` best: scores, source beams and candidates.
 
-    def _choose(self, scores: Any, beam: int) -> Any:
-        if not self.keep_beams:
-            return choose(scores, self.beam_size)
-        each = max(1, self.beam_size // beam)
-        best, labels = tf.math.top_k(scores, k=each)
-        source = tf.broadcast_to(tf.range(beam)[None, :, None], tf.shape(labels))
-        flat = [tf.reshape(x, [-1, beam * each]) for x in (best, source, labels)]
-        order = tf.argsort(flat[0], direction="DESCENDING", stable=True)[:, : self.beam_size]
-        return tuple(tf.gather(x, order, batch_dims=1) for x in flat)
+        :param scores: [batch, beam, candidates]
+        """
+        pick = best_of_each if self.keep_beams else choose
+        source = tf.range(hyps.beam)[None, :, None]
+        ranks = self._ranks(hyps, scores, source)
+        best, source, candidate = pick(ranks, count)
+        if ranks is not scores:
+            of_source = tf.gather(scores, source, batch_dims=1)
+            best = tf.where(tf.math.is_inf(best), best, tf.gather(of_source, candidate, batch_dims=2))
+        return best, source, candidate
 
-    def _combined(self, ctx: "EmitContext", scores_in: Any, scores_base: Any, hyps: Hypotheses) -> Any:
+    def _ranks(self, hyps: Hypotheses, scores: Any, source: Any) -> Any:
+        """By what hypotheses are compared.
+
+        :param source: which hypothesis each score continues, as many axes as ``scores``
+        """
+        if not (self.independent_of_batch and self.length_normalization):
+            return scores
+        counts = tf.reshape(hyps.counts + tf.cast(tf.logical_not(hyps.ended), tf.int32), [-1, hyps.beam])
+        source = tf.broadcast_to(source, tf.concat([tf.shape(counts)[:1], tf.shape(source)[1:]], axis=0))
+        return normalized(scores, tf.gather(counts, source, batch_dims=1), self.length_normalization_exponent)
+
+    def _histories(self, ctx: "EmitContext", hyps: Hypotheses, source: Any, label: Any) -> Any:
+        """int64 [batch, entries]: the labels so far of hypotheses which go on by a label."""
+        before = tf.gather(tf.reshape(ctx.loop_state("history"), [-1, hyps.beam]), source, batch_dims=1)
+        ended = tf.gather(tf.reshape(hyps.ended, [-1, hyps.beam]), source, batch_dims=1)
+        if self.recombine_blank is not None:
+            ended = tf.logical_or(ended, tf.equal(label, self.recombine_blank))
+        return tf.where(ended, before, extended_history(before, label))
+
+    def _set_states(self, ctx: "EmitContext", hyps: Hypotheses, source: Any, labels: List[Any]) -> None:
+        """What is carried to the next step, for the new hypotheses."""
+        if self.independent_of_batch:
+            for i, label in enumerate(labels):
+                ctx.set_loop_state("label_%d" % i, tf.reshape(label, [-1]))
+        if self.recombine and self.recombine_by is None:
+            ctx.set_loop_state("history", tf.reshape(self._histories(ctx, hyps, source, labels[0]), [-1]))
+
+    def _combined(self, ctx: "EmitContext", scores_in: Any, base: Any, hyps: Hypotheses) -> Any:
+        scores_base = tf.expand_dims(base, 2)
         if self.custom_score_combine is not None:
             ended = tf.reshape(hyps.ended, [-1, hyps.beam])
             scores = self.custom_score_combine(
-                layer=self, scores_in=scores_in, scores_base=scores_base, t=hyps.step, end_flags=ended,
-                batch_dim=tf.shape(scores_in)[0], scores_beam_in=hyps.beam, base_beam_in=hyps.beam,
+                layer=ChoiceView(ctx, self), scores_in=scores_in, scores_base=scores_base, t=hyps.step,
+                end_flags=ended, batch_dim=tf.shape(scores_in)[0], scores_beam_in=hyps.beam, base_beam_in=hyps.beam,
             )  # fmt: skip
         else:
             scores = self.prob_scale * scores_in + self.base_beam_score_scale * scores_base
@@ -220,63 +395,15 @@ class ChoiceLayer(Layer):
             scores += self.random_sample_scale * -tf.math.log(-tf.math.log(uniform))
         return scores
 
-    def _log_probs(self, ctx: "EmitContext") -> Any:
-        """[batch * beam, labels]; of a softmax layer by its values before the softmax."""
-        x = ctx.source()
-        if self.input_type == "log_prob":
-            return x
-        if self.input_type == "logits":
-            return tf.nn.log_softmax(x)
-        noted = ctx.noted(self.source, "pre_activation")
-        if noted is not None and noted[1] == "softmax":
-            return tf.nn.log_softmax(noted[0])
-        return safe_log(x)
 
+class ChoiceView(LayerView):
+    """The choice in the function custom_score_combine."""
 
-@register_layer("decide")
-class DecideLayer(Layer):
-    """The best hypothesis of a search; without search a copy.
-
-    Lengths: those of the best hypotheses; the time axis is cut to the longest one.
-
-    Example::
-
-        network = {"output": {"class": "decide", "from": "data"}}
-    """
-
-    ends_search = True
-    length_normalization: bool = option(False, help="divide the scores by the lengths before comparing")
-
-    def template(self, ctx: "PlanContext") -> Data:
-        """Without hypotheses."""
-        data = ctx.single_source()
-        self._time: Optional[Any] = None
-        if data.beam is None:
-            return data
-        if data.time_axis is not None and data.batch_axis is not None:
-            self._time = data.dims[data.time_axis]
-            data = data.with_dim(data.time_axis, ctx.new_spatial(None, "time"))
-        return data.replace(beam=None)
-
-    def emit(self, ctx: "EmitContext") -> Any:
-        """Gather of the best entry of each sequence."""
-        source = self.source.output
-        x = ctx.source()
-        if source.beam is None or source.batch_axis is None:
-            return x
-        beam = source.beam.size
-        scores = ctx.lowering.beam_scores[source.beam.of]
-        lens = None
-        if self._time is not None:
-            lens = ctx.lowering.lens_in_beam(self._time, beam)
-            lens = lens if lens.shape.rank else tf.fill([tf.size(scores)], lens)
-        if self.length_normalization and lens is not None:
-            scores /= tf.maximum(tf.cast(tf.reshape(lens, [-1, beam]), tf.float32), 1.0)
-        best = tf.argmax(scores, axis=1, output_type=tf.int32) + tf.range(tf.shape(scores)[0]) * beam
-        y = tf.gather(x, best, axis=source.batch_axis)
-        if lens is None or source.time_axis is None:
-            return y
-        lens = tf.gather(lens, best)
-        size = tf.reduce_max(tf.concat([lens, [0]], axis=0))
-        ctx.define_lens(ctx.output.dims[source.time_axis], lens, size)
-        return tf.gather(y, tf.range(size), axis=source.time_axis)
+    def __init__(self, ctx: "EmitContext", layer: ChoiceLayer) -> None:
+        super().__init__(ctx, layer.node)
+        for name in ("beam_size", "prob_scale", "base_beam_score_scale", "length_normalization", "input_type"):
+            setattr(self, name, getattr(layer, name))
+        given = layer.explicit_search_sources
+        nodes = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+        #: Views of the layers which the option of this name lists.
+        self.explicit_search_sources = [LayerView(ctx, node) for node in nodes]

@@ -11,7 +11,15 @@ from returnn_tf.layers.emit_node import emit_node
 from returnn_tf.layers.node import LayerAsParam, Node
 from returnn_tf.layers.rec.cell_step import ALL_STEPS_NOTE
 from returnn_tf.layers.rec.loop_nodes import InitialOutput
-from returnn_tf.layers.rec.search import PER_SEQUENCE_NOTE, Hypotheses, change_notes, follow_choice, resize_beam
+from returnn_tf.layers.rec.search import (
+    PER_SEQUENCE_NOTE,
+    Hypotheses,
+    change_notes,
+    follow_choice,
+    normalized,
+    resize_beam,
+    steps_taken,
+)
 from returnn_tf.ops.beam import along_hypotheses, read_backwards
 from returnn_tf.ops.shape import move_axis
 from returnn_tf.tensor import Data, Dim
@@ -67,6 +75,11 @@ class LoopRunLayer(Layer):
     def beam_size(self) -> int:
         """Hypotheses at the end of a step; 1 without search."""
         return self.choices[-1].layer.beam_size if self.choices else 1  # type: ignore[attr-defined]
+
+    @property
+    def independent_of_batch(self) -> bool:
+        """Whether each sequence is searched as if it were alone."""
+        return bool(self.choices) and self.choices[-1].layer.independent_of_batch  # type: ignore[attr-defined]
 
     def emit(self, ctx: "EmitContext") -> Any:
         """The number of steps; the collected values are further outputs by path."""
@@ -180,12 +193,17 @@ class LoopRunLayer(Layer):
         beam = self.beam_size
         scores = search.get("scores")
         ended = search["ended"]
+        counts = steps_taken(ended, search["lens"], i, self.ending.include_eos)
         if self.ending.end is None and self.loop_dim.is_dynamic:
-            lens = tf.broadcast_to(ctx.lowering.get_lens(self.loop_dim), [batch * beam])
-            ended = i >= (lens if self.ending.include_eos else lens + 1)
+            lens = self._known_lens(ctx, batch)
+            ended = i >= (lens if self.ending.include_eos or self.independent_of_batch else lens + 1)
+            counts = tf.minimum(i, lens)
         source = tf.tile(tf.range(beam)[None], [batch, 1])
-        self._lens = search["lens"]
-        return Hypotheses(i, scores, ended, beam, source)
+        return Hypotheses(i, scores, ended, beam, source, counts=counts)
+
+    def _known_lens(self, ctx: "EmitContext", batch: Any) -> Any:
+        """[batch * beam], where the number of steps is known."""
+        return tf.broadcast_to(ctx.lowering.get_lens(self.loop_dim), [batch * self.beam_size])
 
     def _needed_after(self, position: int, hyps: Hypotheses) -> Set[Node]:
         """Nodes of the step, and what is given to it, that are used after a choice; all, if the beam changes its
@@ -217,7 +235,7 @@ class LoopRunLayer(Layer):
         result = {"ended": ended, "lens": lens}
         if self.choices:
             result["scores"] = hyps.scores
-            self._normalize = hyps.normalize
+            self._last = hyps
         return result
 
     # --- after the loop ---
@@ -233,11 +251,7 @@ class LoopRunLayer(Layer):
         entries = None
         if self.choices:
             entries = read_backwards(sources[0].gather(tf.range(count)), beam)
-            scores = search["scores"]
-            if self._normalize:
-                steps = size if dim is not None else count
-                scores /= tf.cast(steps + (0 if self.ending.include_eos else 1), tf.float32)
-            ctx.lowering.beam_scores[self.path] = scores
+            ctx.lowering.beam_scores[self.path] = self._final_scores(ctx, count, size, search)
         for node, array in zip(self.collected, results):
             value = array.gather(tf.range(count))
             value.set_shape([None, *node.output.static_shape])
@@ -245,6 +259,22 @@ class LoopRunLayer(Layer):
             if entries is not None and axis is not None:
                 value = along_hypotheses(value, entries, axis + 1)
             ctx.set_sub_output(node.path, value[:size] if dim is not None else value)
+
+    def _final_scores(self, ctx: "EmitContext", count: Any, size: Any, search: Dict[str, Any]) -> Any:
+        """[batch, beam]
+
+        :param count: number of steps of the loop
+        :param size: that of the longest hypothesis
+        """
+        scores, include_eos, last = search["scores"], self.ending.include_eos, self._last
+        if not last.normalize:
+            return scores
+        if not self.independent_of_batch:
+            return scores / tf.cast(size + (0 if include_eos else 1), tf.float32)
+        steps = steps_taken(search["ended"], search["lens"], count, include_eos)
+        if self.ending.end is None:
+            steps = self._known_lens(type(ctx)(ctx.node, self._outside), ctx.lowering.batch_size)
+        return normalized(scores, tf.reshape(steps, tf.shape(scores)), last.exponent)
 
 
 def _in_beam(lowering: Lowering, nodes: List[Node], beam: int, *, stays: bool) -> Lowering:

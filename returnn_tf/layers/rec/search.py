@@ -26,6 +26,9 @@ class Hypotheses:
     :param source: [batch, beam]: the entry at the start of the step which each hypothesis continues
     :param choices: how many choices were made in this step
     :param chosen: [batch, beam]: set by a choice: the entry before it which each hypothesis continues
+    :param counts: int32 [batch * beam]: the steps which each hypothesis took before this one
+    :param normalize: whether the final scores are divided by the number of steps
+    :param exponent: of that number, where every hypothesis is divided by its own
     """
 
     step: Any
@@ -35,7 +38,9 @@ class Hypotheses:
     source: Any
     choices: int = 0
     chosen: Optional[Any] = None
+    counts: Any = None
     normalize: bool = False
+    exponent: float = 1.0
 
     def choose(self, scores: Any, source: Any) -> None:
         """A choice was made: from now on these are the hypotheses."""
@@ -61,15 +66,19 @@ def follow_choice(state: Lowering, choice: Node, later: Set[Node], states: List[
     for node in later:
         if node in state.values and node is not choice:
             state.values[node] = reorder(state.values[node], node.output.batch_axis)
+            for name, data in node.sub_outputs.items():
+                if (node, name) in state.sub_values:
+                    state.sub_values[node, name] = reorder(state.sub_values[node, name], data.batch_axis)
         if node in state.given:
             state.given[node] = reorder(state.given[node], node.output.batch_axis)
     for node, key in states:
         axis = node.loop_states[key][0].batch_axis
         for values in (state.given, state.next_states):
-            if (node, key) in values:
+            if (node, key) in values and node is not choice:
                 values[node, key] = reorder(values[node, key], axis)
     change_notes(state, later - {choice}, lambda value, axis: tf.gather(value, index, axis=axis))
     hyps.ended = tf.gather(hyps.ended, index)
+    hyps.counts = tf.gather(hyps.counts, index)
     hyps.source = tf.gather(hyps.source, hyps.chosen, batch_dims=1)
     hyps.chosen = None
     if after != before:
@@ -95,6 +104,21 @@ def change_notes(state: Lowering, nodes: Iterable[Node], func: Callable[[Any, in
         states = state.notes.get((node, "hidden_state"))
         if states is not None:
             state.notes[node, "hidden_state"] = tuple(func(part, axis) for part in states)
+
+
+def steps_taken(ended: Any, lens: Any, step: Any, include_eos: bool) -> Any:
+    """How many steps each hypothesis took whose end the loop finds out, int32 [batch * beam].
+
+    :param ended: bool [batch * beam]
+    :param lens: int32 [batch * beam]: without the step of the end, unless ``include_eos``
+    :param step: number of steps of the loop so far
+    """
+    return tf.where(ended, lens + (0 if include_eos else 1), step)
+
+
+def normalized(scores: Any, counts: Any, exponent: float) -> Any:
+    """Scores divided by ``counts ** exponent``, where a hypothesis without steps counts as one step."""
+    return scores / tf.cast(tf.maximum(counts, 1), scores.dtype) ** exponent
 
 
 def resize_beam(state: Lowering, before: int, after: int, batch: Any) -> None:

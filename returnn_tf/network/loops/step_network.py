@@ -259,10 +259,9 @@ class StepNetwork:
         """The node that runs the loop."""
         initials = {name: plan_initial_output(builder, self.specs[name], builder.node(name)) for name in self._prevs}
         layer = LoopRunLayer(self.loop_dim, self.owner.path, self._ending(builder))
-        if self.parent.search:
-            layer.choices = [n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches]
-            if layer.choices:
-                self._beam = Beam(layer.beam_size, self.owner.path)
+        layer.choices = [n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches]
+        if layer.choices:
+            self._beam = Beam(layer.beam_size, self.owner.path)
         for name, prev in self._prevs.items():
             if carried_state_of(builder.node(name)) is not None:
                 prev.layer.state_of = recurrent_node(builder.node(name))  # type: ignore[attr-defined]

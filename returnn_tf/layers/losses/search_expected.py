@@ -1,0 +1,118 @@
+"""`expected_loss`: another loss averaged over the hypotheses of a search (minimum Bayes risk)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Dict, Iterator, Mapping, Optional
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
+from returnn_tf.layers.options import check_options, declared_options, option
+from returnn_tf.layers.registry import LOSSES, register_loss
+from returnn_tf.util.lazy_tf import tf
+
+_KINDS = {"error": True, "value": False, "loss": False}
+
+
+@register_loss("expected_loss")
+class ExpectedLoss(Loss):
+    """``sum over hypotheses y of q(y) (l(y) - mean of l)``, summed over the sequences (Shannon 2017, "Optimizing
+    expected word error rate via sampling"; Prabhavalkar et al. 2018).
+
+    ``l`` is another loss (or its error) of each hypothesis, and q(y) the probability that the search gives, divided by
+    that of the whole beam (norm_scores). The mean over the beam (subtract_average_loss) changes the gradient only by
+    less variance if q is normalised with its gradient; with ``norm_scores_stop_gradient`` the divisor counts as a
+    constant. With ``loss_correction_grad_only`` the value is the expectation without the mean, and only the gradient is
+    that with it. With ``divide_beam_size`` all is divided by the number of hypotheses.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": [], "max_seq_len": 4, "unit": {
+                "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+                "prob": {"class": "softmax", "target": "classes", "from": ["emb", "base:mean"]},
+                "end": {"class": "compare", "from": "output", "value": 0},
+                "output": {"class": "choice", "search": True, "target": "classes", "beam_size": 3,
+                    "initial_output": 0, "from": "prob"}}},
+            "mean": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
+            "output": {
+                "class": "copy", "from": "loop", "target": "classes", "loss": "expected_loss",
+                "loss_opts": {"loss": {"class": "edit_distance"}, "loss_kind": "error"}}}
+    """
+
+    needs_target: ClassVar[bool] = True
+
+    loss: Any = option(help="the loss of each hypothesis: its name, or {'class': name, option: value}")
+    loss_kind: str = option(help="'error', or 'value' (or 'loss'): what of that loss is averaged")
+    norm_scores: bool = option(True, help="divide the probabilities by that of the whole beam")
+    norm_scores_stop_gradient: bool = option(True, help="that divisor counts as a constant")
+    divide_beam_size: bool = option(True, help="divide by the number of hypotheses")
+    subtract_average_loss: bool = option(True, help="subtract the mean of the losses of a beam")
+    loss_correction_grad_only: bool = option(False, help="that changes the gradient only, not the value")
+
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """None."""
+        return iter(())
+
+    def check(self, ctx: LossPlanContext) -> None:
+        """There are hypotheses, and the other loss fits."""
+        if ctx.output.beam is None:
+            raise ctx.error(
+                "the loss 'expected_loss' needs the hypotheses of a search, but the output %s has none. Put it on a "
+                "layer before 'decide', and give the choice search=True to search in training." % ctx.output
+            )
+        if self.loss_kind not in _KINDS:
+            raise ctx.error("unknown loss_kind %r. %s" % (self.loss_kind, did_you_mean(self.loss_kind, _KINDS)))
+        self._inner = self._inner_loss()
+        self._inner.check(ctx)
+        try:
+            template = self._inner.unreduced_template(ctx.output)
+        except ConfigError as exc:
+            raise ctx.error("expected_loss: %s" % exc) from exc
+        if template.batch_axis is None:
+            raise ctx.error("expected_loss: the loss %r has no values by sequence." % self._inner.class_name)
+        self._template = template
+
+    def _inner_loss(self) -> Loss:
+        options: Dict[str, Any] = {"class": self.loss} if isinstance(self.loss, str) else dict(self.loss)
+        name = options.pop("class", None)
+        cls = LOSSES.get(name, "loss 'expected_loss'")
+        if not cls.needs_target:
+            raise ConfigError("expected_loss: the loss %r compares with no target, so it is no risk." % name)
+        check_options(cls, options, where="loss 'expected_loss': loss %r" % name)
+        loss = cls()
+        for key, value in options.items():
+            setattr(loss, declared_options(cls)[key].attribute, value)
+        return loss
+
+    def value(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over the sequences."""
+        beam = ctx.output.beam
+        assert beam is not None
+        scores = ctx.ctx.lowering.beam_scores[beam.of]
+        if self.norm_scores:
+            total = tf.reduce_logsumexp(scores, axis=1, keepdims=True)
+            scores -= tf.stop_gradient(total) if self.norm_scores_stop_gradient else total
+        weights = tf.exp(scores)
+        losses = tf.reshape(self._by_sequence(ctx), [-1, beam.size])
+        plain = weights * losses
+        if self.subtract_average_loss:
+            corrected = weights * (losses - tf.reduce_mean(losses, axis=1, keepdims=True))
+            if self.loss_correction_grad_only:
+                corrected += tf.stop_gradient(plain - corrected)
+            plain = corrected
+        result = tf.reduce_sum(plain)
+        return result / beam.size if self.divide_beam_size else result
+
+    def error(self, ctx: LossContext) -> Optional[Any]:
+        """None: look at the error of the best hypothesis, behind "decide"."""
+        return None
+
+    def _by_sequence(self, ctx: LossContext) -> Any:
+        """[batch * beam]: the losses of the hypotheses."""
+        values = self._inner.unreduced(ctx, error=_KINDS[self.loss_kind])
+        template = self._template
+        mask = ctx.ctx.masks(template, template.dynamic_axes)
+        if mask is not None:
+            values = tf.where(mask, values, tf.zeros_like(values))
+        return tf.reduce_sum(values, axis=[a for a in range(template.rank) if a != template.batch_axis])

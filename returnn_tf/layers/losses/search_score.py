@@ -1,0 +1,65 @@
+"""`search_score`: how good the search thinks that its result is."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Optional
+
+from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
+from returnn_tf.layers.rec.decide import DECIDED_SCORES_NOTE, DecideLayer
+from returnn_tf.layers.registry import register_loss
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_loss("search_score")
+class SearchScoreLoss(Loss):
+    """Minus the log score that a search gave: summed over the sequences, and over the hypotheses of a beam.
+
+    On "decide" it is that of the hypothesis which was decided on, as "decide" compares it. Hypotheses that only fill up
+    the beam (score -inf) don't count. The gradient goes into the network that gave the scores.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": [], "max_seq_len": 4, "unit": {
+                "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+                "prob": {"class": "softmax", "target": "classes", "from": ["emb", "base:mean"]},
+                "end": {"class": "compare", "from": "output", "value": 0},
+                "output": {"class": "choice", "search": True, "target": "classes", "beam_size": 3,
+                    "initial_output": 0, "from": "prob"}}},
+            "mean": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
+            "output": {"class": "decide", "from": "loop", "loss": "search_score"}}
+    """
+
+    needs_target: ClassVar[bool] = False
+
+    def check(self, ctx: LossPlanContext) -> None:
+        """There are hypotheses."""
+        layer = ctx.node.layer
+        decided = isinstance(layer, DecideLayer) and layer.source.output.beam is not None
+        if ctx.output.beam is None and not decided:
+            raise ctx.error(
+                "the loss 'search_score' needs the hypotheses of a search, but the output %s has none. Give the layer "
+                "the option only_on_search=True, or the choice search=True." % ctx.output
+            )
+
+    def value(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over all that is kept."""
+        scores = self._scores(ctx)
+        return -tf.reduce_sum(tf.where(tf.math.is_inf(scores), tf.zeros_like(scores), scores))
+
+    def unreduced_template(self, output: Data) -> Data:
+        """[batch]"""
+        assert output.batch_axis is not None
+        return Data((output.dims[output.batch_axis],), "float32", beam=output.beam)
+
+    def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
+        """Minus the scores, one for each entry of the batch axis."""
+        return -tf.reshape(self._scores(ctx), [-1])
+
+    def _scores(self, ctx: LossContext) -> Any:
+        noted = ctx.ctx.noted(ctx.node, DECIDED_SCORES_NOTE)
+        if noted is not None:
+            return noted
+        assert ctx.output.beam is not None
+        return ctx.ctx.lowering.beam_scores[ctx.output.beam.of]

@@ -1,0 +1,82 @@
+"""Small searching networks with random parameters, for the tests of search."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import numpy
+
+from returnn_tf.config import Config
+from returnn_tf.network.network import Network
+from tests.layers.nets import EXTERN_DATA, feed
+
+Network_ = Dict[str, Any]
+
+
+def free_loop(
+    choice: Optional[Dict[str, Any]] = None, layers: Optional[Dict[str, Any]] = None, **options: Any
+) -> Network_:
+    """A decoder which ends by label 0."""
+    unit = {
+        "emb": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "prev:output"},
+        "p": {"class": "softmax", "n_out": 5, "from": ["emb", "base:mean"]},
+        "end": {"class": "compare", "from": "output", "value": 0},
+        "output": {
+            "class": "choice", "target": "labels", "beam_size": 3, "from": "p", "initial_output": 0, **(choice or {}),
+        },
+        **(layers or {}),
+    }  # fmt: skip
+    return {
+        "mean": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
+        "loop": {"class": "rec", "from": [], "max_seq_len": 5, "unit": unit, **options},
+    }
+
+
+def frame_loop(
+    choice: Optional[Dict[str, Any]] = None, layers: Optional[Dict[str, Any]] = None, **options: Any
+) -> Network_:
+    """A label for each frame, which may depend on the one before."""
+    unit = {
+        "emb": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "prev:output"},
+        "p": {"class": "softmax", "n_out": 5, "from": ["emb", "data:source"]},
+        "output": {
+            "class": "choice", "target": "labels", "beam_size": 3, "from": "p", "initial_output": 0, **(choice or {}),
+        },
+        **(layers or {}),
+    }  # fmt: skip
+    return {"loop": {"class": "rec", "from": "data", "unit": unit, **options}}
+
+
+def search_net(
+    network: Network_, *, train: bool = False, search: bool = True, seed: int = 0, scale: float = 1.0
+) -> Any:
+    """The network with random parameters."""
+    config = Config({"extern_data": EXTERN_DATA, "network": network, "behavior_version": 21})
+    net = Network.from_config(config, train=train, search=search)
+    rng = numpy.random.default_rng(seed)
+    values = {name: rng.normal(size=value.shape) * scale for name, value in net.get_param_values().items()}
+    net.set_param_values({name: value.astype("float32") for name, value in values.items()})
+    return net
+
+
+def one_sequence(index: int, **arrays: Any) -> Dict[str, Any]:
+    """The feed with one sequence only, without its padding."""
+    whole = feed(**arrays)
+    result = {}
+    for key, value in whole.items():
+        result[key] = value[index : index + 1]
+    for key in list(result):
+        size = result.get(key + "/size0")
+        if size is not None:
+            result[key] = result[key][:, : size[0]]
+    return result
+
+
+def hypotheses(layer: Any) -> List[List[Any]]:
+    """Of each sequence (score, labels), best first."""
+    beam = layer.beam_scores.shape[1]
+    lens = next(iter(layer.sizes.values()))
+    return [
+        [(scores[k], layer.value[b * beam + k, : lens[b * beam + k]].tolist()) for k in range(beam)]
+        for b, scores in enumerate(layer.beam_scores)
+    ]
