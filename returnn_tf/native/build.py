@@ -74,6 +74,6 @@ def _run_all(commands: Sequence[List[str]]) -> None:
         except OSError as exc:
             raise NativeOpError("%s cannot be run: %s" % (command[0], exc.strerror)) from exc
     outputs = [process.communicate()[1] for process in running]
-    for process, output in zip(running, outputs):
+    for command, process, output in zip(commands, running, outputs):
         if process.returncode:
-            raise NativeOpError("%s failed: %s" % (os.path.basename(process.args[0]), failing_line(output)))
+            raise NativeOpError("%s failed: %s" % (os.path.basename(command[0]), failing_line(output)))

@@ -1,4 +1,4 @@
-"""Where compiled ops are kept: one folder per fingerprint, shared by all processes and, over a network file system, machines.
+"""Where compiled ops are kept: one folder per fingerprint, shared by processes and, over a network, by machines.
 
 A library is there as a whole or not at all: it is written under another name, flushed to the disk and renamed, and what
 belongs to it (its size and checksum) comes last. A lock which the kernel drops with its process makes sure that of many
@@ -22,8 +22,10 @@ ENVIRONMENT = "RETURNN_TF_NATIVE_CACHE"
 
 
 def cache_folders() -> List[str]:
-    """The folders to look in, the best one first: ``$RETURNN_TF_NATIVE_CACHE``, the user's cache, a folder of the user in
-    the temporary directory."""
+    """The folders to look in, the best one first.
+
+    ``$RETURNN_TF_NATIVE_CACHE``, the user's cache, a folder of the user in the temporary directory.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     own = os.path.join(tempfile.gettempdir(), "returnn_tf_native_%d" % os.getuid())
     return [*filter(None, [os.environ.get(ENVIRONMENT)]), os.path.join(home, "returnn_tf", "native"), own]

@@ -57,8 +57,8 @@ def native_lstm(
 def _weight_gradient(h: tf.Tensor, h0: tf.Tensor, dz: tf.Tensor, lengths: tf.Tensor, reverse: bool) -> tf.Tensor:
     """Sum over all frames of the outer product of the output one step before and the gradient of the gates' inputs.
 
-    Two products on parts of the arrays as they are: no copy of an array with h0 as its first frame. Padded frames are 0 in
-    both arrays and add nothing.
+    Two products on parts of the arrays as they are: no copy of an array with h0 as its first frame. Padded frames are
+    0 in both arrays and add nothing.
     """
     n = h0.shape[1] or tf.shape(h0)[1]
 

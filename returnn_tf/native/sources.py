@@ -1,7 +1,7 @@
 """Which native ops there are, and where their sources lie.
 
-An op has kernels with a plain C interface, which know nothing of TensorFlow and are compiled for the CPU of this machine,
-and a thin file that makes TensorFlow ops of them.
+An op has kernels with a plain C interface, which know nothing of TensorFlow and are compiled for the CPU of this
+machine, and a thin file that makes TensorFlow ops of them.
 """
 
 from __future__ import annotations

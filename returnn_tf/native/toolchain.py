@@ -38,8 +38,11 @@ class Toolchain:
         return [*_COMMON, *_OPTIMISE, *self.target]
 
     def binding_flags(self) -> List[str]:
-        """For the files with TensorFlow's headers. TensorFlow's own Eigen was built for some other CPU, and types of it that
-        cross the border must look the same on both sides: no flag of the machine here."""
+        """For the files with TensorFlow's headers.
+
+        TensorFlow's own Eigen was built for some other CPU, and types of it that cross the border must look the same on
+        both sides: no flag of the machine here.
+        """
         return [*_COMMON, "-O2", *tf.sysconfig.get_compile_flags()]
 
     def link_flags(self) -> List[str]:

@@ -1,0 +1,197 @@
+"""Compiling and caching ops: one compile for all, whole files only, and one clear line where it does not work."""
+
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from returnn_tf.native import build as build_module
+from returnn_tf.native import cache, library, sources, toolchain
+from returnn_tf.native.build import build
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.sources import NativeOp
+
+TINY = NativeOp(name="tiny", kernels=("tiny/kernel.cc",), bindings=("tiny/op.cc",))
+KERNEL = 'extern "C" int rtf_tiny() { return 1; }\n'
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """An op that compiles in no time, a cache of its own, and a compiler that counts its calls."""
+    folder = tmp_path / "sources"
+    for path, text in (("tiny/kernel.cc", KERNEL), ("tiny/op.cc", "int unused;\n"), ("common/a.h", "// nothing\n")):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    compiler = tmp_path / "count-c++"
+    compiler.write_text('#!/bin/sh\necho "$@" >> %s\nexec g++ "$@"\n' % (tmp_path / "calls"))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv(cache.ENVIRONMENT, str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(cache.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(sources, "_FOLDERS", (str(folder),))
+    return tmp_path
+
+
+def compiles(tmp_path):
+    calls = (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
+    return sum(" -c " in " %s " % call for call in calls)
+
+
+def test_compiled_once_and_found_again(tiny):
+    path, is_new = build(TINY)
+    assert is_new and compiles(tiny) == 2
+    assert build(TINY) == (path, False) and compiles(tiny) == 2
+    assert os.listdir(os.path.dirname(path)) and not [n for n in os.listdir(os.path.dirname(path)) if "build-" in n]
+
+
+def test_many_at_once_compile_once(tiny):
+    """Each thread has a lock file of its own open, as a process has."""
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: build(TINY), range(8)))
+    assert compiles(tiny) == 2 and [is_new for _, is_new in results].count(True) == 1
+
+
+@pytest.mark.slow
+def test_many_processes_compile_once(tiny):
+    code = (
+        "import sys; from returnn_tf.native import sources; from returnn_tf.native.build import build\n"
+        "sources._FOLDERS = (sys.argv[1],)\n"
+        "print(build(sources.NativeOp('tiny', ('tiny/kernel.cc',), ('tiny/op.cc',)))[1])"
+    )
+    command = [sys.executable, "-c", code, str(tiny / "sources")]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    said = [process.communicate()[0].split()[-1] for process in running]
+    assert sorted(said) == ["False"] * 7 + ["True"] and compiles(tiny) == 2
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "no manifest", "manifest is no json"])
+def test_a_damaged_library_is_compiled_anew(tiny, damage):
+    path, _ = build(TINY)
+    manifest = os.path.join(os.path.dirname(path), "manifest.json")
+    content = pathlib.Path(path).read_bytes()
+    if damage == "truncate":
+        pathlib.Path(path).write_bytes(content[:1000])
+    elif damage == "flip":
+        pathlib.Path(path).write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
+    elif damage == "no manifest":
+        os.remove(manifest)
+    else:
+        pathlib.Path(manifest).write_text("{")
+    assert build(TINY) == (path, True)
+    assert pathlib.Path(path).stat().st_size == len(content)
+
+
+def test_what_a_killed_compile_left_behind_does_no_harm(tiny):
+    path, _ = build(TINY)
+    folder = os.path.dirname(path)
+    os.remove(path)
+    os.mkdir(os.path.join(folder, "build-killed"))
+    pathlib.Path(folder, "lock").touch()
+    assert build(TINY) == (path, True)
+
+
+def test_another_source_is_another_op(tiny):
+    first, _ = build(TINY)
+    (tiny / "sources" / "common" / "a.h").write_text("// changed\n")
+    second, is_new = build(TINY)
+    assert is_new and first != second
+
+
+@pytest.mark.parametrize("attribute, value", [("cpu_features", lambda: "avx9"), ("_OPTIMISE", ("-O1",))])
+def test_another_machine_or_flag_is_another_op(tiny, monkeypatch, attribute, value):
+    first, _ = build(TINY)
+    monkeypatch.setattr(toolchain, attribute, value)
+    assert build(TINY)[0] != first
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_cache_that_cannot_be_written_to_is_read(tiny):
+    path, _ = build(TINY)
+    for folder, _, _ in os.walk(tiny / "cache"):
+        os.chmod(folder, stat.S_IRUSR | stat.S_IXUSR)
+    assert build(TINY) == (path, False)
+
+
+def test_without_a_writable_folder_the_next_one_is_taken(tiny, monkeypatch):
+    (tiny / "file").write_text("no folder")
+    monkeypatch.setenv(cache.ENVIRONMENT, str(tiny / "file"))
+    path, is_new = build(TINY)
+    assert is_new and path.startswith(str(tiny / "home"))
+
+
+def test_no_writable_folder_at_all(tiny, monkeypatch):
+    (tiny / "file").write_text("no folder")
+    monkeypatch.setattr(cache, "cache_folders", lambda: [str(tiny / "file")])
+    with pytest.raises(
+        NativeOpError, match="no folder for compiled ops can be written to.*set RETURNN_TF_NATIVE_CACHE"
+    ):
+        build(TINY)
+
+
+def test_a_folder_that_others_may_write_to_is_not_trusted(tiny):
+    path, _ = build(TINY)
+    os.chmod(tiny / "cache", 0o777)
+    again, is_new = build(TINY)
+    assert is_new and again != path
+
+
+def test_full_disk(tiny, monkeypatch):
+    def full(*_args, **_facts):
+        raise OSError(28, "No space left on device", "/cache/op.so")
+
+    monkeypatch.setattr(cache.Entry, "put", full)
+    with pytest.raises(NativeOpError, match="/cache/op.so: No space left on device"):
+        build(TINY)
+
+
+def test_a_compiler_that_is_not_there(tiny, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-c++")
+    with pytest.raises(NativeOpError, match=r"\$CXX = 'no-such-c\+\+' was not found; on Debian and Ubuntu: apt-get"):
+        build(TINY)
+
+
+def test_the_failing_line_of_the_compiler_is_shown(tiny):
+    (tiny / "sources" / "tiny" / "kernel.cc").write_text("int wrong = ;\n")
+    with pytest.raises(
+        NativeOpError, match=r"count-c\+\+ failed: .*kernel.cc:1:13: error: expected primary-expression"
+    ):
+        build(TINY)
+
+
+def test_narrower_instructions_where_the_compiler_knows_no_others(tiny, monkeypatch):
+    monkeypatch.setitem(toolchain._TARGETS, toolchain.platform.machine(), ("-march=z80", "-march=none", ""))
+    assert toolchain.find_toolchain().target == ()
+    assert build(TINY)[1]
+
+
+def test_one_warning_and_the_plain_form_takes_over(tiny, monkeypatch, caplog):
+    monkeypatch.setenv("CXX", "no-such-c++")
+    monkeypatch.setattr(library, "_loaded", {})
+    assert library.native_op("lstm", lambda ops: None) is None
+    assert library.native_op("lstm", lambda ops: None) is None
+    assert len(caplog.records) == 1
+    assert "The native op lstm cannot be used, its slower form in plain TensorFlow takes over: $CXX" in caplog.text
+
+
+def test_switched_off(monkeypatch, caplog):
+    monkeypatch.setenv(library.SWITCH, "0")
+    monkeypatch.setattr(library, "_loaded", {})
+    assert library.native_op("lstm", lambda ops: None) is None and not caplog.records
+
+
+def test_a_library_that_is_none(tiny, monkeypatch):
+    (tiny / "no.so").write_text("no library")
+    monkeypatch.setattr(library, "build", lambda op: (str(tiny / "no.so"), True))
+    with pytest.raises(NativeOpError, match="no.so cannot be loaded: "):
+        library.load("lstm", lambda ops: None)
+
+
+def test_sources_are_missing(monkeypatch):
+    monkeypatch.setattr(sources, "_FOLDERS", ("/nowhere",))
+    with pytest.raises(NativeOpError, match="sources of the native ops are missing: there is no /nowhere"):
+        build_module.build(TINY)

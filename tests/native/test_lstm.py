@@ -1,0 +1,170 @@
+"""The native LSTM: against numpy in float64, numeric gradients, ragged batches, padding, wrong input."""
+
+import numpy
+import pytest
+
+from returnn_tf.native import lstm_ops, native_lstm
+from returnn_tf.util.lazy_tf import tf
+from tests.native import reference
+
+# time, batch, units; sizes beside the tiles of the kernels (16 lanes, 64 columns, 6 rows) and on them
+SIZES = [(1, 1, 1), (5, 3, 7), (6, 9, 16), (4, 13, 37), (3, 1, 70), (7, 8, 64), (2, 12, 65), (9, 2, 128)]
+
+
+@pytest.fixture(scope="module")
+def ops():
+    found = lstm_ops()
+    assert found is not None, "the native LSTM has to compile where the tests run"
+    return found
+
+
+def draw(n_frames, batch, n, seed=1):
+    """z, w_re, c0, h0, lengths; the first sequence has all frames, and one is empty if there are several."""
+    rng = numpy.random.RandomState(seed)
+    arrays = [rng.normal(0, 0.5, s).astype("float32") for s in ((n_frames, batch, 4 * n), (n, 4 * n), (batch, n), (batch, n))]  # fmt: skip  # noqa: E501
+    lengths = rng.randint(0, n_frames + 1, batch).astype("int32")
+    lengths[0] = n_frames
+    lengths[1:2] = 0
+    return (*arrays, lengths)
+
+
+def weighted(seed, *shapes):
+    rng = numpy.random.RandomState(seed)
+    return [rng.normal(0, 1, shape).astype("float32") for shape in shapes]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_values_and_gradients(ops, size, reverse):
+    """The gradient along a random direction is that of numpy, in float64, by differences."""
+    *inputs, lengths = draw(*size)
+    n_frames, batch, n = size
+    expected = reference.lstm(*inputs, lengths, reverse)
+    weights = weighted(2, (n_frames, batch, n), (batch, n), (batch, n))
+    tensors = [tf.constant(x) for x in inputs]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        results = native_lstm(ops, *tensors, lengths, reverse=reverse)
+        objective = sum(tf.reduce_sum(result * weight) for result, weight in zip(results, weights))
+    gradients = tape.gradient(objective, tensors)
+    for result, value in zip(results, expected):
+        numpy.testing.assert_allclose(result, value, atol=1e-5)
+
+    def value_at(moved):
+        return sum(float((r * w).sum()) for r, w in zip(reference.lstm(*moved, lengths, reverse), weights))
+
+    for index, gradient in enumerate(gradients):
+        direction = numpy.random.RandomState(index).normal(0, 1, inputs[index].shape)
+        moved = [[x.astype("float64") for x in inputs] for _ in range(2)]
+        moved[0][index] += 1e-5 * direction
+        moved[1][index] -= 1e-5 * direction
+        slope = (value_at(moved[0]) - value_at(moved[1])) / 2e-5
+        assert float(numpy.sum(gradient * direction)) == pytest.approx(slope, rel=2e-4, abs=2e-4)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_padding_does_not_leak(ops, reverse):
+    """NaN in padded frames changes nothing, nor does the gradient that comes from there."""
+    z, w_re, c0, h0, lengths = draw(6, 5, 20)
+    dirty, weight = z.copy(), weighted(3, (6, 5, 20))[0]
+    padded = numpy.arange(6)[:, None] >= lengths[None, :]
+    dirty[padded] = numpy.nan
+    seen = []
+    for x in (z, dirty):
+        tensors = [tf.constant(v) for v in (x, w_re, c0, h0)]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            h, c_last, h_last = native_lstm(ops, *tensors, lengths, reverse=reverse)
+            objective = tf.reduce_sum(h * weight) + tf.reduce_sum(c_last)
+        seen.append([h, c_last, h_last, *tape.gradient(objective, tensors)])
+    for clean, result in zip(*seen):
+        numpy.testing.assert_array_equal(clean, result)
+    assert not numpy.any(seen[0][0].numpy()[padded]) and not numpy.any(seen[0][3].numpy()[padded])
+
+
+def test_nan_in_weights_is_seen(ops):
+    """Numerical trouble must come through to the checks above."""
+    z, w_re, c0, h0, lengths = draw(4, 2, 20)
+    w_re[3, 5] = numpy.nan
+    assert numpy.isnan(native_lstm(ops, z, w_re, c0, h0, lengths)[0].numpy()).any()
+
+
+def test_large_input_saturates(ops):
+    z, w_re, c0, h0, lengths = draw(4, 2, 20)
+    for scale in (1e4, -1e4, numpy.inf):
+        assert numpy.isfinite(native_lstm(ops, tf.fill(z.shape, scale), w_re, c0, h0, lengths)[0].numpy()).all()
+
+
+@pytest.mark.parametrize("size", [(0, 3, 4), (3, 0, 4), (0, 0, 4)], ids=str)
+def test_empty(ops, size):
+    n_frames, batch, n = size
+    tensors = [tf.ones(shape) for shape in ((n_frames, batch, 4 * n), (n, 4 * n), (batch, n), (batch, n))]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        h, c, h_last = native_lstm(ops, *tensors, tf.zeros([batch], tf.int32))
+        objective = tf.reduce_sum(h) + tf.reduce_sum(c) + tf.reduce_sum(h_last)
+    gradients = tape.gradient(objective, tensors)
+    assert h.shape == (n_frames, batch, n)
+    numpy.testing.assert_array_equal(c, tensors[2])
+    numpy.testing.assert_array_equal(gradients[1], numpy.zeros((n, 4 * n)))
+    numpy.testing.assert_array_equal(gradients[2], numpy.ones((batch, n)))
+
+
+def test_sequences_do_not_depend_on_the_batch(ops):
+    """Bit for bit: how a batch is dealt out to threads and tiles changes no sum."""
+    z, w_re, c0, h0, lengths = draw(5, 11, 48)
+    together = native_lstm(ops, z, w_re, c0, h0, lengths)
+    for b in range(11):
+        one = slice(b, b + 1)
+        alone = native_lstm(ops, z[:, one], w_re, c0[one], h0[one], lengths[one])
+        numpy.testing.assert_array_equal(alone[0], together[0][:, one])
+        numpy.testing.assert_array_equal(alone[1], together[1][one])
+
+
+BAD = [
+    ("z", (5, 2, 10), "input has to be [time, batch, 16], but is [5,2,10]"),
+    ("w_re", (4, 15), "recurrent weights have to be [units, 4 * units] with at least one unit, but are [4,15]"),
+    ("w_re", (0, 0), "with at least one unit"),
+    ("c0", (3, 4), "states have to be [2, 4], but are [3,4]"),
+    ("h0", (1, 4), "the two initial states differ in shape"),
+    ("lengths", (3,), "lengths have to be [2], but are [3]"),
+]
+
+
+@pytest.mark.parametrize("name, shape, text", BAD, ids=lambda value: str(value)[:20])
+def test_wrong_shapes(ops, name, shape, text):
+    shapes = {"z": (5, 2, 16), "w_re": (4, 16), "c0": (2, 4), "h0": (2, 4), "lengths": (2,), name: shape}
+    values = {key: tf.ones(shape, tf.int32 if key == "lengths" else tf.float32) for key, shape in shapes.items()}
+    with pytest.raises(tf.errors.InvalidArgumentError) as info:
+        ops.rtf_lstm(
+            z=values["z"], r=values["w_re"], c0=values["c0"], h0=values["h0"], lengths=values["lengths"], reverse=False
+        )
+    assert text in str(info.value)
+
+
+@pytest.mark.parametrize("length", [-1, 6])
+def test_wrong_lengths(ops, length):
+    z, w_re, c0, h0, _ = draw(5, 2, 4)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="sequence 1 of the batch has length %d, but there are 5" % length
+    ):
+        native_lstm(ops, z, w_re, c0, h0, tf.constant([5, length]))
+
+
+def test_in_a_function_with_unknown_shapes(ops):
+    """Static shapes that are not known, and the gradient while tracing."""
+    spec = [tf.TensorSpec([None, None, 12]), tf.TensorSpec([3, 12]), tf.TensorSpec([None, 3]), tf.TensorSpec([None, 3])]
+
+    @tf.function(input_signature=[*spec, tf.TensorSpec([None], tf.int32)])
+    def step(z, w_re, c0, h0, lengths):
+        with tf.GradientTape() as tape:
+            tape.watch([z, w_re])
+            h, _, _ = native_lstm(ops, z, w_re, c0, h0, lengths)
+            assert h.shape.as_list() == [None, None, 3]
+            objective = tf.reduce_sum(h)
+        return h, tape.gradient(objective, [z, w_re])
+
+    *inputs, lengths = draw(4, 2, 3)
+    h, gradients = step(*inputs, lengths)
+    numpy.testing.assert_allclose(h, reference.lstm(*inputs, lengths)[0], atol=2e-6)
+    assert gradients[0].shape == (4, 2, 12)
