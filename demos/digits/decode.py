@@ -70,11 +70,12 @@ def recognise_by_search(lines_hdf: str, search_output: str) -> List[Recognised]:
     """Every line of a dataset with what a search found, in the order of the dataset.
 
     :param lines_hdf: the dataset
-    :param search_output: what the task "search" wrote for it in the format "py": tag -> labels with spaces between
+    :param search_output: what the task "search" wrote for it in the format "py": tag -> digits, with spaces between
+        them if the labels of the layer are not the digits alone
     """
     with open(search_output, encoding="utf8") as file:
         found = ast.literal_eval(file.read())
-    read = {tag: [int(label) for label in text.split()] for tag, text in found.items()}
+    read = {tag: [int(label) for label in (text.split() if " " in text else text)] for tag, text in found.items()}
     return _beside_references(lines_hdf, read, search_output)
 
 

@@ -41,11 +41,12 @@ def test_unknown_demo(run_demo):
         run_demo(os.path.join(DEMO, "run.py"), "nothing")
 
 
-def test_recognise_by_search(tmp_path):
+@pytest.mark.parametrize("separator", ["", " "])
+def test_recognise_by_search(separator, tmp_path):
     composed = lines.compose(lines.load_digits(os.path.join(DEMO, "digits.hdf")), np.arange(100), 2, (1,))
     lines.write_hdf(str(tmp_path / "lines.hdf"), composed, "x", {})
     first, second = (line.labels.tolist() for line in composed)
-    found = {"x-00001": " ".join(map(str, second[1:])), "x-00000": " ".join(map(str, first))}
+    found = {"x-00001": separator.join(map(str, second[1:])), "x-00000": separator.join(map(str, first))}
     (tmp_path / "found.py").write_text(repr(found))
     recognised = decode.recognise_by_search(str(tmp_path / "lines.hdf"), str(tmp_path / "found.py"))
     assert [(line.tag, line.num_errors) for line in recognised] == [("x-00000", 0), ("x-00001", 1)]
