@@ -64,6 +64,8 @@ class Engine:
             self.summaries.prepare()
             if choice.path is not None:
                 restore(self.trainer, choice)
+            else:
+                preload.load_on_init(self.net.plan, self.net.params)
             preload.load(config, self.net.params, train=True, fresh=self.first_epoch == 1)
         except BaseException:
             self.close()

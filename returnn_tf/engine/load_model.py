@@ -28,10 +28,12 @@ def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelCh
     entry = schedule.at(choice.epoch or max(config.int("num_epochs", 5), schedule.pretrain_epochs + 1))
     devices.set_up(config)
     net = Network.from_config(entry.config, train=not search, search=search)
-    loaded = preload.load(config, net.params)
+    values = {} if choice.path is None else checkpoint.read(choice.path)
+    lacking = {name: variable for name, variable in net.params.items() if name not in values}
+    loaded = preload.load_on_init(net.plan, lacking) | preload.load(config, net.params)
     rest = {name: variable for name, variable in net.params.items() if name not in loaded}
     if choice.path is not None:
-        checkpoint_params.assign(rest, checkpoint.read(choice.path), source="The checkpoint %s" % choice.path)
+        checkpoint_params.assign(rest, values, source="The checkpoint %s" % choice.path)
         log.write(3, "Loaded %s" % choice.path)
     elif rest or not loaded:
         raise ConfigError(

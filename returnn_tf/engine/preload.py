@@ -1,12 +1,12 @@
-"""``preload_from_files``: parameters of parts of the network from other checkpoints, e.g. of a language model.
+"""Parameters of parts of the network from other checkpoints, e.g. of a language model.
 
-Facts about the options: the spec lists the key, https://returnn.readthedocs.io (configuration reference) describes it.
+The option ``preload_from_files`` of the config, and ``load_on_init`` of layers of the class ``subnetwork``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple, Union
+import dataclasses
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple, Union
 
 import numpy as np
 
@@ -14,24 +14,26 @@ from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.engine import checkpoint, checkpoint_params
 from returnn_tf.engine.model_selection import checkpoint_exists
 from returnn_tf.log import log
+from returnn_tf.network.plan import Plan
 
 _OPTION = "preload_from_files"
 _MAX_LISTED = 10
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Preload:
     """One entry of ``preload_from_files``."""
 
-    name: str  # key of the entry
+    where: str  # option and key, for messages
     filename: str  # path prefix of the checkpoint; may end in .index
     prefix: str = ""  # which parameters: those with it in front of their name, or of a later part of their path
     init_for_train: Union[bool, str] = False  # True: when a training begins; "always": also when it goes on
     ignore_missing: bool = False  # what the checkpoint lacks keeps its value
     ignore_params: Sequence[str] = ()  # parameters of the network which are not loaded
     ignore_params_prefixes: Sequence[str] = ()
-    var_name_mapping: Mapping[str, str] = field(default_factory=dict)  # parameter -> name in the checkpoint
+    var_name_mapping: Mapping[str, str] = dataclasses.field(default_factory=dict)  # parameter -> name in the checkpoint
     checkpoint_format: str = "tf"
+    scope: str = ""  # only parameters below it, whose names count from there
 
     def applies(self, *, train: bool, fresh: bool) -> bool:
         """Whether it counts for a training, or else for the other tasks.
@@ -44,6 +46,10 @@ class Preload:
 
     def stored_names(self, name: str) -> List[str]:
         """The names which a parameter may have in the checkpoint, the likely one first; none: it is not meant."""
+        if self.scope:
+            if not name.startswith(self.scope + "/"):
+                return []
+            name = name[len(self.scope) + 1 :]
         if name in self.ignore_params or name.startswith(tuple(self.ignore_params_prefixes)):
             return []
         if not self.prefix:
@@ -66,7 +72,7 @@ def entries(config: Any) -> List[Preload]:
     given = config.typed(_OPTION, None) or {}
     if not isinstance(given, Mapping):
         raise ConfigError("%s must be a dict from name to options, not %r." % (_OPTION, given))
-    return [_entry(name, given[name]) for name in sorted(given)]
+    return [_entry("%s[%r]" % (_OPTION, name), given[name]) for name in sorted(given)]
 
 
 def load(config: Any, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Set[str]:
@@ -86,20 +92,48 @@ def load(config: Any, params: Mapping[str, Any], *, train: bool = False, fresh: 
     return done
 
 
+def load_on_init(plan: Plan, params: Mapping[str, Any]) -> Set[str]:
+    """Sets the parameters of all layers with the option ``load_on_init``: path of a checkpoint, or a dict of options.
+
+    The names in the checkpoint are those below the layer. ``load_if_prefix`` is the ``prefix`` of the options above.
+
+    :param params: name -> ``tf.Variable``; layers of which none is among them are left out
+    :return: the names of the parameters which were set
+    :raises ConfigError: an option is wrong, or there are no parameters for it
+    :raises DataError: a checkpoint is damaged, or a parameter is not in it, or there with another shape
+    """
+    done: Set[str] = set()
+    for entry in _entries_of_layers(plan, params):
+        done |= _load_entry(entry, params)
+    return done
+
+
+def _entries_of_layers(plan: Plan, params: Iterable[str]) -> Iterator[Preload]:
+    for node in plan.all_nodes():
+        given = getattr(node.layer, "load_on_init", None)
+        if given and any(name.startswith(node.scope + "/") for name in params):
+            options = {"filename": given} if isinstance(given, str) else given
+            where = "layer %r, load_on_init" % node.path
+            if isinstance(options, Mapping) and "load_if_prefix" in options:
+                options = {("prefix" if key == "load_if_prefix" else key): value for key, value in options.items()}
+            yield dataclasses.replace(_entry(where, options), scope=node.scope)
+
+
 def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Set[str]:
     stored = checkpoint.read(_prefix_of(entry.filename))
     chosen, absent = _choose(entry, params, stored)
-    source = "%s[%r]: the checkpoint %s" % (_OPTION, entry.name, entry.filename)
+    source = "%s: the checkpoint %s" % (entry.where, entry.filename)
     if absent and not entry.ignore_missing:
         raise DataError(_absent_text(source, entry, absent, stored))
     if not chosen:
+        meant = "No parameter has the prefix %r" % entry.prefix if entry.prefix else "It has none of the names"
         raise ConfigError(
-            "%s has nothing for the network. No parameter has the prefix %r; there are for example: %s."
-            % (source, entry.prefix, ", ".join(sorted(params)[:_MAX_LISTED]))
+            "%s has nothing for the network. %s; there are for example: %s."
+            % (source, meant, ", ".join(sorted(params)[:_MAX_LISTED]))
         )
     values = {name: stored[key] for name, key in chosen.items()}
     checkpoint_params.assign({name: params[name] for name in chosen}, values, source=source)
-    log.write(3, "Loaded %i parameters of %r from %s" % (len(chosen), entry.name, entry.filename))
+    log.write(3, "Loaded %i parameters from %s (%s)" % (len(chosen), entry.filename, entry.where))
     return set(chosen)
 
 
@@ -130,15 +164,14 @@ def _absent_text(source: str, entry: Preload, absent: Mapping[str, str], stored:
     return "\n  ".join(lines)
 
 
-def _entry(name: str, options: Any) -> Preload:
-    where = "%s[%r]" % (_OPTION, name)
+def _entry(where: str, options: Any) -> Preload:
     if not isinstance(options, Mapping):
         raise ConfigError("%s must be a dict of options, not %r." % (where, options))
-    known = [key for key in Preload.__dataclass_fields__ if key != "name"]
+    known = [field.name for field in dataclasses.fields(Preload) if field.name not in ("where", "scope")]
     for key in options:
         if key not in known:
             raise ConfigError("%s: unknown option %r. %s" % (where, key, did_you_mean(key, known)))
-    entry = Preload(name, **{"filename": "", **{key: value for key, value in options.items() if value is not None}})
+    entry = Preload(where, **{"filename": "", **{key: value for key, value in options.items() if value is not None}})
     if not isinstance(entry.filename, str) or not entry.filename:
         raise ConfigError("%s: give 'filename', the path of a checkpoint." % where)
     if entry.checkpoint_format != "tf":

@@ -159,3 +159,47 @@ def test_training_and_loading(tmp_path, init):
     net, choice = load_network(config_of(tmp_path, preload_from_files=options))
     assert choice.epoch == 1 and net.params["lm_in/b"].numpy().tolist() == [5.0, 6.0]
     np.testing.assert_array_equal(net.params["output/W"].numpy(), trained["output/W"])
+
+
+def config_with_subnetwork(folder: Any, load_on_init: Any) -> Config:
+    layers = {"in": {"class": "linear", "activation": "tanh", "n_out": 2, "from": "data"}}
+    layers["output"] = {"class": "linear", "activation": None, "n_out": 2, "from": "in"}
+    sub = {"class": "subnetwork", "from": "data", "subnetwork": layers, "load_on_init": load_on_init}
+    return config_of(
+        folder,
+        network={
+            "sub": sub,
+            "output": {"class": "softmax", "from": "sub", "target": "classes", "loss": "ce"},
+        },
+    )
+
+
+def test_load_on_init(tmp_path):
+    path = str(tmp_path / "other")
+    save(path, {"in/W": [[1.0, 2.0], [3.0, 4.0]], "in/b": [5.0, 6.0]})
+    options = {"filename": path, "ignore_missing": True}
+    with Engine(config_with_subnetwork(tmp_path, options)) as engine:
+        assert engine.net.params["sub/in/b"].numpy().tolist() == [5.0, 6.0]
+        engine.net.params["sub/in/b"].assign([7.0, 8.0])
+        engine.train()
+    options["filename"] = "no longer there"
+    net, _ = load_network(config_with_subnetwork(tmp_path, options))
+    assert net.params["sub/in/b"].numpy().tolist() == [7.0, 8.0], "as trained"
+
+
+def test_load_on_init_of_what_the_checkpoint_lacks(tmp_path):
+    values = {"sub/in/W": np.eye(2), "sub/in/b": [1, 2], "output/W": np.zeros((2, 3)), "output/b": [0, 0, 0]}
+    save(str(tmp_path / "main"), values)
+    save(str(tmp_path / "other"), {"output/W": [[1, 2], [3, 4]], "output/b": [5, 6], "in/W": np.zeros((2, 2))})
+    options = {"filename": str(tmp_path / "other"), "ignore_params": ["in/W", "in/b"]}
+    config = config_with_subnetwork(tmp_path, options)
+    config.set("load", str(tmp_path / "main"))
+    net, _ = load_network(config)
+    found = {name: variable.numpy().tolist() for name, variable in net.params.items()}
+    assert found["sub/output/b"] == [5.0, 6.0] and found["sub/in/b"] == [1.0, 2.0]
+
+
+def test_load_on_init_names_the_layer(tmp_path):
+    save(str(tmp_path / "other"), {"in/W": np.eye(2)})
+    with pytest.raises(DataError, match=r"layer 'sub', load_on_init: .*\n  missing: sub/in/b \(stored as in/b\)"):
+        Engine(config_with_subnetwork(tmp_path, str(tmp_path / "other")))
