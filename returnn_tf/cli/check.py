@@ -14,7 +14,7 @@ from returnn_tf.network.describe import describe_config
 
 
 def run(args: List[str]) -> int:
-    """Prints what ``network`` of the config becomes.
+    """Prints what ``network`` of the config becomes: in ``load_epoch`` or ``epoch``, else in the last epoch.
 
     :param args: config files, ``--graph OUT.svg``, ``++key value``
     """
@@ -34,7 +34,8 @@ def run(args: List[str]) -> int:
     steps = ""
     if len(schedule.distinct(1, last)) > 1:
         steps = "\n\n" + describe(schedule, planned_networks(schedule, 1, last), 1, last)
-    print(describe_config(schedule.at(last).config, graph=graph, color=color) + steps)
+    shown = config.int("load_epoch", 0) or config.int("epoch", 0) or last
+    print(describe_config(schedule.at(shown).config, graph=graph, color=color) + steps)
     return 0
 
 

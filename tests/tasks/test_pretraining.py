@@ -29,7 +29,7 @@ seen = []
 
 def scaled(source, self):
     seen.append((self.network.get_config().int("batch_size"), batch_size))
-    return source(0) * 1.0
+    return self.network.cond_on_train(lambda: source(0) * 1.0, lambda: source(0))
 
 network = {
     "h0": {"class": "rec", "unit": "nativelstm2", "n_out": 5, "from": "data"},
@@ -86,9 +86,9 @@ def test_steps_settings_and_going_on(capsys: pytest.CaptureFixture[str]) -> None
     assert names == {i: "network.pretrain.%03i" % i if i < 4 else "network.%03i" % i for i in range(1, 6)}
     text = capsys.readouterr().out
     for expected in (
-        "Settings of pretrain step 0: batch_size = 60, learning_rate = 0.01\n",
+        "Settings now: batch_size = 60, learning_rate = 0.01\n",
         "start pretrain epoch 2, learning rate 0.01\n",
-        "Settings of pretrain step 1: those of the config\n",
+        "Settings now: those of the config again\n",
         "Now pretrain step 1; parameters: 1 copied, 4 copied in part (h0/rec/W, h0/rec/W_re, h0/rec/b, output/W)\n",
         "start pretrain epoch 3, learning rate 0.02\n",
         "Now the network of the config; parameters: ",
@@ -161,12 +161,14 @@ def test_values_by_epoch_trace_nothing_anew_while_they_stay(monkeypatch: pytest.
         assert engine.trainer.step_count == 4 * trainers[1].step_count / 2
 
 
-def test_settings_of_the_update_keep_the_state_of_the_optimizer() -> None:
+def test_other_data_and_settings_of_the_update_keep_the_state_of_the_optimizer() -> None:
     config = config_with(model=None, dev=None, pretrain=None, num_epochs=2)
-    network = config.typed("network")
+    network, train = config.typed("network"), config.typed("train")
 
     def get_network(epoch: int, **_: Any) -> Dict[str, Any]:
-        return {**network, "#config": {"gradient_clip": 0.1}} if epoch == 2 else network
+        return (
+            {**network, "#config": {"gradient_clip": 0.1, "train": {**train, "num_seqs": 1}}} if epoch == 2 else network
+        )
 
     config.set("get_network", get_network)
     with Engine(config) as engine:
@@ -179,6 +181,9 @@ def test_settings_of_the_update_keep_the_state_of_the_optimizer() -> None:
         for name, var in engine.trainer.state().items():
             np.testing.assert_array_equal(var.numpy(), state[name])
         assert len(state) > 10
+        engine.train_epoch(2)
+        steps = [engine.learning_rates.epochs[epoch].error[":meta:epoch_num_train_steps"] for epoch in (1, 2)]
+        assert steps[0] > steps[1] == 1
 
 
 def test_mistakes_in_late_steps_are_found_before_the_training() -> None:
@@ -200,4 +205,6 @@ def test_check_lists_the_steps(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "epochs 1-2: pretrain step 0, 3 layers, " in text and "sets batch_size = 60, learning_rate = 0.01" in text
     assert "epoch 3: pretrain step 1" in text and "\n  parameters: 1 copied, 4 copied in part (" in text
-    assert "epochs 4-5: the network of the config" in text
+    assert "epochs 4-5: the network of the config" in text and "[T|time, B, F|5]" in text
+    assert main(["check", "my.config", "++load_epoch", "2"]) == 0
+    assert "[T|time, B, F|2]" in capsys.readouterr().out

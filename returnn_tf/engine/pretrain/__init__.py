@@ -21,7 +21,8 @@ Without ``use_learning_rate_control_always`` pretraining is done with ``pretrain
 ``learning_rate``) unless learning_rates says something for the epoch.
 
 **By epoch.** ``get_network(epoch, **kwargs)`` returns the network dict of an epoch, and ``WrapEpochValue(lambda epoch:
-...)`` in a network dict stands for a value that changes. Nothing is built anew while the dict stays equal.
+...)`` in a network dict stands for a value that changes. Both are asked for all epochs before the first one, so they
+should depend on nothing but the epoch. Nothing is built anew while the dict stays equal.
 
 **From one network to the next** parameters are carried over by name; new ones are initialised as always, and the
 optimizer starts anew. The blocks of "subset" are taken for each part of an axis: for each gate of a recurrent cell, and

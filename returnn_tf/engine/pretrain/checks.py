@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Sequence, Tuple
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.derived import overridden
 from returnn_tf.engine.pretrain.carry_over import plan_transfer
 from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
 from returnn_tf.log import log
@@ -22,6 +23,8 @@ def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planne
 
     :raises ConfigError: names the step, and what is wrong in its network or with a parameter on its way there
     """
+    if last < schedule.pretrain_epochs:
+        log.warn("Pretraining takes %d epochs, but the last epoch is %d." % (schedule.pretrain_epochs, last))
     entries = schedule.distinct(first, last)
     if len(entries) > MAX_PLANNED:
         log.write(4, "%d different networks; only the first %d are checked now." % (len(entries), MAX_PLANNED))
@@ -43,7 +46,8 @@ def plan_of(entry: EpochNetwork) -> Plan:
     :raises ConfigError: names the step too
     """
     try:
-        plan = plan_from_config(entry.config, train=True)
+        with overridden(entry.base, entry.settings):
+            plan = plan_from_config(entry.config, train=True)
     except ConfigError as exc:
         if entry.name == "the network of the config":
             raise

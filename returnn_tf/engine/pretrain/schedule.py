@@ -23,6 +23,7 @@ class EpochNetwork:
     :param layers: the dict without the keys that begin with "#"
     :param settings: of ``#config``
     :param config: the settings of this epoch, the network dict among them
+    :param base: the config of the run
     :param copy_mode: how the parameters come here from another network
     :param copy_output_layer: the same for those of the output layers; None: no exception
     :param pretrain: whether this is an epoch of pretraining
@@ -32,6 +33,7 @@ class EpochNetwork:
     layers: Dict[str, Any]
     settings: Dict[str, Any]
     config: Config
+    base: Config
     copy_mode: Optional[str] = None
     copy_output_layer: Any = None
     pretrain: bool = False
@@ -133,6 +135,7 @@ class NetworkSchedule:
             layers,
             settings,
             derived(self._config, settings, hidden={"network": layers, "get_network": None}),
+            self._config,
             mode if "#copy_param_mode" in network else self._options.copy_param_mode,
             output,
             pretrain,

@@ -81,7 +81,7 @@ class Stage:
         self._settings.enter_context(overridden(self._config, entry.settings))
         if entry.settings or self._entered and self.entry.settings:
             shown = ", ".join("%s = %r" % item for item in entry.settings.items())
-            log.write(3, "Settings of %s: %s" % (entry.name, shown or "those of the config"))
+            log.write(3, "Settings now: %s" % (shown or "those of the config again"))
 
     def _build(self, entry: EpochNetwork, plan: Plan) -> None:
         config = entry.config
