@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Callable, Dict
 
 
@@ -33,8 +34,8 @@ def at_epoch(value: Any, epoch: int) -> Any:
     """
     if isinstance(value, WrapEpochValue):
         return at_epoch(value.get_value(epoch), epoch)
-    if type(value) is dict:
-        return {key: at_epoch(item, epoch) for key, item in value.items()}
+    if isinstance(value, dict):
+        return _with_items(value, lambda item: at_epoch(item, epoch))
     if type(value) in (list, tuple):
         return type(value)(at_epoch(item, epoch) for item in value)
     return value
@@ -52,11 +53,18 @@ def network_of(config: Any) -> Any:
 
 def copied(value: Any) -> Any:
     """A copy of nested dicts, lists, tuples and sets; all else, such as dims and functions, keeps its identity."""
-    if type(value) is dict:
-        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, dict):
+        return _with_items(value, copied)
     if type(value) in (list, tuple, set):
         return type(value)(copied(item) for item in value)
     return value
+
+
+def _with_items(value: Dict[Any, Any], func: Callable[[Any], Any]) -> Dict[Any, Any]:
+    result = copy.copy(value)  # of the same class, e.g. an ordered dict
+    for key, item in value.items():
+        result[key] = func(item)
+    return result
 
 
 def same_value(first: Any, second: Any) -> bool:

@@ -253,3 +253,16 @@ def test_functions_of_the_config_see_settings_of_a_step(tmp_path: Any) -> None:
     with overridden(config, {"rate": 2, "other": 3}):
         assert ask() == (2, 2, 3)
     assert ask() == (1, 1, 0) and "other" not in config
+
+
+def test_a_config_of_lines(tmp_path: Any) -> None:
+    """Settings which are texts are read as what they mean."""
+    path = tmp_path / "x.config"
+    path.write_text(
+        "pretrain default\npretrain_repetitions 2,1\npretrain_greedy false\npretrain_copy_output_layer true\n"
+    )
+    config = Config.from_file(str(path))
+    config.set("network", chain())
+    schedule = NetworkSchedule(config)
+    assert schedule.pretrain_epochs == 4 and schedule.at(3).name == "pretrain step 1"
+    assert schedule.at(3).mode_of("output") is None and "trainable" not in schedule.at(3).layers["h1"]

@@ -34,7 +34,7 @@ def options_from_config(config: Any) -> Optional[PretrainOptions]:
 
     :raises ConfigError: unknown option or a wrong value
     """
-    given = config.typed("pretrain")
+    given = config.bool_or_other("pretrain")
     if not given:
         return None
     if given is True or given == "default":
@@ -46,7 +46,8 @@ def options_from_config(config: Any) -> Optional[PretrainOptions]:
         )
     values: Dict[str, Any] = dict(given)
     for name in _SEPARATE_KEYS:
-        value = config.typed("pretrain_" + name)
+        read = config.bool_or_other if name in ("greedy", "copy_output_layer") else config.typed
+        value = read("pretrain_" + name)
         if value is not None:
             values.setdefault(name, value)
     known = [field.name for field in dataclasses.fields(PretrainOptions)]

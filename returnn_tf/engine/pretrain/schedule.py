@@ -69,12 +69,13 @@ class NetworkSchedule:
         :raises ConfigError: wrong options, or a construction function returned something else than a network
         """
         self._config = config
-        self._options = options_from_config(config) or PretrainOptions()
+        options = options_from_config(config)
+        self._options = options or PretrainOptions()
         self._get_network = config.typed("get_network")
         self._steps: List[Step] = []
         if self._get_network is not None:
-            self._check_get_network()
-        elif config.typed("pretrain"):
+            self._check_get_network(options)
+        elif options is not None:
             self._steps = make_steps(self._network_of_config(), self._options, config.where("pretrain"))
         self._by_epoch: Dict[int, EpochNetwork] = {}
         self._warned: List[str] = []
@@ -159,9 +160,9 @@ class NetworkSchedule:
             )
         return network
 
-    def _check_get_network(self) -> None:
+    def _check_get_network(self, options: Optional[PretrainOptions]) -> None:
         where = self._config.where("get_network")
         if not callable(self._get_network):
             raise ConfigError("%s: expected a function (epoch, **kwargs), got %r." % (where, self._get_network))
-        if self._config.typed("pretrain"):
+        if options is not None:
             raise ConfigError("%s: pretrain and get_network exclude each other; remove one of them." % where)
