@@ -128,10 +128,10 @@ class NetworkBuilder:
         names = open_names[open_names.index(again) :] if again in open_names else open_names
         prefix = self.path + "/" if self.path else ""
         chain = " <- ".join(prefix + n for n in names + [again])
-        raise LayerError(
-            "The layers depend on each other in a cycle: %s. Only inside of a 'rec' layer can a layer use its own "
-            "past, as 'prev:%s'." % (chain, again)
-        )
+        hint = "Only inside of a 'rec' layer can a layer use its own past, as 'prev:%s'." % again
+        if self.in_step or self.loop_dim is not None:
+            hint = "One of them must take the value of the step before: put 'prev:' in front, e.g. 'prev:%s'." % again
+        raise LayerError("The layers depend on each other in a cycle: %s. %s" % (chain, hint))
 
     # --- names ---
 

@@ -28,6 +28,11 @@ def located(path: str, class_name: str, node: Node) -> Iterator[None]:
             message = "%s: %s" % (describe_place(path, class_name), message)
         if node.sources and all(s.planned for s in node.sources):
             message += "\n  sources: " + "; ".join("%s %s" % (s.path, s.output) for s in node.sources)
+            steps = [str(dim) for s in node.sources for dim in s.output.dims if dim.is_loop]
+            if steps:
+                message += (
+                    "\n  (The axis %s is that of the steps: a layer of a loop sees one step at a time.)" % steps[0]
+                )
         raise LayerError(message) from exc
 
 

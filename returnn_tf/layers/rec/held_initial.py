@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional
 
 from returnn_tf.layers.emit_context import EmitContext
 from returnn_tf.layers.node import Node
+from returnn_tf.layers.rec.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.subnetwork import SubnetworkLayer
 from returnn_tf.ops.shape import to_layout
 from returnn_tf.tensor import Data
@@ -23,7 +24,7 @@ _CONSTANTS = {"zeros": 0, "ones": 1}
 
 @dataclasses.dataclass(frozen=True)
 class HeldInitial:
-    """The initial output: exactly one of a constant, a parameter, a layer and the initial state of a recurrent layer.
+    """The initial output: exactly one of a constant, a parameter, a layer, an initial state, and a unit on zeros.
 
     :param param: name as in `PlanContext.param`
     :param state_of: a layer with an initial value of its own
@@ -33,12 +34,15 @@ class HeldInitial:
     param: Optional[str] = None
     node: Optional[Node] = None
     state_of: Optional[Node] = None
+    unit: Optional[UnitOnZeros] = None
 
     def emit(self, ctx: EmitContext, data: Data) -> Any:
         """A tensor which broadcasts against the layout of ``data``, in its dtype."""
         if self.param is not None:
             value = ctx.param(self.param)
             return tf.reshape(value, [-1 if i == data.feature_axis else 1 for i in range(data.rank)])
+        if self.unit is not None:
+            return tf.cast(self.unit.emit(ctx, data), data.dtype)
         if self.node is not None:
             return tf.cast(ctx.broadcast(self.node, data), data.dtype)
         if self.state_of is not None:
@@ -50,13 +54,21 @@ class HeldInitial:
         return tf.cast(self.constant, data.dtype)
 
 
-def plan_held_initial(ctx: "PlanContext", given: Any, data: Data, inner: Optional[Node], unit: Any) -> HeldInitial:
+def plan_held_initial(
+    ctx: "PlanContext",
+    given: Any,
+    data: Data,
+    inner: Optional[Node],
+    unit: Any,
+    on_zeros: Optional[UnitOnZeros] = None,
+) -> HeldInitial:
     """The initial output of a layer that keeps the value of an inner one.
 
     :param given: the option, with layers as nodes; None: what the inner layer says, else zeros
     :param data: template of one step
     :param inner: the planned inner layer
     :param unit: its layer dict
+    :param on_zeros: for "apply(0)"
     :raises ConfigError: an unknown form
     """
     if given is None:
@@ -74,9 +86,14 @@ def plan_held_initial(ctx: "PlanContext", given: Any, data: Data, inner: Optiona
         name = "init_%s_var" % ctx.node.path.rpartition("/")[2]
         ctx.param(name, (ctx.need_feature(data, "the output"),), 0.0)
         return HeldInitial(param=name)
-    if given in _CONSTANTS:
+    if isinstance(given, str) and given in _CONSTANTS:
         return HeldInitial(constant=_CONSTANTS[given])
-    raise ctx.error("initial_output must be a number, 'zeros', 'ones', 'var' or a layer here, not %r." % (given,))
+    if given == "apply(0)" and on_zeros is not None:
+        return HeldInitial(unit=on_zeros)
+    last = ", 'apply(0)'" if on_zeros is not None else ""
+    raise ctx.error(
+        "initial_output must be a number, 'zeros', 'ones', 'var'%s or a layer here, not %r." % (last, given)
+    )
 
 
 def _of_unit(unit: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional
 
 from returnn_tf.layers.attention.history import mask_history
 from returnn_tf.layers.base import Layer
@@ -19,6 +19,7 @@ from returnn_tf.layers.rec.pack import (
     leading,
     picked,
 )
+from returnn_tf.layers.rec.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.layers.unit_network import unit_network, unit_references
 from returnn_tf.ops.masking import last_picked, spread
@@ -86,8 +87,8 @@ class MaskedComputationLayer(Layer):
             ctx.node.deps = [dep for dep in ctx.node.deps if dep not in (self.source, self.mask)]
             ctx.depend(self.masked_from)
             self.inner = self._plan_unit(ctx, {"data": self.masked_from})
-            self._prepare_initial(ctx, self.inner.output)
             self.frames = self.masked_from.output.time_dim
+            self._prepare_initial(ctx, self.inner.output, self.frames)
             self._mode = self._emit_inner
             return self.inner.output
         frames = ctx.loop_dim if ctx.loop_dim is not None else source.time_dim
@@ -105,30 +106,31 @@ class MaskedComputationLayer(Layer):
         network = unit_network(
             self.unit, outside, own_data=True, owner=lambda name: "base:" + name, where="the option 'unit'"
         )
-        return ctx.subnetwork(network, inputs, loop_dim=loop_dim)
+        before = len(ctx.builder.sink)
+        inner = ctx.subnetwork(network, inputs, loop_dim=loop_dim)
+        prefix = ctx.node.path + "/"
+        self._unit_nodes = [node for node in ctx.builder.sink[before:] if node.path.startswith(prefix)]
+        self._unit_source = inputs["data"]
+        return inner
 
-    def _prepare_initial(self, ctx: "PlanContext", data: Data) -> None:
-        self.initial = plan_held_initial(ctx, self.initial_output, data, self.inner, self.unit)
+    def _prepare_initial(self, ctx: "PlanContext", data: Data, frames: Optional[Dim] = None) -> None:
+        on_zeros = UnitOnZeros(self._unit_nodes, self.inner, self._unit_source, frames)
+        self.initial = plan_held_initial(ctx, self.initial_output, data, self.inner, self.unit, on_zeros)
 
     # --- one step of a loop ---
 
     def _step_template(self, ctx: "PlanContext") -> Data:
         check_mask(ctx, self.mask, None)
-        before = len(ctx.builder.sink)
         source = self.source
         if PickedIndexLayer.suits(source.output, self.mask.output):
             source = ctx.implicit("picked", PickedIndexLayer(), [source, self.mask])
         self.inner = self._plan_unit(ctx, {"data": source})
-        prefix = ctx.node.path + "/"
-        self._stateful: List[Node] = [
-            node for node in ctx.builder.sink[before:] if node.path.startswith(prefix) and node.loop_states
-        ]
-        for node in self._stateful:
-            if node.layer.history_grows:  # it can't stand still, but may skip what is not picked
+        for node in self._unit_nodes:
+            if node.layer.history_grows and node.loop_states:  # it can't stand still, but may skip what is not picked
                 mask_history(node, self.mask)
-        self._stateful = [node for node in self._stateful if not node.layer.history_grows]
+        self._stateful = [node for node in self._unit_nodes if node.loop_states and not node.layer.history_grows]
         data = self.inner.output
-        self._check_fixed_shape(ctx, before)
+        self._check_fixed_shape(ctx)
         batch = batch_of(self.mask.output)
         if batch is not None and data.batch_axis is None:
             data = data.with_axis(0, batch)
@@ -137,11 +139,11 @@ class MaskedComputationLayer(Layer):
         self._mode = self._emit_step
         return data
 
-    def _check_fixed_shape(self, ctx: "PlanContext", before: int) -> None:
+    def _check_fixed_shape(self, ctx: "PlanContext") -> None:
         """What is kept from step to step cannot have the axis of a history which grows."""
-        for node in ctx.builder.sink[before:]:
+        for node in self._unit_nodes:
             history = getattr(node.layer, "history", None)
-            if node.path.startswith(ctx.node.path + "/") and history in self.inner.output.dims:
+            if history in self.inner.output.dims:
                 raise ctx.error(
                     "the output of the unit, %s, has the history %r of layer %r, which grows from step to step, so it "
                     "cannot be kept where the mask is false. Let the unit reduce that axis, e.g. by attention over it."
@@ -181,14 +183,13 @@ class MaskedComputationLayer(Layer):
             if frames in node.output.dims:
                 pack = PackLayer(frames, packed)
                 inputs[_key(name)] = ctx.implicit("packed " + name, pack, [node, self.mask])
-        before = len(ctx.builder.sink)
         self.inner = self._plan_unit(ctx, inputs, packed if frames.is_loop else None)
         data = self.inner.output
         if frames.is_loop:
-            self._check_fixed_shape(ctx, before)
+            self._check_fixed_shape(ctx)
         if not frames.is_loop:
             self.frames = packed
-            self._prepare_initial(ctx, data)
+            self._prepare_initial(ctx, data, packed)
             self._mode = self._emit_inner
             return data
         self._loop_dim = frames

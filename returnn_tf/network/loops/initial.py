@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from returnn_tf.config import did_you_mean
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.rec.loop_nodes import InitialOutput
 from returnn_tf.network.checks import LayerError
 from returnn_tf.network.parse import LayerSpec
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import match_axes
 
 if TYPE_CHECKING:
     from returnn_tf.network.loops.zone_builder import ZoneBuilder
 
 _CONSTANTS = {"zeros": 0, "ones": 1}
+_FORMS = "a number, 'zeros', 'ones', 'var', 'apply(0)' or a layer such as 'base:enc'"
 
 
 def plan_initial_output(builder: "ZoneBuilder", spec: LayerSpec, node: Node) -> InitialOutput:
@@ -46,8 +50,23 @@ def plan_initial_output(builder: "ZoneBuilder", spec: LayerSpec, node: Node) -> 
             return InitialOutput(param=(node, name))
         if given == "apply(0)":
             return InitialOutput(apply=node)
-        return InitialOutput(node=builder.resolve(given, spec.where))
-    raise LayerError(
-        "%s: initial_output must be a number, 'zeros', 'ones', 'var', 'apply(0)' or a layer such as 'base:enc', not %r."
-        % (spec.where, given)
-    )
+        return InitialOutput(node=_layer(builder, spec, given, node.output))
+    raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given))
+
+
+def _layer(builder: "ZoneBuilder", spec: LayerSpec, name: str, output: Data) -> Node:
+    """The layer whose value it is, whose axes must be among those of the output."""
+    try:
+        node = builder.resolve(name, spec.where)
+    except LayerError as exc:
+        hint = did_you_mean(name, [*_CONSTANTS, "var", "apply(0)"]) if ":" not in name else ""
+        raise LayerError("%s\n  (initial_output must be %s. %s)" % (exc, _FORMS, hint)) from None
+    output = output.without_axes(output.loop_axes)
+    lost = [dim for dim, axis in zip(node.output.dims, match_axes(node.output, output)) if axis is None]
+    lost = [dim for dim in lost if dim.size != 1]
+    if lost and not node.output.unknown and not output.unknown:
+        raise LayerError(
+            "%s: initial_output: layer %r is %s, but the value of a step is %s, without the axis %s."
+            % (spec.where, node.path, node.output, output, lost[0])
+        )
+    return node

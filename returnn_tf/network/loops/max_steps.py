@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, Callable, Dict
+import functools
+from typing import Any, Callable, List
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers.node import Node
 from returnn_tf.util.lazy_tf import tf
+
+_LENGTH = "max_len_from"
+#: The names which the code may use.
+_NAMES = (_LENGTH, "tf", "min", "max")
+_FORM = "such as \"max_len_from('base:encoder') * 2\""
 
 
 def plan_max_steps(given: Any, resolve: Callable[[str], Node], where: str) -> Callable[[Any], Any]:
@@ -17,32 +23,71 @@ def plan_max_steps(given: Any, resolve: Callable[[str], Node], where: str) -> Ca
     :param resolve: name of a layer -> node
     :param where: how an error begins
     """
+    start = "%s: max_seq_len" % where
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 1:
-            raise ConfigError("%s: max_seq_len must be at least 1, got %d." % (where, given))
+            raise ConfigError("%s must be at least 1, got %d." % (start, given))
         return lambda ctx: tf.constant(given)
     if not isinstance(given, str):
-        raise ConfigError("%s: max_seq_len must be a number or code, got %r." % (where, given))
+        raise ConfigError(
+            "%s must be a whole number or code such as \"max_len_from('base:encoder')\", got %r." % (start, given)
+        )
     try:
         tree = ast.parse(given.strip(), mode="eval")
     except SyntaxError as exc:
-        raise ConfigError("%s: max_seq_len %r does not parse: %s" % (where, given, exc.msg)) from None
-    nodes: Dict[str, Node] = {}
-    for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "max_len_from":
-            arg = call.args[0]
-            if not (isinstance(arg, ast.Constant) and isinstance(arg.value, str)):
-                raise ConfigError("%s: max_len_from(...) takes the name of a layer in quotes." % where)
-            nodes[arg.value] = resolve(arg.value)
+        raise ConfigError("%s %r does not parse: %s" % (start, given, exc.msg)) from None
+    start += " %r" % given
+    nodes = {name: _sequence(resolve(name), name, start) for name in _lengths_of(tree, start)}
+    if not nodes:
+        _check_constant(tree, start)
     code = compile(tree, "<max_seq_len>", "eval")
 
     def limit(ctx: Any) -> Any:
         def max_len_from(name: str) -> Any:
-            dim = nodes[name].output.time_dim
-            if dim is None:
-                raise ValueError("max_len_from(%r): the layer has no time axis" % name)
-            return tf.reduce_max(ctx.lens(dim))
+            return tf.reduce_max(ctx.lens(nodes[name].output.time_dim))
 
-        return tf.cast(eval(code, {"max_len_from": max_len_from, "tf": tf}), tf.int32)  # the user's own code
+        names = {_LENGTH: max_len_from, "tf": tf, "min": _of_all(tf.minimum), "max": _of_all(tf.maximum)}
+        return tf.cast(eval(code, names), tf.int32)  # the user's own code
 
     return limit
+
+
+def _of_all(func: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    return lambda *values: functools.reduce(func, values)
+
+
+def _lengths_of(tree: ast.Expression, start: str) -> List[str]:
+    """The layers in all ``max_len_from(...)``; an error for any other name."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id not in _NAMES:
+            raise ConfigError(
+                "%s: unknown name %r. Write numbers, %s. %s" % (start, node.id, _FORM, did_you_mean(node.id, _NAMES))
+            )
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == _LENGTH:
+            values = [getattr(arg, "value", None) for arg in [*node.args, *(k.value for k in node.keywords)]]
+            if len(values) != 1 or not isinstance(values[0], str):
+                raise ConfigError("%s: max_len_from takes the name of one layer in quotes, %s." % (start, _FORM))
+            names.append(values[0])
+    return names
+
+
+def _sequence(node: Node, name: str, start: str) -> Node:
+    if node.output.time_dim is None:
+        raise ConfigError(
+            "%s: the layer %r has no time axis, it is %s. Name one that has the sequences whose length counts, %s."
+            % (start, name, node.output, _FORM)
+        )
+    return node
+
+
+def _check_constant(tree: ast.Expression, start: str) -> None:
+    """Without a layer in it the value is known now."""
+    if any(isinstance(node, ast.Name) for node in ast.walk(tree)):
+        return  # with TensorFlow, it may be anything
+    try:
+        value = eval(compile(tree, "<max_seq_len>", "eval"), {"__builtins__": {}})  # numbers and operators only
+    except Exception as exc:
+        raise ConfigError("%s: %s: %s" % (start, type(exc).__name__, exc)) from None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError("%s is %r, but it must be a whole number of at least 1, or code %s." % (start, value, _FORM))

@@ -54,6 +54,11 @@ UNITS = {
     ),
     "nested cell": inner(LSTM),
     "nested attention": inner(ATTENTION),
+    "loop over the encoder": subnetwork(
+        loop={"class": "rec", "from": "base:base:data", "unit": {
+            "output": {**LINEAR, "from": ["data:source", "prev:output", "base:data"], "need_last": True}}},
+        output={"class": "rec_last_output", "rec_layer": "loop", "sub_layer_name": "output"},
+    ),
     "window": {"class": "window", "window_size": 2, "window_right": 0},
 }  # fmt: skip
 
@@ -96,3 +101,23 @@ def test_unmasked_outside():
     got = numpy.moveaxis(net.run(feed()).layers["output"].value, 0, 1)
     for a, b in zip(valid(got), valid(expected)):
         numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("unit", ["linear", "transformer", "cell", "nested cell"])
+def test_unit_on_zeros_before_the_first_picked_frame(unit, moved):
+    """As if a frame of zeros had been picked, of which no state knows."""
+    options = {"initial_output": "apply(0)"}
+    arrays = feed(data=-numpy.abs(feed()["data"]))
+    network = loop(UNITS.get(unit, LINEAR), moved=moved, **options)
+    net = net_of(network)
+    net.set_param_values({k: v + 0.1 for k, v in net.get_param_values().items()})
+    got = numpy.moveaxis(net.run(arrays).layers["output"].value, 0, 1)
+    always = loop(UNITS.get(unit, LINEAR), moved=moved, mask={
+        "sum": {"class": "reduce", "mode": "sum", "axes": "F", "from": "data:source"},
+        "m": {"class": "compare", "kind": "less", "value": 1e6, "from": "sum"}})  # fmt: skip
+    other = net_of(always)
+    other.set_param_values(net.get_param_values())
+    expected = other.run(feed(data=numpy.zeros([3, 4, 3]))).layers["output"].value[:, 0]
+    for b, frames in enumerate(valid(got)):
+        numpy.testing.assert_allclose(frames, numpy.tile(expected[b], (LENS[b], 1)), rtol=1e-4, atol=1e-6)
