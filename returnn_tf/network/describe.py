@@ -14,17 +14,19 @@ from returnn_tf.network.plan import Plan
 from returnn_tf.tensor import Data
 
 _BOLD, _DIM, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
+_LONGEST_CHAIN = 8  # names
 _HEADER = ("layer", "class", "output", "dtype", "parameters", "time")
 
 
 def describe_config(config: Any, *, graph: Optional[str] = None, color: bool = False) -> str:
-    """The table of the network of a config, as it is trained; optionally also draws it.
+    """The table of the network of a config, as its task plans it; optionally also draws it.
 
     :param graph: file name of an SVG picture to write
     :param color: whether to use terminal colours
     :raises ConfigError: if the network is wrong, or the picture can't be written
     """
-    plan = plan_from_config(config, train=True)
+    search = config.str("task", "train") == "search"
+    plan = plan_from_config(config, train=not search, search=search)
     text = describe_plan(plan, color=color)
     if graph is not None:
         if not graph.endswith(".svg"):
@@ -72,10 +74,26 @@ def _loops(plan: Plan) -> List[str]:
             names = [(name, why) for name, (z, why) in zones.items() if z == zone]
             if any(why for _, why in names):
                 lines.append("  %s:" % zone)
-                lines += ["    %s: %s" % (name, why) for name, why in names]
+                lines += ["    %s: %s" % (name, _shortened(why)) for name, why in names]
             else:
                 lines.append("  %s: %s" % (zone, ", ".join(name for name, _ in names)))
     return lines
+
+
+def _shortened(chain: str) -> str:
+    """Of a long chain ``a <- b <- ... <- prev:z <- y <- ... <- a`` its ends and what is around each ``prev:``."""
+    names = chain.split(" <- ")
+    if len(names) <= _LONGEST_CHAIN:
+        return chain
+    shown = {0, 1, len(names) - 1}
+    shown.update(i + d for i, name in enumerate(names) if name.startswith("prev:") for d in (-1, 0, 1))
+    parts: List[str] = []
+    for i, name in enumerate(names):
+        if i in shown:
+            parts.append(name)
+        elif parts[-1] != "...":
+            parts.append("...")
+    return " <- ".join(parts)
 
 
 def _row(node: Node) -> Sequence[str]:

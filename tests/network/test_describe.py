@@ -49,3 +49,19 @@ def test_picture(tmp_path: Path) -> None:
 def test_picture_errors(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         describe_config(CONFIG, graph=str(tmp_path / name))
+
+
+def test_task_search_is_planned_for_search():
+    unit = {"h%d" % i: {"class": "linear", "n_out": 3, "from": "h%d" % (i - 1)} for i in range(1, 10)}
+    unit["h0"] = {"class": "linear", "n_out": 3, "from": "prev:output"}
+    unit["prob"] = {"class": "softmax", "from": "h9", "target": "classes", "loss": "ce"}
+    unit["output"] = {"class": "choice", "from": "prob", "target": "classes", "beam_size": 2, "initial_output": 0}
+    unit["end"] = {"class": "compare", "from": "output", "value": 0}
+    config = {
+        "extern_data": {"classes": {"dim": 4, "sparse": True}},
+        "network": {"output": {"class": "rec", "from": [], "target": "classes", "max_seq_len": 5, "unit": unit}},
+    }
+    assert "in the loop" not in describe_config(Config(config)), "in training all of it is computed at once"
+    text = describe_config(Config({**config, "task": "search"}))
+    assert "  in the loop:" in text
+    assert "    h5: h5 <- h4 <- ... <- h0 <- prev:output <- prob <- ... <- h5\n" in text, "long chains are shortened"
