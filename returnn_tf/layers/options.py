@@ -12,6 +12,11 @@ import numpy
 
 from returnn_tf.config import ConfigError, did_you_mean
 
+
+class OptionError(ConfigError):
+    """The options alone are wrong, whatever the sources of the layer are."""
+
+
 #: Default of an option which must be given.
 REQUIRED: Any = type("_Required", (), {"__repr__": lambda self: "(required)"})()
 

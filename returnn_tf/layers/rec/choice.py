@@ -8,7 +8,7 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.eval_views import LayerView
 from returnn_tf.layers.node import Node
-from returnn_tf.layers.options import option
+from returnn_tf.layers.options import OptionError, option
 from returnn_tf.layers.rec.beams import SOURCE_BEAMS_NOTE
 from returnn_tf.layers.rec.choice_scores import Candidates, candidates, log_probs_of
 from returnn_tf.layers.rec.choice_truth import true_label, with_truth, without_truth
@@ -117,7 +117,7 @@ class ChoiceLayer(Layer):
         if type(self).follows_target(given, ctx.search):
             return self._target_template(ctx)
         if not self.sources:
-            raise ctx.error(
+            raise OptionError(
                 "has no source whose scores could be searched. Name the layer with the probabilities of the labels in "
                 "'from', and the reference for training in 'target'."
             )
@@ -131,32 +131,32 @@ class ChoiceLayer(Layer):
 
     def _check_options(self, ctx: "PlanContext") -> None:
         if self.input_type not in _INPUT_TYPES:
-            raise ctx.error(
+            raise OptionError(
                 "unknown input_type %r. %s" % (self.input_type, did_you_mean(self.input_type, _INPUT_TYPES))
             )
         if self.beam_size < 1:
-            raise ctx.error("beam_size must be at least 1, got %d." % self.beam_size)
+            raise OptionError("beam_size must be at least 1, got %d." % self.beam_size)
         if self.cheating and not self.target:
-            raise ctx.error("cheating needs the option 'target', whose labels stay in the beam.")
+            raise OptionError("cheating needs the option 'target', whose labels stay in the beam.")
         if not self.target and self.search is False:
-            raise ctx.error("with search=False it follows the target, but there is none. Give the option 'target'.")
+            raise OptionError("with search=False it follows the target, but there is none. Give the option 'target'.")
         if self.recombine is None and (self.recombine_by is not None or self.recombine_blank is not None):
-            raise ctx.error("recombine_by and recombine_blank need the option 'recombine': 'max' or 'sum'.")
+            raise OptionError("recombine_by and recombine_blank need the option 'recombine': 'max' or 'sum'.")
         if self.recombine is not None and self.recombine not in _RECOMBINE:
-            raise ctx.error("unknown recombine %r. %s" % (self.recombine, did_you_mean(self.recombine, _RECOMBINE)))
+            raise OptionError("unknown recombine %r. %s" % (self.recombine, did_you_mean(self.recombine, _RECOMBINE)))
         if self.recombine and self.recombine_by is None and (self.keep_beams or len(self.sources) > 1):
-            raise ctx.error("recombine without recombine_by is for a single source and without keep_beams.")
-        self._check_sampling(ctx)
+            raise OptionError("recombine without recombine_by is for a single source and without keep_beams.")
+        self._check_sampling()
         if ctx.loop_dim is None and not ctx.in_step:
             raise ctx.error("chooses labels in a loop: put it into the unit of a 'rec' layer.")
 
-    def _check_sampling(self, ctx: "PlanContext") -> None:
+    def _check_sampling(self) -> None:
         """The option scheduled_sampling as the probability of the target."""
         given = self.scheduled_sampling
         if isinstance(given, Mapping):
             unknown = sorted(set(given) - {"enable", "gold_mixin_prob"})
             if unknown:
-                raise ctx.error(
+                raise OptionError(
                     "scheduled_sampling: unknown %r. %s" % (unknown[0], did_you_mean(unknown[0], ["gold_mixin_prob"]))
                 )
             gold = float(given.get("gold_mixin_prob") or 0.0) if given.get("enable", True) else 1.0
@@ -165,7 +165,7 @@ class ChoiceLayer(Layer):
         else:
             gold = -1.0
         if not 0.0 <= gold <= 1.0:
-            raise ctx.error(
+            raise OptionError(
                 "scheduled_sampling must be True, a probability, or {'gold_mixin_prob': probability}, not %r."
                 % (given,)
             )
@@ -206,10 +206,8 @@ class ChoiceLayer(Layer):
                 "there are %d sources but %d targets; the i-th source gives the scores of the labels of the i-th "
                 "target." % (len(self.sources), len(targets))
             )
-        templates = [
-            self._labels_of(ctx, source.output, target)
-            for source, target in zip(self.sources, targets or [None] * len(self.sources))
-        ]
+        padded: List[Optional[str]] = [*targets] or [None] * len(self.sources)
+        templates = [self._labels_of(ctx, source.output, target) for source, target in zip(self.sources, padded)]
         self._declare_parts(ctx, templates)
         self._check_source_beams(ctx)
         data = templates[0]

@@ -86,14 +86,16 @@ class LoopRunLayer(Layer):
         ending, beam = self.ending, self.beam_size
         limit = ctx.size(self.loop_dim) if ending.max_steps is None else ending.max_steps(ctx)
         # In search, whatever enters the loop does so once per hypothesis.
-        self._outside = _in_beam(
-            ctx.lowering, self.node.deps, beam, stays=all(n.layer.beam_size == beam for n in self.choices)
-        )
+        stays = all(n.layer.beam_size == beam for n in self.choices)  # type: ignore[attr-defined]
+        self._outside = _in_beam(ctx.lowering, self.node.deps, beam, stays=stays)
         inner_ctx = type(ctx)(ctx.node, self._outside)
         arrays = [self._unstacked(inner_ctx, outer, inner, limit) for outer, inner in self.slices]
         self._before_loop(inner_ctx)
         batch = ctx.lowering.batch_size
         search = self._initial_search(inner_ctx, batch)
+        if search and ending.end is None:
+            #: [batch * beam], where the number of steps is known
+            self._known_lens = tf.broadcast_to(self._outside.get_lens(self.loop_dim), [batch * beam])
         states = self._initial_states(inner_ctx)
         results = [self._result_array(node, limit) for node in self.collected]
         sources = [tf.TensorArray(tf.int32, size=limit, element_shape=[None, beam])] if self.choices else []
@@ -175,7 +177,7 @@ class LoopRunLayer(Layer):
         keys: List[Any] = [(node, key) for node in self.node.inner for key in node.loop_states]
         for name, value in zip([prev for prev, _, _ in self.prevs] + keys, carried):
             state.given[name] = value
-        hyps = self._hypotheses(ctx, i, search, batch)
+        hyps = self._hypotheses(i, search, batch)
         state.hypotheses = hyps if self.choices else None
         for position, node in enumerate(self.node.inner):
             emit_node(state, node)
@@ -187,7 +189,7 @@ class LoopRunLayer(Layer):
         source = None if hyps is None else hyps.source
         return state.values, new_states, self._ended(state, hyps, search), source
 
-    def _hypotheses(self, ctx: "EmitContext", i: Any, search: Dict[str, Any], batch: Any) -> Optional[Hypotheses]:
+    def _hypotheses(self, i: Any, search: Dict[str, Any], batch: Any) -> Optional[Hypotheses]:
         if not search:
             return None
         beam = self.beam_size
@@ -195,15 +197,11 @@ class LoopRunLayer(Layer):
         ended = search["ended"]
         counts = steps_taken(ended, search["lens"], i, self.ending.include_eos)
         if self.ending.end is None and self.loop_dim.is_dynamic:
-            lens = self._known_lens(ctx, batch)
+            lens = self._known_lens
             ended = i >= (lens if self.ending.include_eos or self.independent_of_batch else lens + 1)
             counts = tf.minimum(i, lens)
         source = tf.tile(tf.range(beam)[None], [batch, 1])
         return Hypotheses(i, scores, ended, beam, source, counts=counts)
-
-    def _known_lens(self, ctx: "EmitContext", batch: Any) -> Any:
-        """[batch * beam], where the number of steps is known."""
-        return tf.broadcast_to(ctx.lowering.get_lens(self.loop_dim), [batch * self.beam_size])
 
     def _needed_after(self, position: int, hyps: Hypotheses) -> Set[Node]:
         """Nodes of the step, and what is given to it, that are used after a choice; all, if the beam changes its
@@ -273,7 +271,7 @@ class LoopRunLayer(Layer):
             return scores / tf.cast(size + (0 if include_eos else 1), tf.float32)
         steps = steps_taken(search["ended"], search["lens"], count, include_eos)
         if self.ending.end is None:
-            steps = self._known_lens(type(ctx)(ctx.node, self._outside), ctx.lowering.batch_size)
+            steps = self._known_lens
         return normalized(scores, tf.reshape(steps, tf.shape(scores)), last.exponent)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -16,6 +17,7 @@ from returnn_tf.layers.rec.loop_nodes import (
     AccumLayer,
     EnterLayer,
     ExitLayer,
+    InitialOutput,
     PrevLayer,
     ShiftLayer,
     SliceLayer,
@@ -30,7 +32,7 @@ from returnn_tf.layers.rec.state import (
     recurrent_node,
 )
 from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
-from returnn_tf.network.builder import NetworkBuilder, has_loss, join_scope
+from returnn_tf.network.builder import NetworkBuilder, SubOutputLayer, has_loss, join_scope
 from returnn_tf.network.checks import LayerError
 from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
 from returnn_tf.network.loops.initial import plan_initial_output
@@ -90,7 +92,7 @@ class StepNetwork:
     # --- zones ---
 
     def _find_zones(self) -> Zones:
-        links = {name: self._links(spec) for name, spec in self.specs.items()}
+        links = self._all_links = {name: self._links(spec) for name, spec in self.specs.items()}
         forced = []
         for name, spec in self.specs.items():
             if self.layer.optimize_move_layers_out is False or spec.cls.only_in_step() or name == "end":
@@ -233,7 +235,7 @@ class StepNetwork:
             builder.strict = strict
             for name in names:
                 builder.node(name)
-            nodes = {name: builder.node(name) for name in self._prevs}
+            nodes = {name: self._part(builder, name) for name in self._prevs}
             settled = all(_same(node.output, self._prevs[name].output) for name, node in nodes.items())
             complete = not self._guessed and not any(prev.output.unknown for prev in self._prevs.values())
             if settled and (strict or complete):
@@ -257,16 +259,17 @@ class StepNetwork:
 
     def _make_run(self, builder: ZoneBuilder) -> None:
         """The node that runs the loop."""
-        initials = {name: plan_initial_output(builder, self.specs[name], builder.node(name)) for name in self._prevs}
+        nodes = {name: self._part(builder, name) for name in self._prevs}
+        initials = {name: self._initial_output(builder, name, nodes[name]) for name in self._prevs}
         layer = LoopRunLayer(self.loop_dim, self.owner.path, self._ending(builder))
         layer.choices = [n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches]
         if layer.choices:
             self._beam = Beam(layer.beam_size, self.owner.path)
         for name, prev in self._prevs.items():
-            if carried_state_of(builder.node(name)) is not None:
-                prev.layer.state_of = recurrent_node(builder.node(name))  # type: ignore[attr-defined]
+            if carried_state_of(nodes[name]) is not None:
+                prev.layer.state_of = recurrent_node(nodes[name])  # type: ignore[attr-defined]
         layer.zones = {n: (z.value, self.zones.reasons.get(n, "")) for n, z in self.zones.zones.items()}
-        layer.prevs = [(self._prevs[n], builder.node(n), initials[n]) for n in self._prevs]
+        layer.prevs = [(self._prevs[n], nodes[n], initials[n]) for n in self._prevs]
         layer.slices = list(self._slices.items())
         run = Node("%s/loop" % self.owner.path, layer, self.scope)
         layer.node = run  # type: ignore[misc]
@@ -293,12 +296,28 @@ class StepNetwork:
         end = builder.node("end")
         if end.output.dtype != "bool" or end.output.rank > 1:
             raise LayerError("Layer %r: 'end' must be a bool per sequence, it is %s." % (end.path, end.output))
+        self._check_end(builder, end)
         if self._limit is None:
             raise LayerError(
                 "Layer %r: a loop which ends by its layer 'end' needs the option max_seq_len, so that it ends in any "
                 "case. Give a number or e.g. \"max_len_from('base:encoder')\"." % self.owner.path
             )
         return Ending(end, include_eos, self._limit, self.time_dim)
+
+    def _check_end(self, builder: ZoneBuilder, end: Node) -> None:
+        """In search, the end must tell hypotheses apart."""
+        choices = [n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches]
+        if not choices:
+            return
+        names = {name for name, spec in self.specs.items() if issubclass(spec.cls, ChoiceLayer)}
+        found = reachable(["end"], lambda name: [*self._all_links[name].now, *self._all_links[name].prev])
+        if not found & names:
+            raise LayerError(
+                "Layer %r: 'end' does not depend on the choice %r, so it can't say which hypothesis ends. Let it look "
+                "at the label, e.g. 'end': {'class': 'compare', 'from': %r, 'value': 0}, or, if the number of steps is "
+                "known, give the loop a source or the option 'axis' instead of 'end'."
+                % (end.path, choices[-1].path, choices[-1].path.rpartition("/")[2])
+            )
 
     def _plan_limit(self, builder: ZoneBuilder) -> None:
         """The option max_seq_len. Its layers are part of the network also where they decide nothing, as in training."""
@@ -368,20 +387,34 @@ class StepNetwork:
             )
         zone = self.zones.zones[name]
         if zone is Zone.STEP and builder.zone is Zone.STEP:
-            if name not in self._prevs:
-                node = self.add(builder, "prev:" + ref, _KnownPrev(ref, self._templates.get(name)), [])
-                node.layer.hidden_state = self._states.get(name)  # type: ignore[attr-defined]
-                self._prevs[name] = node
-            return self._prevs[name]
+            if ref not in self._prevs:
+                node = self.add(builder, "prev:" + ref, _KnownPrev(ref, self._templates.get(ref)), [])
+                node.layer.hidden_state = self._states.get(ref)  # type: ignore[attr-defined]
+                self._prevs[ref] = node
+            return self._prevs[ref]
         home = zone if zone is not Zone.STEP else Zone.AFTER
-        if (name, home) not in self._shifts:
-            inner = self.builders[zone].node(name)
+        if (ref, home) not in self._shifts:
+            inner = self._part(self.builders[zone], ref)
             value = self.bring(inner, zone, self.builders[home])
-            initial = plan_initial_output(self.builders[zone], self.specs[name], inner)
+            initial = self._initial_output(self.builders[zone], ref, inner)
             sources = [value] + ([initial.node] if initial.node is not None else [])
             shift = ShiftLayer(self.loop_dim, initial)
-            self._shifts[name, home] = self.add(self.parent, "prev:" + ref, shift, sources)
-        return self.bring(self._shifts[name, home], home, builder)
+            self._shifts[ref, home] = self.add(self.parent, "prev:" + ref, shift, sources)
+        return self.bring(self._shifts[ref, home], home, builder)
+
+    def _part(self, builder: ZoneBuilder, ref: str) -> Node:
+        """The layer of the loop, or the part of one such as "output/out_1", which ``prev:<ref>`` means."""
+        return builder.resolve(ref, "Layer %r" % self.owner.path)
+
+    def _initial_output(self, builder: ZoneBuilder, ref: str, node: Node) -> InitialOutput:
+        """What it gives in the first step. A part which is no layer of its own takes the option of its layer."""
+        name = builder.any_name(ref)
+        assert name is not None
+        spec = self.specs[name]
+        if name != ref and not isinstance(node.layer, SubOutputLayer):
+            given = {} if node.layer.initial_output is None else {"initial_output": node.layer.initial_output}
+            spec = dataclasses.replace(spec, name=ref, path=node.path, options=given)
+        return plan_initial_output(builder, spec, node)
 
     def _exit(self, name: str) -> Node:
         """The value of a layer for all steps, seen from outside, with what its loss wants to know."""

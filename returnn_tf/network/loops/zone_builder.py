@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.layers.node import Node
+from returnn_tf.layers.options import OptionError
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.rec.loop_nodes import PrevLayer, StepIndexLayer
 from returnn_tf.network.builder import NetworkBuilder
@@ -35,6 +36,7 @@ class ZoneBuilder(NetworkBuilder):
         self.in_step = zone is Zone.STEP or parent.in_step
         self.loop_dim: Optional[Dim] = None if zone is Zone.STEP else loop.loop_dim
         self.strict = True
+        self._has_guessed = False
         self._own_sink: List[Node] = []
         self._index: Optional[Node] = None
 
@@ -85,15 +87,21 @@ class ZoneBuilder(NetworkBuilder):
         """Outputs and losses are those of the values of all steps; the loop takes care of them."""
 
     def infer_template(self, node: Node, ctx: PlanContext) -> Data:
-        """While the values of the previous step are unknown, what depends on them may be unknown too."""
-        unknown = any(source.output.unknown or _state_unknown(source) for source in node.deps)
+        """While the values of the previous step are unknown, what depends on them may be unknown too.
+
+        So may be what depends on a guess: a cell whose output is a guess has no hidden state yet.
+        """
+        unknown = self._has_guessed or any(s.output.unknown or _state_unknown(s) for s in node.deps)
         if self.strict or not unknown:
             return super().infer_template(node, ctx)
         try:
             data = super().infer_template(node, ctx)
+        except OptionError:
+            raise
         except ConfigError:
             node.params.clear()
             node.owned.clear()
+            self._has_guessed = True
             return self.loop.guess(node, ctx)
         return data
 

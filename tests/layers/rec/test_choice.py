@@ -1,0 +1,290 @@
+"""`choice`: what its options do, found out by other networks or by trying all label sequences."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Dict, List
+
+import numpy
+import pytest
+
+from returnn_tf.config import ConfigError
+from tests.layers.nets import LENS, feed
+from tests.layers.rec.searching import frame_loop, free_loop, hypotheses, one_sequence, search_net
+
+INDEPENDENT = {"independent_of_batch": True}
+
+
+def run_loop(network: Dict[str, Any], arrays: Any = None, **options: Any) -> Any:
+    network = {**network, "output": {"class": "copy", "from": "loop"}}
+    return search_net(network, **options).run(feed() if arrays is None else arrays).layers["output"]
+
+
+# --- every sequence by itself ---
+
+
+def same(found: List[Any], others: List[Any]) -> None:
+    for (score, labels), (other_score, other_labels) in zip(found, others):
+        assert labels == other_labels
+        numpy.testing.assert_allclose(score, other_score, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"length_normalization_exponent": 0.7}, {"length_normalization": False}],
+    ids=["normalized", "exponent", "plain"],
+)
+def test_independent_of_the_batch(options: Dict[str, Any], seed: int) -> None:
+    for make, loop_options in ((free_loop, {}), (free_loop, {"include_eos": True}), (frame_loop, {})):
+        network = make({**INDEPENDENT, **options}, **loop_options)
+        network["output"] = {"class": "copy", "from": "loop"}
+        net = search_net(network, seed=seed, scale=1.5)
+        together = hypotheses(net.run(feed()).layers["output"])
+        for index, found in enumerate(together):
+            (alone,) = hypotheses(net.run(one_sequence(index)).layers["output"])
+            same(found, alone)
+
+
+def test_scores_are_means_over_the_own_steps() -> None:
+    network = free_loop({**INDEPENDENT, "length_normalization_exponent": 0.5}, include_eos=True)
+    network["output"] = {"class": "copy", "from": "loop"}
+    net = search_net(network, seed=1, scale=1.5)
+    params = net.get_param_values()
+    for mean, found in zip(feed_means(), hypotheses(net.run(feed()).layers["output"])):
+        assert len({len(labels) for _, labels in found}) > 1 or len(found[0][1]) >= 1
+        for score, labels in found:
+            total, before = 0.0, 0
+            for label in labels:
+                hidden = numpy.tanh(params["loop/rec/emb/W"][before] + params["loop/rec/emb/b"])
+                z = numpy.concatenate([hidden, mean]) @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
+                total += z[label] - numpy.log(numpy.exp(z).sum())
+                before = label
+            numpy.testing.assert_allclose(score, total / len(labels) ** 0.5, rtol=1e-4)
+
+
+def feed_means() -> List[numpy.ndarray]:
+    return [feed()["data"][b, :n].mean(axis=0) for b, n in enumerate(LENS)]
+
+
+def test_an_ended_hypothesis_repeats_its_last_label() -> None:
+    layers = {"end": {"class": "compare", "from": "output", "value": 2}}
+    network = {
+        **free_loop({**INDEPENDENT, "beam_size": 4}, layers, include_eos=True),
+        "output": {"class": "copy", "from": "loop"},
+    }
+    layer = search_net(network, seed=2, scale=1.5).run(feed()).layers["output"]
+    lens = next(iter(layer.sizes.values()))
+    ended = 0
+    for row, n in zip(layer.value, lens):
+        if n < len(row):
+            assert set(row[n:].tolist()) == {2} and row[n - 1] == 2
+            ended += 1
+    assert ended
+
+
+# --- recombination ---
+
+
+def collapsed_scores(log_probs: numpy.ndarray, blank: int, kind: str) -> Dict[Any, float]:
+    """All label strings without blanks, with the sum or maximum over their alignments."""
+    result: Dict[Any, List[float]] = {}
+    steps, labels = log_probs.shape
+    for path in itertools.product(range(labels), repeat=steps):
+        string = tuple(label for label in path if label != blank)
+        result.setdefault(string, []).append(float(sum(log_probs[t, label] for t, label in enumerate(path))))
+    merge = numpy.logaddexp.reduce if kind == "sum" else numpy.max
+    return {string: float(merge(scores)) for string, scores in result.items()}
+
+
+@pytest.mark.parametrize("kind", ["sum", "max"])
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_recombination_is_exact_with_a_large_beam(kind: str, by_layer: bool) -> None:
+    choice: Dict[str, Any] = {
+        "beam_size": 40, "length_normalization": False, "independent_of_batch": True, "recombine": kind, "target": None,
+    }  # fmt: skip
+    layers: Dict[str, Any] = {
+        "p": {"class": "softmax", "n_out": 3, "from": "data:source"},
+        "seen": {"class": "compare", "from": "output", "value": 2, "is_output_layer": True},
+    }
+    if by_layer:
+        layers["string"] = {
+            "class": "eval", "from": ["prev:string", "output"], "initial_output": 0,
+            "eval": "tf.where(tf.equal(source(1), 2), source(0), source(0) * 7 + source(1) + 1)",
+            "out_type": {"dtype": "int32", "sparse": False, "dim": None, "sparse_dim": None},
+        }  # fmt: skip
+        choice.update(recombine_by="prev:string")
+    else:
+        choice.update(recombine_blank=2)
+    network = {**frame_loop(choice, layers), "output": {"class": "copy", "from": "loop"}}
+    net = search_net(network)
+    arrays = feed()
+    params = net.get_param_values()
+    found = hypotheses(net.run(arrays).layers["output"])
+    for b, hyps in enumerate(found):
+        z = arrays["data"][b, : LENS[b]] @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
+        exact = collapsed_scores(z - numpy.log(numpy.exp(z).sum(axis=1, keepdims=True)), 2, kind)
+        strings = [tuple(label for label in labels if label != 2) for _, labels in hyps]
+        scores: Dict[Any, float] = {}
+        for (score, _), string in zip(hyps, strings):
+            if numpy.isfinite(score):
+                merged = numpy.logaddexp if kind == "sum" else max
+                # By a layer, what gets the same in the last step is not merged any more.
+                assert by_layer or string not in scores
+                scores[string] = float(merged(scores[string], score)) if string in scores else float(score)
+        assert set(scores) <= set(exact)
+        assert by_layer or set(scores) == set(exact)
+        if not by_layer:
+            for string, score in scores.items():
+                numpy.testing.assert_allclose(score, exact[string], rtol=1e-4, atol=1e-4)
+        else:
+            best = max(exact, key=exact.__getitem__)
+            numpy.testing.assert_allclose(scores[best], exact[best], rtol=1e-4, atol=1e-4)
+
+
+# --- several sources ---
+
+
+def test_all_combinations_of_two_sources() -> None:
+    two = {"p2": {"class": "softmax", "n_out": 3, "from": ["data:source"]}}
+    pair = {"from": ["p", "p2"], "target": None, "source_beam_sizes": [5, 3], "length_normalization": False}
+    layers = {
+        **two,
+        "emb": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "prev:output/out_0"},
+        "second": {"class": "copy", "from": "output/out_1", "is_output_layer": True},
+        "both": {"class": "linear", "activation": None, "n_out": 2, "from": "prev:output/out_1"},
+        "p": {"class": "softmax", "n_out": 5, "from": ["emb", "data:source", "both"]},
+    }
+    network = {
+        **frame_loop({**pair, "independent_of_batch": True}, layers),
+        "output": {"class": "copy", "from": "loop"},
+        "second": {"class": "copy", "from": "loop/second", "is_output_layer": True},
+    }
+    net = search_net(network)
+    out = net.run(feed()).layers
+    seconds = hypotheses(out["second"])
+    params = net.get_param_values()
+    for b, found in enumerate(hypotheses(out["output"])):
+        for (score, labels), (_, others) in zip(found, seconds[b]):
+            total, before, other_before = 0.0, 0, 0
+            for frame, label, other in zip(feed()["data"][b], labels, others):
+                hidden = numpy.tanh(params["loop/rec/emb/W"][before] + params["loop/rec/emb/b"])
+                both = params["loop/rec/both/W"][other_before] + params["loop/rec/both/b"]
+                z = numpy.concatenate([hidden, frame, both]) @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
+                z2 = frame @ params["loop/rec/p2/W"] + params["loop/rec/p2/b"]
+                total += z[label] - numpy.log(numpy.exp(z).sum()) + z2[other] - numpy.log(numpy.exp(z2).sum())
+                before, other_before = label, other
+            numpy.testing.assert_allclose(score, total, rtol=1e-4, atol=1e-4)
+        assert len({(tuple(x), tuple(y)) for (_, x), (_, y) in zip(found, seconds[b])}) == len(found)
+
+
+def test_two_targets_are_followed_in_training() -> None:
+    layers = {
+        "p2": {"class": "softmax", "n_out": 5, "from": ["data:source"]},
+        "second": {"class": "copy", "from": "output/out_1", "is_output_layer": True},
+    }
+    network = {
+        **frame_loop({"from": ["p", "p2"], "target": ["labels", "labels"]}, layers),
+        "second": {"class": "copy", "from": "loop/second", "is_output_layer": True},
+        "output": {"class": "copy", "from": "loop"},
+    }
+    out = search_net(network, train=True, search=False).run(feed()).layers
+    for name in ("output", "second"):
+        numpy.testing.assert_array_equal(out[name].value, feed()["labels"])
+
+
+# --- scheduled sampling and random search ---
+
+
+def sampled(train: bool, **options: Any) -> Any:
+    return run_loop(frame_loop(options), train=train, search=False, scale=0.1)
+
+
+def valid(array: Any) -> Any:
+    return numpy.concatenate([row[:n] for row, n in zip(array, LENS)])
+
+
+def test_scheduled_sampling() -> None:
+    gold = valid(feed()["labels"])
+    numpy.testing.assert_array_equal(valid(sampled(True).value), gold)
+    numpy.testing.assert_array_equal(valid(sampled(False, scheduled_sampling=True).value), gold)
+    numpy.testing.assert_array_equal(valid(sampled(True, scheduled_sampling={"gold_mixin_prob": 1.0}).value), gold)
+    assert (valid(sampled(True, scheduled_sampling=True).value) != gold).sum() >= 3
+
+
+@pytest.mark.parametrize("given, share", [(0.25, 0.8), ({"gold_mixin_prob": 0.5}, 0.6)])
+def test_share_of_the_target(given: Any, share: float) -> None:
+    many = {"data": numpy.zeros((400, 4, 3)), "labels": numpy.full((400, 4), 2)}
+    arrays = {key: value.astype("float32" if key == "data" else "int32") for key, value in many.items()}
+    arrays.update({key + "/size0": numpy.full(400, 4, "int32") for key in many})
+    layer = run_loop(frame_loop({"scheduled_sampling": given}), arrays, train=True, search=False, scale=0.0)
+    # The others are drawn from five labels, of which one is the target.
+    assert abs((layer.value == 2).mean() - share) < 0.05
+
+
+def test_random_search_differs_and_keeps_the_target_in_search_without_search() -> None:
+    plain, noisy = run_loop(frame_loop()), run_loop(frame_loop({"random_sample_scale": 5.0}))
+    assert (plain.value != noisy.value).any()
+    kept = run_loop(frame_loop({"search": False}))
+    assert kept.beam_scores is None
+    numpy.testing.assert_array_equal(valid(kept.value), valid(feed()["labels"]))
+
+
+def test_function_of_the_scores_sees_the_choices_before() -> None:
+    seen = []
+
+    def combine(layer: Any, scores_in: Any, scores_base: Any, **_: Any) -> Any:
+        seen.append([view.output.placeholder.shape.rank for view in layer.explicit_search_sources])
+        return scores_in + scores_base
+
+    choice = {"custom_score_combine": combine, "explicit_search_sources": ["prev:output"]}
+    numpy.testing.assert_allclose(
+        run_loop(frame_loop(choice)).beam_scores, run_loop(frame_loop()).beam_scores, rtol=1e-5
+    )
+    assert seen and seen[0] == [1]
+
+
+def test_function_to_run_before_the_output_is_used() -> None:
+    seen = []
+
+    def check(layer: Any) -> Any:
+        seen.append(layer.output.placeholder.dtype.name)
+        return []
+
+    run_loop(frame_loop({"control_dependencies_on_output": check}))
+    assert set(seen) == {"int32"}
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    "choice, match",
+    [
+        ({"beam_size": 0}, "beam_size must be at least 1, got 0"),
+        ({"from": []}, "no source whose scores could be searched"),
+        ({"target": None, "search": False}, "there is none. Give the option 'target'"),
+        ({"initial_output": None}, "needs the option 'initial_output' of this layer"),
+        ({"n_out": 7}, "n_out is 7, but the source .* 5 labels"),
+        ({"source_beam_sizes": [1, 2]}, "source_beam_sizes must be 1 positive numbers"),
+        ({"scheduled_sampling": 1.5}, "scheduled_sampling must be True, a probability"),
+        ({"scheduled_sampling": {"gold": 1}}, "scheduled_sampling: unknown 'gold'.*gold_mixin_prob"),
+        ({"recombine": "maximum"}, "unknown recombine 'maximum'.*max"),
+        ({"recombine_blank": 1}, "need the option 'recombine'"),
+        ({"from": ["p", "p"], "target": "labels"}, "2 sources but 1 targets"),
+        ({"from": ["p", "p"], "target": None, "recombine": "max"}, "recombine without recombine_by"),
+        ({"input_type": "probs"}, "unknown input_type 'probs'.*'prob'"),
+    ],
+)
+def test_bad_input(choice: Dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match) as info:
+        run_loop(frame_loop(choice))
+    assert "loop/output" in str(info.value)
+
+
+def test_an_end_which_does_not_depend_on_the_choice() -> None:
+    layers = {"end": {"class": "compare", "kind": "greater", "from": "base:size", "value": 2}}
+    network = {**free_loop({}, layers), "size": {"class": "length", "from": "data"}}
+    network["output"] = {"class": "copy", "from": "loop"}
+    with pytest.raises(ConfigError, match="'end' does not depend on the choice 'loop/output'"):
+        search_net(network)
