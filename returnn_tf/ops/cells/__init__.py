@@ -3,7 +3,7 @@
 # These imports register the units.
 from returnn_tf.ops.cells import basic_rnn, gru, layer_norm_lstm, lstm, rhn, standard_lstm, zoneout
 from returnn_tf.ops.cells.base import Cell, ParamSpec
-from returnn_tf.ops.cells.kernels import kernel_for, register_kernel
+from returnn_tf.ops.cells.kernels import kernel_for, register_kernel, register_native_kernel
 from returnn_tf.ops.cells.registry import register_unit, unit_class, unit_names
 from returnn_tf.ops.cells.run import run_cell
 
@@ -16,6 +16,7 @@ __all__ = [
     "layer_norm_lstm",
     "lstm",
     "register_kernel",
+    "register_native_kernel",
     "register_unit",
     "rhn",
     "run_cell",

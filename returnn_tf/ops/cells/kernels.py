@@ -1,6 +1,6 @@
 """How a unit runs over all frames: a table from unit names to implementations.
 
-The entries here are plain TensorFlow loops. A faster kernel takes over a unit by `register_kernel` under its name.
+The entries here are plain TensorFlow loops. A native kernel takes over a unit by `register_native_kernel`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,31 @@ its last frame. ``z`` [time, batch, gates * n] is the projected input, in the or
 ``lengths`` int [batch], or None if all sequences fill the array; ``seed`` int [2] in training, else None. Output frames
 after the end of a sequence may hold anything: the caller replaces them."""
 
+NativeKernel = Callable[
+    [Cell, Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"], bool], Tuple["tf.Tensor", State]
+]
+"""``kernel(cell, params, z, lengths, state, seed, reverse)``: as `Kernel`, but ``z`` and the outputs are in the order
+of time, also if each sequence is to run from its last frame to its first one, and padded output frames are 0."""
+
 _kernels: Dict[str, Kernel] = {}
+_natives: Dict[str, Callable[[Cell, "tf.DType"], Optional[NativeKernel]]] = {}
 
 
 def register_kernel(unit: str, kernel: Kernel) -> None:
-    """``kernel`` runs all cells of the canonical unit name ``unit`` from now on."""
+    """``kernel`` runs all cells of the canonical unit name ``unit`` from now on, also those that had a native one."""
     _kernels[unit] = kernel
+    _natives.pop(unit, None)
+
+
+def register_native_kernel(unit: str, choose: Callable[[Cell, "tf.DType"], Optional[NativeKernel]]) -> None:
+    """``choose(cell, dtype)`` is the kernel for a cell of the canonical unit name ``unit``, or None if it has none."""
+    _natives[unit] = choose
+
+
+def native_kernel_for(cell: Cell, dtype: tf.DType) -> Optional[NativeKernel]:
+    """The native kernel for a cell, or None: then `kernel_for` has one in plain TensorFlow."""
+    choose = _natives.get(cell.unit)
+    return None if choose is None else choose(cell, dtype)
 
 
 def kernel_for(cell: Cell) -> Kernel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional, Tuple
 
 from returnn_tf.ops.cells.base import Cell, Params, State
-from returnn_tf.ops.cells.kernels import kernel_for
+from returnn_tf.ops.cells.kernels import kernel_for, native_kernel_for
 from returnn_tf.ops.cells.time_axis import reverse_sequences, zero_padding
 from returnn_tf.util.lazy_tf import tf
 
@@ -31,22 +31,22 @@ def run_cell(
     :return: outputs [time, batch, n], which are 0 after the end of a sequence, and the state of each sequence after the
         frame that ran last (the initial state if it has none)
     """
-    # Reverse the narrower array of x and z.
-    reverse_x = direction == -1 and (x.dtype.is_integer or cell.in_dim <= cell.gates * cell.n_out)
-    if reverse_x:
-        x = _reversed(x, lengths)
-    z = cell.project_input(params, x)
+    native = native_kernel_for(cell, next(iter(params.values())).dtype)
+    # A plain kernel knows one direction only. Then the narrower array of x and z is reversed.
+    reverse = direction == -1
+    reverse_x = reverse and not native and (x.dtype.is_integer or cell.in_dim <= cell.gates * cell.n_out)
+    z = cell.project_input(params, _reversed(x, lengths) if reverse_x else x)
     z.set_shape([None, None, cell.gates * cell.n_out])
-    if direction == -1 and not reverse_x:
-        z = _reversed(z, lengths)
     if initial_state is None:
         zeros = tf.zeros([tf.shape(z)[1], cell.n_out], z.dtype)
         initial_state = (zeros,) * cell.n_states
-    outputs, state = kernel_for(cell)(cell, params, z, lengths, initial_state, seed)
-    if direction == -1:
-        outputs = _reversed(outputs, lengths)
-    if lengths is not None:
-        outputs = zero_padding(outputs, lengths)
+    if native:
+        outputs, state = native(cell, params, z, lengths, initial_state, seed, reverse)
+    else:
+        z = _reversed(z, lengths) if reverse and not reverse_x else z
+        outputs, state = kernel_for(cell)(cell, params, z, lengths, initial_state, seed)
+        outputs = _reversed(outputs, lengths) if reverse else outputs
+        outputs = outputs if lengths is None else zero_padding(outputs, lengths)
     outputs.set_shape([x.shape[0], x.shape[1], cell.n_out])
     return outputs, state
 

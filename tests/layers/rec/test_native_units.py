@@ -1,0 +1,64 @@
+"""Units that run as native ops compute what their loops in plain TensorFlow compute, through the whole compiler."""
+
+import numpy
+import pytest
+
+import returnn_tf
+from returnn_tf.layers.rec import native_units
+from returnn_tf.native import library
+
+NETWORKS = {
+    "plain": {"unit": "lstm"},
+    "backward": {"unit": "nativelstm2", "direction": -1},
+    "other order of gates": {"unit": "standardlstm", "direction": -1},
+    "low memory": {"unit": "nativelstmlowmem"},
+    "initial state": {"unit": "lstm", "initial_state": "var"},
+    "recurrent dropout": {"unit": "lstm", "unit_opts": {"rec_weight_dropout": 0.3}},
+}
+
+
+def run(options, monkeypatch, native):
+    monkeypatch.setenv(library.SWITCH, "1" if native else "0")
+    monkeypatch.setattr(library, "_loaded", {})
+    network = {
+        "lstm": {"class": "rec", "n_out": 5, "from": "data", **options},
+        "last": {"class": "get_last_hidden_state", "n_out": 10, "from": "lstm", "key": "*"},
+        "last_sum": {"class": "reduce", "mode": "sum", "axes": "f", "from": "last", "loss": "as_is"},
+        "output": {"class": "softmax", "from": "lstm", "target": "classes", "loss": "ce"},
+    }
+    config = returnn_tf.Config(
+        {
+            "network": network,
+            "extern_data": {"data": {"dim": 3}, "classes": {"dim": 4, "sparse": True}},
+            "behavior_version": 21,
+            "random_seed": 3,
+        }
+    )
+    net = returnn_tf.Network.from_config(config, train=True)
+    rng = numpy.random.RandomState(5)
+    net.set_param_values({name: rng.normal(0, 0.4, param.shape) for name, param in sorted(net.params.items())})
+    lengths = numpy.array([6, 2, 4], "int32")
+    feed = {
+        "data": rng.normal(0, 1, (3, 6, 3)).astype("float32"),
+        "data/size0": lengths,
+        "classes": rng.randint(0, 4, (3, 6)).astype("int32"),
+        "classes/size0": lengths,
+    }
+    return net.run(feed, with_grad=True)
+
+
+@pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS.keys())
+def test_same_as_plain_tensorflow(options, monkeypatch):
+    native, plain = (run(options, monkeypatch, native) for native in (True, False))
+    assert native.total_loss == pytest.approx(plain.total_loss, rel=1e-6)
+    assert native.grads.keys() == plain.grads.keys()
+    for name, gradient in native.grads.items():
+        numpy.testing.assert_allclose(gradient, plain.grads[name], atol=1e-5, err_msg=name)
+
+
+def test_it_is_the_native_op_that_runs(monkeypatch):
+    calls = []
+    plain = native_units.native_lstm
+    monkeypatch.setattr(native_units, "native_lstm", lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs))
+    run({"unit": "lstm"}, monkeypatch, native=True)
+    assert calls
