@@ -185,6 +185,10 @@ class Config:
         place = self._places.get(key)
         return "config key %r (%s)" % (key, place) if place else "config key %r" % key
 
+    def is_override(self, key: _Str) -> _Bool:
+        """Whether the key was set on the command line."""
+        return self._places.get(key) == _COMMAND_LINE
+
     def __repr__(self) -> _Str:
         return "<Config %s, %d keys>" % (", ".join(self.files) or "without file", len(self.keys()))
 

@@ -8,6 +8,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.engine import checkpoint, checkpoint_params, devices, model_dir, preload
 from returnn_tf.engine.model_selection import ModelChoice
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.search_beam import with_beam_size
 from returnn_tf.log import log
 from returnn_tf.network.network import Network
 
@@ -27,7 +28,8 @@ def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelCh
     # without an epoch in the name of the checkpoint it is the network after all pretraining
     entry = schedule.at(choice.epoch or max(config.int("num_epochs", 5), schedule.pretrain_epochs + 1))
     devices.set_up(config)
-    net = Network.from_config(entry.config, train=not search, search=search)
+    net_config = with_beam_size(entry.config) if search else entry.config
+    net = Network.from_config(net_config, train=not search, search=search)
     values = {} if choice.path is None else checkpoint.read(choice.path)
     lacking = {name: variable for name, variable in net.params.items() if name not in values}
     loaded = preload.load_on_init(net.plan, lacking) | preload.load(config, net.params)

@@ -33,6 +33,7 @@ class SearchPass:
         self._labels = labels
         self._reports = reports
         self._scores = Scores()
+        self._not_ended: Dict[str, int] = {}  # loop -> sequences
         self._texts: Dict[int, Tuple[str, Dict[str, Any]]] = {}  # position in the corpus -> tag, layer -> text(s)
 
     def run(self, epoch: int) -> None:
@@ -68,6 +69,12 @@ class SearchPass:
                 % (phase, len(order) - len(self._texts), len(order), missing)
             )
         log.write(3, pass_line(phase, steps, time.perf_counter() - start, compute))
+        for path, count in self._not_ended.items():
+            if count:
+                log.warn(
+                    "Layer %r: of %d sequences the best hypothesis of %d had not ended after max_seq_len steps, so it "
+                    "is cut off. Raise max_seq_len, or train the end better." % (path, len(self._texts), count)
+                )
 
     def rows(self) -> List[Tuple[str, Dict[str, Any]]]:
         """(tag, layer -> text, or [(score, text), ...] best first where a beam is left) in the order of the corpus."""
@@ -87,6 +94,8 @@ class SearchPass:
         for row, (index, tag) in enumerate(zip(batch.seq_indices, batch.seq_tags)):
             texts = {name: self._entry(name, found[row]) for name, found in result.hypotheses.items()}
             self._texts[index] = (tag, texts)
+        for path, count in result.not_ended.items():
+            self._not_ended[path] = self._not_ended.get(path, 0) + count
         if result.losses is not None:
             self._scores.add(result.losses)
         for report in self._reports:

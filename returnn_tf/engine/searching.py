@@ -26,6 +26,7 @@ class SearchResult(NamedTuple):
 
     hypotheses: Dict[str, List[List[Hypothesis]]]  # layer -> sequence -> best first
     losses: Optional[StepResult]  # None without losses
+    not_ended: Dict[str, int]  # loop -> sequences whose best hypothesis was cut off by max_seq_len
 
 
 class Searcher:
@@ -60,12 +61,13 @@ class Searcher:
             signature = self.net.input_signature(self.used_data_keys)
             signature = {name: spec for name, spec in signature.items() if name in tensors}
             self._function = tf.function(self._emit, input_signature=[signature], autograph=False)
-        found, packed = self._function(tensors)
+        found, packed, not_ended = self._function(tensors)
         hypotheses = {
             name: _split(labels.numpy(), lens.numpy(), None if scores is None else scores.numpy())
             for name, (labels, lens, scores) in found.items()
         }
-        return SearchResult(hypotheses, self._packer.unpack(packed.numpy()) if self.with_losses else None)
+        losses = self._packer.unpack(packed.numpy()) if self.with_losses else None
+        return SearchResult(hypotheses, losses, {path: int(count) for path, count in not_ended.items()})
 
     def _emit(self, feed: Dict[str, Any]) -> Any:
         graph = lower(
@@ -79,7 +81,7 @@ class Searcher:
             seed=self.net.seed,
         )
         found = {name: self._hypotheses(graph, node) for name, node in self.nodes.items()}
-        return found, self._packer.pack(graph, {"total_loss": graph.total_loss})
+        return found, self._packer.pack(graph, {"total_loss": graph.total_loss}), dict(graph.lowering.not_ended)
 
     def _hypotheses(self, graph: Any, node: Node) -> Tuple[Any, Any, Any]:
         """(labels [batch * beam, labels], numbers of labels [batch * beam], scores [batch, beam] or None)."""

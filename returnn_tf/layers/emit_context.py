@@ -54,6 +54,8 @@ class Lowering:
     #: Final scores [batch, beam] by path of the loop, and the dims whose lengths differ among the hypotheses of a beam.
     beam_scores: Dict[str, Any] = dataclasses.field(default_factory=dict)
     beam_dims: Dict[Dim, int] = dataclasses.field(default_factory=dict)
+    #: By path of a searching loop: the number of sequences whose best hypothesis had not ended when the loop did.
+    not_ended: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def child(self) -> "Lowering":
         """For the body of a loop: sees everything, and what is added to it stays inside."""

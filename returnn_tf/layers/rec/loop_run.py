@@ -249,7 +249,11 @@ class LoopRunLayer(Layer):
         entries = None
         if self.choices:
             entries = read_backwards(sources[0].gather(tf.range(count)), beam)
-            ctx.lowering.beam_scores[self.path] = self._final_scores(ctx, count, size, search)
+            scores = ctx.lowering.beam_scores[self.path] = self._final_scores(ctx, count, size, search)
+            if self.ending.end is not None:
+                best = tf.argmax(scores, axis=1, output_type=tf.int32)
+                ended = tf.gather(tf.reshape(search["ended"], tf.shape(scores)), best, batch_dims=1)
+                ctx.lowering.not_ended[self.path] = tf.reduce_sum(tf.cast(tf.logical_not(ended), tf.int32))
         for node, array in zip(self.collected, results):
             value = array.gather(tf.range(count))
             value.set_shape([None, *node.output.static_shape])

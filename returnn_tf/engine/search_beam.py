@@ -1,0 +1,49 @@
+"""The setting ``beam_size`` of the command line, which changes all choices of a network."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.derived import derived
+from returnn_tf.log import log
+
+
+def with_beam_size(config: Any) -> Any:
+    """The config with another beam in all choices of its network, if ``++beam_size`` was given.
+
+    What a config file sets under this name is its own: many use it for some of their choices only.
+
+    :param config: Config with the network
+    :raises ConfigError: it is no positive number
+    """
+    if not config.is_override("beam_size"):
+        return config
+    size = config.int("beam_size", 0)
+    if size is None or size < 1:
+        raise ConfigError("%s must be at least 1, got %s." % (config.where("beam_size"), size))
+    network = config.typed("network")
+    if not isinstance(network, Mapping):
+        return config  # the error is about the network
+    log.write(3, "beam_size %d for all choices" % size)
+    return derived(config, {}, hidden={"network": _changed(network, size)})
+
+
+def _changed(network: Mapping[str, Any], size: int) -> Any:
+    """A network dict, those inside of its layers included."""
+    return {name: _changed_layer(layer, size) for name, layer in network.items()}
+
+
+def _changed_layer(layer: Any, size: int) -> Any:
+    if not isinstance(layer, Mapping):
+        return layer
+    result = dict(layer)
+    if layer.get("class") == "choice":
+        result["beam_size"] = size
+    for option in ("unit", "subnetwork"):
+        inner = layer.get(option)
+        if isinstance(inner, Mapping):
+            # The unit of masked_computation is one layer, of a loop a network.
+            change = _changed_layer if isinstance(inner.get("class"), str) else _changed
+            result[option] = change(inner, size)
+    return result
