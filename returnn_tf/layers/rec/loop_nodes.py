@@ -138,17 +138,18 @@ class ShiftLayer(Layer):
         self._loop_dim, self._initial = loop_dim, initial
 
     def template(self, ctx: Any) -> Data:
-        """That of the source."""
-        return self.source.output
+        """That of the source; what is the same in all steps still differs in the first one."""
+        data = self.source.output
+        self._same = self._loop_dim not in data.dims
+        return data.with_axis(0, self._loop_dim) if self._same else data
 
     def emit(self, ctx: "EmitContext") -> Any:
         """Concatenation with the initial value, the last step dropped."""
-        data = self.source.output
+        data: Data = self.node.output
         x = ctx.source()
-        axes = data.axes_of(self._loop_dim)
-        if not axes:
-            return x
-        axis = axes[0]
+        if self._same:
+            x = tf.repeat(x[None], ctx.size(self._loop_dim), axis=0)
+        axis = data.dims.index(self._loop_dim)
         first = tf.expand_dims(self._initial.emit(ctx, data.without_axes([axis])), axis)
         size = ctx.size(self._loop_dim)
         rest = tf.gather(x, tf.range(tf.maximum(size - 1, 0)), axis=axis)

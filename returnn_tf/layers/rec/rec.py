@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Dict, Iterator, List, Mapping, 
 
 from returnn_tf.layers.concat_input import ConcatInputLayer
 from returnn_tf.layers.copy import CopyLayer
+from returnn_tf.layers.loop_axis import frames_of, with_frames
 from returnn_tf.layers.options import option
 from returnn_tf.layers.rec.cell_step import before_loop, emit_step
 from returnn_tf.layers.rec.state import (
@@ -117,6 +118,9 @@ class RecLayer(ConcatInputLayer):
         data = self.input_template(ctx)
         if ctx.in_step and ctx.loop_dim is None and data.time_axis is None and self.axis is None:
             return self._step_template(ctx, data)
+        if data.time_axis is None and self.axis is None and ctx.loop_dim is not None:
+            data, _ = frames_of(ctx, data)  # also what is the same in all steps
+        self._frames = data
         self._perm, output = self._layout(ctx, data)
         out = ctx.out_feature()
         output = output.with_axis(output.rank, out, feature=True)
@@ -248,8 +252,8 @@ class RecLayer(ConcatInputLayer):
             return ctx.value(self._inner)
         if self._single_step:
             return self._emit_step(ctx)
-        data = self.input
-        x = transpose(self.emit_input(ctx), self._perm)
+        data = self._frames
+        x = transpose(with_frames(ctx, self.emit_input(ctx), self.input, data), self._perm)
         shape = [ctx.size(data.dims[axis]) for axis in self._perm]
         has_feature = data.sparse_dim is None
         batch_shape = shape[1 : len(shape) - 1 if has_feature else len(shape)]
@@ -289,7 +293,7 @@ class RecLayer(ConcatInputLayer):
 
     def _lengths(self, ctx: "EmitContext") -> Optional[Any]:
         """Int [merged batch]; None if the iterated axis has one length for all."""
-        dims = [self.input.dims[axis] for axis in self._perm]
+        dims = [self._frames.dims[axis] for axis in self._perm]
         if not dims[0].is_dynamic:
             return None
         lengths = ctx.lens(dims[0])

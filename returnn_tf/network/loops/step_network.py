@@ -37,6 +37,7 @@ from returnn_tf.network.checks import LayerError
 from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
 from returnn_tf.network.loops.initial import plan_initial_output
 from returnn_tf.network.loops.max_steps import plan_max_steps
+from returnn_tf.network.loops.varying import varying_layers
 from returnn_tf.network.loops.zone_builder import ZoneBuilder
 from returnn_tf.network.parse import LayerSpec, parse_network
 from returnn_tf.tensor import Beam, Data, Dim, batch_dim
@@ -102,7 +103,12 @@ class StepNetwork:
             if cells and (issubclass(spec.cls, GetLastHiddenStateLayer) or asks_for_state(spec.options)):
                 forced += [name, *cells]  # for all steps at once, a cell only gives its last state
         roots = self._outputs() + (["end"] if self._has_end() else [])
-        return find_zones(links, roots, forced)
+        zones = find_zones(links, roots, forced)
+        if not self._has_end():
+            return zones
+        # How many steps there are is known only after the loop, so before it nothing can be made for each of them.
+        varying = [n for n in varying_layers(self.network, links) if zones.zones.get(n) is Zone.BEFORE]
+        return find_zones(links, roots, forced + varying) if varying else zones
 
     def _links(self, spec: LayerSpec) -> Links:
         now: List[str] = []
