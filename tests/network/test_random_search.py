@@ -1,0 +1,137 @@
+"""Searches of random decoders: scores agree with the graph of the training, greedy with an argmax of our own, and
+neither the split of the loop nor the other sequences of a batch matter."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+import numpy
+import pytest
+
+from returnn_tf.network.network import Network
+from tests.network.random_decoders import Decoder, frames_feed, log_probs_of, random_decoder, random_params
+
+LENS = (5, 3, 4)
+#: Scores of candidates that are none: fewer labels than beam entries, or labels behind the end.
+NONE = -1e20
+
+
+def network(decoder: Decoder, *, search: bool, moved: bool = True, beam: int = 0) -> Network:
+    net = Network.from_config(decoder.config(moved=moved, beam=beam), search=search)
+    net.set_param_values(random_params(net, decoder.seed))
+    return net
+
+
+def lens_of(decoder: Decoder) -> Tuple[int, ...]:
+    """Ragged; only where frames of the padding are scored, too, a batch without padding."""
+    if decoder.known and not decoder.include_eos:
+        return (4, 4)
+    return (4,) if decoder.seed % 5 == 0 else LENS
+
+
+def log_probs(decoder: Decoder, train: Network, feed: Dict[str, Any], labels: List[numpy.ndarray]) -> List[Any]:
+    """[sequence, step, label] of each choice, by the graph of the training.
+
+    :param feed: frames, one sequence for each row of ``labels``
+    :param labels: of each choice [sequence, step]
+    """
+    feed = dict(feed)
+    steps = numpy.full([len(labels[0])], labels[0].shape[1], "int32")
+    for key, value in zip(("classes", "classes2"), labels):
+        feed.update({key: value, key + "/size0": feed["data/size0"] if decoder.known else steps})
+    out = train.run(feed)
+    return [log_probs_of(c, out.layers["output/" + c["from"]].value) for c in decoder.choices]
+
+
+def check_scores(decoder: Decoder, search: Network, train: Network) -> None:
+    feed = frames_feed(decoder.seed, lens_of(decoder))
+    out = search.run(feed).layers
+    result = out["output"]
+    lens, scores = result.sizes[1], result.beam_scores.reshape(-1)
+    beam = result.beam_scores.shape[1]
+    assert beam == decoder.choices[-1]["beam_size"]
+    repeated = {key: numpy.repeat(value, beam, axis=0) for key, value in feed.items()}
+    frames = repeated["data/size0"]
+    lens = frames if decoder.known else lens
+    steps = decoder.scored_steps(lens, frames)
+    labels = []
+    for choice in decoder.choices:
+        value = result.value if choice["name"] == "output" else out["output/" + choice["name"]].value
+        padded = numpy.full([len(lens), int(steps.max())], 0 if choice["name"] == "extra" else decoder.end_label)
+        for row in range(len(lens)):
+            padded[row, : lens[row]] = value[row, : lens[row]]
+        labels.append(padded.astype("int32"))
+    wanted = decoder.scores(log_probs(decoder, train, repeated, labels), labels, steps, int(lens.max()))
+    real = scores > NONE
+    assert real[::beam].all()
+    numpy.testing.assert_allclose(scores[real], wanted[real], rtol=1e-4, atol=1e-4)
+    in_order = result.beam_scores
+    assert (in_order[:, 1:] <= in_order[:, :-1] + 1e-6).all(), "best first"
+    for b, n in enumerate(out["best"].sizes[1]):
+        assert n == lens[b * beam]
+        numpy.testing.assert_array_equal(out["best"].value[b, :n], result.value[b * beam, :n])
+
+
+def check_greedy(decoder: Decoder, search: Network, train: Network) -> None:
+    feed = frames_feed(decoder.seed, lens_of(decoder))
+    count = int(feed["data/size0"].max()) if decoder.known else decoder.max_steps
+    batch = len(feed["data"])
+    labels = [numpy.zeros([batch, count], "int32") for _ in decoder.choices]
+    for t in range(count):
+        for number in range(len(decoder.choices)):
+            labels[number][:, t] = log_probs(decoder, train, feed, labels)[number][:, t].argmax(axis=-1)
+    result = search.run(feed).layers["output"]
+    for b in range(batch):
+        wanted = list(labels[0][b])
+        if decoder.known:
+            wanted = wanted[: feed["data/size0"][b]]
+        elif decoder.end_label in wanted:
+            wanted = wanted[: wanted.index(decoder.end_label) + (1 if decoder.include_eos else 0)]
+        assert list(result.value[b, : (len(wanted) if decoder.known else result.sizes[1][b])]) == wanted
+
+
+def hypotheses(out: Any, name: str = "output") -> List[Tuple[List[int], float]]:
+    """Labels and score of each hypothesis."""
+    layer = out.layers[name]
+    scores = layer.beam_scores.reshape(-1)
+    beam = layer.beam_scores.shape[1]
+    lens = layer.sizes[1]
+    lens = numpy.repeat(lens, beam) if len(lens) < len(scores) else lens
+    rows = zip(layer.value, lens, scores)
+    return [(list(row[:n]), float(score)) for row, n, score in rows if score > NONE]
+
+
+def check_same(got: List[Tuple[List[int], float]], wanted: List[Tuple[List[int], float]]) -> None:
+    assert [labels for labels, _ in got] == [labels for labels, _ in wanted]
+    numpy.testing.assert_allclose([s for _, s in got], [s for _, s in wanted], rtol=1e-4, atol=1e-5)
+
+
+def check_alone(decoder: Decoder, search: Network) -> None:
+    if not decoder.independent:
+        return
+    feed = frames_feed(decoder.seed, LENS)
+    together = hypotheses(search.run(feed))
+    alone = []
+    for b, n in enumerate(LENS):
+        alone += hypotheses(search.run({"data": feed["data"][b : b + 1, :n], "data/size0": feed["data/size0"][b:][:1]}))
+    check_same(alone, together)
+
+
+def check_split(decoder: Decoder, search: Network) -> None:
+    feed = frames_feed(decoder.seed, LENS)
+    inside = network(decoder, search=True, moved=False)
+    check_same(hypotheses(inside.run(feed)), hypotheses(search.run(feed)))
+
+
+def check_all(seed: int) -> None:
+    decoder = random_decoder(seed)
+    search, train = network(decoder, search=True), network(decoder, search=False)
+    check_scores(decoder, search, train)
+    check_alone(decoder, search)
+    check_greedy(decoder, network(decoder, search=True, beam=1), train)
+    check_split(decoder, search)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_decoders(seed: int) -> None:
+    check_all(seed)
