@@ -9,7 +9,15 @@ from returnn_tf.layers.base import Layer
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.ops.cross_entropy import safe_log
-from returnn_tf.ops.fast_bw import Topology, best_alignment, chain_topology, ctc_topology, soft_alignment
+from returnn_tf.ops.fast_bw import (
+    Topology,
+    best_alignment,
+    chain_topology,
+    ctc_topology,
+    label_topology,
+    soft_alignment,
+)
+from returnn_tf.ops.fsa import Acceptors, acceptors_by_function, soft_alignment_of_acceptors
 from returnn_tf.ops.shape import transpose
 from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
     from returnn_tf.layers.node import Node
     from returnn_tf.layers.plan_context import PlanContext
 
+_ALIGN_TARGETS = ("ctc", "hmm", "staircase", "automaton")
 _TOPOLOGIES = ("ctc", "rna")
 _INPUT_TYPES = ("prob", "log_prob")
 
@@ -28,8 +37,13 @@ class FastBaumWelchLayer(Layer):
     """The posteriors of all labels at each frame, summed over all alignments of the target (Baum-Welch).
 
     align_target "ctc": the labels in ``align_target_key``, each for one or more frames, with optional blanks between
-    (Graves et al. 2006). "staircase": class 0, 1, 2, ... in this order, each for one or more frames, as many as
-    ``staircase_seq_len_source`` has frames. For the loss "via_layer", which makes the gradient out of it.
+    (Graves et al. 2006). "hmm": the same without blanks. "staircase": class 0, 1, 2, ... in this order, each for one or
+    more frames, as many as ``staircase_seq_len_source`` has frames. "automaton": what the function in ``automaton``
+    says. It gets the labels of a sequence, an int array, and gives a list of edges ``(from, to, class)`` or ``(from,
+    to, class, cost)``; each edge reads one frame; state 0 is where it begins, the highest one where it ends; costs
+    (minus logs of probabilities) are scaled by ``tdp_scale``. It is Python, called in every step of the training.
+
+    For the loss "via_layer", which makes the gradient out of it.
     Output: time-major, probabilities which sum to 1 in every valid frame, zeros in padded ones; no gradient.
     The loss of a sequence, minus the log of the sum over all alignments, goes to that loss.
     Parameters: none. Lengths: unchanged.
@@ -43,11 +57,12 @@ class FastBaumWelchLayer(Layer):
                 "input_type": "prob", "from": "p"}}
     """
 
-    align_target: str = option(help="ctc or staircase")
+    align_target: str = option(help="ctc, hmm, staircase or automaton")
+    automaton: Any = option(None, help="for automaton: function from the labels of a sequence to edges, see above")
     align_target_key: Optional[str] = option(None, help="data key of the labels")
     ctc_opts: Optional[Dict[str, Any]] = option(None, help="for ctc: blank_idx (default: the last class), label_loop")
     input_type: str = option("log_prob", help="what the source gives: prob or log_prob")
-    tdp_scale: float = option(1.0, help="scale of the transition scores; they are 0 in the topologies here")
+    tdp_scale: float = option(1.0, help="scale of the costs of an automaton; they are 0 in the other topologies")
     am_scale: float = option(1.0, help="scale of the log scores")
     min_prob: float = option(0.0, help="least probability")
     staircase_seq_len_source: Any = option(None, help="layer whose lengths give the number of classes", refs=True)
@@ -64,21 +79,27 @@ class FastBaumWelchLayer(Layer):
         data = _scores_template(ctx, self.input_type)
         if self.align_target == "sprint":
             raise ctx.error(
-                "align_target 'sprint' needs automata from an external process, which is not supported. Use 'ctc' with "
-                "align_target_key, or 'staircase'."
+                "align_target 'sprint' needs automata from an external process, which is not supported. Use 'ctc' or "
+                "'hmm' with align_target_key, or 'automaton' with a function 'automaton' that gives them."
             )
-        if self.align_target not in ("ctc", "staircase"):
+        if self.align_target not in _ALIGN_TARGETS:
             raise ctx.error(
-                "unknown align_target %r. %s"
-                % (self.align_target, did_you_mean(self.align_target, ["ctc", "staircase"]))
+                "unknown align_target %r. %s" % (self.align_target, did_you_mean(self.align_target, _ALIGN_TARGETS))
             )
+        if (self.align_target == "automaton") != callable(self.automaton):
+            raise ctx.error(
+                "align_target 'automaton' and the option 'automaton', a function from labels to edges, belong "
+                "together; got align_target %r and automaton %r." % (self.align_target, self.automaton)
+            )
+        if self.ctc_opts and self.align_target != "ctc":
+            raise ctx.error("ctc_opts is for align_target 'ctc', not %r. Remove it." % self.align_target)
         for name in self.ctc_opts or {}:
             if name not in ("blank_idx", "label_loop"):
                 raise ctx.error(
                     "ctc_opts: unknown option %r. %s" % (name, did_you_mean(name, ["blank_idx", "label_loop"]))
                 )
         self.labels: Optional[Node] = None
-        if self.align_target == "ctc":
+        if self.align_target != "staircase":
             self.labels = ctx.depend(ctx.builder.target_node(ctx.node, self.align_target_key or "classes"))
             _check_labels(ctx, data, self.labels.output, self.align_target_key or "classes")
         return data
@@ -87,13 +108,25 @@ class FastBaumWelchLayer(Layer):
         """One pass over time, forward and backward side by side."""
         data = ctx.output
         scores, lens = _scores(ctx, self.input_type, self.min_prob)
-        posteriors, total = soft_alignment(scores * self.am_scale, lens, self._topology(ctx))
+        scores *= self.am_scale
+        if self.align_target == "automaton":
+            posteriors, total = soft_alignment_of_acceptors(scores, lens, self._acceptors(ctx))
+        else:
+            posteriors, total = soft_alignment(scores, lens, self._topology(ctx))
         loss = tf.where(tf.math.is_finite(total), -total, tf.zeros_like(total))
         ctx.note(self.node, "output_loss", loss)
         return tf.ensure_shape(posteriors, data.static_shape)
 
+    def _acceptors(self, ctx: "EmitContext") -> Acceptors:
+        assert self.labels is not None and ctx.output.dim is not None
+        where = "Layer %r: automaton" % ctx.node.path
+        given = acceptors_by_function(self.automaton, *_labels(ctx, self.labels), ctx.output.dim, where)
+        return Acceptors(given.edges, given.costs * self.tdp_scale, given.num_states)
+
     def _topology(self, ctx: "EmitContext") -> Topology:
         if self.labels is not None:
+            if self.align_target == "hmm":
+                return label_topology(*_labels(ctx, self.labels))
             opts = self.ctc_opts or {}
             labels, label_lens = _labels(ctx, self.labels)
             classes = ctx.output.dim

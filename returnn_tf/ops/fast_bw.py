@@ -92,6 +92,16 @@ def chain_topology(lens: Any, size: Any) -> Topology:
     return Topology(classes, lens, tf.ones(shape, tf.bool), tf.zeros(shape, tf.bool), False)
 
 
+def label_topology(labels: Any, label_lens: Any) -> Topology:
+    """Each label has a loop; all are visited, from the first to the last, without a blank ("hmm").
+
+    :param labels: int [batch, labels]
+    :param label_lens: int32 [batch]
+    """
+    labels = tf.cast(labels, tf.int32)
+    return Topology(labels, label_lens, tf.ones_like(labels, tf.bool), tf.zeros_like(labels, tf.bool), False)
+
+
 def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
     """Posteriors of all classes and the full-sum score, by one pass which runs forward and backward side by side.
 

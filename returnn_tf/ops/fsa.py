@@ -1,0 +1,139 @@
+"""Forward-backward over any finite-state acceptors, batched, in log space: one per sequence, with classes on its edges.
+
+An acceptor has the states 0, 1, ..., n - 1. State 0 is where it begins, state n - 1 where it ends. Each edge reads one
+frame: it goes from a state to a state, has the class whose score counts, and a cost (minus the log of a probability).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Iterable, List, Sequence, Tuple
+
+import numpy
+
+from returnn_tf.util.lazy_tf import tf
+
+#: In place of -inf, so that differences stay numbers.
+_NEG = -1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Acceptors:
+    """The acceptors of a batch.
+
+    :param edges: int32 [batch, edges, 3]: from, to, class; -1 where a sequence has fewer edges
+    :param costs: float [batch, edges]
+    :param num_states: int32 [batch]
+    """
+
+    edges: Any
+    costs: Any
+    num_states: Any
+
+
+def acceptors_by_function(
+    function: Callable[[Any], Any], labels: Any, lens: Any, classes: int, where: str
+) -> Acceptors:
+    """The acceptors which a Python function gives for each sequence, called while the graph runs.
+
+    :param function: from labels (int array) to edges ``(from, to, class)`` or ``(from, to, class, cost)``
+    :param labels: int [batch, labels]
+    :param lens: int [batch]
+    :param classes: number of classes
+    :param where: how an error begins
+    """
+
+    def build(labels: Any, lens: Any) -> Any:
+        rows = [function(labels[b, : lens[b]].copy()) for b in range(len(labels))]
+        return _padded(
+            [_checked(row, classes, "%s, sequence %d of the batch" % (where, b)) for b, row in enumerate(rows)]
+        )
+
+    edges, costs, num_states = tf.numpy_function(build, [labels, lens], [tf.int32, tf.float32, tf.int32])
+    edges.set_shape([None, None, 3])
+    costs.set_shape([None, None])
+    num_states.set_shape([None])
+    return Acceptors(edges, costs, num_states)
+
+
+def _checked(edges: Iterable[Sequence[Any]], classes: int, where: str) -> List[Tuple[int, int, int, float]]:
+    rows = [(int(e[0]), int(e[1]), int(e[2]), float(e[3]) if len(e) > 3 else 0.0) for e in edges]
+    for edge in rows:
+        if edge[0] < 0 or edge[1] < 0 or not 0 <= edge[2] < classes:
+            raise ValueError(
+                "%s: the automaton has the edge (from %d, to %d, class %d), but states begin at 0 and there are %d "
+                "classes." % ((where,) + edge[:3] + (classes,))
+            )
+    return rows
+
+
+def _padded(rows: List[List[Tuple[int, int, int, float]]]) -> Any:
+    longest = max([len(row) for row in rows], default=0)
+    edges = numpy.full([len(rows), longest, 3], -1, "int32")
+    costs = numpy.zeros([len(rows), longest], "float32")
+    num_states = numpy.ones([len(rows)], "int32")
+    for b, row in enumerate(rows):
+        if row:
+            edges[b, : len(row)] = [edge[:3] for edge in row]
+            costs[b, : len(row)] = [edge[3] for edge in row]
+            num_states[b] = edges[b, : len(row), :2].max() + 1
+    return edges, costs, num_states
+
+
+def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
+    """Posteriors of all classes, and the full-sum score.
+
+    :param scores: [time, batch, classes] log scores
+    :param lens: int32 [batch], frames
+    :return: (probabilities [time, batch, classes], 0 in padded frames and where there is no path; log of the sum over
+        all paths [batch], -inf where there is none). No gradients.
+    """
+    scores = tf.stop_gradient(scores)
+    frames, batch, classes = tf.shape(scores)[0], tf.shape(scores)[1], tf.shape(scores)[2]
+    states = tf.reduce_max(tf.concat([acceptors.num_states, [1]], axis=0))
+    exists = acceptors.edges[:, :, 2] >= 0
+    origin, goal, label = (tf.where(exists, acceptors.edges[:, :, i], 0) for i in range(3))
+    first = tf.range(batch)[:, None]
+    weights = tf.where(exists, -acceptors.costs, _NEG)
+
+    def emission(t: Any) -> Any:  # [batch, edges]
+        return tf.gather(scores[t], label, batch_dims=1) + weights
+
+    def arrive(values: Any, ids: Any) -> Any:  # [batch, edges] -> [batch, states]
+        return tf.reshape(
+            _segment_logsumexp(tf.reshape(values, [-1]), tf.reshape(ids + first * states, [-1]), batch * states),
+            [batch, states],
+        )
+
+    def forward(t: Any, alpha: Any, alphas: Any) -> Any:
+        alphas = alphas.write(t, alpha)
+        new = arrive(tf.gather(alpha, origin, batch_dims=1) + emission(t), goal)
+        return t + 1, tf.where((t < lens)[:, None], new, alpha), alphas
+
+    alphas = tf.TensorArray(scores.dtype, size=frames, element_shape=[None, None])
+    start = tf.where(tf.range(states) > 0, _NEG, 0.0) + tf.zeros([batch, 1])
+    _, alpha, alphas = tf.while_loop(lambda t, *_: t < frames, forward, (0, start, alphas))
+    total = tf.gather(alpha, (acceptors.num_states - 1)[:, None], batch_dims=1)[:, 0]
+    found = total > _NEG / 2
+    ids = label + first * classes
+
+    def backward(t: Any, beta: Any, posteriors: Any) -> Any:
+        ahead = tf.gather(beta, goal, batch_dims=1) + emission(t)
+        joint = tf.gather(alphas.read(t), origin, batch_dims=1) + ahead - total[:, None]
+        inside = tf.logical_and(t < lens, found)[:, None]
+        joint = tf.where(tf.logical_and(inside, exists), tf.exp(joint), 0.0)
+        by_class = tf.math.unsorted_segment_sum(tf.reshape(joint, [-1]), tf.reshape(ids, [-1]), batch * classes)
+        posteriors = posteriors.write(t, tf.reshape(by_class, [batch, classes]))
+        return t - 1, tf.where((t < lens)[:, None], arrive(ahead, origin), beta), posteriors
+
+    end = tf.where(tf.equal(tf.range(states), (acceptors.num_states - 1)[:, None]), 0.0, _NEG)
+    posteriors = tf.TensorArray(scores.dtype, size=frames, element_shape=[None, scores.shape[2]])
+    _, _, posteriors = tf.while_loop(lambda t, *_: t >= 0, backward, (frames - 1, end, posteriors))
+    return posteriors.stack(), tf.where(found, total, float("-inf"))
+
+
+def _segment_logsumexp(x: Any, ids: Any, count: Any) -> Any:
+    """log of the sum of exp(x) over the entries with the same id; ``_NEG`` where there is none."""
+    largest = tf.maximum(tf.math.unsorted_segment_max(x, ids, count), _NEG)
+    sums = tf.math.unsorted_segment_sum(tf.exp(x - tf.gather(largest, ids)), ids, count)
+    return tf.maximum(largest + tf.math.log(tf.maximum(sums, 1e-30)), _NEG)
