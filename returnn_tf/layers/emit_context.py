@@ -51,6 +51,8 @@ class Lowering:
     loop_indices: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
     #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.layers.rec.search`.
     hypotheses: Any = None
+    #: In the step of another loop: bool [batch], which sequences had ended before this step; None if it has no such.
+    ended: Any = None
     #: Final scores [batch, beam] by path of the loop, and the dims whose lengths differ among the hypotheses of a beam.
     beam_scores: Dict[str, Any] = dataclasses.field(default_factory=dict)
     beam_dims: Dict[Dim, int] = dataclasses.field(default_factory=dict)
@@ -277,6 +279,13 @@ class EmitContext:
         return result
 
     # --- the step of a loop ---
+
+    @property
+    def ended(self) -> Any:
+        """Bool [batch]: for which sequences or hypotheses the step only goes on because others have not ended, so that
+        their values don't matter; None if that is not known."""
+        hyps = self.lowering.hypotheses
+        return self.lowering.ended if hyps is None else hyps.ended
 
     def loop_state(self, key: str) -> Any:
         """The value of a state in the step before, see `PlanContext.loop_state`."""

@@ -244,12 +244,18 @@ def need_indices(ctx: "PlanContext", node: Node) -> Data:
 
 
 def safe_padding(ctx: "EmitContext", data: Data, gather: GatherAxes, position: Any) -> Any:
-    """Positions in padded frames may be anything; they are moved into the axis, while wrong valid ones are an error.
+    """Positions that don't matter may be anything: they are moved into the axis, while wrong valid ones are an error.
+
+    Those are in padded frames, and in a step of a loop those of sequences which have ended, e.g. behind the last frame
+    of the encoder in the search of a transducer.
 
     :param data: template of the positions as their layer gives them
     """
     padded = [a for a in data.dynamic_axes if data.batch_axis is not None or ctx.lens(data.dims[a]).shape.rank == 0]
     mask = ctx.masks(data, padded)
+    if ctx.ended is not None and data.batch_axis is not None:
+        running = tf.reshape(~ctx.ended, [-1 if a == data.batch_axis else 1 for a in range(data.rank)])
+        mask = running if mask is None else tf.logical_and(mask, running)
     if mask is None:
         return position
     if position.shape.rank > mask.shape.rank:

@@ -3,8 +3,9 @@
 import numpy
 import pytest
 
+from returnn_tf.network.network import Network
 from returnn_tf.tensor import SpatialDim
-from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, gradient, output, run
+from tests.layers.nets import FEATURE, LENS, STATIC, TIME, config_of, fails, feed, gradient, output, run
 
 ROWS = numpy.arange(3)
 
@@ -194,3 +195,32 @@ def test_scatter_gradient():
 )
 def test_scatter_errors(options, message):
     fails({**SCATTER, "from": "data", **options}, message)
+
+
+@pytest.mark.parametrize("search", [False, True])
+@pytest.mark.parametrize("gather", [{"class": "gather", "axis": "T"}, {"class": "gather_nd"}])
+def test_positions_of_ended_sequences_do_not_matter(search, gather):
+    """As in a transducer which goes through the frames at its own pace: it ends behind the last one."""
+    unit = {
+        "x": {**gather, "from": "base:data", "position": "prev:t"},
+        "t": {"class": "combine", "kind": "add", "from": ["prev:t", "base:data:numbers"], "initial_output": 0},
+        "end": {"class": "compare", "kind": "greater_equal", "from": ["t", "base:len"]},
+        "output": {"class": "copy", "from": "x"},
+    }
+    if search:
+        prob = {"class": "softmax", "target": "labels", "from": "x"}
+        choice = {"class": "choice", "target": "labels", "beam_size": 2, "from": "prob", "initial_output": 0}
+        step = {"class": "eval", "eval": "source(0) + 0 * source(1)", "from": ["base:data:numbers", "output"]}
+        unit.update(prob=prob, output=choice, step=step)
+        unit["t"]["from"] = ["prev:t", "step"]
+    network = {
+        "len": {"class": "length", "from": "data"},
+        "output": {"class": "rec", "from": [], "unit": unit, "include_eos": True, "max_seq_len": 9},
+    }
+    net = Network.from_config(config_of(network), search=search)
+    arrays = feed(numbers=[1, 7, 2])
+    found = net.run(arrays).layers["output"]
+    assert found.sizes[1][:: 2 if search else 1].tolist() == [4, 1, 2]
+    if not search:
+        for b, frames in enumerate([[0, 1, 2, 3], [0], [0, 2]]):
+            numpy.testing.assert_allclose(found.value[b, : len(frames)], arrays["data"][b, frames])

@@ -179,6 +179,7 @@ class LoopRunLayer(Layer):
             state.given[name] = value
         hyps = self._hypotheses(i, search, batch)
         state.hypotheses = hyps if self.choices else None
+        state.ended = None if hyps is None else hyps.ended
         for position, node in enumerate(self.node.inner):
             emit_node(state, node)
             if hyps is not None and hyps.chosen is not None:
