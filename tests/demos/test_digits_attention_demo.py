@@ -31,9 +31,11 @@ def test_whole_demo_on_few_lines(run_demo, tmp_path):
 
     greedy = str(out / "greedy.py")
     options = ["++task", "search", "++search_output_file", greedy, "++search_output_file_format", "py"]
-    run_demo("-m", "returnn_tf", CONFIG, *options, "++beam_size", "1")
+    run_demo("-m", "returnn_tf", CONFIG, *options, "++beam_size", "1", "++search_output_layer", "output")
     with open(greedy, encoding="utf8") as file:
-        assert set(ast.literal_eval(file.read())) == {line.tag for line in recognised}
+        hypotheses = ast.literal_eval(file.read())
+    assert set(hypotheses) == {line.tag for line in recognised}
+    assert {len(of_line) for of_line in hypotheses.values()} == {1}
 
 
 def test_unknown_demo(run_demo):
