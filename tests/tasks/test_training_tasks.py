@@ -200,7 +200,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ({"task": "trainn"}, ConfigError, "Did you mean 'train'"),
         ({"load": "net/other.003"}, ConfigError, "no checkpoint"),
         ({"max_seq_length": 1}, DataError, "there is no batch"),
-        ({"preload_from_files": {"a": {}}}, ConfigError, "Not supported: preload_from_files"),
+        ({"use_last_best_model": True}, ConfigError, "Not supported: use_last_best_model"),
         ({"network": {"output": {"class": "linear", "n_out": 2, "from": "data"}}}, ConfigError, "no loss"),
     ],
 )

@@ -9,7 +9,7 @@ import numpy
 
 from returnn_tf.config import Config
 from returnn_tf.config.derived import overridden
-from returnn_tf.engine import checkpoint_params
+from returnn_tf.engine import checkpoint_params, preload
 from returnn_tf.engine.evaluator import Evaluator
 from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan_transfer
 from returnn_tf.engine.pretrain.checks import plan_of
@@ -107,3 +107,5 @@ class Stage:
         for name, value in changed.items():
             variable = self.net.params[name]
             variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))
+        new = {name: self.net.params[name] for name in transfer.fresh + transfer.anew}
+        preload.load_on_init(self.net.plan, new)
