@@ -1,0 +1,72 @@
+"""The change from the network of one epoch to that of the next, in memory."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Dict
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import Config
+from returnn_tf.engine import checkpoint
+from returnn_tf.engine.checkpoint import CheckpointInfo
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.pretrain.stage import Stage
+from returnn_tf.log import log
+from returnn_tf.network.network import Network
+
+EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
+
+
+def network(n_out: int, *sources: str) -> Dict[str, Any]:
+    return {
+        "h": {"class": "linear", "n_out": n_out, "from": "data"},
+        "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": ["h", *sources]},
+    }
+
+
+def config_of(first: Dict[str, Any], then: Dict[str, Any], **settings: Any) -> Config:
+    pretrain = {"construction_algo": [first], "copy_param_mode": "subset"}
+    base = {"behavior_version": 21, "extern_data": EXTERN, "optimizer": {"class": "adam"}}
+    return Config({**base, "network": then, "pretrain": pretrain, **settings})
+
+
+def test_parameters_grow_and_new_ones_begin_as_always(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a part grows by has the initial values of the new network, so that nothing depends on the way there."""
+    said = []
+    monkeypatch.setattr(log, "write", lambda level, text, **_: said.append(text))
+    W, b = np.ones((3, 4), "float32"), np.full(4, 2.0, "float32")
+    info = CheckpointInfo(epoch=1, step=1, random_seed=42, config_sha256="")
+    variables = {
+        name: Network.from_config(config_of({}, network(4)), train=True).params[name] for name in ("h/W", "h/b")
+    }
+    variables["h/W"].assign(W)
+    variables["h/b"].assign(b)
+    checkpoint.save(str(tmp_path / "other"), {"in/" + name[2:]: var for name, var in variables.items()}, {}, info)
+    sub = {"in": {"class": "linear", "n_out": 4, "from": "data"}, "output": {"class": "copy", "from": "in"}}
+    then = {
+        **network(5, "sub"),
+        "sub": {"class": "subnetwork", "from": "data", "subnetwork": sub, "load_on_init": str(tmp_path / "other")},
+    }
+    config = config_of({**network(2), "#info": "a small one", "#config": {"x": 3}}, then)
+    schedule = NetworkSchedule(config)
+    stage = Stage(config)
+    stage.begin(schedule.at(1))
+    before = {name: 10.0 + value for name, value in stage.net.get_param_values().items()}
+    stage.net.set_param_values(before)
+    stage.trainer.global_step.assign(7)
+    assert config.int("x") == 3
+    stage.enter(schedule.at(2))
+    assert "x" not in config and stage.trainer.step_count == 7
+    after, initial = stage.net.get_param_values(), Network.from_config(schedule.at(2).config, train=True)
+    expected = {name: initial.initial_value(spec).copy() for name, spec in initial.param_specs.items()}
+    expected["h/W"][:, :2], expected["h/b"][:2] = before["h/W"], before["h/b"]
+    expected["output/W"][:2], expected["output/b"] = before["output/W"], before["output/b"]
+    expected["sub/in/W"], expected["sub/in/b"] = W, b
+    assert sorted(after) == sorted(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    assert all(not var.numpy().any() for name, var in stage.trainer.state().items() if var.shape.rank)  # anew
+    assert any("2 new (sub/in/W, sub/in/b)" in text for text in said)
+    stage.close()
