@@ -6,7 +6,7 @@ import ast
 import gzip
 import os
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, List, Optional, Tuple
 
 import decode
 import h5py
@@ -20,6 +20,12 @@ ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "demos" / "digits" / "transducer.config"
 BLANK, BEAM = 10, 12
 LENS = numpy.array([14, 9, 11], "int32")
+FEED = {
+    "data": numpy.random.default_rng(1).uniform(size=(3, 14, 12)).astype("float32"),
+    "data/size0": LENS,
+    "classes": numpy.array([[3, 1, 4, 1], [5, 9, 0, 0], [2, 6, 5, 0]], "int32"),
+    "classes/size0": numpy.array([4, 2, 3], "int32"),
+}
 
 
 def test_train_and_search_few_lines(run_demo, tmp_path):
@@ -41,36 +47,55 @@ def test_train_and_search_few_lines(run_demo, tmp_path):
     assert "decision: label errors " in output and "%d of %d" % (errors, ends[-1]) in output, output
 
 
-@pytest.fixture(scope="module")
-def searched() -> Dict[str, Any]:
-    """Random parameters, random lines, and what the search finds with them."""
+def network_of(config: returnn_tf.Config, **choice: Any) -> Dict[str, Any]:
+    """A copy of the network of the demo with other options of the choice."""
+    network = {name: dict(layer) for name, layer in config.typed("network").items()}
+    unit = {name: dict(layer) for name, layer in network["output"]["unit"].items()}
+    unit["output"].update(choice)
+    network["output"]["unit"] = unit
+    return network
+
+
+def search(params: Optional[Dict[str, Any]] = None, **choice: Any) -> Any:
+    """What the search finds in random lines, and the parameters, random ones if none are given."""
     config = returnn_tf.Config.from_file(str(CONFIG))
+    config.set("network", network_of(config, **choice))
     net = returnn_tf.Network.from_config(config, search=True)
     rng = numpy.random.default_rng(5)
-    params = {name: rng.normal(size=p.shape, scale=0.4).astype("float32") for name, p in net.params.items()}
+    if params is None:
+        params = {name: rng.normal(size=p.shape, scale=0.4).astype("float32") for name, p in net.params.items()}
+        params["output/rec/prob/b"][BLANK] = 4.0  # as in a trained network, most frames are blank
     net.set_param_values(params)
-    feed = {
-        "data": rng.uniform(size=(3, LENS.max(), 12)).astype("float32"),
-        "data/size0": LENS,
-        "classes": numpy.array([[3, 1, 4, 1], [5, 9, 0, 0], [2, 6, 5, 0]], "int32"),
-        "classes/size0": numpy.array([4, 2, 3], "int32"),
-    }
-    return {"params": params, "feed": feed, "found": net.run(feed)}
+    return net.run(FEED), params
+
+
+@pytest.fixture(scope="module")
+def searched() -> Any:
+    """Without recombination, so that every score is that of one alignment."""
+    return search(recombine=None, recombine_blank=None)
+
+
+def digits_of(found: Any) -> List[List[Tuple[int, ...]]]:
+    """For every line the digits of its hypotheses."""
+    rows = found.layers["output"].value.reshape(3, BEAM, -1)
+    return [[tuple(x for x in row[:n] if x != BLANK) for row in beam] for beam, n in zip(rows, LENS)]
 
 
 def test_blanks_are_left_out(searched):
-    found = searched["found"]
-    output, decision = found.layers["output"], found.layers["decision"]
-    best = output.value.reshape(3, BEAM, -1)[:, 0]
-    for labels, length, decided, count in zip(best, LENS, decision.value, next(iter(decision.sizes.values()))):
-        digits = [label for label in labels[:length] if label != BLANK]
-        assert digits == list(decided[:count])
-    reference = searched["feed"]["classes"]
-    expected = sum(
-        decode.edit_distance(list(reference[i][:n]), list(decision.value[i][:m]))
-        for i, (n, m) in enumerate(zip(searched["feed"]["classes/size0"], next(iter(decision.sizes.values()))))
-    )
-    assert found.errors["decision"] == expected
+    found, _ = searched
+    decision = found.layers["decision"]
+    decided = [tuple(row[:n]) for row, n in zip(decision.value, decision.sizes[1])]
+    assert decided == [hypotheses[0] for hypotheses in digits_of(found)]
+    references = [row[:n] for row, n in zip(FEED["classes"], FEED["classes/size0"])]
+    assert found.errors["decision"] == sum(map(decode.edit_distance, map(list, references), map(list, decided)))
+
+
+def test_hypotheses_with_the_same_digits_are_one(searched):
+    found, params = searched
+    recombined, _ = search(params)
+    for hypotheses, alignments in zip(digits_of(recombined), digits_of(found)):
+        assert len(set(hypotheses)) == BEAM > len(set(alignments))
+    assert (recombined.layers["output"].beam_scores[:, 0] > found.layers["output"].beam_scores[:, 0]).all()
 
 
 @pytest.mark.parametrize("moved", [True, False])
@@ -83,15 +108,16 @@ def test_beam_scores_are_those_of_the_training(searched, moved):
         "classes": {"dim": 10, "sparse": True},
         "alignment": {"dim_tags": [batch_dim, time], "sparse_dim": FeatureDim("labels", 11), "dtype": "int32"},
     }
-    network = {name: dict(layer) for name, layer in config.typed("network").items() if name != "alignment"}
-    unit = {name: dict(layer) for name, layer in network["output"]["unit"].items()}
-    unit["prob"]["is_output_layer"] = True
-    network["output"].update(unit=unit, optimize_move_layers_out=moved)
+    found, params = searched
+    network = network_of(config)
+    del network["alignment"]
+    network["output"]["unit"]["prob"]["is_output_layer"] = True
+    network["output"]["optimize_move_layers_out"] = moved
     config.update({"extern_data": extern_data, "network": network})
     net = returnn_tf.Network.from_config(config, train=False)
-    net.set_param_values({name: searched["params"][name] for name in net.params})
-    found = searched["found"].layers["output"]
-    feed = {name: numpy.repeat(value, BEAM, axis=0) for name, value in searched["feed"].items()}
+    net.set_param_values({name: params[name] for name in net.params})
+    found = found.layers["output"]
+    feed = {name: numpy.repeat(value, BEAM, axis=0) for name, value in FEED.items()}
     feed.update({"alignment": found.value, "alignment/size0": feed["data/size0"]})
     probs = net.run(feed).layers["output/prob"].value.reshape(3, BEAM, -1, 11)
     labels = found.value.reshape(3, BEAM, -1, 1)
