@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
 from returnn_tf.config import ConfigError
-from returnn_tf.datasets.safe_files import read_literal, read_plain_pickle, read_text
+from returnn_tf.datasets.label_file import read_labels
 from returnn_tf.tensor import Data
 
 _BPE_JOIN = "@@ "
@@ -73,25 +73,8 @@ def vocab_labels(key: str, vocab: Any) -> List[str]:
         if labels is not None:
             return [str(label) for label in (labels() if callable(labels) else labels)]
         if vocab.get("vocab_file"):
-            return _read_vocab(vocab["vocab_file"])
+            return read_labels(vocab["vocab_file"])
     raise ConfigError(
         "extern_data[%r]: the labels of vocab = %r can't be read. Give vocab 'labels' (a list) or 'vocab_file'."
         % (key, vocab)
     )
-
-
-def _read_vocab(path: str) -> List[str]:
-    """A pickled or literal dict from label to index, or a text with a label in each line."""
-    if path.endswith((".pkl", ".pkl.gz")):
-        table = read_plain_pickle(path)
-    else:
-        text = read_text(path)
-        if not text.startswith("{"):
-            return text.splitlines()
-        table = read_literal(path)
-    if isinstance(table, (list, tuple)):
-        return [str(label) for label in table]
-    names = {index: str(label) for label, index in sorted(table.items())}  # of two labels the last one is the name
-    if sorted(names) != list(range(len(names))):
-        raise ConfigError("vocab_file %r: the indices of its labels are not 0 to %d." % (path, len(names) - 1))
-    return [names[index] for index in range(len(names))]

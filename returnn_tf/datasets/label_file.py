@@ -1,0 +1,30 @@
+"""Files with the labels of a vocabulary."""
+
+from __future__ import annotations
+
+from typing import List
+
+from returnn_tf.config import ConfigError
+from returnn_tf.datasets.safe_files import read_literal, read_plain_pickle, read_text
+
+
+def read_labels(path: str) -> List[str]:
+    """The labels by index.
+
+    :param path: a pickled or literal dict from label to index, or a text with a label in each line
+    :raises ConfigError: the indices have gaps
+    :raises DataError: the file is missing or no vocabulary
+    """
+    if path.endswith((".pkl", ".pkl.gz")):
+        table = read_plain_pickle(path)
+    else:
+        text = read_text(path)
+        if not text.startswith("{"):
+            return text.splitlines()
+        table = read_literal(path)
+    if isinstance(table, (list, tuple)):
+        return [str(label) for label in table]
+    names = {index: str(label) for label, index in sorted(table.items())}  # of two labels the last one is the name
+    if sorted(names) != list(range(len(names))):
+        raise ConfigError("vocab_file %r: the indices of its labels are not 0 to %d." % (path, len(names) - 1))
+    return [names[index] for index in range(len(names))]

@@ -1,0 +1,150 @@
+"""Back-off n-gram models: read from ARPA files, or by the library KenLM where it is installed. No TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import importlib.util
+import math
+from typing import Any, Dict, List, Tuple
+
+from returnn_tf.config import DataError
+
+UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
+_TO_NATURAL = math.log(10.0)
+
+
+class ArpaModel:
+    """An n-gram model with back-off (Katz 1987) from a text file in the ARPA format.
+
+    The state is the tuple of the last words.
+    """
+
+    def __init__(self, path: str) -> None:
+        """
+        :param path: decompressed if it ends in ``.gz``
+        :raises DataError: it is missing or no ARPA file
+        """
+        self._grams: Dict[Tuple[str, ...], Tuple[float, float]] = {}  # -> log10 of probability and back-off weight
+        self.order = 0
+        try:
+            with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+                self._read(line.decode("utf8") for line in file)
+        except (OSError, ValueError, IndexError) as exc:
+            raise DataError(
+                "lm_file %r can't be read as ARPA file: %s. For a binary file install kenlm." % (path, exc)
+            ) from exc
+        if not self.order:
+            raise DataError("lm_file %r is no ARPA file: it has no section \\1-grams:." % path)
+
+    def _read(self, lines: Any) -> None:
+        order = 0
+        for line in lines:
+            line = line.strip()
+            if line.startswith("\\"):
+                order = int(line[1:-7]) if line.endswith("-grams:") else 0
+                self.order = max(self.order, order)
+            elif line and order:
+                fields = line.split()
+                backoff = float(fields[order + 1]) if len(fields) > order + 1 else 0.0
+                self._grams[tuple(fields[1 : order + 1])] = float(fields[0]), backoff
+
+    def begin(self) -> Any:
+        """The state at the beginning of a sentence."""
+        return (BEGIN,)[: self.order - 1]
+
+    def score(self, state: Any, word: str) -> Tuple[float, Any]:
+        """(natural log of the probability of the next word, the state after it)."""
+        if (word,) not in self._grams:
+            word = UNKNOWN
+        history, total = state, 0.0
+        while history + (word,) not in self._grams and history:
+            total += self._grams.get(history, (0.0, 0.0))[1]
+            history = history[1:]
+        total += self._grams.get(history + (word,), (-100.0, 0.0))[0]
+        after = (state + (word,))[-(self.order - 1) :] if self.order > 1 else ()
+        return total * _TO_NATURAL, after
+
+
+class KenLmModel:
+    """The same by KenLM (Heafield 2011); reads its binary files too."""
+
+    def __init__(self, path: str) -> None:
+        import kenlm
+
+        self._state: Any = kenlm.State
+        try:
+            self._model: Any = kenlm.Model(path)
+        except (OSError, RuntimeError) as exc:
+            raise DataError("lm_file %r can't be read by kenlm: %s" % (path, exc)) from exc
+
+    def begin(self) -> Any:
+        """The state at the beginning of a sentence."""
+        state = self._state()
+        self._model.BeginSentenceWrite(state)
+        return state
+
+    def score(self, state: Any, word: str) -> Tuple[float, Any]:
+        """(natural log of the probability of the next word, the state after it)."""
+        after = self._state()
+        return self._model.BaseScore(state, word, after) * _TO_NATURAL, after
+
+
+def has_kenlm() -> bool:
+    """Whether the library is installed."""
+    return importlib.util.find_spec("kenlm") is not None
+
+
+@functools.lru_cache(maxsize=4)
+def load_ngram_model(path: str) -> Any:
+    """The model of a file, by KenLM if that is installed."""
+    return KenLmModel(path) if has_kenlm() else ArpaModel(path)
+
+
+class LabelScorer:
+    """Scores of strings of labels, of which some may be pieces of words.
+
+    :param model: `ArpaModel` or `KenLmModel`
+    :param labels: by index
+    :param unknown: the label for what is not among the labels
+    :param merge: what pieces of words end with if they go on, e.g. "@@"; "" if labels are words
+    """
+
+    _MAX_CACHED = 200000
+
+    def __init__(self, model: Any, labels: List[str], unknown: str, merge: str) -> None:
+        self._model = model
+        self._labels = [UNKNOWN if label == unknown else label for label in labels]
+        self._merge = merge
+        #: label indices -> (score so far, state, piece of a word that goes on)
+        self._known: Dict[Tuple[int, ...], Tuple[float, Any, str]] = {}
+
+    def next_scores(self, history: Tuple[int, ...]) -> List[float]:
+        """Of all labels, the change of the score of the string when it goes on with the label."""
+        _, state, piece = self._after(history)
+        return [self._step(state, piece, label)[0] for label in self._labels]
+
+    def total(self, history: Tuple[int, ...]) -> float:
+        """The natural log of the probability of the complete words of a string."""
+        return self._after(history)[0]
+
+    def _step(self, state: Any, piece: str, label: str) -> Tuple[float, Any, str]:
+        """(change of the score, state, piece). A word is scored when it is complete."""
+        if self._merge and label.endswith(self._merge):
+            return 0.0, state, piece + label[: -len(self._merge)]
+        score, state = self._model.score(state, piece + label)
+        return score, state, ""
+
+    def _after(self, history: Tuple[int, ...]) -> Tuple[float, Any, str]:
+        if history in self._known:
+            return self._known[history]
+        if len(self._known) > self._MAX_CACHED:
+            self._known.clear()
+        if not history:
+            result = 0.0, self._model.begin(), ""
+        else:
+            before, state, piece = self._after(history[:-1])
+            score, state, piece = self._step(state, piece, self._labels[history[-1]])
+            result = before + score, state, piece
+        self._known[history] = result
+        return result

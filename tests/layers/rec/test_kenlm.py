@@ -1,0 +1,126 @@
+"""`kenlm` and the n-gram models behind it: scores by hand, and in a search."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import Any, Dict, List, Sequence
+
+import numpy
+import pytest
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.ops import ngram
+from returnn_tf.ops.ngram import ArpaModel, KenLmModel, LabelScorer
+from tests.layers.nets import feed
+from tests.layers.rec.searching import frame_loop, hypotheses, search_net
+
+FILES = pathlib.Path(__file__).parent.parent.parent / "data/kenlm"
+ARPA = str(FILES / "small.arpa")
+LM: Dict[str, Any] = {
+    "class": "kenlm", "from": "prev:output", "lm_file": ARPA, "vocab_file": str(FILES / "words.vocab"),
+    "input_step_offset": 1, "dense_output": True,
+}  # fmt: skip
+WORDS = ["</s>", "green", "house", "boat", "UNK"]
+
+
+def total(model: Any, words: Sequence[str]) -> float:
+    state, result = model.begin(), 0.0
+    for word in words:
+        score, state = model.score(state, word)
+        result += score
+    return result / math.log(10)
+
+
+#: Log10 by hand: the longest n-gram there is, with the weights for backing off from the longer ones.
+BY_HAND = [
+    ("green house boat </s>", -0.4 - 0.1 - 0.35 + (-0.05 - 0.2)),
+    ("house green", (-0.3 - 0.5) + (-0.2 - 0.8)),
+    ("green boat </s>", -0.4 + (-0.25 - 0.1 - 0.7) - 0.2),
+    ("plane house", (-0.3 - 1.2) - 0.5),
+]
+
+
+@pytest.mark.parametrize("text, expected", BY_HAND)
+def test_scores_by_hand(text: str, expected: float) -> None:
+    numpy.testing.assert_allclose(total(ArpaModel(ARPA), text.split()), expected, rtol=1e-6)
+
+
+@pytest.mark.skipif(not ngram.has_kenlm(), reason="the optional package kenlm is not installed")
+@pytest.mark.parametrize("text, expected", BY_HAND)
+def test_the_library_gives_the_same(text: str, expected: float) -> None:
+    numpy.testing.assert_allclose(total(KenLmModel(ARPA), text.split()), expected, rtol=1e-5)
+
+
+def test_pieces_of_words_are_scored_when_the_word_is_complete() -> None:
+    labels = (FILES / "bpe.vocab").read_text().split()
+    scorer = LabelScorer(ArpaModel(ARPA), labels, "UNK", "@@")
+    words = LabelScorer(ArpaModel(ARPA), WORDS, "UNK", "")
+    numpy.testing.assert_allclose(scorer.total((1, 2, 3, 4)), words.total((1, 2, 3)))
+    assert scorer.total((1, 2)) == scorer.total((1,))
+    numpy.testing.assert_allclose(scorer.next_scores((1, 2))[3], words.next_scores((1,))[2])
+    assert scorer.next_scores((1,))[2] == 0.0
+
+
+def test_files_which_are_no_models(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x").write_text("nothing here")
+    with pytest.raises(DataError, match="is no ARPA file"):
+        ArpaModel(str(tmp_path / "x"))
+    (tmp_path / "y").write_bytes(b"\xff\xfe\x00mmap lm http")
+    with pytest.raises(DataError, match="install kenlm"):
+        ArpaModel(str(tmp_path / "y"))
+
+
+def fused(**options: Any) -> Dict[str, Any]:
+    layers = {
+        "lm": {**LM, **options},
+        "s": {"class": "eval", "from": ["am", "lm"], "eval": "source(0) + 0.5 * source(1)"},
+        "am": {"class": "linear", "activation": "log_softmax", "n_out": 5, "from": "data:source"},
+        "p": {"class": "copy", "from": "s"},
+    }
+    choice = {"input_type": "log_prob", "length_normalization": False, "independent_of_batch": True}
+    return {**frame_loop(choice, layers), "output": {"class": "copy", "from": "loop"}}
+
+
+def words_of(labels: List[int]) -> List[str]:
+    return ["<unk>" if label == 4 else WORDS[label] for label in labels]
+
+
+def test_in_a_search() -> None:
+    net = search_net(fused())
+    params = net.get_param_values()
+    found = hypotheses(net.run(feed()).layers["output"])
+    model = ArpaModel(ARPA)
+    for frames, hyps in zip(feed()["data"], found):
+        z = frames @ params["loop/rec/am/W"] + params["loop/rec/am/b"]
+        log_probs = z - numpy.log(numpy.exp(z).sum(axis=1, keepdims=True))
+        for score, labels in hyps:
+            expected = sum(log_probs[t, label] for t, label in enumerate(labels))
+            expected += 0.5 * total(model, words_of(labels)) * math.log(10)
+            numpy.testing.assert_allclose(score, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_label_itself_where_the_target_is_given() -> None:
+    layers = {"lm": {**LM, "from": "output", "input_step_offset": 0, "dense_output": False, "is_output_layer": True}}
+    network = {**frame_loop({}, layers), "output": {"class": "copy", "from": "loop/lm"}}
+    scores = search_net(network, train=True, search=False).run(feed()).layers["output"].value
+    assert scores.shape == (3, 4)
+    for labels, row, n in zip(feed()["labels"], scores, feed()["data/size0"]):
+        numpy.testing.assert_allclose(
+            row[:n].sum() / math.log(10), total(ArpaModel(ARPA), words_of(labels[:n])), rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"lm_file": "nothing.arpa"}, "lm_file 'nothing.arpa' does not exist"),
+        ({"vocab_file": "nothing"}, "vocab_file 'nothing' does not exist"),
+        ({"vocab_file": str(FILES / "bpe.vocab")}, "vocab_file has 6 labels, but the source .* has 5"),
+        ({"from": "data:source"}, "must be a label for each sequence"),
+    ],
+)
+def test_bad_input(options: Dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match) as info:
+        search_net(fused(**options))
+    assert "loop/lm" in str(info.value)
