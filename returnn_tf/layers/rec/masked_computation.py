@@ -114,7 +114,7 @@ class MaskedComputationLayer(Layer):
         return inner
 
     def _prepare_initial(self, ctx: "PlanContext", data: Data, frames: Optional[Dim] = None) -> None:
-        on_zeros = UnitOnZeros(self._unit_nodes, self.inner, self._unit_source, frames)
+        on_zeros = UnitOnZeros(self._unit_nodes, self.inner, [self._unit_source], frames)
         self.initial = plan_held_initial(ctx, self.initial_output, data, self.inner, self.unit, on_zeros)
 
     # --- one step of a loop ---

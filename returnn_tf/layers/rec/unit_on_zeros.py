@@ -1,9 +1,10 @@
-"""What the unit of a layer gives for a source of zeros: "apply(0)" as the initial output of `masked_computation`."""
+"""What the layers inside of a layer give for a source of zeros: "apply(0)" as the initial output of
+`masked_computation` and of subnetworks."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
 from returnn_tf.layers.emit_context import EmitContext, Lowering
 from returnn_tf.layers.emit_node import emit_node
@@ -19,13 +20,13 @@ class UnitOnZeros:
 
     :param nodes: of the unit, in the order of their computation
     :param result: the output of the unit
-    :param source: what the unit sees as its source
+    :param sources: what the unit sees as its sources
     :param frames: the axis of the frames, None in a step of a loop
     """
 
     nodes: List[Node]
     result: Node
-    source: Node
+    sources: Sequence[Node]
     frames: Optional[Dim]
 
     def emit(self, ctx: EmitContext, data: Data) -> Any:
@@ -42,7 +43,7 @@ class UnitOnZeros:
                 self._one_frame(inner, dep)
         for node in needed:
             for dep in node.deps:
-                if dep not in needed and (dep is self.source or dep not in inner.values or self._frame_axes(dep)):
+                if dep not in needed and (dep in self.sources or dep not in inner.values or self._frame_axes(dep)):
                     shape = [inner.get_size(d) for d in dep.output.dims]
                     inner.values[dep] = tf.zeros(tf.stack(shape) if shape else [], dep.output.dtype)
             for key, (_, initial) in node.loop_states.items():
@@ -57,7 +58,7 @@ class UnitOnZeros:
         todo, needed = [self.result], {self.result}
         while todo:
             for dep in todo.pop().deps:
-                if dep in self.nodes and dep is not self.source and dep not in needed:
+                if dep in self.nodes and dep not in self.sources and dep not in needed:
                     needed.add(dep)
                     todo.append(dep)
         return [node for node in self.nodes if node in needed]

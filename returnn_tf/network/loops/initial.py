@@ -8,6 +8,8 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.rec.loop_nodes import InitialOutput
+from returnn_tf.layers.rec.masked_computation import MaskedComputationLayer
+from returnn_tf.layers.rec.unit_on_zeros import UnitOnZeros
 from returnn_tf.network.checks import LayerError
 from returnn_tf.network.parse import LayerSpec
 from returnn_tf.tensor import Data
@@ -49,9 +51,20 @@ def plan_initial_output(builder: "ZoneBuilder", spec: LayerSpec, node: Node) -> 
                 ctx.param(name, (ctx.need_feature(node.output, "the output"),), 0.0)
             return InitialOutput(param=(node, name))
         if given == "apply(0)":
-            return InitialOutput(apply=node)
+            return _on_zeros(builder, node, state)
         return InitialOutput(node=_layer(builder, spec, given, node.output))
     raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given))
+
+
+def _on_zeros(builder: "ZoneBuilder", node: Node, state: Any) -> InitialOutput:
+    """The layer itself for sources of zeros; with the layers inside of it, if there are any."""
+    if isinstance(node.layer, MaskedComputationLayer):
+        return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
+    inner = [other for other in builder.sink if other.path.startswith(node.path + "/")]
+    if not inner:
+        return InitialOutput(apply=node)
+    unit = UnitOnZeros([*inner, node], node, node.sources, None)
+    return InitialOutput(state=lambda ctx: unit.emit(ctx, node.output.without_axes(node.output.loop_axes)))
 
 
 def _layer(builder: "ZoneBuilder", spec: LayerSpec, name: str, output: Data) -> Node:

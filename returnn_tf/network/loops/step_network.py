@@ -35,6 +35,7 @@ from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.network.builder import NetworkBuilder, SubOutputLayer, has_loss, join_scope
 from returnn_tf.network.checks import LayerError
 from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
+from returnn_tf.network.loops.guess import nested_size
 from returnn_tf.network.loops.initial import plan_initial_output
 from returnn_tf.network.loops.max_steps import plan_max_steps
 from returnn_tf.network.loops.varying import varying_layers
@@ -343,7 +344,10 @@ class StepNetwork:
         layer = node.layer
         self._guessed.add(node.path)
         if layer.n_out is None and layer.out_dim is None and ctx.target_dim() is None:
-            return Data((), unknown=True)
+            size = nested_size(layer)
+            if size is None:
+                return Data((), unknown=True)
+            layer.n_out = size
         batch = next((d for s in node.deps for d in s.output.dims if d.is_batch), batch_dim)
         out = ctx.out_feature()
         return Data((batch, out), "float32", feature_axis=1)

@@ -1,0 +1,53 @@
+"""How large the output of a layer will be, as far as the config itself says it; for loops whose dims are not known
+yet."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+from returnn_tf.layers.subnetwork import is_network
+from returnn_tf.tensor import Dim
+
+#: Classes whose output has the features of their (first) source.
+_KEEP_FEATURES = ("copy", "combine", "eval", "activation", "dropout", "layer_norm", "masked_computation", "unmask")
+
+
+def nested_size(layer: Any) -> Optional[int]:
+    """The size of the feature axis which a planned layer takes from its subnetwork or unit, or None.
+
+    :param layer: with the options as attributes
+    """
+    for name in ("subnetwork", "unit"):
+        size = _size_of_nested(getattr(layer, name, None), 0)
+        if size is not None:
+            return size
+    return None
+
+
+def _size_of_nested(nested: Any, depth: int) -> Optional[int]:
+    if not isinstance(nested, Mapping):
+        return None
+    return _size_of(nested, "output", depth) if is_network(nested) else _size_of({"output": nested}, "output", depth)
+
+
+def _size_of(network: Mapping[str, Any], name: Any, depth: int) -> Optional[int]:
+    """The size that the layer dict of this name says, or those of its sources that it keeps."""
+    layer = network.get(name) if isinstance(name, str) else None
+    if not isinstance(layer, Mapping) or depth > 50:  # sources may be in a cycle
+        return None
+    if isinstance(layer.get("n_out"), int):
+        return int(layer["n_out"])
+    if isinstance(layer.get("out_dim"), Dim):
+        return layer["out_dim"].size
+    for key in ("subnetwork", "unit"):
+        size = _size_of_nested(layer.get(key), depth + 1)
+        if size is not None:
+            return size
+    if layer.get("class") not in _KEEP_FEATURES:
+        return None
+    sources = layer.get("from")
+    sources = list(sources) if isinstance(sources, (list, tuple)) else [sources]
+    sizes = [_size_of(network, source, depth + 1) for source in sources]
+    if layer["class"] == "copy":  # concatenates them
+        return sum(size or 0 for size in sizes) if sizes and None not in sizes else None
+    return next((size for size in sizes if size is not None), None)
