@@ -47,6 +47,8 @@ class Decoder:
     def independent(self) -> bool:
         """Whether each sequence alone must give what it gives in a batch: the spec names what depends on the batch."""
         plain = all(not c["length_normalization"] and c["base_beam_score_scale"] == 1.0 for c in self.choices)
+        # After its end a sequence keeps no more hypotheses than the smallest beam of a step.
+        plain = plain and self.choices[0]["beam_size"] >= self.choices[-1]["beam_size"]
         return plain and (self.include_eos or not self.known)
 
     def scored_steps(self, lens: numpy.ndarray, frames: numpy.ndarray) -> numpy.ndarray:

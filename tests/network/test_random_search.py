@@ -3,6 +3,7 @@ neither the split of the loop nor the other sequences of a batch matter."""
 
 from __future__ import annotations
 
+import os
 from typing import Any, Dict, List, Tuple
 
 import numpy
@@ -10,7 +11,10 @@ import pytest
 
 from returnn_tf.network.network import Network
 from tests.network.random_decoders import Decoder, frames_feed, log_probs_of, random_decoder, random_params
+from tests.network.random_nets import LABELS, Layers
 
+#: How many more networks to test, e.g. RANDOM_NETS=200 pytest -m slow tests/network/test_random_search.py
+MANY = int(os.environ.get("RANDOM_NETS", 0))
 LENS = (5, 3, 4)
 #: Scores of candidates that are none: fewer labels than beam entries, or labels behind the end.
 NONE = -1e20
@@ -132,6 +136,44 @@ def check_all(seed: int) -> None:
     check_split(decoder, search)
 
 
+#: Layers of a step which only see what is the same in all steps, but differ from step to step themselves.
+CONSTANT_SOURCES: Layers = {
+    "x": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "base:first"},
+    "sum": {"class": "cumsum", "from": "x"},
+    "cell": {"class": "rnn_cell", "unit": "lstm", "n_out": 3, "from": "x"},
+    "number": {"class": "eval", "from": ["x", ":i"], "eval": "source(0) * tf.cast(source(1), tf.float32)"},
+    "self": {"class": "self_attention", "num_heads": 1, "total_key_dim": 2, "n_out": 2, "from": "number"},
+    "emb": {"class": "linear", "activation": None, "n_out": 3, "from": "output", "initial_output": 0},
+    "last": {"class": "copy", "from": ["prev:x", "sum", "cell", "number", "self", "prev:emb"]},
+    "p": {"class": "softmax", "n_out": LABELS, "from": "last", "is_output_layer": True},
+    "output": {"class": "choice", "target": "classes", "beam_size": 3, "from": "p", "initial_output": 0},
+    "end": {"class": "compare", "from": "output", "value": 0},
+}
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_steps_of_constants(search: bool) -> None:
+    """In a search nothing can be made for each step before the loop, since their number is not known."""
+    loop = {"class": "rec", "from": [], "target": "classes", "max_seq_len": 5, "unit": CONSTANT_SOURCES}
+    decoder = random_decoder(0)
+    decoder.network = {"first": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"}, "output": loop}
+    labels = numpy.array([[1, 2, 3], [2, 0, 0], [3, 1, 0]], "int32")
+    feed = {**frames_feed(0, LENS), "classes": labels, "classes/size0": numpy.array([3, 1, 2], "int32")}
+    outs = [network(decoder, search=search, moved=moved).run(feed).layers for moved in (True, False)]
+    if search:
+        numpy.testing.assert_allclose(outs[0]["output"].beam_scores, outs[1]["output"].beam_scores, rtol=1e-5)
+    for b, n in enumerate(outs[1]["output/p"].sizes[1]):
+        numpy.testing.assert_allclose(
+            outs[0]["output/p"].value[b, :n], outs[1]["output/p"].value[b, :n], rtol=1e-4, atol=1e-6
+        )
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_random_decoders(seed: int) -> None:
+    check_all(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 100 + MANY))
+def test_many_random_decoders(seed: int) -> None:
     check_all(seed)
