@@ -44,7 +44,7 @@ def network(s: Sizes, beam: int = 12, search_options: Any = None, **options: Any
     :param search_options: more options of the choice
     :param options: more options of the `rec` layer
     """
-    unit = {
+    unit: Dict[str, Any] = {
         "output": {"class": "choice", "target": "classes", "beam_size": beam, "from": "prob", "initial_output": END},
         "end": {"class": "compare", "from": "output", "value": END},
         "emb": {

@@ -8,6 +8,7 @@ from typing import Any, List, Optional, Sequence
 
 from returnn_tf.config import ConfigError
 from returnn_tf.layers.node import Node
+from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.network.draw import draw_svg
 from returnn_tf.network.network import plan_from_config
 from returnn_tf.network.plan import Plan
@@ -65,7 +66,7 @@ def describe_plan(plan: Plan, *, color: bool = False) -> str:
 def _loops(plan: Plan) -> List[str]:
     """For each loop what is computed before, in and after it, and what holds the layers in it."""
     lines = []
-    for node in plan.nodes:
+    for node in plan.all_nodes():
         zones = getattr(node.layer, "zones", None)
         if zones is None:
             continue
@@ -77,7 +78,12 @@ def _loops(plan: Plan) -> List[str]:
                 lines += ["    %s: %s" % (name, _shortened(why)) for name, why in names]
             else:
                 lines.append("  %s: %s" % (zone, ", ".join(name for name, _ in names)))
-    return lines
+    return lines + ["fused: %s, one call of %s over all steps" % (n.path, n.layer.unit) for n in _fused(plan)]
+
+
+def _fused(plan: Plan) -> List[Any]:
+    """The cells of loops, also of loops in loops, which run over all steps at once instead of step by step."""
+    return [node for node in plan.all_nodes() if isinstance(node.layer, RecLayer) and node.layer.is_fused]
 
 
 def _shortened(chain: str) -> str:

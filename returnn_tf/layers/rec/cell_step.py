@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 PREPARED_NOTE = "made before the loop"
 #: Of a slice of a value that is known for all steps: that value, [steps, ...].
 ALL_STEPS_NOTE = "all steps"
+#: Of a layer of a loop: a tensor [steps, ...] made before the loop, of which `emit` gets the current step as a given
+#: value.
+STEP_INPUT_NOTE = "input of each step"
 
 
 @dataclasses.dataclass
 class StepPlan:
     """A cell, prepared, and the part of its input projection that is known before the loop.
 
-    :param known: [batch, gates * n], the bias included; a function of the number of the step
+    :param known: [batch, gates * n] if it is the same in all steps, the bias included
     :param rest: (sources that are only known in the step, their rows of the input weights)
     """
 
@@ -78,11 +81,10 @@ def _with_known_input(ctx: "EmitContext", layer: Any, cell: PreparedCell) -> Opt
         return None
     if bias is not None:
         known = known + bias
-    n = known.shape[-1]
     if known.shape.rank == 2:
-        return StepPlan(cell, lambda _: known, (rest, _joined(rows)))
-    steps = tf.TensorArray(known.dtype, size=tf.shape(known)[0], element_shape=[None, n]).unstack(known)
-    return StepPlan(cell, steps.read, (rest, _joined(rows)))
+        return StepPlan(cell, known, (rest, _joined(rows)))
+    ctx.note(layer.node, STEP_INPUT_NOTE, known)
+    return StepPlan(cell, None, (rest, _joined(rows)))
 
 
 def _joined(rows: List[Any]) -> Any:
@@ -99,14 +101,15 @@ def emit_step(ctx: "EmitContext", layer: Any) -> Tuple[Any, Tuple[Any, ...]]:
     if not is_flat:
         state = tuple(tf.reshape(part, [-1, n]) for part in state)
     index = ctx.lowering.loop_index
-    if plan.known is None:
+    known = ctx.lowering.given.get((layer.node, STEP_INPUT_NOTE), plan.known)
+    if known is None:
         x = layer.emit_input(ctx)
         if not is_flat:
             x = tf.reshape(x, [-1] if layer.input.sparse_dim is not None else [-1, layer.input.dim])
         y, state = plan.cell.step(x, state, index)
     else:
         sources, weights = plan.rest
-        z = plan.known(index)
+        z = known
         if sources:
             values = [ctx.value(source) for source in sources]
             z = z + project(values[0] if len(values) == 1 else tf.concat(values, axis=1), weights)

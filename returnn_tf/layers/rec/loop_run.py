@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.emit_context import Lowering
 from returnn_tf.layers.emit_node import emit_node
-from returnn_tf.layers.node import LayerAsParam, Node
-from returnn_tf.layers.rec.cell_step import ALL_STEPS_NOTE
+from returnn_tf.layers.node import Node
+from returnn_tf.layers.rec.cell_step import ALL_STEPS_NOTE, STEP_INPUT_NOTE
+from returnn_tf.layers.rec.loop_inputs import in_beam, read_params, shaped, step_array
 from returnn_tf.layers.rec.loop_nodes import InitialOutput
+from returnn_tf.layers.rec.recompute import recomputed
 from returnn_tf.layers.rec.search import (
-    PER_SEQUENCE_NOTE,
     Hypotheses,
-    change_notes,
     follow_choice,
     normalized,
-    resize_beam,
     steps_taken,
 )
 from returnn_tf.ops.beam import along_hypotheses, read_backwards
 from returnn_tf.ops.shape import move_axis
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ class LoopRunLayer(Layer):
         self.collected: List[Node] = []
         #: layer of the step network -> (where it is computed, why it is in the loop); for people
         self.zones: Dict[str, Tuple[str, str]] = {}
+        #: whether the backward pass computes the steps again, and whether it goes through the loop
+        self.checkpoint_steps, self.swap_memory, self.back_prop = False, False, True
         #: the choices in the order of a step; empty without search
         self.choices: List[Node] = []
 
@@ -81,16 +82,24 @@ class LoopRunLayer(Layer):
         """Whether each sequence is searched as if it were alone."""
         return bool(self.choices) and self.choices[-1].layer.independent_of_batch  # type: ignore[attr-defined]
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether the backward pass computes the steps again.
+
+        The loops of TensorFlow 2 cannot swap to the memory of the host; this saves that of a GPU as well.
+        """
+        return self.checkpoint_steps or (self.swap_memory and bool(tf.config.list_physical_devices("GPU")))
+
     def emit(self, ctx: "EmitContext") -> Any:
         """The number of steps; the collected values are further outputs by path."""
         ending, beam = self.ending, self.beam_size
         limit = ctx.size(self.loop_dim) if ending.max_steps is None else ending.max_steps(ctx)
         # In search, whatever enters the loop does so once per hypothesis.
         stays = all(n.layer.beam_size == beam for n in self.choices)  # type: ignore[attr-defined]
-        self._outside = _in_beam(ctx.lowering, self.node.deps, beam, stays=stays)
+        self._outside = in_beam(ctx.lowering, self.node.deps, beam, stays=stays)
         inner_ctx = type(ctx)(ctx.node, self._outside)
         arrays = [self._unstacked(inner_ctx, outer, inner, limit) for outer, inner in self.slices]
-        self._before_loop(inner_ctx)
+        arrays += self._before_loop(inner_ctx, limit)
         batch = ctx.lowering.batch_size
         search = self._initial_search(inner_ctx, batch)
         if search and ending.end is None:
@@ -106,10 +115,10 @@ class LoopRunLayer(Layer):
             return tf.logical_and(more, tf.logical_not(tf.reduce_all(search["ended"]))) if ending.end else more
 
         def body(i: Any, carried: Any, search: Any, collected: Any, sources: Any) -> Any:
-            values, new_states, search, source = self._step(inner_ctx, i, arrays, carried, search, batch)
+            values, new_states, search, source = self._run_step(inner_ctx, i, arrays, carried, search, batch)
             for state, shape in zip(new_states, shapes):
                 state.set_shape(shape)
-            written = [array.write(i, values[node]) for array, node in zip(collected, self.collected)]
+            written = [array.write(i, value) for array, value in zip(collected, values)]
             return i + 1, new_states, search, written, [array.write(i, source) for array in sources]
 
         count, _, search, results, sources = tf.while_loop(
@@ -120,32 +129,37 @@ class LoopRunLayer(Layer):
 
     # --- before the loop ---
 
-    def _before_loop(self, ctx: "EmitContext") -> None:
-        """What all steps share: parameters (with the noise of training), masks, and what layers make of them."""
+    def _before_loop(self, ctx: "EmitContext", steps: Any) -> List[Any]:
+        """What all steps share: parameters (with the noise of training), masks, and what layers make of them.
+
+        :return: arrays of what layers made for each step
+        """
+        arrays = []
+        read_params(ctx, self.node.inner)
         for node in self.node.inner:
-            inner = type(ctx)(node, ctx.lowering)
-            for name, spec in node.params.items():
-                if not isinstance(spec, LayerAsParam):
-                    inner.param(name)
-            node.layer.before_loop(inner)
+            node.layer.before_loop(type(ctx)(node, ctx.lowering))
+            made = ctx.noted(node, STEP_INPUT_NOTE)
+            if made is not None:
+                arrays.append(step_array(made, steps))
         for outer in self.node.deps:
             for dim in outer.output.dims:
                 if dim.is_dynamic and not dim.is_batch and dim is not self.loop_dim and ctx.has_lens(dim):
                     ctx.seq_mask(dim)
+        return arrays
 
     def _unstacked(self, ctx: "EmitContext", outer: Node, inner: Node, steps: Any) -> Any:
         data = outer.output
         x = move_axis(ctx.value(outer), data.rank, data.axes_of(self.loop_dim)[0], 0)
         ctx.note(inner, ALL_STEPS_NOTE, x)
-        return tf.TensorArray(x.dtype, size=steps, element_shape=x.shape[1:]).unstack(x)
+        return step_array(x, steps)
 
     def _initial_states(self, ctx: "EmitContext") -> List[Any]:
         states = []
         for prev, _, initial in self.prevs:
-            states.append(_shaped(initial.emit(ctx, prev.output), prev.output))
+            states.append(shaped(initial.emit(ctx, prev.output), prev.output))
         for node in self.node.inner:
             for data, initial in node.loop_states.values():
-                states.append(_shaped(initial(type(ctx)(node, ctx.lowering)), data))
+                states.append(shaped(initial(type(ctx)(node, ctx.lowering)), data))
         return states
 
     def _initial_search(self, ctx: "EmitContext", batch: Any) -> Dict[str, Any]:
@@ -166,14 +180,36 @@ class LoopRunLayer(Layer):
 
     # --- one step ---
 
-    def _step(
+    def _run_step(
         self, ctx: "EmitContext", i: Any, arrays: List[Any], carried: Any, search: Dict[str, Any], batch: Any
-    ) -> Tuple[Dict[Node, Any], List[Any], Dict[str, Any], Any]:
-        """(values of all layers, states for the next step, hypotheses, [batch, beam] entries that these continue)."""
+    ) -> Tuple[List[Any], List[Any], Dict[str, Any], Any]:
+        """`_step`, as an island whose gradient computes it again if that is wanted."""
+
+        def inputs() -> List[Any]:
+            return [i, *(array.read(i) for array in arrays), *tf.nest.flatten([list(carried), search])]
+
+        def step(i: Any, *flat: Any) -> List[Any]:
+            states, flags = tf.nest.pack_sequence_as([list(carried), search], flat[len(arrays) :])
+            return tf.nest.flatten(self._step(ctx, i, flat[: len(arrays)], states, flags, batch)[:3])
+
+        if self.choices or not ctx.train or not self.recomputes:
+            return self._step(ctx, i, [array.read(i) for array in arrays], carried, search, batch)
+        flat = recomputed(step, inputs(), inputs)
+        values, states, ended = tf.nest.pack_sequence_as([self.collected, list(carried), search], flat)
+        return values, states, ended, None
+
+    def _step(
+        self, ctx: "EmitContext", i: Any, given: Sequence[Any], carried: Any, search: Dict[str, Any], batch: Any
+    ) -> Tuple[List[Any], List[Any], Dict[str, Any], Any]:
+        """(collected values, states for the next step, hypotheses, [batch, beam] entries that these continue).
+
+        :param given: what is known for this step: the slices, then what layers made before the loop
+        """
         state = ctx.lowering.child()
         state.loop_index = state.loop_indices[self.loop_dim] = i
-        for (_, inner), array in zip(self.slices, arrays):
-            state.given[inner] = array.read(i)
+        made = [(node, STEP_INPUT_NOTE) for node in self.node.inner if ctx.noted(node, STEP_INPUT_NOTE) is not None]
+        for target, value in zip([*(inner for _, inner in self.slices), *made], given):
+            state.given[target] = value
         keys: List[Any] = [(node, key) for node in self.node.inner for key in node.loop_states]
         for name, value in zip([prev for prev, _, _ in self.prevs] + keys, carried):
             state.given[name] = value
@@ -188,7 +224,8 @@ class LoopRunLayer(Layer):
             raise ValueError("a layer in the loop updates variables in each step, which is not supported")
         new_states = [state.values[of] for _, of, _ in self.prevs] + [state.next_states[name] for name in keys]
         source = None if hyps is None else hyps.source
-        return state.values, new_states, self._ended(state, hyps, search), source
+        values = [state.values[node] for node in self.collected]
+        return values, new_states, self._ended(state, hyps, search), source
 
     def _hypotheses(self, i: Any, search: Dict[str, Any], batch: Any) -> Optional[Hypotheses]:
         if not search:
@@ -257,6 +294,8 @@ class LoopRunLayer(Layer):
                 ctx.lowering.not_ended[self.path] = tf.reduce_sum(tf.cast(tf.logical_not(ended), tf.int32))
         for node, array in zip(self.collected, results):
             value = array.gather(tf.range(count))
+            if not self.back_prop and value.dtype.is_floating:
+                value = tf.stop_gradient(value)
             value.set_shape([None, *node.output.static_shape])
             axis = node.output.batch_axis
             if entries is not None and axis is not None:
@@ -278,31 +317,3 @@ class LoopRunLayer(Layer):
         if self.ending.end is None:
             steps = self._known_lens
         return normalized(scores, tf.reshape(steps, tf.shape(scores)), last.exponent)
-
-
-def _in_beam(lowering: Lowering, nodes: List[Node], beam: int, *, stays: bool) -> Lowering:
-    """The values from outside as the loop sees them: once per hypothesis.
-
-    :param stays: the number of hypotheses is the same at all times
-    """
-    state = lowering.child()
-    if beam == 1:
-        return state
-    batch = lowering.batch_size
-    for node in nodes:
-        axis = node.output.batch_axis
-        if axis is not None and node in state.values:
-            if stays:
-                state.notes[node, PER_SEQUENCE_NOTE] = (state.values[node], beam)
-            state.values[node] = tf.repeat(state.values[node], beam, axis=axis)
-    for node in nodes:
-        # The reference knows only the probabilities of a softmax outside of the loop; this matters where scores tie.
-        state.notes.pop((node, "pre_activation"), None)
-    change_notes(state, nodes, lambda value, axis: tf.repeat(value, beam, axis=axis))
-    resize_beam(state, 1, beam, batch)
-    return state
-
-
-def _shaped(x: Any, data: Data) -> Any:
-    x.set_shape(data.static_shape)
-    return x

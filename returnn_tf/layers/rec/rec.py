@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from returnn_tf.layers.plan_context import PlanContext
 
 #: Options which only have a meaning where the unit is a network for one step.
-_STEP_NETWORK_OPTIONS = ("max_seq_len", "include_eos", "cheating", "declare_rec_time", "optimize_move_layers_out")
+_STEP_NETWORK_OPTIONS = (
+    "max_seq_len",
+    "include_eos",
+    "cheating",
+    "declare_rec_time",
+    "optimize_move_layers_out",
+    "checkpoint_steps",
+)
 
 
 @register_layer("rec")
@@ -90,6 +97,12 @@ class RecLayer(ConcatInputLayer):
     include_eos: Optional[bool] = option(None, help="step network: the step in which 'end' gets true counts")
     cheating: Any = option(None, help="step network: the search always keeps the reference")
     declare_rec_time: Any = option(None, help="step network: declares the axis of the steps")
+    checkpoint_steps: Optional[bool] = option(
+        None, help="step network: save memory in training: the backward pass computes each step again"
+    )
+    swap_memory: Optional[bool] = option(
+        None, help="step network: save memory of a GPU in training: the same as checkpoint_steps, where there is a GPU"
+    )
     optimize_move_layers_out: Optional[bool] = option(
         None, help="step network: compute what can be outside of the loop"
     )
@@ -290,6 +303,11 @@ class RecLayer(ConcatInputLayer):
         """What all steps of the cell share."""
         if not isinstance(self.unit, dict) and self._single_step:
             before_loop(ctx, self)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether this is a cell of a loop which runs over all steps at once, as its input is known before the loop."""
+        return not isinstance(self.unit, dict) and not self._single_step and self.node.output.dims[0].is_loop
 
     def _lengths(self, ctx: "EmitContext") -> Optional[Any]:
         """Int [merged batch]; None if the iterated axis has one length for all."""

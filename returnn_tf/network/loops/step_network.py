@@ -278,6 +278,8 @@ class StepNetwork:
         layer.zones = {n: (z.value, self.zones.reasons.get(n, "")) for n, z in self.zones.zones.items()}
         layer.prevs = [(self._prevs[n], nodes[n], initials[n]) for n in self._prevs]
         layer.slices = list(self._slices.items())
+        layer.checkpoint_steps, layer.swap_memory = bool(self.layer.checkpoint_steps), bool(self.layer.swap_memory)
+        layer.back_prop = self.layer.back_prop is not False
         run = Node("%s/loop" % self.owner.path, layer, self.scope)
         layer.node = run  # type: ignore[misc]
         run.inner = list(builder.sink)

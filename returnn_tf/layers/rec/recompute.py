@@ -1,0 +1,70 @@
+"""Gradient checkpointing of the step of a loop: the backward pass computes each step again."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List
+
+from returnn_tf.util.lazy_tf import tf
+
+
+def recomputed(func: Callable[..., List[Any]], inputs: List[Any], again: Callable[[], List[Any]]) -> List[Any]:
+    """``func(*inputs)``, where only the inputs are kept for the gradient.
+
+    For use in the body of a `tf.while_loop`. The gradient goes to the inputs and to all tensors outside which the
+    function uses (Chen et al. 2016, arXiv 1604.06174).
+
+    :param func: a list of tensors from tensors; it is called once
+    :param again: the inputs once more, called in the backward pass; what is not made anew there but is a tensor of the
+        loop is what is kept
+    """
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
+    step = tf.function(func, autograph=False).get_concrete_function(*specs)
+    outside = list(step.captured_inputs)
+    if any(x.dtype in (tf.resource, tf.variant) for x in outside):
+        raise ValueError("checkpoint_steps is not possible: a layer of the loop reads a variable or array in each step")
+    run = _runner(step)
+
+    @tf.custom_gradient
+    def call(*values: Any) -> Any:
+        def backward(*upstream: Any) -> List[Any]:
+            # The tensors outside themselves: an identity of them in the loop would be kept once per step.
+            second = [tf.identity(x) for x in [*again(), *outside]]
+            return _gradients(run(second), second, upstream)
+
+        return run([tf.identity(x) for x in values]), backward
+
+    results: List[Any] = list(call(*inputs, *outside))
+    for result, output in zip(results, step.outputs):
+        result.set_shape(output.shape)
+    return results
+
+
+def _runner(step: Any) -> Callable[[List[Any]], List[Any]]:
+    """A function that puts the ops of a concrete function into the current graph.
+
+    A call of it would do that too, but with its captured tensors instead of given ones.
+    """
+    definition = step.graph.as_graph_def()
+    names = [x.name for x in step.inputs]
+    outputs = [x.name for x in step.outputs]
+    given = {name.split(":")[0] for name in names}
+    kept = [node for node in definition.node if node.name not in given]
+    used = {name.split(":")[0] for node in kept for name in node.input}
+    del definition.node[:]
+    definition.node.extend(kept)
+
+    def run(values: List[Any]) -> List[Any]:
+        passed = {name: value for name, value in zip(names, values) if name.split(":")[0] in used}
+        inner = [name for name in outputs if name not in names]
+        results = iter(tf.graph_util.import_graph_def(definition, passed, inner, name="step"))
+        by_name = dict(zip(names, values))
+        return [by_name[name] if name in by_name else next(results) for name in outputs]
+
+    return run
+
+
+def _gradients(results: List[Any], inputs: List[Any], upstream: Any) -> List[Any]:
+    pairs = [(y, dy) for y, dy in zip(results, upstream) if y.dtype.is_floating and dy is not None]
+    floats = [x for x in inputs if x.dtype.is_floating]
+    grads = iter(tf.gradients([y for y, _ in pairs], floats, [dy for _, dy in pairs]))
+    return [next(grads) if x.dtype.is_floating else None for x in inputs]

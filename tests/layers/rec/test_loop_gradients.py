@@ -1,0 +1,99 @@
+"""Gradients of loops: computed step by step again (checkpoint_steps), or not at all (back_prop)."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+import numpy
+import pytest
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.network.network import Network
+
+_UNIT: Dict[str, Any] = {
+    "query": {"class": "linear", "activation": None, "with_bias": False, "n_out": 4, "from": "prev:cell"},
+    "energy_in": {"class": "combine", "kind": "add", "from": ["base:enc", "query"]},
+    "energy": {"class": "linear", "activation": "tanh", "n_out": 1, "from": "energy_in"},
+    "weights": {"class": "softmax_over_spatial", "from": "energy"},
+    "att": {"class": "generic_attention", "weights": "weights", "base": "base:enc"},
+    "cell": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 3, "from": ["data:source", "prev:output", "att"]},
+    "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": "cell", "dropout": 0.2},
+}
+
+_NESTED: Dict[str, Any] = {
+    "x": {"class": "linear", "activation": "tanh", "n_out": 3, "from": ["data:source", "prev:output"]},
+    "inner": {"class": "rec", "from": "base:enc", "unit": {
+        "both": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["data:source", "base:x"]},
+        "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["both", "prev:output"]},
+    }},
+    "sum": {"class": "reduce", "mode": "sum", "axes": "T", "from": "inner"},
+    "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": "sum"},
+}  # fmt: skip
+
+
+def _run(unit: Dict[str, Any], **options: Any) -> Any:
+    network = {
+        "enc": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data:other"},
+        "loop": {"class": "rec", "from": "data", "unit": unit, **options},
+        "output": {
+            "class": "linear",
+            "activation": None,
+            "n_out": 2,
+            "from": "loop",
+            "loss": "mse",
+            "target": "classes",
+        },
+    }
+    config = Config({
+        "extern_data": {"data": {"dim": 2}, "other": {"dim": 3}, "classes": {"dim": 2}},
+        "network": network, "behavior_version": 21,
+    })  # fmt: skip
+    net = Network.from_config(config, train=True)
+    rng = numpy.random.RandomState(1)
+    net.set_param_values({name: rng.normal(size=p.shape).astype("float32") for name, p in net.params.items()})
+    lens = numpy.array([4, 2], "int32")
+    feed = {
+        "data": rng.normal(size=(2, 4, 2)).astype("float32"), "data/size0": lens,
+        "other": rng.normal(size=(2, 3, 3)).astype("float32"), "other/size0": numpy.array([3, 2], "int32"),
+        "classes": rng.normal(size=(2, 4, 2)).astype("float32"), "classes/size0": lens,
+    }  # fmt: skip
+    return net.run(feed, with_grad=True)
+
+
+@pytest.mark.parametrize("unit", [_UNIT, _NESTED], ids=["attention", "nested loop"])
+@pytest.mark.parametrize("moved", [True, False])
+def test_checkpoint_steps_changes_nothing(unit: Dict[str, Any], moved: bool) -> None:
+    """The same loss and gradients, also with dropout, where each step draws the same numbers again."""
+    plain = _run(unit, optimize_move_layers_out=moved)
+    again = _run(unit, optimize_move_layers_out=moved, checkpoint_steps=True)
+    assert plain.total_loss == pytest.approx(again.total_loss, rel=1e-6)
+    assert set(plain.grads) == set(again.grads)
+    for name, grad in plain.grads.items():
+        numpy.testing.assert_allclose(again.grads[name], grad, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_swap_memory_is_accepted() -> None:
+    """It changes no number."""
+    plain, swapped = _run(_UNIT), _run(_UNIT, swap_memory=True)
+    assert plain.total_loss == swapped.total_loss
+
+
+def test_back_prop_false_stops_at_the_loop() -> None:
+    """Only the layers after the loop get gradients."""
+    plain, stopped = _run(_UNIT), _run(_UNIT, back_prop=False)
+    assert plain.total_loss == stopped.total_loss
+    assert "loop/rec/cell/rec/lstm_cell/kernel" in plain.grads
+    assert set(stopped.grads) == {"output/W", "output/b"}
+    numpy.testing.assert_allclose(stopped.grads["output/W"], plain.grads["output/W"], rtol=1e-5)
+
+
+def test_options_of_a_loop_on_a_unit_by_name() -> None:
+    """They mean nothing there."""
+    with pytest.raises(ConfigError, match="checkpoint_steps"):
+        config = Config({
+            "extern_data": {"data": {"dim": 2}},
+            "network": {
+                "output": {"class": "rec", "unit": "lstm", "n_out": 2, "from": "data", "checkpoint_steps": True},
+            },
+        })  # fmt: skip
+        Network.from_config(config)
