@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -30,6 +32,17 @@ def version() -> str:
     return found.group(1)
 
 
+class BuildWithNativeSources(build_py):
+    """Puts the C++ sources, which the user's machine compiles, into the package. A checkout has them beside it."""
+
+    def run(self) -> None:
+        """See `build_py.run`."""
+        super().run()
+        if not self.editable_mode:
+            to = os.path.join(self.build_lib, "returnn_tf", "native_ops")
+            shutil.copytree(os.path.join(HERE, "native_ops"), to, dirs_exist_ok=True)
+
+
 EXTRAS = {
     "cpu": ["tensorflow-cpu" + TENSORFLOW],
     "gpu": ["tensorflow[and-cuda]" + TENSORFLOW],
@@ -50,6 +63,7 @@ setup(
     packages=find_packages(include=["returnn_tf", "returnn_tf.*"]),
     install_requires=["numpy>=1.23,<2", "h5py>=3,<4"],
     extras_require=EXTRAS,
+    cmdclass={"build_py": BuildWithNativeSources},
     entry_points={"console_scripts": ["returnn-tf = returnn_tf.cli.main:main"]},
     classifiers=[
         "Programming Language :: Python :: 3",

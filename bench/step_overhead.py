@@ -4,7 +4,8 @@
 
 Both sides run the same LSTM kernel, loss, error and optimizer, and are timed in turn, so that other load on the machine
 hits both; the figures are medians over the rounds, the ratio is that of the two times within a round. Limit: 3 %.
-``--kernels`` times the kernel with the gradient written by hand against a plain `tf.while_loop` with the automatic one.
+``--kernels`` times, instead, the loop in TensorFlow with the gradient written by hand against a plain `tf.while_loop`
+with the automatic one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Callable, Dict, List
 import numpy
 
 import returnn_tf
+from returnn_tf.native import lstm_ops, native_lstm
 from returnn_tf.ops.cells.lstm_loop import lstm_loop
 from returnn_tf.ops.cells.time_axis import frame_mask, zero_padding
 from returnn_tf.util.lazy_tf import tf
@@ -54,16 +56,26 @@ def framework_step(feed: Dict[str, numpy.ndarray], dim: int, hidden: int) -> Cal
     return lambda: float(trainer.step(tensors).total_loss)
 
 
+def native_outputs(z: Any, w_re: Any, c0: Any, h0: Any, lengths: Any) -> Any:
+    """The kernel that the framework takes."""
+    return native_lstm(lstm_ops(), z, w_re, c0, h0, lengths)[0]
+
+
+def loop_outputs(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """A loop over all frames, of which only those of the sequences count."""
+    return lambda z, w_re, c0, h0, lengths: zero_padding(loop(z, w_re, c0, h0)[1][1:], lengths)
+
+
 class ByHand:
     """The same ops in a `tf.function`."""
 
-    def __init__(self, dim: int, hidden: int, loop: Callable[..., Any] = lstm_loop) -> None:
+    def __init__(self, dim: int, hidden: int, lstm: Callable[..., Any] = native_outputs) -> None:
         rng = numpy.random.RandomState(1)
         shapes = [(dim, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (hidden, LABELS), (LABELS,)]
         self.variables = [tf.Variable(rng.normal(0, 0.05, shape).astype("float32")) for shape in shapes]
         self.slots = [[tf.Variable(tf.zeros(shape)) for shape in shapes] for _ in range(2)]
         self.count = tf.Variable(0.0)
-        self.loop = loop
+        self.lstm = lstm
         signature = [
             tf.TensorSpec([None, None, dim]),
             tf.TensorSpec([None], "int32"),
@@ -88,7 +100,7 @@ class ByHand:
         z = tf.nn.bias_add(tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), w), b)
         z = tf.reshape(z, [shape[0], shape[1], 4 * hidden])
         zeros = tf.zeros([shape[1], hidden])
-        h = zero_padding(self.loop(z, w_re, zeros, zeros)[1][1:], lengths)
+        h = self.lstm(z, w_re, zeros, zeros, lengths)
         logits = tf.matmul(tf.reshape(h, [-1, hidden]), w_out) + b_out
         mask = tf.reshape(frame_mask(lengths, shape[0]), [-1])
         labels = tf.reshape(tf.transpose(labels), [-1])
@@ -148,8 +160,8 @@ def measure(name: str, kernels: bool, rounds: int) -> None:
     batch, frames, dim, hidden = SIZES[name]
     feed = make_feed(batch, frames, dim)
     tensors = [tf.constant(feed[key]) for key in ("data", "data/size0", "classes")]
-    by_hand = ByHand(dim, hidden)
-    other = ByHand(dim, hidden, plain_loop)
+    by_hand = ByHand(dim, hidden, loop_outputs(lstm_loop) if kernels else native_outputs)
+    other = ByHand(dim, hidden, loop_outputs(plain_loop))
     framework = framework_step(feed, dim, hidden)
 
     def hand_step() -> float:

@@ -25,7 +25,7 @@ FLOORS = [
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 # heavy and optional: these may be imported inside functions, everything else only at the top of a module
-DEFERRED = {"matplotlib", "horovod", "tensorflow_io", "tensorflow", "tensorboard"}
+DEFERRED = {"matplotlib", "horovod", "tensorflow_io", "tensorflow", "tensorboard", "kenlm"}
 
 
 def parse_package():

@@ -177,6 +177,21 @@ def _nvcc() -> Finding:
     return Finding(False, "native ops run on the CPU only", "for a GPU: install the CUDA toolkit, or set CUDA_HOME")
 
 
+def _native_ops() -> Finding:
+    """In a process of its own, as an op that was compiled wrongly may crash."""
+    command = [sys.executable, "-m", "returnn_tf.native.self_test"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return Finding(False, "they can't be compiled and tested: %s" % exc)
+    lines = [line.strip() for line in done.stdout.splitlines() if ": " in line]
+    if done.returncode == 0:
+        return Finding(True, ", ".join(line.split(":")[0] for line in lines) + ": compiled for this machine and tested")
+    wrong = [line for line in lines if not line.endswith(": ok")]
+    last = (done.stderr.strip().splitlines() or ["exit code %d" % done.returncode])[-1]
+    return Finding(False, wrong[0] if wrong else last, "plain TensorFlow takes over, which is slower")
+
+
 CHECKS = [
     Check("Python", _python, required=True),
     Check("numpy", _package("numpy", "pip install 'numpy<2'"), required=True),
@@ -185,6 +200,7 @@ CHECKS = [
     Check("GPU", _gpu, required=False),
     Check("C++ compiler", _compiler, required=False),
     Check("nvcc", _nvcc, required=False),
+    Check("native ops", _native_ops, required=False),
     Check(
         "Horovod",
         _package("horovod", "to train with several processes: pip install 'returnn-tf[horovod]' (needs cmake, MPI)"),

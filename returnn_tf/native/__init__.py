@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.lstm import lstm_ops, native_lstm
+from returnn_tf.native.self_test import SELF_TESTS, examine
 
-__all__ = ["NativeOpError", "lstm_ops", "native_lstm"]
+__all__ = ["SELF_TESTS", "NativeOpError", "examine", "lstm_ops", "native_lstm"]

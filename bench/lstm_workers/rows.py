@@ -1,0 +1,89 @@
+"""The rows of the benchmark "rnn_benchmarks" (arXiv 1806.01818), and RETURNN's 5 x 500 BLSTM. numpy only."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict
+
+import numpy
+
+LABELS = 10
+RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network and its batch.
+
+    :param layers: number of layers
+    :param bidirectional: two directions, concatenated
+    :param loss: "last": cross-entropy on the last frame; "frame": on each frame; "ctc"
+    :param shortest: length of the shortest sequence, as a part of the frames; 1.0 is a dense batch
+    """
+
+    batch: int
+    frames: int
+    dim: int = 123
+    hidden: int = 320
+    layers: int = 1
+    bidirectional: bool = False
+    loss: str = "last"
+    shortest: float = 1.0
+
+    def gflop(self) -> float:
+        """Multiply-adds x 2 of a training step in 1e9, without the gradient of the input and without padding."""
+        frames = int(self.lengths().sum())
+        total, dim = 0, self.dim
+        for layer in range(self.layers):
+            directions = 2 if self.bidirectional else 1
+            per_frame = 3 * (dim + self.hidden) - (dim if layer == 0 else 0)
+            total += directions * 2 * frames * 4 * self.hidden * per_frame
+            dim = directions * self.hidden
+        return total / 1e9
+
+    def lengths(self) -> numpy.ndarray:
+        """int32 [batch]"""
+        return numpy.linspace(self.frames, self.frames * self.shortest, self.batch).astype("int32")
+
+    def data(self) -> Dict[str, numpy.ndarray]:
+        """x [batch, frames, dim], lengths, labels [batch, ...] as the loss needs them, label_lengths (ctc)."""
+        rng = numpy.random.RandomState(1)
+        shape = {"last": (self.batch,), "frame": (self.batch, self.frames), "ctc": (self.batch, self.frames // 20)}
+        return {
+            "x": rng.normal(size=(self.batch, self.frames, self.dim)).astype("float32"),
+            "lengths": self.lengths(),
+            "labels": rng.randint(0, LABELS, shape[self.loss]).astype("int32"),
+            "label_lengths": numpy.full(self.batch, self.frames // 20, "int32"),
+        }
+
+
+ROWS = {
+    "ce-short": Row(64, 100),
+    "ce-long": Row(32, 1000),
+    "ce-long-4": Row(32, 1000, layers=4, bidirectional=True),
+    "ctc-long-4": Row(32, 1000, layers=4, bidirectional=True, loss="ctc", shortest=0.5),
+    "blstm-5x500": Row(40, 50, dim=40, hidden=500, layers=5, bidirectional=True, loss="frame"),
+}
+
+
+def serve(make_step: Callable[[Row], Callable[[], Any]]) -> None:
+    """The life of a worker: makes the step, then answers each line on its input, a number n, with the time of n steps.
+
+    Between the lines it sleeps, so that the workers do not disturb each other.
+    """
+    out, sys.stdout = sys.stdout, sys.stderr
+    step = make_step(ROWS[sys.argv[1]])
+    step()
+    for line in sys.stdin:
+        start = time.perf_counter()
+        for _ in range(int(line)):
+            step()
+        print(json.dumps({"seconds": time.perf_counter() - start, "peak_mb": _peak_mb()}), file=out, flush=True)
+
+
+def _peak_mb() -> float:
+    with open("/proc/self/status", encoding="utf8") as f:
+        return next(int(line.split()[1]) / 1024 for line in f if line.startswith("VmHWM"))

@@ -1,0 +1,36 @@
+"""Builds, loads and tests every native op: ``python -m returnn_tf.native.self_test`` prints a line for each."""
+
+from __future__ import annotations
+
+import sys
+from typing import Dict
+
+from returnn_tf.native import lstm
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.library import SelfTest, load
+
+SELF_TESTS: Dict[str, SelfTest] = {"lstm": lstm.self_test}
+
+
+def examine(name: str) -> str:
+    """What is wrong with an op, in a line; "" if it computes what it should."""
+    try:
+        SELF_TESTS[name](load(name, SELF_TESTS[name]))
+    except NativeOpError as exc:
+        return str(exc)
+    return ""
+
+
+def main() -> int:
+    """The command.
+
+    :return: 0, or 1 if an op cannot be used
+    """
+    failures = {name: examine(name) for name in SELF_TESTS}
+    for name, failure in failures.items():
+        print("%s: %s" % (name, failure or "ok"))
+    return 1 if any(failures.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

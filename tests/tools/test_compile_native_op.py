@@ -1,0 +1,52 @@
+"""tools/compile_native_op.py: a library that TensorFlow loads, or one line which says what is wrong."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from returnn_tf.native.self_test import SELF_TESTS
+from returnn_tf.native.sources import OPS
+
+TOOL = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "tools", "compile_native_op.py")
+
+
+def run(*args, **environment):
+    env = {**os.environ, **environment}
+    return subprocess.run([sys.executable, TOOL, *args], capture_output=True, text=True, env=env, check=False)
+
+
+def test_every_op_has_a_self_test():
+    assert SELF_TESTS.keys() == OPS.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPS)
+def test_compiles_for_the_oldest_cpus(name, tmp_path):
+    """Without the wide instructions of this machine: the other code paths of the kernels compute the same."""
+    path = str(tmp_path / "op.so")
+    done = run(name, "--output", path, "--target=-O1")
+    assert done.returncode == 0, done.stderr
+    assert "with -O1" in done.stdout and os.listdir(tmp_path) == ["op.so"]
+    code = (
+        "import sys, tensorflow as tf; from returnn_tf.native.self_test import SELF_TESTS\n"
+        "SELF_TESTS[sys.argv[1]](tf.load_op_library(sys.argv[2])); print('good')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, name, path], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "good", done.stderr
+
+
+def test_lists_the_ops():
+    assert run("--list").stdout.split() == sorted(OPS)
+
+
+def test_says_what_is_wrong(tmp_path):
+    done = run("lstm", "--output", str(tmp_path / "op.so"), CXX="no-such-c++")
+    assert done.returncode == 1 and "error: $CXX = 'no-such-c++' was not found" in done.stderr
+    assert not os.listdir(tmp_path)
+    assert run("lstm").returncode == 2
+
+
+def test_help():
+    assert "for decoders in C++" in run("--help").stdout
