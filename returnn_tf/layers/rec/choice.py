@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.layers.base import Layer
-from returnn_tf.layers.eval_views import LayerView
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import OptionError, option
-from returnn_tf.layers.rec.beams import SOURCE_BEAMS_NOTE
-from returnn_tf.layers.rec.choice_scores import Candidates, candidates, log_probs_of
-from returnn_tf.layers.rec.choice_truth import true_label, with_truth, without_truth
-from returnn_tf.layers.rec.search import Hypotheses, normalized
+from returnn_tf.layers.rec.choice_scores import log_probs_of
+from returnn_tf.layers.rec.choice_step import ChoiceStep
+from returnn_tf.layers.rec.choice_truth import true_label
 from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.beam import best_of_each, choose
-from returnn_tf.ops.recombine import extended_history, merge_equal
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -108,7 +104,7 @@ class ChoiceLayer(Layer):
         """Labels, one per sequence in a step."""
         self._check_options(ctx)
         self._followed: List[Node] = []
-        self._truths: List[Node] = []
+        self.truths: List[Node] = []
         given = {
             "target": self.target,
             "search": self.search,
@@ -124,7 +120,7 @@ class ChoiceLayer(Layer):
         self.samples = bool(self.scheduled_sampling) and not self.search and not ctx.search and bool(self.target)
         if self.cheating or self.samples:
             if not self.cheating or len(self.sources) == 1:
-                self._truths = [ctx.depend(ctx.builder.target_node(ctx.node, t)) for t in self._targets()]
+                self.truths = [ctx.depend(ctx.builder.target_node(ctx.node, t)) for t in self._targets()]
             else:
                 raise ctx.error("cheating needs a single source, but there are %d." % len(self.sources))
         return self._search_template(ctx)
@@ -244,7 +240,7 @@ class ChoiceLayer(Layer):
                 "source_beam_sizes must be %d positive numbers, one for each source, not %r."
                 % (count, self.source_beam_sizes)
             )
-        self._source_beams: List[int] = list(sizes)
+        self.source_beams: List[int] = list(sizes)
 
     # --- emit ---
 
@@ -257,14 +253,14 @@ class ChoiceLayer(Layer):
         elif self.samples:
             labels = self._sampled(ctx)
         else:
-            labels = self._searched(ctx)
+            labels = ChoiceStep(ctx, self).run()
         for name in ctx.node.sub_outputs:
             ctx.set_sub_output(name, labels[int(name[len("out_") :])])
         return labels[0]
 
     def _sampled(self, ctx: "EmitContext") -> List[Any]:
         """For each source [batch] labels, drawn in training."""
-        truths = [true_label(ctx, node, 1) for node in self._truths]
+        truths = [true_label(ctx, node, 1) for node in self.truths]
         if not ctx.train:
             return truths
         keep = tf.random.stateless_uniform(tf.shape(truths[0]), ctx.seed("gold")) < self._gold_prob
@@ -274,134 +270,3 @@ class ChoiceLayer(Layer):
             drawn = tf.random.stateless_categorical(log_probs, 1, ctx.seed("sample %d" % i), dtype=tf.int32)[:, 0]
             labels.append(tf.where(keep, truth, drawn))
         return labels
-
-    def _searched(self, ctx: "EmitContext") -> List[Any]:
-        """For each source [batch * beam] labels of the hypotheses that are kept."""
-        hyps: Hypotheses = ctx.lowering.hypotheses
-        beam, first = hyps.beam, hyps.choices == 0
-        found = self._candidates(ctx, hyps)
-        scores = unmasked = self._combined(ctx, found.scores, self._base_scores(ctx, hyps), hyps)
-        copies = tf.logical_and(tf.equal(hyps.step, 0), tf.range(beam) > 0)
-        if first:
-            # Before the first choice all hypotheses are copies of one.
-            scores = tf.where(copies[None, :, None], float("-inf"), scores)
-        truth = true_label(ctx, self._truths[0], beam) if self.cheating else None
-        if self.cheating == "exclusive":
-            scores = without_truth(scores, truth, hyps)
-        best, source, candidate = self._chosen(ctx, hyps, scores)
-        if first:
-            empty = tf.logical_and(tf.equal(hyps.step, 0), tf.math.is_inf(best))
-            source, candidate = tf.where(empty, 0, source), tf.where(empty, 0, candidate)
-        if self.cheating:
-            best, source, candidate = with_truth(unmasked, truth, hyps, (best, source, candidate))
-        labels = found.labels(source, candidate)
-        self._set_states(ctx, hyps, source, labels)
-        hyps.choose(best, source)
-        hyps.normalize = hyps.normalize or self.length_normalization
-        hyps.exponent = self.length_normalization_exponent
-        ctx.note(self.node, SOURCE_BEAMS_NOTE, tf.reshape(source, [-1]))
-        return [tf.reshape(x, [-1]) for x in labels]
-
-    def _candidates(self, ctx: "EmitContext", hyps: Hypotheses) -> Candidates:
-        log_probs = []
-        for source in self.sources:
-            x = log_probs_of(ctx, source, self.input_type)
-            log_probs.append(tf.reshape(x, [-1, hyps.beam, x.shape[-1]]))
-        ended_labels = None
-        if self.independent_of_batch:
-            states = [ctx.loop_state("label_%d" % i) for i in range(len(self.sources))]
-            ended_labels = [tf.reshape(state, [-1, hyps.beam]) for state in states]
-        return candidates(log_probs, self._source_beams, tf.reshape(hyps.ended, [-1, hyps.beam]), ended_labels)
-
-    def _base_scores(self, ctx: "EmitContext", hyps: Hypotheses) -> Any:
-        """[batch, beam]: the scores so far."""
-        base, first = hyps.scores, hyps.choices == 0
-        if self.length_normalization and first and not self.independent_of_batch:
-            step = tf.cast(hyps.step, tf.float32)
-            ended = tf.reshape(hyps.ended, [-1, hyps.beam])
-            factor = ((step + 1.0) / tf.maximum(step, 1.0)) ** self.length_normalization_exponent
-            base = tf.where(tf.logical_and(ended, step > 0), base * factor, base)
-        if self.recombine_by is not None:
-            identity = tf.reshape(ctx.value(self.recombine_by), [-1, hyps.beam])
-            merged = merge_equal(base, identity, self.recombine or "max")
-            base = tf.where(tf.equal(hyps.step, 0), base, merged)  # before the first step all are copies of one
-        return base
-
-    def _chosen(self, ctx: "EmitContext", hyps: Hypotheses, scores: Any) -> Tuple[Any, Any, Any]:
-        """Scores, source beams and candidates of the hypotheses which are kept, each [batch, beam]."""
-        if self.recombine and self.recombine_by is None:
-            pool, source, candidate = self._ranked(hyps, scores, 2 * self.beam_size)
-            merged = merge_equal(pool, self._histories(ctx, hyps, source, candidate), self.recombine)
-            _, index = tf.math.top_k(self._ranks(hyps, merged, source), k=self.beam_size)
-            best, source, candidate = (tf.gather(x, index, batch_dims=1) for x in (merged, source, candidate))
-            return best, source, candidate
-        return self._ranked(hyps, scores, self.beam_size)
-
-    def _ranked(self, hyps: Hypotheses, scores: Any, count: int) -> Tuple[Any, Any, Any]:
-        """The ``count`` best: scores, source beams and candidates.
-
-        :param scores: [batch, beam, candidates]
-        """
-        pick = best_of_each if self.keep_beams else choose
-        source = tf.range(hyps.beam)[None, :, None]
-        ranks = self._ranks(hyps, scores, source)
-        best, source, candidate = pick(ranks, count)
-        if ranks is not scores:
-            of_source = tf.gather(scores, source, batch_dims=1)
-            best = tf.where(tf.math.is_inf(best), best, tf.gather(of_source, candidate, batch_dims=2))
-        return best, source, candidate
-
-    def _ranks(self, hyps: Hypotheses, scores: Any, source: Any) -> Any:
-        """By what hypotheses are compared.
-
-        :param source: which hypothesis each score continues, as many axes as ``scores``
-        """
-        if not (self.independent_of_batch and self.length_normalization):
-            return scores
-        counts = tf.reshape(hyps.counts + tf.cast(tf.logical_not(hyps.ended), tf.int32), [-1, hyps.beam])
-        source = tf.broadcast_to(source, tf.concat([tf.shape(counts)[:1], tf.shape(source)[1:]], axis=0))
-        return normalized(scores, tf.gather(counts, source, batch_dims=1), self.length_normalization_exponent)
-
-    def _histories(self, ctx: "EmitContext", hyps: Hypotheses, source: Any, label: Any) -> Any:
-        """int64 [batch, entries]: the labels so far of hypotheses which go on by a label."""
-        before = tf.gather(tf.reshape(ctx.loop_state("history"), [-1, hyps.beam]), source, batch_dims=1)
-        ended = tf.gather(tf.reshape(hyps.ended, [-1, hyps.beam]), source, batch_dims=1)
-        if self.recombine_blank is not None:
-            ended = tf.logical_or(ended, tf.equal(label, self.recombine_blank))
-        return tf.where(ended, before, extended_history(before, label))
-
-    def _set_states(self, ctx: "EmitContext", hyps: Hypotheses, source: Any, labels: List[Any]) -> None:
-        """What is carried to the next step, for the new hypotheses."""
-        if self.independent_of_batch:
-            for i, label in enumerate(labels):
-                ctx.set_loop_state("label_%d" % i, tf.reshape(label, [-1]))
-        if self.recombine and self.recombine_by is None:
-            ctx.set_loop_state("history", tf.reshape(self._histories(ctx, hyps, source, labels[0]), [-1]))
-
-    def _combined(self, ctx: "EmitContext", scores_in: Any, base: Any, hyps: Hypotheses) -> Any:
-        scores_base = tf.expand_dims(base, 2)
-        if self.custom_score_combine is not None:
-            ended = tf.reshape(hyps.ended, [-1, hyps.beam])
-            scores = self.custom_score_combine(
-                layer=ChoiceView(ctx, self), scores_in=scores_in, scores_base=scores_base, t=hyps.step,
-                end_flags=ended, batch_dim=tf.shape(scores_in)[0], scores_beam_in=hyps.beam, base_beam_in=hyps.beam,
-            )  # fmt: skip
-        else:
-            scores = self.prob_scale * scores_in + self.base_beam_score_scale * scores_base
-        if self.random_sample_scale:
-            uniform = tf.random.stateless_uniform(tf.shape(scores), ctx.seed("sample"), minval=1e-20)
-            scores += self.random_sample_scale * -tf.math.log(-tf.math.log(uniform))
-        return scores
-
-
-class ChoiceView(LayerView):
-    """The choice in the function custom_score_combine."""
-
-    def __init__(self, ctx: "EmitContext", layer: ChoiceLayer) -> None:
-        super().__init__(ctx, layer.node)
-        for name in ("beam_size", "prob_scale", "base_beam_score_scale", "length_normalization", "input_type"):
-            setattr(self, name, getattr(layer, name))
-        given = layer.explicit_search_sources
-        nodes = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
-        #: Views of the layers which the option of this name lists.
-        self.explicit_search_sources = [LayerView(ctx, node) for node in nodes]
