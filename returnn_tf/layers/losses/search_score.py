@@ -16,7 +16,8 @@ class SearchScoreLoss(Loss):
     """Minus the log score that a search gave: summed over the sequences, and over the hypotheses of a beam.
 
     On "decide" it is that of the hypothesis which was decided on, as "decide" compares it. Hypotheses that only fill up
-    the beam (score -inf) don't count. The gradient goes into the network that gave the scores.
+    the beam (score -inf) don't count. The gradient goes into the network that gave the scores. Without search there is
+    no value, which is allowed where the loss is only reported (loss_scale 0).
 
     Example::
 
@@ -37,14 +38,17 @@ class SearchScoreLoss(Loss):
         """There are hypotheses."""
         layer = ctx.node.layer
         decided = isinstance(layer, DecideLayer) and layer.source.output.beam is not None
-        if ctx.output.beam is None and not decided:
+        self._searched = ctx.output.beam is not None or decided
+        if not self._searched and layer.loss_scale * self.scale:
             raise ctx.error(
                 "the loss 'search_score' needs the hypotheses of a search, but the output %s has none. Give the layer "
-                "the option only_on_search=True, or the choice search=True." % ctx.output
+                "the option only_on_search=True or loss_scale=0, or the choice search=True." % ctx.output
             )
 
     def value(self, ctx: LossContext) -> Optional[Any]:
-        """Sum over all that is kept."""
+        """Sum over all that is kept; None without search."""
+        if not self._searched:
+            return None
         scores = self._scores(ctx)
         return -tf.reduce_sum(tf.where(tf.math.is_inf(scores), tf.zeros_like(scores), scores))
 

@@ -110,6 +110,14 @@ def test_search_score() -> None:
     )
 
 
+def test_search_score_is_not_reported_without_search() -> None:
+    network = {**free_loop(target="labels"), "output": {"class": "copy", "from": "dec"}}
+    network["dec"] = {"class": "decide", "from": "loop", "loss": "search_score", "loss_scale": 0}
+    out = search_net(network, train=True, search=False).run(feed())
+    assert "dec" not in out.losses and "dec" not in out.errors
+    assert search_net(network).run(feed()).losses["dec"] > 0
+
+
 @pytest.mark.parametrize(
     "layer, match",
     [
