@@ -99,7 +99,9 @@ class LoopRunLayer(Layer):
         self._outside = in_beam(ctx.lowering, self.node.deps, beam, stays=stays)
         inner_ctx = type(ctx)(ctx.node, self._outside)
         arrays = [self._unstacked(inner_ctx, outer, inner, limit) for outer, inner in self.slices]
-        arrays += self._before_loop(inner_ctx, limit)
+        read_params(inner_ctx, self.node.inner)
+        if stays:  # else what is made once per hypothesis would not fit in all of the step
+            arrays += self._before_loop(inner_ctx, limit)
         batch = ctx.lowering.batch_size
         search = self._initial_search(inner_ctx, batch)
         if search and ending.end is None:
@@ -130,12 +132,11 @@ class LoopRunLayer(Layer):
     # --- before the loop ---
 
     def _before_loop(self, ctx: "EmitContext", steps: Any) -> List[Any]:
-        """What all steps share: parameters (with the noise of training), masks, and what layers make of them.
+        """What all steps share: masks, and what layers make.
 
         :return: arrays of what layers made for each step
         """
         arrays = []
-        read_params(ctx, self.node.inner)
         for node in self.node.inner:
             node.layer.before_loop(type(ctx)(node, ctx.lowering))
             made = ctx.noted(node, STEP_INPUT_NOTE)
