@@ -48,6 +48,7 @@ EXTRAS = {
     "gpu": ["tensorflow[and-cuda]" + TENSORFLOW],
     "audio": ["tensorflow-io==0.37.1"],
     "horovod": ["horovod[tensorflow]==0.28.1"],
+    "kenlm": ["kenlm>=0.2"],
     "plot": ["matplotlib>=3.5"],
     "dev": ["mypy>=1.8", "pytest>=7.4", "ruff>=0.6"],
 }

@@ -33,6 +33,7 @@ def build_plan(
     state.plan_loop = plan_loop
     builder = NetworkBuilder(network, state)
     builder.build()
+    _declare_a_batch_size(builder, state)
     state.finish_losses()
     check_param_names(state.nodes)
     order = list(builder.specs)
@@ -42,6 +43,13 @@ def build_plan(
     )
     _freeze_params(plan)
     return plan
+
+
+def _declare_a_batch_size(builder: NetworkBuilder, state: BuildState) -> None:
+    """Layers may have a batch axis without any input: then the first input that has one tells how long it is."""
+    keys = [key for key, data in state.extern_data.items() if data.batch_axis is not None]
+    if keys and not set(keys) & set(state.extern) and any(node.output.batch_axis is not None for node in state.nodes):
+        builder.extern_node(keys[0])
 
 
 def _freeze_params(plan: Plan) -> None:

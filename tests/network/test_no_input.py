@@ -1,0 +1,28 @@
+"""Networks whose layers have a batch axis though no input is used: the first input tells the batch size."""
+
+import numpy
+
+import returnn_tf
+
+STEP = {
+    "p": {"class": "softmax", "n_out": 4, "from": "prev:emb"},
+    "emb": {"class": "linear", "activation": None, "n_out": 3, "from": "output", "initial_output": 0},
+    "output": {"class": "choice", "target": "classes", "beam_size": 3, "from": "p", "initial_output": 0},
+    "end": {"class": "compare", "from": "output", "value": 0},
+}
+
+
+def test_search_without_any_input():
+    config = returnn_tf.Config(
+        {
+            "extern_data": {"data": {"dim": 3}, "classes": {"dim": 4, "sparse": True}},
+            "network": {"output": {"class": "rec", "from": [], "target": "classes", "max_seq_len": 5, "unit": STEP}},
+        }
+    )
+    net = returnn_tf.Network.from_config(config, search=True)
+    rng = numpy.random.RandomState(3)
+    net.set_param_values({name: rng.normal(0, 1, param.shape) for name, param in sorted(net.params.items())})
+    out = net.run({"data": numpy.zeros((2, 4, 3), "float32"), "data/size0": numpy.array([4, 2], "int32")})
+    scores = out.layers["output"].beam_scores
+    assert scores.shape == (2, 3)
+    numpy.testing.assert_array_equal(scores[0], scores[1])
