@@ -19,13 +19,13 @@ def linear(*sources, **options):
     return {**LINEAR, "from": list(sources), **options}
 
 
-def plan(unit, source="data", **options):
+def plan(unit, source="data", search=False, **options):
     network = {
         "mean": {"class": "reduce", "mode": "mean", "axes": "T", "from": "data"},
         "loop": {"class": "rec", "from": source, "unit": unit, **options},
         "output": {"class": "copy", "from": "loop"},
     }
-    return plan_from_config(config_of(network))
+    return plan_from_config(config_of(network), search=search)
 
 
 def fails(match, *args, **options):
@@ -55,12 +55,12 @@ def fails(match, *args, **options):
     ],
 )
 def test_max_seq_len(limit, match):
-    fails(match, SEARCH, [], max_seq_len=limit)
+    fails(match, SEARCH, [], search=True, max_seq_len=limit)
 
 
 @pytest.mark.parametrize("limit", [3, "2 + 1", "max_len_from('base:data') * 2", "min(max_len_from('base:data'), 7)"])
 def test_good_max_seq_len(limit):
-    plan(SEARCH, [], max_seq_len=limit)
+    plan(SEARCH, [], search=True, max_seq_len=limit)
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_no_end():
 
 
 def test_end_that_is_no_flag():
-    fails("'end' must be a bool per sequence", {**SEARCH, "end": linear("output")}, [], max_seq_len=3)
+    fails("'end' must be a bool per sequence", {**SEARCH, "end": linear("output")}, [], search=True, max_seq_len=3)
