@@ -176,15 +176,19 @@ class ChoiceLayer(Layer):
         return list(self.target) if isinstance(self.target, (list, tuple)) else [self.target]
 
     def _target_template(self, ctx: "PlanContext") -> Data:
-        assert ctx.loop_dim is not None
         templates = []
+        self._in_step = ctx.loop_dim is None  # where the loop finds its end step by step
         for target in self._targets():
             node = ctx.depend(ctx.builder.target_node(ctx.node, target))
             data = node.output
             if data.time_axis is None:
                 raise ctx.error("the target %r %s has no time axis." % (target, data))
             self._followed.append(node)
-            templates.append(data.with_dim(data.time_axis, ctx.loop_dim).replace(time_axis=None, vocab=None))
+            if ctx.loop_dim is None:
+                data = data.without_axes([data.time_axis])
+            else:
+                data = data.with_dim(data.time_axis, ctx.loop_dim)
+            templates.append(data.replace(time_axis=None, vocab=None))
         self._declare_parts(ctx, templates)
         return templates[0]
 
@@ -247,7 +251,7 @@ class ChoiceLayer(Layer):
     def emit(self, ctx: "EmitContext") -> Any:
         """The target, samples, or one step of the search."""
         if self._followed:
-            labels = [ctx.value(node) for node in self._followed]
+            labels = [self._followed_labels(ctx, node) for node in self._followed]
         elif self.input_type == "regression":
             return ctx.source()
         elif self.samples:
@@ -257,6 +261,10 @@ class ChoiceLayer(Layer):
         for name in ctx.node.sub_outputs:
             ctx.set_sub_output(name, labels[int(name[len("out_") :])])
         return labels[0]
+
+    def _followed_labels(self, ctx: "EmitContext", node: Node) -> Any:
+        """The target of all steps, or of the current one."""
+        return tf.cast(true_label(ctx, node, 1), node.output.dtype) if self._in_step else ctx.value(node)
 
     def _sampled(self, ctx: "EmitContext") -> List[Any]:
         """For each source [batch] labels, drawn in training."""

@@ -288,3 +288,9 @@ def test_an_end_which_does_not_depend_on_the_choice() -> None:
     network["output"] = {"class": "copy", "from": "loop"}
     with pytest.raises(ConfigError, match="'end' does not depend on the choice 'loop/output'"):
         search_net(network)
+
+
+def test_target_in_a_loop_that_finds_its_end() -> None:
+    arrays = feed(labels=numpy.array([[3, 1, 0, 2], [2, 0, 4, 4], [1, 2, 3, 4]]))
+    layer = run_loop(free_loop(), arrays, train=True, search=False)
+    assert [row[:n].tolist() for row, n in zip(layer.value, layer.sizes[1])] == [[3, 1], [2], [1, 2, 3]]
