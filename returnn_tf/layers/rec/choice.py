@@ -180,14 +180,11 @@ class ChoiceLayer(Layer):
         self._in_step = ctx.loop_dim is None  # where the loop finds its end step by step
         for target in self._targets():
             node = ctx.depend(ctx.builder.target_node(ctx.node, target))
-            data = node.output
-            if data.time_axis is None:
+            data, time = node.output, node.output.time_axis
+            if time is None:
                 raise ctx.error("the target %r %s has no time axis." % (target, data))
             self._followed.append(node)
-            if ctx.loop_dim is None:
-                data = data.without_axes([data.time_axis])
-            else:
-                data = data.with_dim(data.time_axis, ctx.loop_dim)
+            data = data.without_axes([time]) if ctx.loop_dim is None else data.with_dim(time, ctx.loop_dim)
             templates.append(data.replace(time_axis=None, vocab=None))
         self._declare_parts(ctx, templates)
         return templates[0]
