@@ -98,7 +98,7 @@ class StepNetwork:
         forced = []
         for name, spec in self.specs.items():
             if self.layer.optimize_move_layers_out is False or spec.cls.only_in_step() or name == "end":
-                if not spec.cls.follows_target(spec.options, self.parent.search):
+                if not self._follows_target(spec):
                     forced.append(name)
             cells = [*links[name].now, *links[name].prev]
             if cells and (issubclass(spec.cls, GetLastHiddenStateLayer) or asks_for_state(spec.options)):
@@ -108,13 +108,20 @@ class StepNetwork:
         if not self._has_end():
             return zones
         # How many steps there are is known only after the loop, so before it nothing can be made for each of them.
-        varying = [n for n in varying_layers(self.network, links) if zones.zones.get(n) is Zone.BEFORE]
+        varying = [
+            name
+            for name in varying_layers(self.network, links)
+            if zones.zones.get(name) is Zone.BEFORE and not self._follows_target(self.specs[name])
+        ]
         return find_zones(links, roots, forced + varying) if varying else zones
+
+    def _follows_target(self, spec: LayerSpec) -> bool:
+        return spec.cls.follows_target(spec.options, self.parent.search)
 
     def _links(self, spec: LayerSpec) -> Links:
         now: List[str] = []
         prev: List[str] = []
-        refs = [] if spec.cls.follows_target(spec.options, self.parent.search) else list(spec.references())
+        refs = [] if self._follows_target(spec) else list(spec.references())
         for ref in refs:
             is_prev = ref.startswith("prev:")
             name = self._layer_of(ref[len("prev:") :] if is_prev else ref)
