@@ -32,3 +32,19 @@ def test_search_by_hand_and_by_config() -> None:
     import beam_search
 
     assert beam_search.check_hypotheses(beam_search.searching_sides(attention_model.TINY, 3)) > 0
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_transformer_of_the_tracing_benchmark_trains(moved: bool) -> None:
+    """A small one does its first step."""
+    import tracing
+
+    tracing.first_step(tracing.transformer(8, 1, optimize_move_layers_out=moved), 4, 3)
+
+
+def test_memory_of_a_step_is_measured() -> None:
+    """For each side; a tiny batch may need no new memory at all."""
+    import attention_model
+    import loop_memory
+
+    assert loop_memory.growth("checkpoint_steps", attention_model.TINY) >= 0
