@@ -21,7 +21,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-SCALES = ("0", "0.1", "0.2", "0.3", "0.4")
+SCALES = ("0", "0.2", "0.4", "0.6")
 PRODUCTS = r"(lm|transformer)_(model|learning_rates|search\.txt)|fusion_.*\.txt"
 QUICK = ["++num_epochs", "1", "++batch_size", "500"]
 
