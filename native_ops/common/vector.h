@@ -25,7 +25,8 @@ typedef float Vec __attribute__((vector_size(kLanes * sizeof(float)), may_alias)
 typedef float VecUnaligned __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
 typedef int32_t IVec __attribute__((vector_size(kLanes * sizeof(int32_t)), may_alias));
 
-inline Vec splat(float x) { return Vec{} + x; }
+// x - 0 is x, also for -0 and NaN, so this is one broadcast and no sum.
+inline Vec splat(float x) { return x - Vec{}; }
 
 inline Vec load(const float* p) { return *reinterpret_cast<const VecUnaligned*>(p); }
 
