@@ -19,3 +19,24 @@ def lstm(z, w_re, c0, h0, lengths, reverse=False):
             c_last[b] = sigmoid(f) * c_last[b] + sigmoid(i) * numpy.tanh(j)
             h_last[b] = out[t, b] = sigmoid(o) * numpy.tanh(c_last[b])
     return out, c_last, h_last
+
+
+def mdlstm(z, left, up, heights, widths, flips, stable=True):
+    """z [B, H, W, 5n] of one direction -> h [B, H, W, n]; see returnn_tf.ops.mdlstm."""
+    n = left.shape[0]
+    out = numpy.zeros((*z.shape[:3], n))
+    for b, (height, width) in enumerate(zip(heights, widths)):
+        pixels = z[b, :height, :width][:: -1 if flips[0] else 1, :: -1 if flips[1] else 1].astype("float64")
+        h, c = numpy.zeros((height + 1, width + 1, n)), numpy.zeros((height + 1, width + 1, n))
+        for i in range(height):
+            for j in range(width):
+                gates = pixels[i, j] + h[i + 1, j] @ left + h[i, j + 1] @ up
+                gate_i, f, mix, o = sigmoid(gates[: 4 * n]).reshape(4, n)
+                if stable:
+                    kept = f * (mix * c[i + 1, j] + (1 - mix) * c[i, j + 1])
+                else:
+                    kept = f * c[i + 1, j] + mix * c[i, j + 1]
+                c[i + 1, j + 1] = kept + gate_i * numpy.tanh(gates[4 * n :])
+                h[i + 1, j + 1] = o * numpy.tanh(c[i + 1, j + 1])
+        out[b, :height, :width] = h[1:, 1:][:: -1 if flips[0] else 1, :: -1 if flips[1] else 1]
+    return out

@@ -1,0 +1,33 @@
+"""The MDLSTM in plain TensorFlow: against numpy in float64, numeric gradients, ragged images, padding."""
+
+import numpy
+import pytest
+
+from returnn_tf.ops.mdlstm import mdlstm
+from returnn_tf.util.lazy_tf import tf
+from tests.native.mdlstm_cases import FLIPS, SIZES, check_empty, check_padding, check_values_and_gradients
+
+
+@pytest.mark.parametrize("size, stable", [(SIZES[0], True), (SIZES[1], True), (SIZES[1], False), (SIZES[2], False)])
+def test_values_and_gradients(size, stable):
+    check_values_and_gradients(mdlstm, size, FLIPS, stable)
+
+
+def test_padding_does_not_leak():
+    check_padding(mdlstm)
+
+
+@pytest.mark.parametrize("size", [(0, 2, 3), (2, 0, 3), (1, 0, 0)], ids=str)
+def test_empty(size):
+    check_empty(mdlstm, size)
+
+
+def test_two_forget_gates_grow_and_the_stable_cell_does_not():
+    """With all gates open and no input the state of the far corner: a mean of its predecessors, or their sum."""
+    z = numpy.zeros((1, 9, 9, 5), "float32")
+    z[..., 1:4] = 50  # forget, lambda and output gate
+    z[..., 0] = -50
+    z[0, 0, 0, [0, 4]] = 50, 0.1  # only the first pixel comes in
+    sizes = tf.constant([9])
+    ends = [mdlstm([tf.constant(z)], [tf.zeros((1, 5))], [tf.zeros((1, 5))], sizes, sizes, [(False, False)], stable=s)[0][0, 8, 8, 0] for s in (True, False)]  # fmt: skip  # noqa: E501
+    assert ends[1] > 0.999 and abs(ends[0]) < 0.1
