@@ -33,9 +33,12 @@ LIMITS = {"ce-short": 0.9, "ce-long": 0.9, "ce-long-4": 0.7, "ctc-long-4": 0.5}
 class Worker:
     """A framework, ready to run steps of a row."""
 
-    def __init__(self, name: str, python: str, script: str, row: str, threads: int, **environment: str) -> None:
+    def __init__(
+        self, name: str, python: str, script: str, row: str, threads: int, by_cpu: bool, **environment: str
+    ) -> None:
         self.name = name
         self.times: List[float] = []
+        self.by_cpu = by_cpu
         self.peak_mb = 0.0
         variables = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
         paths = os.pathsep.join([WORKERS, os.path.dirname(HERE)])
@@ -55,7 +58,7 @@ class Worker:
             raise SystemExit("%s ended" % self.name)
         answer = json.loads(line)
         self.peak_mb = answer["peak_mb"]
-        return answer["seconds"] / steps
+        return answer["cpu" if self.by_cpu else "seconds"] / steps
 
     def close(self) -> None:
         """Ends the process."""
@@ -72,14 +75,14 @@ def sgemm_gflops(size: int = 2048) -> float:
     return 2 * size**3 / (time.perf_counter() - start) / 1e9
 
 
-def measure(row: str, rounds: int, threads: int, torch: Optional[str], plain: bool) -> Dict[str, float]:
+def measure(row: str, rounds: int, threads: int, torch: Optional[str], plain: bool, by_cpu: bool) -> Dict[str, float]:
     """Prints the line of a row."""
-    workers = [Worker("returnn_tf", sys.executable, "ours.py", row, threads)]
+    workers = [Worker("returnn_tf", sys.executable, "ours.py", row, threads, by_cpu)]
     if plain:
-        workers.append(Worker("plain TF", sys.executable, "ours.py", row, threads, RETURNN_TF_NATIVE="0"))
-    workers.append(Worker("Keras", sys.executable, "keras_tf.py", row, threads))
+        workers.append(Worker("plain TF", sys.executable, "ours.py", row, threads, by_cpu, RETURNN_TF_NATIVE="0"))
+    workers.append(Worker("Keras", sys.executable, "keras_tf.py", row, threads, by_cpu))
     if torch:
-        workers.append(Worker("PyTorch", torch, "pytorch.py", row, threads))
+        workers.append(Worker("PyTorch", torch, "pytorch.py", row, threads, by_cpu))
     for worker in workers:
         first = worker.run(1)
         worker.steps = max(1, int(0.3 / first))  # type: ignore[attr-defined]
@@ -108,10 +111,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--torch", default=os.environ.get("BENCH_TORCH"))
     parser.add_argument("--plain", action="store_true", help="our loop in plain TensorFlow too")
+    parser.add_argument(
+        "--cpu", action="store_true", help="CPU time of all threads instead: for a machine with other load"
+    )
     args = parser.parse_args()
-    print("medians of %d rounds, %d threads" % (args.rounds, args.threads))
+    print("medians of %d rounds, %d threads%s" % (args.rounds, args.threads, ", CPU time" if args.cpu else ""))
     for row in args.rows.split(","):
-        measure(row, args.rounds, args.threads, args.torch, args.plain)
+        measure(row, args.rounds, args.threads, args.torch, args.plain, args.cpu)
 
 
 if __name__ == "__main__":

@@ -78,10 +78,11 @@ def serve(make_step: Callable[[Row], Callable[[], Any]]) -> None:
     step = make_step(ROWS[sys.argv[1]])
     step()
     for line in sys.stdin:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         for _ in range(int(line)):
             step()
-        print(json.dumps({"seconds": time.perf_counter() - start, "peak_mb": _peak_mb()}), file=out, flush=True)
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        print(json.dumps({"seconds": seconds, "cpu": cpu, "peak_mb": _peak_mb()}), file=out, flush=True)
 
 
 def _peak_mb() -> float:
