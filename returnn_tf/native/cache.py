@@ -20,6 +20,8 @@ from returnn_tf.native.errors import NativeOpError
 
 ENVIRONMENT = "RETURNN_TF_NATIVE_CACHE"
 
+_TESTED = ".tested"
+
 
 def cache_folders() -> List[str]:
     """The folders to look in, the best one first.
@@ -59,8 +61,9 @@ class Entry:
         with open(built, "rb") as f:
             checksum = hashlib.sha256(f.read()).hexdigest()
             os.fsync(f.fileno())
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(self.manifest)
+        for old in (self.manifest, self.library + _TESTED):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(old)
         os.replace(built, self.library)
         manifest = self.manifest + ".%d" % os.getpid()
         with open(manifest, "w", encoding="utf8") as f:
@@ -107,6 +110,17 @@ def new_entry(name: str, fingerprint: str) -> Entry:
     raise NativeOpError(
         "no folder for compiled ops can be written to (%s); set %s to one that can" % ("; ".join(failures), ENVIRONMENT)
     )
+
+
+def was_tested(library: str) -> bool:
+    """Whether it was noted of a library that it computes what it should."""
+    return os.path.exists(library + _TESTED)
+
+
+def note_tested(library: str) -> None:
+    """Note it. Where that cannot be written each process tests the library, which costs little."""
+    with contextlib.suppress(OSError), open(library + _TESTED, "w", encoding="utf8"):
+        pass
 
 
 def _is_trusted(folder: str) -> bool:

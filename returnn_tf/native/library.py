@@ -8,6 +8,7 @@ import threading
 from typing import Any, Callable, Dict, Optional
 
 from returnn_tf.native.build import build
+from returnn_tf.native.cache import note_tested, was_tested
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import OPS
 from returnn_tf.util.lazy_tf import tf
@@ -27,7 +28,7 @@ def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
     """The TensorFlow ops of a native op, compiled if they have to be.
 
     :param name: key in `sources.OPS`
-    :param self_test: run once after the op was compiled
+    :param self_test: run until it has passed once for the compiled file
     :return: a module with the ops as functions; None if they cannot be used here. The first time, a warning says why.
     """
     with _lock:
@@ -51,11 +52,14 @@ def load(name: str, self_test: SelfTest) -> Any:
 
     :raises NativeOpError: the op cannot be compiled, loaded, or computes something wrong
     """
-    path, is_new = build(OPS[name])
+    path, _ = build(OPS[name])
     try:
         ops = tf.load_op_library(path)
     except (tf.errors.OpError, OSError) as exc:
         raise NativeOpError("%s cannot be loaded: %s" % (path, str(exc).splitlines()[0])) from exc
-    if is_new:
-        self_test(ops)
+    # Not only where this process compiled it: one whose test failed, or was killed before it, left its file there.
+    if not was_tested(path):
+        with tf.init_scope():  # the first use is while a graph is traced
+            self_test(ops)
+        note_tested(path)
     return ops

@@ -57,12 +57,12 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
     :param target: take these flags for the instruction set instead of trying
     :raises NativeOpError: there is none, or it compiles nothing
     """
-    wanted = os.environ.get("CXX")
+    wanted = os.environ.get("CXX", "").strip()
     compiler = shutil.which(wanted.split()[0]) if wanted else next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         missing = "$CXX = %r" % wanted if wanted else "a C++ compiler (%s)" % ", ".join(_COMPILERS)
         raise NativeOpError("%s was not found; on Debian and Ubuntu: apt-get install g++" % missing)
-    version = _run([compiler, "--version"]).splitlines()[0]
+    version = _run([compiler, "--version"]).partition("\n")[0]
     if target is not None:
         return Toolchain(compiler, version, tuple(target))
     failure = ""
@@ -82,7 +82,7 @@ def fingerprint(toolchain: Toolchain, sources: bytes) -> str:
     parts = [
         toolchain.version,
         *toolchain.kernel_flags(),
-        *(flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")),
+        *(flag for flag in toolchain.binding_flags() if not flag.startswith("-I")),
         tf.version.VERSION,
         tf.version.GIT_VERSION,
         platform.machine(),

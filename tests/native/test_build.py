@@ -14,6 +14,7 @@ from returnn_tf.native import cache, library, sources, toolchain
 from returnn_tf.native.build import build
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import NativeOp
+from returnn_tf.util.lazy_tf import tf
 
 TINY = NativeOp(name="tiny", kernels=("tiny/kernel.cc",), bindings=("tiny/op.cc",))
 KERNEL = 'extern "C" int rtf_tiny() { return 1; }\n'
@@ -189,6 +190,32 @@ def test_a_library_that_is_none(tiny, monkeypatch):
     monkeypatch.setattr(library, "build", lambda op: (str(tiny / "no.so"), True))
     with pytest.raises(NativeOpError, match="no.so cannot be loaded: "):
         library.load("lstm", lambda ops: None)
+
+
+def test_a_library_is_tested_until_it_passed_once(tiny, monkeypatch):
+    """Also in a process which did not compile it, and though the first use is while a graph is traced."""
+    monkeypatch.setitem(library.OPS, "tiny", TINY)
+    eager = []
+
+    def wrong(_ops):
+        raise NativeOpError("wrong results")
+
+    for _ in range(2):
+        with pytest.raises(NativeOpError, match="wrong results"):
+            library.load("tiny", wrong)
+
+    @tf.function(autograph=False)
+    def traced():
+        library.load("tiny", lambda _: eager.append(tf.executing_eagerly()))
+        library.load("tiny", wrong)  # not called
+        return tf.zeros([])
+
+    traced()
+    assert eager == [True] and compiles(tiny) == 2
+    path, _ = build(TINY)
+    os.remove(path)
+    with pytest.raises(NativeOpError, match="wrong results"):
+        library.load("tiny", wrong)  # compiled anew
 
 
 def test_sources_are_missing(monkeypatch):
