@@ -66,7 +66,7 @@ class Plan:
         return seen | self._batch_size_source(seen)
 
     def _batch_size_source(self, needed: Set[Node]) -> Set[Node]:
-        """An input which tells the batch size, for layers that have it from nowhere else: a search without any input."""
+        """An input which tells the batch size, for layers that have it from nowhere else: in search without inputs."""
         inputs = [node for node in self.extern.values() if node.output.batch_axis is not None]
         if any(node in needed for node in inputs) or all(node.output.batch_axis is None for node in needed):
             return set()
