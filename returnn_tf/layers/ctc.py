@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from returnn_tf.layers.alignments import ctc
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.ctc_variants import ctc_variant
 from returnn_tf.ops.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -58,11 +58,11 @@ class CtcLossLayer(Layer):
         return Data((data.dims[data.batch_axis],), "float32")
 
     def emit(self, ctx: "EmitContext") -> Any:
-        """TensorFlow's op where it can, else a loop over time."""
+        """One native op, or TensorFlow's own, or a loop over time."""
         data, targets = self.logits.output, self.targets.output
         logits = transpose(ctx.value(self.logits), [data.time_axis, data.batch_axis, data.feature_axis])
         batch = tf.shape(logits)[1]
-        return ctc_variant(
+        return ctc(
             logits,
             tf.broadcast_to(ctx.lens(data.dims[data.time_axis]), [batch]),
             transpose(ctx.value(self.targets), [targets.batch_axis, targets.time_axis]),

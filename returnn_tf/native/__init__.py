@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from returnn_tf.native.align import align_ops, native_best_alignment, native_ctc, native_soft_alignment
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.lstm import lstm_ops, native_lstm
 from returnn_tf.native.self_test import SELF_TESTS, examine
 
-__all__ = ["SELF_TESTS", "NativeOpError", "examine", "lstm_ops", "native_lstm"]
+__all__ = [
+    "SELF_TESTS",
+    "NativeOpError",
+    "align_ops",
+    "examine",
+    "lstm_ops",
+    "native_best_alignment",
+    "native_ctc",
+    "native_lstm",
+    "native_soft_alignment",
+]

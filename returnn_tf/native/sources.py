@@ -32,7 +32,11 @@ class NativeOp:
 
 
 OPS: Dict[str, NativeOp] = {
-    op.name: op for op in (NativeOp(name="lstm", kernels=("lstm/lstm_cpu.cc",), bindings=("lstm/lstm_op.cc",)),)
+    op.name: op
+    for op in (
+        NativeOp(name="lstm", kernels=("lstm/lstm_cpu.cc",), bindings=("lstm/lstm_op.cc",)),
+        NativeOp(name="align", kernels=("align/chain_cpu.cc",), bindings=("align/chain_op.cc",)),
+    )
 }
 
 

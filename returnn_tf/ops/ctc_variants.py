@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, Tuple
 
 from returnn_tf.ops.cross_entropy import with_gradient
 from returnn_tf.ops.ctc import blank_last, ctc_loss, labels_without_blank, needed_frames
-from returnn_tf.ops.fast_bw import best_alignment, ctc_topology, soft_alignment
+from returnn_tf.ops.fast_bw import Topology, best_alignment, ctc_topology, soft_alignment
 from returnn_tf.util.lazy_tf import tf
+
+BestAlignment = Callable[[Any, Any, Topology], Tuple[Any, Any]]
+"""As `best_alignment`."""
 
 
 def ctc_variant(
@@ -21,6 +24,7 @@ def ctc_variant(
     normalized: bool = False,
     label_loop: bool = True,
     keep_gradient_without_alignment: bool = False,
+    best: BestAlignment = best_alignment,
 ) -> Any:
     """``-log p(labels | logits)``, of all alignments together or of the best one.
 
@@ -32,13 +36,16 @@ def ctc_variant(
     :param normalized: logits are log probabilities, they are not normalised again
     :param label_loop: False: a label lasts one frame
     :param keep_gradient_without_alignment: sequences with too few frames have the gradient softmax(logits), not 0
+    :param best: finds the best alignment
     :return: [batch]; 0 where there are too few frames
     """
     classes = logits.shape[-1]
     if max_approx or normalized:
         scores = logits if normalized else tf.nn.log_softmax(logits)
-        align = best_path_loss if max_approx else full_sum_loss
-        loss = align(scores, lens, labels, label_lens, blank, label_loop)
+        if max_approx:
+            loss = best_path_loss(scores, lens, labels, label_lens, blank, label_loop, best)
+        else:
+            loss = full_sum_loss(scores, lens, labels, label_lens, blank, label_loop)
     else:
         moved = labels if blank == classes - 1 else labels_without_blank(labels, blank)
         loss = ctc_loss(blank_last(logits, blank, classes), lens, moved, label_lens, label_loop=label_loop)
@@ -54,9 +61,17 @@ def full_sum_loss(scores: Any, lens: Any, labels: Any, label_lens: Any, blank: i
     return _loss(scores, posteriors, total)
 
 
-def best_path_loss(scores: Any, lens: Any, labels: Any, label_lens: Any, blank: int, label_loop: bool = True) -> Any:
+def best_path_loss(
+    scores: Any,
+    lens: Any,
+    labels: Any,
+    label_lens: Any,
+    blank: int,
+    label_loop: bool = True,
+    best: BestAlignment = best_alignment,
+) -> Any:
     """[batch]: minus the score of the best alignment on log scores [time, batch, classes]."""
-    path, total = best_alignment(scores, lens, ctc_topology(labels, label_lens, blank, label_loop=label_loop))
+    path, total = best(scores, lens, ctc_topology(labels, label_lens, blank, label_loop=label_loop))
     inside = tf.logical_and(tf.range(tf.shape(scores)[0])[:, None] < lens, tf.math.is_finite(total))
     chosen = tf.one_hot(tf.where(inside, path, -tf.ones_like(path)), scores.shape[-1], dtype=scores.dtype)
     return _loss(scores, chosen, total)

@@ -6,12 +6,12 @@ import dataclasses
 from typing import Any, Dict, Optional, Tuple
 
 from returnn_tf.config import did_you_mean
+from returnn_tf.layers.alignments import ctc
 from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_loss
 from returnn_tf.ops.cross_entropy import safe_log
 from returnn_tf.ops.ctc import beam_decode, greedy_decode, needed_frames
-from returnn_tf.ops.ctc_variants import ctc_variant
 from returnn_tf.ops.edit_distance import sparse_edit_distance, sparse_sequences
 from returnn_tf.ops.shape import transpose
 from returnn_tf.tensor import Data
@@ -119,7 +119,7 @@ class CtcLoss(Loss):
             )
         with tf.control_dependencies(deps):
             lens = tf.identity(seqs.lens)
-        return ctc_variant(
+        return ctc(
             seqs.logits,
             lens,
             labels,

@@ -1,0 +1,55 @@
+// Sums and maxima over alignments of labels to frames, on a ragged batch. Float32, row-major, without TensorFlow.
+#pragma once
+
+#include <stdint.h>
+
+#include "../common/parallel.h"
+
+extern "C" {
+
+// Scores, logarithms, time-major. What is after the end of a sequence is not read.
+typedef struct RtfScores {
+  int64_t frames, batch, classes;
+  const float* values;     // [frames, batch, classes]
+  const int32_t* lengths;  // [batch], each in 0 .. frames
+} RtfScores;
+
+// A chain of states for each sequence. Each state reads one class per frame. One can stay in a state (loop), go on to the next
+// one, or come to it from the one before the last (skip).
+typedef struct RtfChains {
+  int64_t states;
+  const int32_t* classes;     // [batch, states], each of the first num_states in 0 .. classes - 1
+  const int32_t* num_states;  // [batch], each in 0 .. states
+  const uint8_t* loop;        // [batch, states]
+  const uint8_t* skip;        // [batch, states]
+  int optional_ends;          // the first and the last state may be left out
+} RtfChains;
+
+// The chains of CTC: blank, label, blank, ..., blank.
+typedef struct RtfCtc {
+  int64_t max_labels;
+  const int32_t* labels;         // [batch, max_labels]
+  const int32_t* label_lengths;  // [batch]
+  int32_t blank;
+  int label_loop;                 // else a label lasts one frame
+  int normalized;                 // the scores are log probabilities already
+  int softmax_without_alignment;  // the gradient of sequences with too few frames; else 0
+} RtfCtc;
+
+// Floats of the scratch of all three functions.
+int64_t rtf_chain_scratch_size(int64_t frames, int64_t states, int n_threads);
+
+// posteriors [frames, batch, classes]: 0 in padded frames and where there is no alignment; total [batch]: log of the sum over all
+// alignments.
+void rtf_chain_soft_f32(const RtfScores* scores, const RtfChains* chains, float* posteriors, float* total, float* scratch,
+                        const RtfThreads* threads);
+
+// path [frames, batch]: the class of each frame on the best alignment, 0 where there is none; total [batch]: its score.
+void rtf_chain_best_f32(const RtfScores* scores, const RtfChains* chains, int32_t* path, float* total, float* scratch,
+                        const RtfThreads* threads);
+
+// loss [batch]: minus the log of the sum over all alignments, 0 where there are too few frames; gradient: that of the loss with
+// respect to the scores, of their shape.
+void rtf_ctc_f32(const RtfScores* scores, const RtfCtc* ctc, float* loss, float* gradient, float* scratch,
+                 const RtfThreads* threads);
+}

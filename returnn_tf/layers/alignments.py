@@ -1,0 +1,75 @@
+"""Alignments for layers and losses: as native ops where these can be used, else in plain TensorFlow.
+
+On CPU and in float32 only so far: with a GPU the plain form stays on the device where its arrays are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+from returnn_tf.native import align_ops, native_best_alignment, native_ctc, native_soft_alignment
+from returnn_tf.ops import fast_bw
+from returnn_tf.ops.ctc_variants import ctc_variant
+from returnn_tf.ops.fast_bw import Topology
+from returnn_tf.util.lazy_tf import tf
+
+
+def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
+    """See `returnn_tf.ops.fast_bw.soft_alignment`."""
+    ops = _ops_for(scores)
+    if ops is None:
+        return fast_bw.soft_alignment(scores, lens, topology)
+    return native_soft_alignment(ops, scores, _int32(lens), **_states(topology))
+
+
+def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
+    """See `returnn_tf.ops.fast_bw.best_alignment`."""
+    ops = _ops_for(scores)
+    if ops is None:
+        return fast_bw.best_alignment(scores, lens, topology)
+    return native_best_alignment(ops, scores, _int32(lens), **_states(topology))
+
+
+def ctc(
+    logits: Any,
+    lens: Any,
+    labels: Any,
+    label_lens: Any,
+    *,
+    blank: int,
+    max_approx: bool = False,
+    normalized: bool = False,
+    label_loop: bool = True,
+    keep_gradient_without_alignment: bool = False,
+) -> Any:
+    """See `returnn_tf.ops.ctc_variants.ctc_variant`."""
+    ops = _ops_for(logits)
+    if ops is None or max_approx:
+        return ctc_variant(
+            logits, lens, labels, label_lens, blank=blank, max_approx=max_approx, normalized=normalized,
+            label_loop=label_loop, keep_gradient_without_alignment=keep_gradient_without_alignment, best=best_alignment,
+        )  # fmt: skip
+    return native_ctc(
+        ops, logits, _int32(lens), _int32(labels), _int32(label_lens), blank=blank, label_loop=label_loop,
+        normalized=normalized, softmax_without_alignment=keep_gradient_without_alignment,
+    )  # fmt: skip
+
+
+def _ops_for(scores: Any) -> Optional[Any]:
+    if scores.dtype != tf.float32 or tf.config.list_physical_devices("GPU"):
+        return None
+    return align_ops()
+
+
+def _int32(x: Any) -> Any:
+    return tf.cast(x, tf.int32)
+
+
+def _states(topology: Topology) -> Any:
+    return {
+        "classes": _int32(topology.classes),
+        "num_states": _int32(topology.num_states),
+        "loop": topology.loop,
+        "skip": topology.skip,
+        "optional_ends": topology.optional_ends,
+    }

@@ -1,0 +1,135 @@
+"""Native alignments of labels to frames: full sums and best paths over chains of states, and CTC with its gradient."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Callable, Optional, Sequence, Tuple
+
+import numpy
+
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.library import native_op
+from returnn_tf.util.lazy_tf import tf
+
+
+def align_ops() -> Optional[Any]:
+    """The ops, or None if they cannot be used here (a warning has said why)."""
+    return native_op("align", self_test)
+
+
+def native_soft_alignment(
+    ops: Any,
+    scores: tf.Tensor,
+    lens: tf.Tensor,
+    classes: tf.Tensor,
+    num_states: tf.Tensor,
+    loop: tf.Tensor,
+    skip: tf.Tensor,
+    *,
+    optional_ends: bool,
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Posteriors of all classes and the full-sum score over chains of states (Baum-Welch).
+
+    :param ops: what `align_ops` returned
+    :param scores: float32 [time, batch, classes], log scores
+    :param lens: int32 [batch], frames
+    :param classes: int32 [batch, states], what a state emits
+    :param num_states: int32 [batch]
+    :param loop: bool [batch, states], whether one can stay in the state
+    :param skip: bool [batch, states], whether one can come to the state from the one before the last
+    :param optional_ends: whether the first and the last state may be left out
+    :return: (probabilities [time, batch, classes], 0 in padded frames and where there is no alignment; log of the sum
+        over all alignments [batch], -inf where there is none). No gradients.
+    """
+    result = ops.rtf_chain_soft(
+        scores=tf.stop_gradient(scores), lengths=lens, classes=classes, num_states=num_states, loop=loop, skip=skip,
+        optional_ends=optional_ends,
+    )  # fmt: skip
+    return result.posteriors, result.total
+
+
+def native_best_alignment(
+    ops: Any,
+    scores: tf.Tensor,
+    lens: tf.Tensor,
+    classes: tf.Tensor,
+    num_states: tf.Tensor,
+    loop: tf.Tensor,
+    skip: tf.Tensor,
+    *,
+    optional_ends: bool,
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """The class of every frame on the best path, and its score (Viterbi). Parameters: see `native_soft_alignment`.
+
+    :return: (int32 [time, batch], 0 in padded frames; [batch], -inf where there is no alignment). No gradients.
+    """
+    result = ops.rtf_chain_best(
+        scores=tf.stop_gradient(scores), lengths=lens, classes=classes, num_states=num_states, loop=loop, skip=skip,
+        optional_ends=optional_ends,
+    )  # fmt: skip
+    return result.path, result.total
+
+
+def native_ctc(
+    ops: Any,
+    scores: tf.Tensor,
+    lens: tf.Tensor,
+    labels: tf.Tensor,
+    label_lens: tf.Tensor,
+    *,
+    blank: int,
+    label_loop: bool = True,
+    normalized: bool = False,
+    softmax_without_alignment: bool = False,
+) -> tf.Tensor:
+    """``-log p(labels | scores)``, the sum over all alignments (Graves et al. 2006), with its gradient.
+
+    :param ops: what `align_ops` returned
+    :param scores: float32 [time, batch, classes]; logits, or log probabilities if ``normalized``
+    :param lens: int32 [batch]
+    :param labels: int32 [batch, labels]
+    :param label_lens: int32 [batch]
+    :param label_loop: False: a label lasts one frame, and equal labels need no blank between them (Sak et al. 2017)
+    :param softmax_without_alignment: sequences with too few frames have the gradient softmax(scores), not 0
+    :return: [batch]; 0 where there are too few frames
+    """
+
+    @tf.custom_gradient
+    def run(scores: tf.Tensor) -> Tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        result = ops.rtf_ctc(
+            scores=scores, lengths=lens, labels=labels, label_lengths=label_lens, blank=blank, label_loop=label_loop,
+            normalized=normalized, softmax_without_alignment=softmax_without_alignment,
+        )  # fmt: skip
+        return result.loss, lambda grad: tf.math.multiply_no_nan(result.gradient, grad[None, :, None])
+
+    return run(scores)
+
+
+def self_test(ops: Any) -> None:
+    """Compare the ops with the sum over all paths, one by one.
+
+    :raises NativeOpError: they differ
+    """
+    rng = numpy.random.RandomState(1)
+    scores = rng.normal(0, 1, (4, 3, 3)).astype("float32")
+    scores -= numpy.log(numpy.exp(scores).sum(-1, keepdims=True))
+    lens, labels, label_lens = [4, 3, 2], [[0, 1], [1, 1], [0, 0]], [2, 2, 1]
+    with tf.device("cpu"):
+        loss = ops.rtf_ctc(
+            scores=scores, lengths=lens, labels=labels, label_lengths=label_lens, blank=2, label_loop=True,
+            normalized=False, softmax_without_alignment=False,
+        ).loss  # fmt: skip
+    for b, count in enumerate(label_lens):
+        frames = scores[: lens[b], b].astype("float64")
+        total = sum(
+            numpy.exp(frames[numpy.arange(lens[b]), list(path)].sum())
+            for path in itertools.product(range(3), repeat=lens[b])
+            if _read(path) == labels[b][:count]
+        )
+        if not numpy.allclose(loss[b], -numpy.log(total), atol=1e-5):
+            raise NativeOpError("the alignments that were compiled give wrong sums for sequence %d" % b)
+
+
+def _read(path: Sequence[int], blank: int = 2) -> Any:
+    """The labels of a path of CTC."""
+    return [label for label, _ in itertools.groupby(path) if label != blank]

@@ -1,0 +1,53 @@
+"""Sums and maxima over alignments in numpy with float64, state by state in log space; gradients by differences."""
+
+import numpy
+
+
+def ctc_chain(labels, blank, label_loop):
+    """Classes, and the ways into each state: those from so many states before."""
+    classes = [blank]
+    for label in labels:
+        classes += [label, blank]
+    ways = []
+    for s, label in enumerate(classes):
+        is_label = s % 2 == 1
+        ways.append([0, 1] if not is_label or label_loop else [1])
+        if is_label and s > 1 and not (label_loop and label == classes[s - 2]):
+            ways[s].append(2)
+    return classes, ways
+
+
+def alignment_score(scores, classes, ways, optional_ends, combine):
+    """Of one sequence; scores [frames, classes], combine: numpy.logaddexp or numpy.maximum."""
+    n = len(classes)
+    if not len(scores):
+        return 0.0 if n <= (1 if optional_ends else 0) else -numpy.inf
+    ends = 2 if optional_ends else 1
+    alpha = [float(scores[0, c]) if s < ends else -numpy.inf for s, c in enumerate(classes)]
+    for frame in scores[1:].astype("float64"):
+        new = []
+        for s in range(n):
+            best = -numpy.inf
+            for back in ways[s]:
+                if s - back >= 0:
+                    best = combine(best, alpha[s - back])
+            new.append(best + frame[classes[s]])
+        alpha = new
+    total = -numpy.inf
+    for value in alpha[max(n - ends, 0) :]:
+        total = combine(total, value)
+    return float(total)
+
+
+def ctc_loss(logits, labels, blank, label_loop=True, normalized=False):
+    """Of one sequence, infinite if there is no alignment."""
+    scores = logits.astype("float64")
+    if not normalized:
+        scores = scores - numpy.logaddexp.reduce(scores, axis=-1, keepdims=True)
+    return -alignment_score(scores, *ctc_chain(labels, blank, label_loop), True, numpy.logaddexp)
+
+
+def slope(function, x, direction, step=1e-5):
+    """Derivative of a function of an array along a direction."""
+    x = x.astype("float64")
+    return (function(x + step * direction) - function(x - step * direction)) / (2 * step)
