@@ -74,8 +74,10 @@ class StepNetwork:
             raise LayerError(
                 "Layer %r: the unit has no layer 'output'. %s" % (owner.path, did_you_mean("output", self.specs))
             )
-        self.zones: Zones = self._find_zones()
-        self._time_axis, self.time_dim = self._iterated_axis()
+        state = parent.state
+        self.layers = StepLayers(layer, bool(owner.sources), self.specs, train=state.train, search=parent.search)
+        self.zones: Zones = self.layers.zones
+        self._time_axis, self.time_dim = iterated_axis(owner, parent, self.layers)
         self.loop_dim: Dim = loop_dim_for(self.time_dim)
         self.builders: Dict[Zone, ZoneBuilder] = {}
         self._templates: Dict[str, Data] = {}
@@ -91,118 +93,6 @@ class StepNetwork:
         self._length_deps: List[Node] = []
         self._limit: Any = None
 
-    # --- zones ---
-
-    def _find_zones(self) -> Zones:
-        links = self._all_links = {name: self._links(spec) for name, spec in self.specs.items()}
-        forced = []
-        for name, spec in self.specs.items():
-            if self.layer.optimize_move_layers_out is False or spec.cls.only_in_step() or name == "end":
-                if not self._follows_target(spec):
-                    forced.append(name)
-            cells = [*links[name].now, *links[name].prev]
-            if cells and (issubclass(spec.cls, GetLastHiddenStateLayer) or asks_for_state(spec.options)):
-                forced += [name, *cells]  # for all steps at once, a cell only gives its last state
-        roots = self._outputs() + (["end"] if self._has_end() else [])
-        zones = find_zones(links, roots, forced)
-        if not self._has_end():
-            return zones
-        # How many steps there are is known only after the loop, so before it nothing can be made for each of them.
-        varying = [
-            name
-            for name in varying_layers(self.network, links)
-            if zones.zones.get(name) is Zone.BEFORE and not self._follows_target(self.specs[name])
-        ]
-        return find_zones(links, roots, forced + varying) if varying else zones
-
-    def _follows_target(self, spec: LayerSpec) -> bool:
-        return spec.cls.follows_target(spec.options, self.parent.search)
-
-    def _links(self, spec: LayerSpec) -> Links:
-        now: List[str] = []
-        prev: List[str] = []
-        refs = [] if self._follows_target(spec) else list(spec.references())
-        for ref in refs:
-            is_prev = ref.startswith("prev:")
-            name = self._layer_of(ref[len("prev:") :] if is_prev else ref)
-            if name is not None:
-                (prev if is_prev else now).append(name)
-            elif is_prev:
-                raise LayerError(
-                    "%s: there is no layer %r in the loop, so 'prev:%s' means nothing. %s"
-                    % (spec.where, ref[5:], ref[5:], did_you_mean(ref[5:], self.specs))
-                )
-        return Links(now, prev)
-
-    def _layer_of(self, ref: str) -> Optional[str]:
-        if ref.startswith("layer:"):
-            ref = ref[len("layer:") :]
-        while ref not in self.specs and "/" in ref:
-            ref = ref.rpartition("/")[0]
-        return ref if ref in self.specs else None
-
-    def _with_loss(self, spec: LayerSpec) -> bool:
-        """Whether the loss of a layer of the loop is computed: in the network of a training only, as the reference
-        does.
-
-        Scores of other data are computed with the network of the training.
-        """
-        return self.parent.state.train and not self.parent.search and has_loss(spec, False)
-
-    def _outputs(self) -> List[str]:
-        """The layers whose values of all steps are wanted."""
-        names = ["output"]
-        for name, spec in self.specs.items():
-            if spec.options.get("is_output_layer") or spec.options.get("need_last") or self._with_loss(spec):
-                names.append(name)
-        return list(dict.fromkeys(names))
-
-    def _has_end(self) -> bool:
-        """Whether the layer "end" says when to stop: it does unless a source or a target does.
-
-        The target does in training, and in a search that always keeps it ("cheating").
-        """
-        follows_target = not self.parent.search or any(s.options.get("cheating") for s in self.specs.values())
-        known = bool(self.owner.sources) or (bool(self.layer.target) and follows_target)
-        return "end" in self.specs and not known
-
-    def _iterated_axis(self) -> Tuple[Optional[int], Dim]:
-        """(axis of the source or None, the dim which the loop runs over)."""
-        ctx = PlanContext(self.owner, self.parent)
-        if self.owner.sources:
-            data = self.layer.input_template(ctx)
-            axis = data.time_axis if self.layer.axis is None else ctx.axis(data, self.layer.axis)
-            if axis is None:
-                raise ctx.error("the source %s has no time axis to iterate over. Name one by the option 'axis'." % data)
-            return axis, data.dims[axis]
-        if isinstance(self.layer.axis, Dim):
-            ctx.depend_on_dim(self.layer.axis)
-            return None, self.layer.axis
-        target = self.layer.target
-        if target and not self._has_end():
-            data = self.parent.target_data(self.owner, target)
-            if data.time_dim is not None:
-                return None, data.time_dim
-        unstacked = None if self._has_end() else self._unstacked_dim(ctx)
-        if unstacked is not None:
-            return None, unstacked
-        if self._has_end():
-            return None, ctx.new_spatial(None, "time")
-        raise ctx.error(
-            "the number of steps is unknown: the loop has neither a source nor, in training, a target with a time "
-            "axis, nor a layer 'end' in its unit. Add e.g. 'end': {'class': 'compare', 'from': 'output', 'value': 0}."
-        )
-
-    def _unstacked_dim(self, ctx: PlanContext) -> Optional[Dim]:
-        """The axis outside whose frames a layer of the loop takes one by one, or None."""
-        specs = sorted(self.specs.values(), key=lambda spec: not spec.options.get("declare_rec_time"))
-        for spec in specs:
-            if issubclass(spec.cls, RecUnstackLayer) and spec.sources and str(spec.sources[0]).startswith("base:"):
-                data = self.parent.resolve(spec.sources[0][len("base:") :], spec.where).output
-                axis = map_values(spec.options.get("axis"), Dim, self.parent.state.resolve_dim)
-                return data.dims[unstacked_axis(ctx, data, axis)]
-        return None
-
     # --- planning ---
 
     def plan(self) -> Node:
@@ -214,31 +104,20 @@ class StepNetwork:
             if zone is Zone.BEFORE:
                 self.builders[zone].node(name)
         self._plan_limit(self.builders[Zone.BEFORE])
-        for ref in self._outside_references():
+        for ref in self.layers.outside_references():
             self.owner.depend(self.parent.resolve(ref, "Layer %r" % self.owner.path))
         if step_layers:
             self._plan_step(step_layers)
-        exits = {name: self._exit(name) for name in self._outputs()}
-        for name in self._outputs():
+        exits = {name: self._exit(name) for name in self.layers.outputs}
+        for name in self.layers.outputs:
             spec = self.specs[name]
             if spec.options.get("is_output_layer"):
                 self.parent.state.outputs[spec.path] = exits[name]
-            if self._with_loss(spec):
+            if self.layers.with_loss(spec):
                 self.parent.state.open_losses.append((self.parent, exits[name], spec))
         self.layer.exits = exits
         self.layer.inner = exits["output"]
         return exits["output"]
-
-    def _outside_references(self) -> List[str]:
-        """The layers outside that the loop needs in any mode, so that their parameters are in every checkpoint."""
-
-        def refs(name: str) -> List[str]:
-            names = [self._layer_of(r.replace("prev:", "")) for r in self.specs[name].references()]
-            return [n for n in names if n is not None]
-
-        roots = ["output", "end"] + [n for n, s in self.specs.items() if has_loss(s, False)]
-        used = reachable([n for n in roots if n in self.specs], refs)
-        return list(type(self.layer).references({"unit": {n: self.network[n] for n in self.specs if n in used}}))
 
     def _plan_step(self, names: Sequence[str]) -> None:
         """Plans the layers of a step until what ``prev:`` gives is what the layers put out."""
@@ -250,7 +129,7 @@ class StepNetwork:
             for name in names:
                 builder.node(name)
             nodes = {name: self._part(builder, name) for name in self._prevs}
-            settled = all(_same(node.output, self._prevs[name].output) for name, node in nodes.items())
+            settled = all(same_template(node.output, self._prevs[name].output) for name, node in nodes.items())
             complete = not self._guessed and not any(prev.output.unknown for prev in self._prevs.values())
             if settled and (strict or complete):
                 break
@@ -307,7 +186,7 @@ class StepNetwork:
     def _ending(self, builder: ZoneBuilder) -> Ending:
         """When the loop ends."""
         include_eos = bool(self.layer.include_eos)
-        if not self._has_end():
+        if not self.layers.has_end:
             return Ending(None, include_eos, None, None)
         end = builder.node("end")
         if end.output.dtype != "bool" or end.output.rank > 1:
@@ -325,8 +204,8 @@ class StepNetwork:
         choices = [n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches]
         if not choices:
             return
-        names = {name for name, spec in self.specs.items() if issubclass(spec.cls, ChoiceLayer)}
-        found = reachable(["end"], lambda name: [*self._all_links[name].now, *self._all_links[name].prev])
+        names = {name for name, spec in self.layers.specs.items() if issubclass(spec.cls, ChoiceLayer)}
+        found = reachable(["end"], lambda name: [*self.layers.links[name].now, *self.layers.links[name].prev])
         if not found & names:
             raise LayerError(
                 "Layer %r: 'end' does not depend on the choice %r, so it can't say which hypothesis ends. Let it look "
@@ -407,7 +286,7 @@ class StepNetwork:
         zone = self.zones.zones[name]
         if zone is Zone.STEP and builder.zone is Zone.STEP:
             if ref not in self._prevs:
-                node = self.add(builder, "prev:" + ref, _KnownPrev(ref, self._templates.get(ref)), [])
+                node = self.add(builder, "prev:" + ref, KnownPrev(ref, self._templates.get(ref)), [])
                 node.layer.hidden_state = self._states.get(ref)  # type: ignore[attr-defined]
                 self._prevs[ref] = node
             return self._prevs[ref]
@@ -461,27 +340,3 @@ class StepNetwork:
         after = self.bring(state, zone, self.builders[Zone.AFTER])
         steps = self.add(self.parent, "states of " + name, ExitLayer(self.loop_dim, self.time_dim), [after])
         return self.add(self.parent, "last state of " + name, LastStateLayer(inner), [steps])
-
-
-class _KnownPrev(PrevLayer):
-    """`PrevLayer` with the template that the layer had in the last round of planning."""
-
-    def __init__(self, of: str, data: Optional[Data]) -> None:
-        super().__init__(of)
-        self._data = data
-
-    def template(self, ctx: Any) -> Data:
-        """Unknown in the first round."""
-        return Data((), unknown=True) if self._data is None else self._data
-
-
-def _same(a: Data, b: Data) -> bool:
-    """Whether two templates are the same but for dims that the program made anew."""
-    return (
-        a.unknown == b.unknown
-        and a.rank == b.rank
-        and a.dtype == b.dtype
-        and a.feature_axis == b.feature_axis
-        and (a.sparse_dim is None) == (b.sparse_dim is None)
-        and all(x is y or x.agrees_with(y) for x, y in zip(a.dims, b.dims))
-    )
