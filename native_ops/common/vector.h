@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -52,6 +53,15 @@ inline void store_n(float* p, Vec x, int n) {
     store(p, x);
   else
     store_part(p, x, n);
+}
+
+// function(u, whether all lanes are in use, how many are) for the vectors that make up 0 .. units - 1.
+// One more vector than fits is done for the last units, if they do not fill it.
+template <typename Function>
+inline void by_vectors(int64_t units, Function function) {
+  int64_t u = 0;
+  for (; u + kLanes <= units; u += kLanes) function(u, std::true_type(), kLanes);
+  if (u < units) function(u, std::false_type(), static_cast<int>(units - u));
 }
 
 // exp(x) = scale * (1 + rest) with scale a power of 2 and |rest| < 0.42. The argument is clipped such that all of it stays finite

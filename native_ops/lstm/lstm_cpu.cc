@@ -14,14 +14,6 @@ Ragged ragged_of(const RtfLstmShape& shape) {
   return Ragged{shape.frames, shape.batch, shape.lengths, shape.reverse != 0};
 }
 
-// One more vector than fits is done for the last units, if they do not fill it.
-template <typename Function>
-inline void by_vectors(int64_t units, Function function) {
-  int64_t u = 0;
-  for (; u + kLanes <= units; u += kLanes) function(u, std::true_type(), kLanes);
-  if (u < units) function(u, std::false_type(), static_cast<int>(units - u));
-}
-
 struct Forward {
   Ragged ragged;
   int64_t units;

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Union
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.layers.concat_input import ConcatInputLayer
+from returnn_tf.layers.mdlstm_kernel import run_mdlstm
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.layers.spatial import spatial_axes
 from returnn_tf.ops.cells.base import project
-from returnn_tf.ops.mdlstm import GATES, Flips, mdlstm
+from returnn_tf.ops.mdlstm import GATES, Flips
 from returnn_tf.ops.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -116,5 +117,6 @@ class MDLstmLayer(ConcatInputLayer):
             z.append(project(x, ctx.param(corner + "/W"), ctx.param(corner + "/b")))
             left.append(ctx.param(corner + "/V_h"))
             up.append(ctx.param(corner + "/V_v"))
-        parts = mdlstm(z, left, up, rows, columns, [CORNERS[name] for name in self._corners], stable=self.stable)
+        flips = [CORNERS[name] for name in self._corners]
+        parts = run_mdlstm(z, left, up, rows, columns, flips, stable=self.stable)
         return tf.ensure_shape(COMBINE[self.combine](parts), ctx.output.static_shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from returnn_tf.native.align import align_ops, native_best_alignment, native_ctc, native_soft_alignment
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.lstm import lstm_ops, native_lstm
+from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
 from returnn_tf.native.self_test import SELF_TESTS, examine
 
 __all__ = [
@@ -13,8 +14,10 @@ __all__ = [
     "align_ops",
     "examine",
     "lstm_ops",
+    "mdlstm_ops",
     "native_best_alignment",
     "native_ctc",
     "native_lstm",
+    "native_mdlstm",
     "native_soft_alignment",
 ]

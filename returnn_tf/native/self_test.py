@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Dict
 
-from returnn_tf.native import align, lstm
+from returnn_tf.native import align, lstm, mdlstm
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import SelfTest, load
 
-SELF_TESTS: Dict[str, SelfTest] = {"lstm": lstm.self_test, "align": align.self_test}
+SELF_TESTS: Dict[str, SelfTest] = {"lstm": lstm.self_test, "align": align.self_test, "mdlstm": mdlstm.self_test}
 
 
 def examine(name: str) -> str:

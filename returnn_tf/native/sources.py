@@ -36,6 +36,7 @@ OPS: Dict[str, NativeOp] = {
     for op in (
         NativeOp(name="lstm", kernels=("lstm/lstm_cpu.cc",), bindings=("lstm/lstm_op.cc",)),
         NativeOp(name="align", kernels=("align/chain_cpu.cc",), bindings=("align/chain_op.cc",)),
+        NativeOp(name="mdlstm", kernels=("mdlstm/mdlstm_cpu.cc",), bindings=("mdlstm/mdlstm_op.cc",)),
     )
 }
 

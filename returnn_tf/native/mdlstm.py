@@ -1,0 +1,109 @@
+"""The native multi-dimensional LSTM, with its gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import numpy
+
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.library import native_op
+from returnn_tf.util.lazy_tf import tf
+
+
+def mdlstm_ops() -> Optional[Any]:
+    """The ops, or None if they cannot be used here (a warning has said why)."""
+    return native_op("mdlstm", self_test)
+
+
+def native_mdlstm(
+    ops: Any,
+    z: Sequence[tf.Tensor],
+    left: Sequence[tf.Tensor],
+    up: Sequence[tf.Tensor],
+    heights: tf.Tensor,
+    widths: tf.Tensor,
+    flips: Sequence[Tuple[bool, bool]],
+    *,
+    stable: bool = True,
+) -> List[tf.Tensor]:
+    """All directions of an MDLSTM over images of their own sizes; the formula is in ``native_ops/mdlstm/mdlstm.h``.
+
+    Float32, on CPU.
+
+    :param ops: what `mdlstm_ops` returned
+    :param z: of each direction the projected input, with bias [batch, height, width, 5 n]
+    :param left: of each direction the weights for the pixel to the left [n, 5 n]
+    :param up: of each direction the weights for the pixel above [n, 5 n]
+    :param heights: int32 [batch], at most ``height``
+    :param widths: int32 [batch], at most ``width``
+    :param flips: of each direction, whether it runs from the last row to the first one, and from the last column
+    :param stable: the stable cell, else two forget gates
+    :return: of each direction h [batch, height, width, n], 0 in the padding
+    """
+    count, n = len(z), left[0].shape[0]
+    attrs = {
+        "flip_rows": [bool(rows) for rows, _ in flips],
+        "flip_columns": [bool(columns) for _, columns in flips],
+        "stable": stable,
+    }
+
+    @tf.custom_gradient
+    def run(*inputs: tf.Tensor) -> Tuple[List[tf.Tensor], Callable[..., Any]]:
+        r = inputs[count:]
+        out = ops.rtf_md_lstm(z=inputs[:count], r=r, heights=heights, widths=widths, **attrs)
+
+        def gradient(*dh: tf.Tensor) -> List[tf.Tensor]:
+            dz, before = ops.rtf_md_lstm_grad(
+                gates=out.gates, r=r, heights=heights, widths=widths, h=out.h, c=out.c, dh=dh, **attrs
+            )
+            return [*dz, *(_weight_gradient(x, d, n) for x, d in zip(before, dz))]
+
+        return list(out.h), gradient
+
+    result = run(*z, *(tf.concat(pair, axis=0) for pair in zip(up, left)))
+    result = list(result) if isinstance(result, (list, tuple)) else [result]
+    for h, x in zip(result, z):
+        h.set_shape([*x.shape[:3], n])
+    return result
+
+
+def _weight_gradient(before: tf.Tensor, dz: tf.Tensor, n: int) -> tf.Tensor:
+    """[2 n, 5 n]: one product over all pixels; those in the padding are 0."""
+    return tf.matmul(tf.reshape(before, [-1, 2 * n]), tf.reshape(dz, [-1, 5 * n]), transpose_a=True)
+
+
+def self_test(ops: Any) -> None:
+    """Compare the op with numpy on a small ragged batch.
+
+    :raises NativeOpError: they differ
+    """
+    rng = numpy.random.RandomState(1)
+    batch, height, width, n = 3, 4, 5, 19
+    sizes = numpy.array([[4, 5], [2, 3], [0, 4]], "int32")
+    z, left, up = (
+        rng.normal(0, 0.5, s).astype("float32") for s in ((batch, height, width, 5 * n), (n, 5 * n), (n, 5 * n))
+    )
+    with tf.device("cpu"):
+        got = ops.rtf_md_lstm(
+            z=[z], r=[numpy.concatenate([up, left])], heights=sizes[:, 0], widths=sizes[:, 1],
+            flip_rows=[True], flip_columns=[False], stable=True,
+        )  # fmt: skip
+    for b in range(batch):
+        expected = numpy.zeros((height, width, n))
+        expected[: sizes[b, 0], : sizes[b, 1]] = _image(z[b, : sizes[b, 0], : sizes[b, 1]][::-1], left, up)[::-1]
+        if not numpy.allclose(got.h[0][b], expected, atol=1e-5):
+            raise NativeOpError("the MDLSTM that was compiled gives wrong results in image %d" % b)
+
+
+def _image(z: numpy.ndarray, left: numpy.ndarray, up: numpy.ndarray) -> numpy.ndarray:
+    """h of one image from its upper left corner; the stable cell."""
+    height, width, n = z.shape[0], z.shape[1], len(left)
+    h, c = numpy.zeros((2, height + 1, width + 1, n))
+    for y in range(1, height + 1):
+        for x in range(1, width + 1):
+            gates = z[y - 1, x - 1] + h[y, x - 1] @ left + h[y - 1, x] @ up
+            i, f, mix, o = (1 / (1 + numpy.exp(-gates[: 4 * n]))).reshape(4, n)
+            c[y, x] = f * (mix * c[y, x - 1] + (1 - mix) * c[y - 1, x]) + i * numpy.tanh(gates[4 * n :])
+            h[y, x] = o * numpy.tanh(c[y, x])
+    return h[1:, 1:]
