@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Tuple
 
 from returnn_tf.layers.node import LossNode, Node
 from returnn_tf.network.parse import LayerSpec
+from returnn_tf.network.plan_loss import plan_loss
 from returnn_tf.tensor import Data, Dim
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class BuildState:
         """Plans all losses; their targets may bring further layers, with further losses."""
         while self.open_losses:
             builder, node, spec = self.open_losses.pop(0)
-            builder.plan_loss(node, spec)
+            plan_loss(builder, node, spec)
 
 
 def no_loops(owner: Node, builder: "NetworkBuilder") -> Node:

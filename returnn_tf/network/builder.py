@@ -7,22 +7,23 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers import batch_norm
 from returnn_tf.layers.base import Layer
-from returnn_tf.layers.loss_base import LossPlanContext
-from returnn_tf.layers.node import LossNode, Node
-from returnn_tf.layers.options import declared_options, map_strings, map_values
+from returnn_tf.layers.node import Node
 from returnn_tf.layers.plan_context import PlanContext
-from returnn_tf.layers.registry import LOSSES
 from returnn_tf.layers.source import SourceLayer
 from returnn_tf.network.build_state import BuildState
-from returnn_tf.network.checks import LayerError, check_out_shape, located, with_beam
+from returnn_tf.network.checks import LayerError, check_out_shape, cycle_error, located, with_beam
 from returnn_tf.network.parse import (
     LayerSpec,
     check_loss,
     describe_place,
+    has_loss,
+    join_scope,
     parse_network,
     scope_name,
     with_default_target,
 )
+from returnn_tf.network.set_options import set_options
+from returnn_tf.network.sub_output import SubOutputLayer
 from returnn_tf.tensor import Data, Dim
 
 _OPEN, _DONE = "open", "done"
@@ -99,7 +100,7 @@ class NetworkBuilder:
             for dep in rest:
                 mark = self._marks.get(dep)
                 if mark == _OPEN:
-                    self._raise_cycle([n for n, _ in stack], dep)
+                    raise self._cycle([n for n, _ in stack], dep)
                 if mark is None:
                     stack.append(self._enter(dep))
                     break
@@ -111,7 +112,7 @@ class NetworkBuilder:
 
     def _enter(self, name: str) -> Tuple[str, Iterator[str]]:
         if self._marks.get(name) == _OPEN:
-            self._raise_cycle([name], name)
+            raise self._cycle([name], name)
         self._marks[name] = _OPEN
         spec = self.specs[name]
         names = list(spec.references())
@@ -124,14 +125,8 @@ class NetworkBuilder:
         options = spec.options
         return bool(options.get("target")) and options.get("n_out") is None and options.get("out_dim") is None
 
-    def _raise_cycle(self, open_names: List[str], again: str) -> None:
-        names = open_names[open_names.index(again) :] if again in open_names else open_names
-        prefix = self.path + "/" if self.path else ""
-        chain = " <- ".join(prefix + n for n in names + [again])
-        hint = "Only inside of a 'rec' layer can a layer use its own past, as 'prev:%s'." % again
-        if self.in_step or self.loop_dim is not None:
-            hint = "One of them must take the value of the step before: put 'prev:' in front, e.g. 'prev:%s'." % again
-        raise LayerError("The layers depend on each other in a cycle: %s. %s" % (chain, hint))
+    def _cycle(self, open_names: List[str], again: str) -> LayerError:
+        return cycle_error(self.path, open_names, again, in_loop=self.in_step or self.loop_dim is not None)
 
     # --- names ---
 
@@ -221,7 +216,7 @@ class NetworkBuilder:
         with located(spec.path, str(spec.cls.class_name), node):
             node.sources = [self.resolve(s if isinstance(s, str) else s[0], spec.where) for s in spec.sources]
             node.deps = list(dict.fromkeys(node.sources))
-            self._set_options(node, spec)
+            set_options(self, node, spec)
             self._infer(node)
         self._nodes[spec.name] = node
         self.planned(spec, node)
@@ -270,41 +265,6 @@ class NetworkBuilder:
         node.depend(self.target_node(node, target))
         return data.with_dim(data.time_axis, other.time_dim)
 
-    def _set_options(self, node: Node, spec: LayerSpec) -> None:
-        """The options as attributes of the layer: layers by node, dims by definition."""
-        layer = node.layer
-        layer.node = node  # type: ignore[misc]
-        infos = declared_options(spec.cls)
-        # A layer may keep the plain dict of its sources' axes, see `concat`.
-        layer.source_options = [None if isinstance(s, str) else s[1:] for s in spec.sources]  # type: ignore[attr-defined]
-        for name, value in spec.options.items():
-            info = infos[name]
-            if info.refs and value is not None:
-                value = map_strings(info, value, lambda ref: node_dep(node, self.resolve(ref, spec.where)))
-            if name == "reuse_params":
-                value = self._resolve_reuse(node, value, spec.where)
-            elif name not in ("subnetwork", "unit"):
-                value = map_values(value, Dim, self.state.resolve_dim)
-            setattr(layer, info.attribute, value)
-        layer.source_options = map_values(layer.source_options, Dim, self.state.resolve_dim)  # type: ignore[attr-defined]
-
-    def _resolve_reuse(self, node: Node, value: Any, where: str) -> Any:
-        if isinstance(value, str):
-            return node_dep(node, self.owner_of_params(value, where))
-        if isinstance(value, Mapping):
-            result: Dict[str, Any] = {}
-            for key, item in value.items():
-                if key == "map":
-                    result[key] = {k: self._resolve_reuse(node, v, where) for k, v in item.items()}
-                elif key == "reuse_layer" and isinstance(item, str):
-                    result[key] = node_dep(node, self.owner_of_params(item, where))
-                elif key == "layer_output" and isinstance(item, str):
-                    result[key] = node_dep(node, self.resolve(item, where))
-                else:
-                    result[key] = map_values(item, Dim, self.state.resolve_dim)
-            return result
-        return value
-
     def owner_of_params(self, ref: str, where: str) -> Node:
         """The layer whose parameters ``reuse_params`` means."""
         if ref.startswith("base:") and self.parent is not None:
@@ -319,25 +279,7 @@ class NetworkBuilder:
             return given.strip("/")
         return join_scope(self.scope, given.strip("/"))
 
-    # --- losses and targets ---
-
-    def plan_loss(self, node: Node, spec: LayerSpec) -> None:
-        """The loss of a layer: its options, its target, and whether they fit."""
-        with located(spec.path, str(spec.cls.class_name), node):
-            cls = LOSSES.get(spec.options["loss"], spec.where)
-            loss = cls()
-            infos = declared_options(cls)
-            for name, value in (spec.options.get("loss_opts") or {}).items():
-                if infos[name].refs and value is not None:
-                    value = map_strings(infos[name], value, lambda ref: self.resolve(ref, spec.where))
-                setattr(loss, infos[name].attribute, value)
-            target = node.layer.target
-            targets = list(target) if isinstance(target, (list, tuple)) else [target]
-            target_node = self.target_node(node, targets[0]) if targets and targets[0] and loss.needs_target else None
-            loss.check(LossPlanContext(node, target_node, self.behavior_version))
-            loss_node = LossNode(spec.path, loss, target_node, float(node.layer.loss_scale) * float(loss.scale))
-        node.losses.append(loss_node)
-        self.state.losses.append(loss_node)
+    # --- targets ---
 
     def target_node(self, owner: Node, target: str) -> Node:
         """A layer of this name, else the data key."""
@@ -460,33 +402,3 @@ class NetworkBuilder:
     def step_network(self, owner: Node) -> Node:
         """See `returnn_tf.layers.plan_context.Builder`."""
         return self.state.plan_loop(owner, self)
-
-
-class SubOutputLayer(Layer):
-    """A further output of a layer, as a layer."""
-
-    class_name = "part"
-
-    def __init__(self, sub_name: str) -> None:
-        super().__init__()
-        self.sub_name = sub_name
-
-    def emit(self, ctx: Any) -> Any:
-        """Set by the layer that it is part of."""
-        return ctx.value(self.source, self.sub_name)
-
-
-def has_loss(spec: LayerSpec, search: bool) -> bool:
-    """Whether a layer has a loss in this mode."""
-    return bool(spec.options.get("loss")) and not (search and spec.options.get("loss_only_on_non_search"))
-
-
-def node_dep(node: Node, dep: Node) -> Node:
-    """Notes a dependency; gives it back."""
-    node.depend(dep)
-    return dep
-
-
-def join_scope(scope: str, name: str) -> str:
-    """Parameter scopes joined, either may be empty."""
-    return "%s/%s" % (scope, name) if scope and name else scope or name

@@ -89,3 +89,20 @@ def check_out_shape(data: Data, expected: Any) -> None:
         got.remove(match)
     if got:
         raise ConfigError("the output %s has the axis %s, which out_shape does not name." % (data, got[0]))
+
+
+def cycle_error(path: str, open_names: List[str], again: str, *, in_loop: bool) -> LayerError:
+    """Layers which need each other.
+
+    :param path: of the layer which their network is part of, "" at the top
+    :param open_names: each needs the next one
+    :param again: what the last one needs, one of them
+    :param in_loop: whether a layer there can use its past
+    """
+    names = open_names[open_names.index(again) :] if again in open_names else open_names
+    prefix = path + "/" if path else ""
+    chain = " <- ".join(prefix + n for n in names + [again])
+    hint = "Only inside of a 'rec' layer can a layer use its own past, as 'prev:%s'." % again
+    if in_loop:
+        hint = "One of them must take the value of the step before: put 'prev:' in front, e.g. 'prev:%s'." % again
+    return LayerError("The layers depend on each other in a cycle: %s. %s" % (chain, hint))

@@ -105,7 +105,7 @@ def _sources(cls: Type[Layer], options: Mapping[str, Any], where: str, behavior_
             if not isinstance(name, str):
                 raise ConfigError("%s: 'from' must hold names of layers, got %r." % (where, source))
         return sources
-    if not cls.needs_sources:
+    if not cls.takes_data(options):
         return []
     if behavior_version >= 1:
         raise ConfigError(
@@ -136,6 +136,11 @@ def with_default_target(spec: LayerSpec, default_target: str) -> LayerSpec:
     return dataclasses.replace(spec, options={**spec.options, "target": default_target})
 
 
+def has_loss(spec: LayerSpec, search: bool) -> bool:
+    """Whether a layer has a loss in this mode."""
+    return bool(spec.options.get("loss")) and not (search and spec.options.get("loss_only_on_non_search"))
+
+
 def reuse_references(value: Any) -> Iterator[str]:
     """The layer names in ``reuse_params``."""
     if isinstance(value, str):
@@ -155,3 +160,8 @@ def scope_name(layer_name: str) -> str:
     if layer_name and layer_name[0] in _SCOPE_FIRST:
         layer_name = ".%i.%s" % (ord(layer_name[0]), layer_name[1:])
     return layer_name
+
+
+def join_scope(scope: str, name: str) -> str:
+    """Parameter scopes joined, either may be empty."""
+    return "%s/%s" % (scope, name) if scope and name else scope or name

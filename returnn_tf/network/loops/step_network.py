@@ -9,16 +9,14 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 from returnn_tf.config import did_you_mean
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.node import Node
-from returnn_tf.layers.options import map_values
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.rec.choice import ChoiceLayer
-from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
+from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
 from returnn_tf.layers.rec.loop_nodes import (
     AccumLayer,
     EnterLayer,
     ExitLayer,
     InitialOutput,
-    PrevLayer,
     ShiftLayer,
     SliceLayer,
     loop_dim_for,
@@ -31,16 +29,18 @@ from returnn_tf.layers.rec.state import (
     hidden_state_of,
     recurrent_node,
 )
-from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
-from returnn_tf.network.builder import NetworkBuilder, SubOutputLayer, has_loss, join_scope
+from returnn_tf.network.builder import NetworkBuilder
 from returnn_tf.network.checks import LayerError
-from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
+from returnn_tf.network.loops.analysis import Zone, Zones, reachable
 from returnn_tf.network.loops.guess import nested_size
 from returnn_tf.network.loops.initial import plan_initial_output
+from returnn_tf.network.loops.iterated_axis import iterated_axis
+from returnn_tf.network.loops.known_prev import KnownPrev, same_template
 from returnn_tf.network.loops.max_steps import plan_max_steps
-from returnn_tf.network.loops.varying import varying_layers
+from returnn_tf.network.loops.step_layers import StepLayers
 from returnn_tf.network.loops.zone_builder import ZoneBuilder
-from returnn_tf.network.parse import LayerSpec, parse_network
+from returnn_tf.network.parse import LayerSpec, join_scope, parse_network
+from returnn_tf.network.sub_output import SubOutputLayer
 from returnn_tf.tensor import Beam, Data, Dim, batch_dim
 
 _MAX_ROUNDS = 20

@@ -1,0 +1,60 @@
+"""Which axis a loop runs over."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+from returnn_tf.layers.node import Node
+from returnn_tf.layers.options import map_values
+from returnn_tf.layers.plan_context import PlanContext
+from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
+from returnn_tf.network.builder import NetworkBuilder
+from returnn_tf.network.loops.step_layers import StepLayers
+from returnn_tf.tensor import Dim
+
+
+def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> Tuple[Optional[int], Dim]:
+    """The axis which a loop runs over.
+
+    :param owner: the `rec` layer, with its sources
+    :param parent: plans the network around it
+    :param layers: of the step network
+    :return: (axis of the source or None, its dim, a new one if the loop finds its end itself)
+    :raises LayerError: there is nothing that says how many steps there are
+    """
+    layer: Any = owner.layer  # a RecLayer
+    ctx = PlanContext(owner, parent)
+    if owner.sources:
+        data = layer.input_template(ctx)
+        axis = data.time_axis if layer.axis is None else ctx.axis(data, layer.axis)
+        if axis is None:
+            raise ctx.error("the source %s has no time axis to iterate over. Name one by the option 'axis'." % data)
+        return axis, data.dims[axis]
+    if isinstance(layer.axis, Dim):
+        ctx.depend_on_dim(layer.axis)
+        return None, layer.axis
+    target = layer.target
+    if target and not layers.has_end:
+        data = parent.target_data(owner, target)
+        if data.time_dim is not None:
+            return None, data.time_dim
+    unstacked = None if layers.has_end else _unstacked_dim(layers, parent, ctx)
+    if unstacked is not None:
+        return None, unstacked
+    if layers.has_end:
+        return None, ctx.new_spatial(None, "time")
+    raise ctx.error(
+        "the number of steps is unknown: the loop has neither a source nor, in training, a target with a time "
+        "axis, nor a layer 'end' in its unit. Add e.g. 'end': {'class': 'compare', 'from': 'output', 'value': 0}."
+    )
+
+
+def _unstacked_dim(layers: StepLayers, parent: NetworkBuilder, ctx: PlanContext) -> Optional[Dim]:
+    """The axis outside whose frames a layer of the loop takes one by one, or None."""
+    specs = sorted(layers.specs.values(), key=lambda spec: not spec.options.get("declare_rec_time"))
+    for spec in specs:
+        if issubclass(spec.cls, RecUnstackLayer) and spec.sources and str(spec.sources[0]).startswith("base:"):
+            data = parent.resolve(spec.sources[0][len("base:") :], spec.where).output
+            axis = map_values(spec.options.get("axis"), Dim, parent.state.resolve_dim)
+            return data.dims[unstacked_axis(ctx, data, axis)]
+    return None

@@ -1,0 +1,119 @@
+"""The layers of a step network as the config gives them: which need which, which are wanted, and where each can run."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
+from returnn_tf.network.checks import LayerError
+from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
+from returnn_tf.network.loops.varying import varying_layers
+from returnn_tf.network.parse import LayerSpec, has_loss
+
+
+class StepLayers:
+    """The layers of a step network before they are planned.
+
+    :param layer: the `rec` layer
+    :param has_source: whether it has one
+    :param specs: of the layers inside
+    """
+
+    def __init__(
+        self, layer: Any, has_source: bool, specs: Mapping[str, LayerSpec], *, train: bool, search: bool
+    ) -> None:
+        self._layer = layer
+        self._has_source = has_source
+        self._train = train
+        self._search = search
+        self.network: Dict[str, Any] = layer.unit
+        self.specs = specs
+        #: What each layer refers to.
+        self.links: Dict[str, Links] = {name: self._links(spec) for name, spec in specs.items()}
+        #: Whether the layer "end" says when to stop.
+        self.has_end: bool = self._ends_by_layer()
+        #: The layers whose values of all steps are wanted.
+        self.outputs: List[str] = self._find_outputs()
+        self.zones: Zones = self._find_zones()
+
+    def _find_zones(self) -> Zones:
+        links = self.links
+        forced = []
+        for name, spec in self.specs.items():
+            if self._layer.optimize_move_layers_out is False or spec.cls.only_in_step() or name == "end":
+                if not self._follows_target(spec):
+                    forced.append(name)
+            cells = [*links[name].now, *links[name].prev]
+            if cells and (issubclass(spec.cls, GetLastHiddenStateLayer) or asks_for_state(spec.options)):
+                forced += [name, *cells]  # for all steps at once, a cell only gives its last state
+        roots = self.outputs + (["end"] if self.has_end else [])
+        zones = find_zones(links, roots, forced)
+        if not self.has_end:
+            return zones
+        # How many steps there are is known only after the loop, so before it nothing can be made for each of them.
+        varying = [n for n in varying_layers(self.network, links) if zones.zones.get(n) is Zone.BEFORE]
+        return find_zones(links, roots, forced + varying) if varying else zones
+
+    def _follows_target(self, spec: LayerSpec) -> bool:
+        return spec.cls.follows_target(spec.options, self._search)
+
+    def _links(self, spec: LayerSpec) -> Links:
+        now: List[str] = []
+        prev: List[str] = []
+        refs = [] if self._follows_target(spec) else list(spec.references())
+        for ref in refs:
+            is_prev = ref.startswith("prev:")
+            name = self.layer_of(ref[len("prev:") :] if is_prev else ref)
+            if name is not None:
+                (prev if is_prev else now).append(name)
+            elif is_prev:
+                raise LayerError(
+                    "%s: there is no layer %r in the loop, so 'prev:%s' means nothing. %s"
+                    % (spec.where, ref[5:], ref[5:], did_you_mean(ref[5:], self.specs))
+                )
+        return Links(now, prev)
+
+    def layer_of(self, ref: str) -> Optional[str]:
+        """The layer of the step network which a reference means, or None if it is outside."""
+        if ref.startswith("layer:"):
+            ref = ref[len("layer:") :]
+        while ref not in self.specs and "/" in ref:
+            ref = ref.rpartition("/")[0]
+        return ref if ref in self.specs else None
+
+    def with_loss(self, spec: LayerSpec) -> bool:
+        """Whether the loss of a layer of the loop is computed: in the network of a training only, as the reference
+        does.
+
+        Scores of other data are computed with the network of the training.
+        """
+        return self._train and not self._search and has_loss(spec, False)
+
+    def _find_outputs(self) -> List[str]:
+        """The layers whose values of all steps are wanted."""
+        names = ["output"]
+        for name, spec in self.specs.items():
+            if spec.options.get("is_output_layer") or spec.options.get("need_last") or self.with_loss(spec):
+                names.append(name)
+        return list(dict.fromkeys(names))
+
+    def _ends_by_layer(self) -> bool:
+        """Whether the layer "end" says when to stop: it does unless a source or a target does.
+
+        The target does in training, and in a search that always keeps it ("cheating").
+        """
+        follows_target = not self._search or any(s.options.get("cheating") for s in self.specs.values())
+        known = self._has_source or (bool(self._layer.target) and follows_target)
+        return "end" in self.specs and not known
+
+    def outside_references(self) -> List[str]:
+        """The layers outside that the loop needs in any mode, so that their parameters are in every checkpoint."""
+
+        def refs(name: str) -> List[str]:
+            names = [self.layer_of(r.replace("prev:", "")) for r in self.specs[name].references()]
+            return [n for n in names if n is not None]
+
+        roots = ["output", "end"] + [n for n, s in self.specs.items() if has_loss(s, False)]
+        used = reachable([n for n in roots if n in self.specs], refs)
+        return list(type(self._layer).references({"unit": {n: self.network[n] for n in self.specs if n in used}}))
