@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Optional
 
+from returnn_tf.util.lazy_tf import tf
+
 _SUBMODULES = ("nn", "math", "random", "train", "layers", "summary", "strings", "linalg", "sparse")
+
+
+def where(condition: Any, x: Any = None, y: Any = None, name: Optional[str] = None) -> Any:
+    """``tf.where`` which also takes a vector as in TensorFlow 1, where it selects along the first axis.
+
+    Old configs choose sequences of a batch so, e.g. in SpecAugment. TensorFlow 2 takes the vector for the last axis: so we
+    do where its size is known to be that of the last axis.
+    """
+    if x is None or y is None:
+        return tf.where(condition, x, y, name=name)
+    condition, x, y = tf.convert_to_tensor(condition), tf.convert_to_tensor(x), tf.convert_to_tensor(y)
+    rank = x.shape.rank
+    if condition.shape.rank == 1 and rank is not None and rank > 1 and y.shape.rank == rank:
+        size = condition.shape[0]
+        if size != 1 and (size is None or size not in (x.shape[-1], y.shape[-1])):
+            condition = tf.reshape(condition, [-1] + [1] * (rank - 1))
+    return tf.where(condition, x, y, name=name)
 
 
 class Tf1Names:
@@ -27,6 +46,8 @@ class Tf1Names:
         if not self._prefix and name in _CASTS:
             dtype = _CASTS[name]
             return lambda x, name=None: self._module.cast(x, dtype)
+        if not self._prefix and name == "where":
+            return where
         random = _RANDOM.get(self._prefix + name)
         if random is not None:
             return self._random(name, random)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from returnn_tf.ops.tf1_names import where
 from returnn_tf.util.lazy_tf import tf
 
 
 class _WithOldNames(types.ModuleType):
     """A module of TensorFlow 2 with the names of version 1 added. Imported on first use."""
+
+    where = staticmethod(where)
 
     def __getattr__(self, name: str) -> Any:
         try:
