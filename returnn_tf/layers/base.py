@@ -80,6 +80,11 @@ class Layer:
     state: Any = option(None, help="in a loop: explicit state")
 
     @classmethod
+    def takes_data(cls, options: Mapping[str, Any]) -> bool:
+        """Whether the source is "data" where the option ``from`` is left out, which only old configs may do."""
+        return cls.needs_sources
+
+    @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
         """Layer names which this layer needs beside ``from`` and the options declared with ``refs``.
 

@@ -94,6 +94,7 @@ CASES = {
         {"output": {**LIN, "loss": "mse", "target": "data", "loss_opts": 3}},
         r"'loss_opts' must be a dict|loss_opts.* must be dict",
     ),
+    "missing from of a cell": ({"output": {"class": "rec", "unit": "lstm", "n_out": 2}}, r"option 'from' is missing"),
     "missing from": ({"output": {"class": "linear", "n_out": 2}}, r"the option 'from' is missing"),
     "empty layer name": ({"": LIN, "output": LIN}, r"a layer has the name ''"),
     "no output": ({"h": LIN}, r"network has no output"),
@@ -141,6 +142,8 @@ def test_extern_data_is_no_dict() -> None:
 def test_missing_from_is_data_in_behavior_version_0() -> None:
     plan = _plan({"output": {"class": "linear", "activation": None, "n_out": 2}}, behavior_version=0)
     assert [s.path for s in plan.outputs["output"].sources] == ["data"]
+    plan = _plan({"output": {"class": "rec", "unit": "lstm", "n_out": 2}}, behavior_version=0)
+    assert [node.path for node in plan.outputs["output"].sources] == ["data"]
 
 
 def test_deep_networks_need_no_deep_stack() -> None:

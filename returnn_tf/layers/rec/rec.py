@@ -117,6 +117,11 @@ class RecLayer(ConcatInputLayer):
     hidden_state: ClassVar[HiddenState]
 
     @classmethod
+    def takes_data(cls, options: Mapping[str, Any]) -> bool:
+        """A cell needs an input, a step network may have none."""
+        return isinstance(options.get("unit"), str)
+
+    @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
         """What the layers of a step network take from outside by ``base:``."""
         if isinstance(options.get("unit"), Mapping):
