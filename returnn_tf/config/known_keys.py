@@ -126,7 +126,7 @@ KNOWN_KEYS = {
     "forward_callback": "function or object which gets the outputs",
     "forward_data": "dataset of task forward",
     "combine_labels": "old option of task forward",
-    "search_data": "dataset of task search; 'eval'",
+    "search_data": "dataset of task search, its name or the dataset itself; 'eval'",
     "search_do_eval": "scores in task search; True",
     "search_output_layer": "layer which task search writes; 'output'",
     "search_output_file": "file which task search writes",

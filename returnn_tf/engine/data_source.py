@@ -107,6 +107,21 @@ def evaluation_names(config: Any) -> List[str]:
     return [name for name in ("dev", "eval") if config.typed(name, None)] + list(extra)
 
 
+def dataset_name(config: Any, key: str) -> str:
+    """The name of the dataset which a key such as ``search_data`` chooses, "eval" by default.
+
+    The key may also be a dataset itself; then it is its own name.
+
+    :raises ConfigError: neither a name nor a dataset
+    """
+    value = config.typed(key, None) or "eval"
+    if isinstance(value, str) and not value.lstrip().startswith("{"):
+        return value
+    if isinstance(value, (str, dict, Dataset)):
+        return key
+    raise ConfigError("%s must be the name of a dataset such as 'dev', or a dataset, not %r." % (key, value))
+
+
 def evaluation_sources(
     config: Any, used: Mapping[str, Data], config_of: Optional[Callable[[int], Any]] = None
 ) -> Dict[str, DataSource]:

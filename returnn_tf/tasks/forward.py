@@ -8,7 +8,7 @@ from typing import Any, List
 
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets import HDFWriter
-from returnn_tf.engine.data_source import DataSource
+from returnn_tf.engine.data_source import DataSource, dataset_name
 from returnn_tf.engine.forwarding import Forwarder
 from returnn_tf.engine.load_model import load_network
 from returnn_tf.engine.prefetch import Prefetcher
@@ -25,7 +25,7 @@ def forward(config: Any) -> int:
     path = _output_path(config, epoch)
     forwarder = Forwarder(net, config.str("forward_output_layer", "output") or "output")
     used = {key: net.extern_data[key] for key in forwarder.used_data_keys}
-    source = DataSource(config, config.str("forward_data", "eval") or "eval", used)
+    source = DataSource(config, dataset_name(config, "forward_data"), used)
     changes = {}
     if config.typed("forward_batch_size") is not None:
         changes["batch_size"] = config.typed("forward_batch_size")

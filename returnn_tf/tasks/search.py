@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, List
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.engine.data_source import DataSource, evaluation_names
+from returnn_tf.engine.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.load_model import load_network
 from returnn_tf.engine.search_errors import ErrorReport, decided_layers
 from returnn_tf.engine.search_labels import labels_of
@@ -70,7 +70,9 @@ def _layers(config: Any) -> List[str]:
 
 def _dataset_name(config: Any) -> str:
     """``search_data``, which must be there."""
-    name = config.str("search_data", "eval") or "eval"
+    name = dataset_name(config, "search_data")
+    if name == "search_data":
+        return name  # a dataset itself
     there = ["train"] * bool(config.typed("train", None)) + evaluation_names(config)
     if name not in there:
         raise ConfigError(

@@ -205,6 +205,11 @@ def test_pieces_of_words_are_put_together_for_word_errors(capsys: pytest.Capture
     assert "decision: word errors" in out and " of 5:" in out
 
 
+def test_search_data_may_be_a_dataset() -> None:
+    text = run(search_data=SETTINGS["eval"], eval=None, search_output_layer="decision")
+    assert text == (REFERENCE / "search_decision_txt.txt").read_text()
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -217,6 +222,7 @@ def test_pieces_of_words_are_put_together_for_word_errors(capsys: pytest.Capture
         ({"search_output_layer": ["output", "decision"]}, "search_output_file_format = 'py'"),
         ({"eval": WITHOUT_TARGETS}, "no data key 'classes'.* search_do_eval = False"),
         ({"eval": None}, "no dataset 'eval' to search in"),
+        ({"search_data": 3}, "search_data must be the name of a dataset such as 'dev', or a dataset, not 3"),
         ({"search_data": "evl"}, "no dataset 'evl' to search in.*'eval'"),
         ({"load": "", "model": "nothing/network"}, "no checkpoint"),
         ({"extern_data": vocab(**{"class": "SentencePieces"}, model_file="x")}, "labels of vocab = .* can't be read"),
