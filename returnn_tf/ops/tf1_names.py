@@ -12,8 +12,8 @@ _SUBMODULES = ("nn", "math", "random", "train", "layers", "summary", "strings", 
 def where(condition: Any, x: Any = None, y: Any = None, name: Optional[str] = None) -> Any:
     """``tf.where`` which also takes a vector as in TensorFlow 1, where it selects along the first axis.
 
-    Old configs choose sequences of a batch so, e.g. in SpecAugment. TensorFlow 2 takes the vector for the last axis: so we
-    do where its size is known to be that of the last axis.
+    Old configs choose sequences of a batch so, e.g. in SpecAugment. Where the size of the vector is known to be that of
+    the last axis, it means that one, as in TensorFlow 2.
     """
     if x is None or y is None:
         return tf.where(condition, x, y, name=name)
