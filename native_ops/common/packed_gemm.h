@@ -58,19 +58,37 @@ inline void pack_transposed(const float* w, int64_t depth, int64_t columns, int6
   }
 }
 
+// A matrix [depth, columns] as the product reads it.
+struct Matrix {
+  const float* data;
+  int64_t depth, columns;
+  int64_t panel_step;  // from one panel to the next
+  int64_t row_step;    // from one row of a panel to the next
+};
+
+inline Matrix packed_matrix(const float* packed, int64_t depth, int64_t columns) {
+  return Matrix{packed, depth, columns, depth * kPanel, kPanel};
+}
+
+// A matrix as it is. Packing costs more than it gains where the matrix is used for a few rows only.
+inline Matrix plain_matrix(const float* w, int64_t depth, int64_t columns) {
+  return Matrix{w, depth, columns, kPanel, columns};
+}
+
+// Whether plain_matrix may stand for it: the last panel is whole.
+inline bool has_whole_panels(int64_t columns) { return columns % kPanel == 0; }
+
 // y[row][0 .. n) += x[row] * panel, for kRows rows and the n <= kPanel columns of one panel.
 template <int kRows>
 inline __attribute__((always_inline)) void multiply_panel(const float* const* x, int64_t depth, const float* panel,
-                                                          float* const* y, int64_t n) {
+                                                          int64_t row_step, float* const* y, int64_t n) {
   Vec sums[kRows][4];
 #pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row)
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) sums[row][v] = Vec{};
-  for (int64_t k = 0; k < depth; ++k, panel += kPanel) {
-    const Vec w0 = *reinterpret_cast<const Vec*>(panel), w1 = *reinterpret_cast<const Vec*>(panel + kLanes);
-    const Vec w2 = *reinterpret_cast<const Vec*>(panel + 2 * kLanes);
-    const Vec w3 = *reinterpret_cast<const Vec*>(panel + 3 * kLanes);
+  for (int64_t k = 0; k < depth; ++k, panel += row_step) {
+    const Vec w0 = load(panel), w1 = load(panel + kLanes), w2 = load(panel + 2 * kLanes), w3 = load(panel + 3 * kLanes);
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
       const Vec value = splat(x[row][k]);
@@ -95,37 +113,40 @@ inline __attribute__((always_inline)) void multiply_panel(const float* const* x,
 }
 
 template <int kRows>
-void multiply_rows(const float* const* x, int64_t depth, const float* panel, float* const* y, int64_t column, int64_t n) {
+void multiply_rows(const Matrix& matrix, int64_t panel, const float* const* x, float* const* y) {
+  const int64_t column = panel * kPanel, n = std::min<int64_t>(kPanel, matrix.columns - column);
   const float* x_rows[kRows];
   float* y_rows[kRows];
   for (int row = 0; row < kRows; ++row) {
     x_rows[row] = x[row];
     y_rows[row] = y[row] + column;
   }
-  multiply_panel<kRows>(x_rows, depth, panel, y_rows, n);
+  multiply_panel<kRows>(x_rows, matrix.depth, matrix.data + panel * matrix.panel_step, matrix.row_step, y_rows, n);
 }
 
 // y[row][0 .. columns) += x[row][0 .. depth) * matrix, for all rows. Pieces of nearly equal size: 8 rows are 4 + 4, not 6 + 2.
-inline void multiply_add(const float* const* x, size_t n_rows, int64_t depth, const float* packed, int64_t columns,
-                         float* const* y) {
-  for (int64_t panel = 0; panel < n_panels(columns); ++panel) {
-    const float* w = packed + panel * depth * kPanel;
-    const int64_t column = panel * kPanel, n = std::min<int64_t>(kPanel, columns - column);
+inline void multiply_add(const float* const* x, size_t n_rows, const Matrix& matrix, float* const* y) {
+  for (int64_t panel = 0; panel < n_panels(matrix.columns); ++panel) {
     size_t pieces = (n_rows + kMaxRows - 1) / kMaxRows;
     for (size_t at = 0, size; at < n_rows; at += size, --pieces) {
       size = (n_rows - at + pieces - 1) / pieces;
       switch (size) {
-        case 1: multiply_rows<1>(x + at, depth, w, y + at, column, n); break;
-        case 2: multiply_rows<2>(x + at, depth, w, y + at, column, n); break;
+        case 1: multiply_rows<1>(matrix, panel, x + at, y + at); break;
+        case 2: multiply_rows<2>(matrix, panel, x + at, y + at); break;
 #if defined(__AVX512F__)
-        case 3: multiply_rows<3>(x + at, depth, w, y + at, column, n); break;
-        case 4: multiply_rows<4>(x + at, depth, w, y + at, column, n); break;
-        case 5: multiply_rows<5>(x + at, depth, w, y + at, column, n); break;
-        case 6: multiply_rows<6>(x + at, depth, w, y + at, column, n); break;
+        case 3: multiply_rows<3>(matrix, panel, x + at, y + at); break;
+        case 4: multiply_rows<4>(matrix, panel, x + at, y + at); break;
+        case 5: multiply_rows<5>(matrix, panel, x + at, y + at); break;
+        case 6: multiply_rows<6>(matrix, panel, x + at, y + at); break;
 #endif
       }
     }
   }
+}
+
+inline void multiply_add(const float* const* x, size_t n_rows, int64_t depth, const float* packed, int64_t columns,
+                         float* const* y) {
+  multiply_add(x, n_rows, packed_matrix(packed, depth, columns), y);
 }
 
 }  // namespace rtf

@@ -14,10 +14,14 @@ Ragged ragged_of(const RtfLstmShape& shape) {
   return Ragged{shape.frames, shape.batch, shape.lengths, shape.reverse != 0};
 }
 
+// With so few rows in all, as in a decoder that calls the op for each frame, reading the weights once as they are is faster.
+constexpr int64_t kRowsWithoutPacking = 4;
+
 struct Forward {
   Ragged ragged;
   int64_t units;
-  const float *z, *c0, *h0, *packed;
+  const float *z, *c0, *h0;
+  Matrix weights;
   float *h, *c, *gates, *c_last, *h_last;
 
   const float* before(const float* initial, const float* all, int32_t b, int64_t step) const {
@@ -65,7 +69,7 @@ struct Forward {
         outputs[row] = gates + at;
         if (gates != z) std::copy(z + at, z + at + 4 * H, gates + at);
       }
-      multiply_add(inputs.data(), active, H, packed, 4 * H, outputs.data());
+      multiply_add(inputs.data(), active, weights, outputs.data());
       for (size_t row = 0; row < active; ++row) cell(rows[row], step);
     }
     for (int32_t b : rows) finish(b);
@@ -157,9 +161,13 @@ void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float
                           const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units;
-  float* packed = align_up(scratch);
-  run_ranges(*threads, n_panels(4 * H), [&](int64_t first, int64_t last) { pack(r, H, 4 * H, first, last, packed); });
-  const Forward pass{ragged_of(*shape), H, z, c0, h0, packed, h, c, gates, c_last, h_last};
+  Matrix weights = plain_matrix(r, H, 4 * H);
+  if (shape->frames * shape->batch > kRowsWithoutPacking || !has_whole_panels(4 * H)) {
+    float* packed = align_up(scratch);
+    run_ranges(*threads, n_panels(4 * H), [&](int64_t first, int64_t last) { pack(r, H, 4 * H, first, last, packed); });
+    weights = packed_matrix(packed, H, 4 * H);
+  }
+  const Forward pass{ragged_of(*shape), H, z, c0, h0, weights, h, c, gates, c_last, h_last};
   const Shares shares(pass.ragged, threads->n_threads);
   run_tasks(*threads, shares.count(), [&](int64_t index) { pass.run(shares.share(index)); });
 }
