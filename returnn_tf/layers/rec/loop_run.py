@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.emit_context import Lowering
@@ -242,20 +242,20 @@ class LoopRunLayer(Layer):
         source = tf.tile(tf.range(beam)[None], [batch, 1])
         return Hypotheses(i, scores, ended, beam, source, counts=counts)
 
-    def _needed_after(self, position: int, hyps: Hypotheses) -> Set[Node]:
+    def _needed_after(self, position: int, hyps: Hypotheses) -> List[Node]:
         """Nodes of the step, and what is given to it, that are used after a choice; all, if the beam changes its
-        size."""
+        size. In an order which is the same in each run, as the ops are made in it."""
         nodes = self.node.inner
-        later: Set[Node] = {of for _, of, _ in self.prevs} | set(self.collected)
+        later = [of for _, of, _ in self.prevs] + self.collected
         if self.ending.end is not None:
-            later.add(self.ending.end)
+            later.append(self.ending.end)
         for node in nodes[position + 1 :]:
-            later.add(node)
-            later.update(node.deps)
+            later += [node, *node.deps]
         assert hyps.scores is not None
         if hyps.scores.shape[1] != hyps.beam:
-            return later | set(self.node.deps)
-        return later - set(self.node.deps) - {inner for _, inner in self.slices if inner not in nodes[: position + 1]}
+            return list(dict.fromkeys(later + self.node.deps))
+        same = {*self.node.deps, *(inner for _, inner in self.slices if inner not in nodes[: position + 1])}
+        return [node for node in dict.fromkeys(later) if node not in same]
 
     def _ended(self, state: Lowering, hyps: Optional[Hypotheses], search: Dict[str, Any]) -> Dict[str, Any]:
         if hyps is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 from returnn_tf.layers.emit_context import Lowering
 from returnn_tf.layers.node import Node
@@ -48,7 +48,7 @@ class Hypotheses:
         self.choices += 1
 
 
-def follow_choice(state: Lowering, choice: Node, later: Set[Node], states: List[Any], batch: Any) -> None:
+def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: List[Any], batch: Any) -> None:
     """Reorders, after a choice, all values that are needed later, so that they belong to the hypotheses chosen.
 
     :param later: nodes whose values are needed after the choice
@@ -76,7 +76,9 @@ def follow_choice(state: Lowering, choice: Node, later: Set[Node], states: List[
         for values in (state.given, state.next_states):
             if (node, key) in values and node is not choice:
                 values[node, key] = reorder(values[node, key], axis)
-    change_notes(state, later - {choice}, lambda value, axis: tf.gather(value, index, axis=axis))
+    change_notes(
+        state, [node for node in later if node is not choice], lambda value, axis: tf.gather(value, index, axis=axis)
+    )
     hyps.ended = tf.gather(hyps.ended, index)
     hyps.counts = tf.gather(hyps.counts, index)
     hyps.source = tf.gather(hyps.source, hyps.chosen, batch_dims=1)
