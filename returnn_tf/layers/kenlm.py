@@ -37,7 +37,7 @@ class KenLmLayer(Layer):
 
         import os, tempfile
 
-        path = os.path.join(tempfile.gettempdir(), "returnn-tf-example.%s")
+        path = os.path.join(tempfile.mkdtemp(), "example.%s")
         with open(path % "arpa", "w") as file:
             file.write("\\\\data\\\\\\nngram 1=4\\n\\n\\\\1-grams:\\n-99 <s>\\n")
             file.write("-0.4 a\\n-0.6 b\\n-0.5 <unk>\\n\\n\\\\end\\\\\\n")

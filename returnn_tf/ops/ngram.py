@@ -6,7 +6,8 @@ import functools
 import gzip
 import importlib.util
 import math
-from typing import Any, Dict, List, Tuple
+import os
+from typing import Any, Dict, Iterable, List, Tuple
 
 from returnn_tf.config import DataError
 
@@ -29,7 +30,7 @@ class ArpaModel:
         self.order = 0
         try:
             with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
-                self._read(line.decode("utf8") for line in file)
+                self._read(file)
         except (OSError, ValueError, IndexError) as exc:
             raise DataError(
                 "lm_file %r can't be read as ARPA file: %s. For a binary file install kenlm." % (path, exc)
@@ -37,15 +38,15 @@ class ArpaModel:
         if not self.order:
             raise DataError("lm_file %r is no ARPA file: it has no section \\1-grams:." % path)
 
-    def _read(self, lines: Any) -> None:
+    def _read(self, lines: Iterable[bytes]) -> None:
         order = 0
         for line in lines:
-            line = line.strip()
-            if line.startswith("\\"):
-                order = int(line[1:-7]) if line.endswith("-grams:") else 0
+            # Bytes are split at blanks and tabs only; a word may have other characters that Unicode counts as space.
+            fields = [field.decode("utf8") for field in line.split()]
+            if fields and fields[0].startswith("\\"):
+                order = int(fields[0][1:-7]) if fields[0].endswith("-grams:") else 0
                 self.order = max(self.order, order)
-            elif line and order:
-                fields = line.split()
+            elif fields and order:
                 backoff = float(fields[order + 1]) if len(fields) > order + 1 else 0.0
                 self._grams[tuple(fields[1 : order + 1])] = float(fields[0]), backoff
 
@@ -95,9 +96,17 @@ def has_kenlm() -> bool:
     return importlib.util.find_spec("kenlm") is not None
 
 
-@functools.lru_cache(maxsize=4)
 def load_ngram_model(path: str) -> Any:
-    """The model of a file, by KenLM if that is installed."""
+    """The model of a file, by KenLM if that is installed; kept until the file changes."""
+    try:
+        status = os.stat(path)
+    except OSError as exc:
+        raise DataError("lm_file %r can't be read: %s" % (path, exc.strerror or exc)) from exc
+    return _load(path, (status.st_mtime_ns, status.st_size))
+
+
+@functools.lru_cache(maxsize=4)
+def _load(path: str, _version: Tuple[int, int]) -> Any:
     return KenLmModel(path) if has_kenlm() else ArpaModel(path)
 
 
@@ -136,15 +145,15 @@ class LabelScorer:
         return score, state, ""
 
     def _after(self, history: Tuple[int, ...]) -> Tuple[float, Any, str]:
-        if history in self._known:
-            return self._known[history]
         if len(self._known) > self._MAX_CACHED:
             self._known.clear()
-        if not history:
-            result = 0.0, self._model.begin(), ""
-        else:
-            before, state, piece = self._after(history[:-1])
-            score, state, piece = self._step(state, piece, self._labels[history[-1]])
-            result = before + score, state, piece
-        self._known[history] = result
-        return result
+        count = len(history)
+        while count and history[:count] not in self._known:
+            count -= 1
+        if not count and () not in self._known:
+            self._known[()] = 0.0, self._model.begin(), ""
+        for end in range(count, len(history)):
+            before, state, piece = self._known[history[:end]]
+            score, state, piece = self._step(state, piece, self._labels[history[end]])
+            self._known[history[: end + 1]] = before + score, state, piece
+        return self._known[history]

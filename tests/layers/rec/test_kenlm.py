@@ -11,7 +11,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.ops import ngram
-from returnn_tf.ops.ngram import ArpaModel, KenLmModel, LabelScorer
+from returnn_tf.ops.ngram import ArpaModel, KenLmModel, LabelScorer, load_ngram_model
 from tests.layers.nets import feed
 from tests.layers.rec.searching import frame_loop, hypotheses, search_net
 
@@ -50,6 +50,26 @@ def test_scores_by_hand(text: str, expected: float) -> None:
 @pytest.mark.parametrize("text, expected", BY_HAND)
 def test_the_library_gives_the_same(text: str, expected: float) -> None:
     numpy.testing.assert_allclose(total(KenLmModel(ARPA), text.split()), expected, rtol=1e-5)
+
+
+def test_a_word_may_have_a_space_of_unicode(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x").write_text("\\data\\\n\n\\1-grams:\n-0.5\tNew\u00a0York\n-1.0\t<unk>\n\n\\end\\\n", "utf8")
+    numpy.testing.assert_allclose(total(ArpaModel(str(tmp_path / "x")), ["New\u00a0York", "York"]), -1.5)
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngram, "has_kenlm", lambda: False)
+    path = tmp_path / "x"
+    for prob in ("-0.5", "-0.25"):
+        path.write_text("\\1-grams:\n%s a\n" % prob)
+        model = load_ngram_model(str(path))
+        assert model is load_ngram_model(str(path)) and total(model, ["a"]) == pytest.approx(float(prob))
+
+
+def test_a_string_longer_than_the_stack_is_deep() -> None:
+    scorer = LabelScorer(ArpaModel(ARPA), WORDS, "UNK", "")
+    history = (1, 2, 3, 4) * 2000
+    assert scorer.total(history) < scorer.total(history[:-1])
 
 
 def test_pieces_of_words_are_scored_when_the_word_is_complete() -> None:
