@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config
+from returnn_tf.config.user_code import config_in_use
 from returnn_tf.engine import checkpoint
 from returnn_tf.engine.checkpoint import CheckpointInfo
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
@@ -69,4 +70,32 @@ def test_parameters_grow_and_new_ones_begin_as_always(tmp_path: pathlib.Path, mo
         np.testing.assert_array_equal(after[name], value, err_msg=name)
     assert all(not var.numpy().any() for name, var in stage.trainer.state().items() if var.shape.rank)  # anew
     assert any("2 new (sub/in/W, sub/in/b)" in text for text in said)
+    stage.close()
+
+
+def test_functions_see_the_settings_of_the_epoch_though_the_network_stays() -> None:
+    seen = []
+
+    def scale(source: Any, **_: Any) -> Any:
+        seen.append(config_in_use().int("x", 1))
+        return source(0)
+
+    layers = network(2)
+    layers["scaled"] = {"class": "eval", "eval": scale, "from": "h"}
+    layers["output"]["from"] = "scaled"
+    config = config_of({**layers, "#config": {"x": 3}}, layers)
+    schedule = NetworkSchedule(config)
+    stage = Stage(config)
+    feed = {
+        "data": np.zeros((1, 2, 3), "float32"),
+        "data/size0": np.array([2], "int32"),
+        "classes": np.zeros((1, 2), "int32"),
+        "classes/size0": np.array([2], "int32"),
+    }
+    for epoch, x in ((1, 3), (2, 1)):
+        (stage.begin if epoch == 1 else stage.enter)(schedule.at(epoch))
+        for step in (stage.trainer.step, stage.evaluator.step):
+            seen.clear()
+            step(feed)
+            assert set(seen) == {x}, (epoch, step)
     stage.close()

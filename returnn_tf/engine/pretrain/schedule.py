@@ -69,6 +69,8 @@ class NetworkSchedule:
         :raises ConfigError: wrong options, or a construction function returned something else than a network
         """
         self._config = config
+        # Without what the `#config` of the epoch that is trained at the moment changes in the config itself.
+        self._unchanged = derived(config, {})
         options = options_from_config(config)
         self._options = options or PretrainOptions()
         self._get_network = config.typed("get_network")
@@ -121,6 +123,7 @@ class NetworkSchedule:
         return None
 
     def _entry(self, name: str, network: Mapping[str, Any], pretrain: bool = False) -> EpochNetwork:
+        self._warn_of_misspelt(name, network)
         settings = network.get("#config") or {}
         if not isinstance(settings, dict):
             raise ConfigError("%s: '#config' must be a dict of settings, not %r." % (name, settings))
@@ -135,7 +138,7 @@ class NetworkSchedule:
             name,
             layers,
             settings,
-            derived(self._config, settings, hidden={"network": layers, "get_network": None}),
+            derived(self._unchanged, settings, hidden={"network": layers, "get_network": None}),
             self._config,
             mode if "#copy_param_mode" in network else self._options.copy_param_mode,
             output,
@@ -149,6 +152,13 @@ class NetworkSchedule:
             if near is not None and key not in self._warned:
                 self._warned.append(key)
                 log.warn("%s: %r in '#config' has no meaning. Did you mean %r?" % (name, key, near))
+
+    def _warn_of_misspelt(self, name: str, network: Mapping[str, Any]) -> None:
+        for key in network:
+            near = nearest_name(key, _SPECIAL_KEYS, cutoff=0.8) if str(key).startswith("#") else None
+            if near is not None and near != key and key not in self._warned:
+                self._warned.append(key)
+                log.warn("%s: %r in the network has no meaning. Did you mean %r?" % (name, key, near))
 
     def _network_of_config(self) -> Dict[str, Any]:
         network = self._config.typed("network")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Any, Dict, Optional
 
 import numpy
@@ -91,13 +92,15 @@ class Stage:
         self.evaluator = Evaluator(self.net, config)
 
     def _change_settings(self, entry: EpochNetwork) -> None:
-        """The same network with other settings: a new step function only if these matter to it."""
+        """The same network with other settings: new functions of a step only if these matter to them."""
         self._set(entry)
         if entry.same_settings(self.entry, but=_NOT_OF_THE_STEP):
             return
         old = self.trainer
         state = {name: var.numpy() for name, var in old.state().items()}
+        self.net.plan = dataclasses.replace(self.net.plan, config=entry.config)  # which functions of the config ask for
         self.trainer = Trainer(self.net, entry.config)
+        self.evaluator = Evaluator(self.net, entry.config)
         self.trainer.global_step.assign(old.global_step)
         checkpoint_params.assign_matching(self.trainer.state(), state)
 
