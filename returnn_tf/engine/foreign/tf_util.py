@@ -140,7 +140,8 @@ def flatten_with_seq_len_mask(
     """
     if time_major is not None:
         batch_dim_axis, time_dim_axis = (1, 0) if time_major else (0, 1)
-    assert batch_dim_axis is not None and time_dim_axis is not None, "give time_major or both axes"
+    if batch_dim_axis is None or time_dim_axis is None:
+        raise TypeError("flatten_with_seq_len_mask: give time_major, or batch_dim_axis and time_dim_axis")
     rest = [i for i in range(x.shape.rank) if i not in (batch_dim_axis, time_dim_axis)]
     is_time_major = time_dim_axis < batch_dim_axis
     first = [time_dim_axis, batch_dim_axis] if is_time_major else [batch_dim_axis, time_dim_axis]
@@ -154,7 +155,8 @@ def matrix_triangular(shape: Sequence[Any], dtype: Any = "float32", lower: bool 
 
     :param shape: [..., rows, columns]
     """
-    assert lower != upper, "either lower or upper"
+    if lower == upper:
+        raise TypeError("matrix_triangular: give either lower=True or upper=True")
     return tf.linalg.band_part(tf.ones(shape, dtype), -1 if lower else 0, 0 if lower else -1)
 
 
