@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+import functools
+from typing import Any, Callable, List, Optional
 
 from returnn_tf.native import mdlstm_ops, native_mdlstm
-from returnn_tf.ops.mdlstm import Flips, mdlstm
+from returnn_tf.ops.mdlstm import mdlstm
 from returnn_tf.util.lazy_tf import tf
 
+Form = Callable[..., List[Any]]
+"""Parameters and result as of `returnn_tf.ops.mdlstm.mdlstm`."""
 
-def run_mdlstm(
-    z: Sequence[Any],
-    left: Sequence[Any],
-    up: Sequence[Any],
-    heights: Any,
-    widths: Any,
-    flips: Sequence[Flips],
-    *,
-    stable: bool = True,
-) -> List[Any]:
-    """All directions, see `returnn_tf.ops.mdlstm.mdlstm`.
 
-    The native op is for CPU only so far: with a GPU the plain loop stays on the device where its arrays are.
+def native_mdlstm_or_none() -> Optional[Form]:
+    """The native op, if it can be used.
+
+    It is for CPU only so far: with a GPU the plain loop stays on the device where its arrays are.
     """
-    ops = None if tf.config.list_physical_devices("GPU") or z[0].dtype != tf.float32 else mdlstm_ops()
-    if ops is None:
-        return mdlstm(z, left, up, heights, widths, flips, stable=stable)
-    return native_mdlstm(ops, z, left, up, heights, widths, flips, stable=stable)
+    ops = None if tf.config.list_physical_devices("GPU") else mdlstm_ops()
+    return None if ops is None else functools.partial(native_mdlstm, ops)
+
+
+def run_mdlstm(*args: Any, **options: Any) -> List[Any]:
+    """All directions, see `returnn_tf.ops.mdlstm.mdlstm`."""
+    return (native_mdlstm_or_none() or mdlstm)(*args, **options)

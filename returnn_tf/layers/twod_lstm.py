@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.layers.base import Layer
+from returnn_tf.layers.mdlstm_kernel import native_mdlstm_or_none
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.ops.cells.base import project
+from returnn_tf.ops.mdlstm import GATES
 from returnn_tf.ops.shape import transpose
-from returnn_tf.ops.twod_lstm import GATES, POOLINGS, Weights, pooled_grid, pooled_row, row
+from returnn_tf.ops.twod_lstm import POOLINGS, Weights, pooled_grid, pooled_image, pooled_row, row, whole_grid
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -32,7 +34,7 @@ class TwoDLstmLayer(Layer):
 
     In the step of a loop it computes one row, and keeps it as the state for the next step. Where the target is known,
     as in training, it computes the whole grid at once, one anti-diagonal after the other: source + target - 1 steps
-    instead of source * target.
+    instead of source * target. On CPU that is the native op of `mdlstm`, where it can be compiled.
 
     Parameters, below ``<layer>/rec/``: ``W`` [source dim + target dim, 5 n] (rows: source first), ``V_h`` [n, 5 n]
     from the source frame before, ``V_v`` [n, 5 n] from the target frame before, ``b`` [5 n]. Order of the gates:
@@ -116,13 +118,21 @@ class TwoDLstmLayer(Layer):
         weights = Weights(ctx.param(self._prefix + "V_h"), ctx.param(self._prefix + "V_v"))
         lens = self._source_lens(ctx, tf.shape(z_source)[1])
         if self._steps is not None:
-            return tf.ensure_shape(
-                pooled_grid(z_source, z_target, lens, weights, self.pooling), ctx.output.static_shape
-            )
+            return tf.ensure_shape(self._grid(z_source, z_target, lens, weights), ctx.output.static_shape)
         h, c = row(z_source, z_target, ctx.loop_state("h"), ctx.loop_state("c"), weights)
         for key, value in zip(_STATES, (h, c)):
             ctx.set_loop_state(key, tf.ensure_shape(value, self._row.static_shape))
         return pooled_row(h, lens, self.pooling)
+
+    def _grid(self, z_source: Any, z_target: Any, lens: Any, weights: Weights) -> Any:
+        """All rows, by the native MDLSTM where it can be used."""
+        native = native_mdlstm_or_none()
+        if native is None:
+            return pooled_grid(z_source, z_target, lens, weights, self.pooling)
+        z = whole_grid(z_source, z_target)
+        rows = tf.fill([tf.shape(z)[0]], tf.shape(z)[1])
+        (h,) = native([z], [weights.left], [weights.up], rows, lens, [(False, False)])
+        return pooled_image(h, lens, self.pooling)
 
     def _projected(self, ctx: "EmitContext") -> Tuple[Any, Any]:
         """([source, batch, 5 n], [target, batch, 5 n] or in a step [batch, 5 n])."""

@@ -17,10 +17,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, Tuple
 
+from returnn_tf.ops.mdlstm import GATES, cell
 from returnn_tf.util.lazy_tf import tf
-
-GATES = 5
-"""Width of the projected input, in units of n: gates i, f, lambda, o and the cell input."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +31,6 @@ class Weights:
 
     left: Any
     up: Any
-
-
-def cell(z: Any, c_left: Any, c_up: Any) -> Tuple[Any, Any]:
-    """One cell: from the sum of all inputs [..., 5 n] and the states of both predecessors to (h, c) [..., n]."""
-    i, f, mix, o, a = tf.split(z, GATES, axis=-1)
-    mix = tf.sigmoid(mix)
-    c = tf.sigmoid(f) * (mix * c_left + (1.0 - mix) * c_up) + tf.sigmoid(i) * tf.tanh(a)
-    return tf.sigmoid(o) * tf.tanh(c), c
 
 
 def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) -> Tuple[Any, Any]:
@@ -107,6 +97,25 @@ def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: Weights
     count = tf.where(tf.logical_or(tf.equal(source, 0), tf.equal(target, 0)), 0, source + target - 1)
     result = tf.while_loop(lambda d, *_: d < count, diagonal, (0, zeros, zeros, pooled), shape_invariants=shapes)
     return pool.finish(result[3], source_lens)
+
+
+def whole_grid(z_source: Any, z_target: Any) -> Any:
+    """The sum of both projections for all cells, as `returnn_tf.ops.mdlstm.mdlstm` wants it.
+
+    :param z_source: [source, batch, 5 n]
+    :param z_target: [target, batch, 5 n]
+    :return: [batch, target, source, 5 n]
+    """
+    return tf.transpose(z_source, [1, 0, 2])[:, None] + tf.transpose(z_target, [1, 0, 2])[:, :, None]
+
+
+def pooled_image(h: Any, source_lens: Any, pooling: str) -> Any:
+    """All rows [batch, target, source, n] pooled over the source: [target, batch, n]."""
+    pool = POOLINGS[pooling]
+    j = tf.range(tf.shape(h)[2])[:, None, None, None]
+    lens = source_lens[:, None]
+    by_source = tf.transpose(h, [2, 1, 0, 3])
+    return pool.finish(pool.over_axis(by_source, j < lens, tf.equal(j, lens - 1)), source_lens)
 
 
 def pooled_row(h: Any, source_lens: Any, pooling: str) -> Any:

@@ -3,6 +3,7 @@
 import numpy
 import pytest
 
+from returnn_tf.native import mdlstm_ops, native_mdlstm
 from returnn_tf.ops import twod_lstm
 from returnn_tf.util.lazy_tf import tf
 
@@ -99,3 +100,17 @@ def test_gradients(pooling):
                 moved[k][index] += change
                 sides.append((expected(moved, lens, pooling) * weights).sum())
             assert abs((sides[0] - sides[1]) / 2e-4 - grads[0][k].numpy()[index]) < 1e-3, (k, index)
+
+
+@pytest.mark.parametrize("pooling", ["last", "max", "mean"])
+@pytest.mark.parametrize("source,target", [(5, 3), (1, 4), (0, 3), (3, 0)])
+def test_as_an_image(source, target, pooling):
+    """The same grid by the form of the MDLSTM that has a native op."""
+    arrays, lens = case(source, target)
+    z_source, z_target, left, up = (tf.constant(a) for a in arrays)
+    ops = mdlstm_ops()
+    assert ops is not None
+    z = twod_lstm.whole_grid(z_source, z_target)
+    (h,) = native_mdlstm(ops, [z], [left], [up], tf.fill([BATCH], target), tf.constant(lens), [(False, False)])
+    got = twod_lstm.pooled_image(h, tf.constant(lens), pooling)
+    numpy.testing.assert_allclose(got, expected(arrays, lens, pooling), rtol=1e-5, atol=1e-6)
