@@ -266,3 +266,13 @@ def test_a_config_of_lines(tmp_path: Any) -> None:
     schedule = NetworkSchedule(config)
     assert schedule.pretrain_epochs == 4 and schedule.at(3).name == "pretrain step 1"
     assert schedule.at(3).mode_of("output") is None and "trainable" not in schedule.at(3).layers["h1"]
+
+
+def test_misspelt_keys_of_a_network_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    def algo(idx: int, net: Net) -> Optional[Net]:
+        return {**net, "#confg": {"batch_size": 3}, "#info": 1, "#note": 2} if idx < 2 else None
+
+    assert schedule_of(pretrain={"construction_algo": algo}).at(1).settings == {}
+    out = capsys.readouterr().out
+    assert out.count("Warning") == 1 and "pretrain step 0: '#confg' in the network has no meaning" in out
+    assert "Did you mean '#config'?" in out

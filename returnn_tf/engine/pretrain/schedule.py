@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import at_epoch, copied, same_value
 from returnn_tf.config.known_keys import KNOWN_KEYS, misspelt
@@ -13,6 +13,8 @@ from returnn_tf.engine.pretrain.algorithms import output_layers
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import Step, make_steps
 from returnn_tf.log import log
+
+_SPECIAL_KEYS = ("#config", "#copy_param_mode", "#info")
 
 
 @dataclass(frozen=True)
