@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import linecache
+import re
 import sys
 import traceback
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, Optional, Tuple
 
 CONFIG_MODULE = "__returnn_tf_config__"  # the module name of all code in Python configs
 
@@ -35,8 +36,8 @@ def error_in_config(exc: BaseException) -> Optional[str]:
 
     :param exc: with its traceback
     """
-    found = None
-    for frame, line in traceback.walk_tb(exc.__traceback__):
+    found = _called_wrongly(exc)
+    for frame, line in traceback.walk_tb(exc.__traceback__) if found is None else ():
         module = str(frame.f_globals.get("__name__", ""))
         if module == CONFIG_MODULE:
             found = (frame.f_code.co_filename, line)
@@ -47,3 +48,17 @@ def error_in_config(exc: BaseException) -> Optional[str]:
     what = "".join(traceback.format_exception_only(type(exc), exc)).strip()
     text = linecache.getline(*found).strip()
     return "%s:%d: %s%s" % (found[0], found[1], what, "\n    " + text if text else "")
+
+
+def _called_wrongly(exc: BaseException) -> Optional[Tuple[str, int]]:
+    """Where a function of a config begins which did not take the arguments that we gave it."""
+    match = re.match(r"(?:\S+\.)?([\w<>]+)\(\) (takes|missing|got an unexpected|got multiple)", str(exc))
+    if not isinstance(exc, TypeError) or match is None:
+        return None
+    frame = list(traceback.walk_tb(exc.__traceback__))[-1][0]
+    this = frame.f_locals.get("self")
+    for value in [*frame.f_locals.values(), *getattr(this, "__dict__", {}).values()]:
+        code = getattr(value, "__code__", None)
+        if code is not None and code.co_name == match.group(1) and value.__module__ == CONFIG_MODULE:
+            return code.co_filename, code.co_firstlineno
+    return None
