@@ -177,6 +177,8 @@ class NetworkBuilder:
             return self._input(ref.partition(":")[2] or "data", where)
         known = list(self.specs) + ["data:%s" % key for key in self._input_keys()] + ["data"]
         hint = "Write 'data:%s' for the data key." % ref if ref in self._input_keys() else did_you_mean(ref, known)
+        if self.parent is not None and ref in self.parent.specs:
+            hint = "Write 'base:%s' for the layer outside." % ref
         raise LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
 
     def _input_keys(self) -> List[str]:

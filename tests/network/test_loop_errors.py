@@ -108,3 +108,27 @@ def test_no_end():
 
 def test_end_that_is_no_flag():
     fails("'end' must be a bool per sequence", {**SEARCH, "end": linear("output")}, [], search=True, max_seq_len=3)
+
+
+def test_a_layer_outside_needs_base() -> None:
+    fails(
+        "there is no layer 'mean'. Write 'base:mean' for the layer outside", {"output": linear("mean", "prev:output")}
+    )
+
+
+def test_a_choice_has_no_initial_output_on_zeros() -> None:
+    choice = {**SEARCH["output"], "initial_output": "apply(0)"}
+    fails("a choice has no 'apply\\(0\\)'. Give a label", {**SEARCH, "output": choice}, [], search=True, max_seq_len=3)
+
+
+def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    unit = {name: layer for name, layer in SEARCH.items() if name != "end"}
+    plan(unit, [], target="labels", search=True)
+    assert "'loop': the loop has no layer 'end', so the search gives as many labels" in capsys.readouterr().out
+    without_target = {name: value for name, value in SEARCH["output"].items() if name != "target"}
+    plan({**unit, "output": without_target}, [], target="labels")
+    assert "'loop/output' (class 'choice'): has no target, so it searches in training" in capsys.readouterr().out
+    plan({**unit, "output": {**without_target, "target": None}}, [], target="labels")
+    plan(SEARCH, [], target="labels", search=True, max_seq_len=4)
+    plan({**unit, "output": {**SEARCH["output"], "cheating": True}}, [], target="labels", search=True)
+    assert not capsys.readouterr().out

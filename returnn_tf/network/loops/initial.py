@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from returnn_tf.config import did_you_mean
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.plan_context import PlanContext
+from returnn_tf.layers.rec.choice import ChoiceLayer
 from returnn_tf.layers.rec.loop_nodes import InitialOutput
 from returnn_tf.layers.rec.masked_computation import MaskedComputationLayer
 from returnn_tf.layers.rec.unit_on_zeros import UnitOnZeros
@@ -51,6 +52,8 @@ def plan_initial_output(builder: "ZoneBuilder", spec: LayerSpec, node: Node) -> 
                 ctx.param(name, (ctx.need_feature(node.output, "the output"),), 0.0)
             return InitialOutput(param=(node, name))
         if given == "apply(0)":
+            if isinstance(node.layer, ChoiceLayer):
+                raise LayerError("%s: initial_output: a choice has no 'apply(0)'. Give a label, e.g. 0." % spec.where)
             return _on_zeros(builder, node, state)
         return InitialOutput(node=_layer(builder, spec, given, node.output))
     raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given))

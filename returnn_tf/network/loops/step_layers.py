@@ -26,13 +26,16 @@ class StepLayers:
         self._layer = layer
         self._has_source = has_source
         self._train = train
-        self._search = search
+        self.search = search
+        self.target: Any = layer.target
         self.network: Dict[str, Any] = layer.unit
         self.specs = specs
         #: What each layer refers to.
         self.links: Dict[str, Links] = {name: self._links(spec) for name, spec in specs.items()}
         #: Whether the layer "end" says when to stop.
         self.has_end: bool = self._ends_by_layer()
+        #: Whether nothing else than the target says when to stop.
+        self.length_of_target = not (has_source or "end" in specs or layer.axis is not None) and bool(layer.target)
         #: The layers whose values of all steps are wanted.
         self.outputs: List[str] = self._find_outputs()
         self.zones: Zones = self._find_zones()
@@ -42,7 +45,7 @@ class StepLayers:
         forced = []
         for name, spec in self.specs.items():
             if self._layer.optimize_move_layers_out is False or spec.cls.only_in_step() or name == "end":
-                if not self._follows_target(spec):
+                if not self.follows_target(spec):
                     forced.append(name)
             cells = [*links[name].now, *links[name].prev]
             if cells and (issubclass(spec.cls, GetLastHiddenStateLayer) or asks_for_state(spec.options)):
@@ -55,13 +58,14 @@ class StepLayers:
         varying = [n for n in varying_layers(self.network, links) if zones.zones.get(n) is Zone.BEFORE]
         return find_zones(links, roots, forced + varying) if varying else zones
 
-    def _follows_target(self, spec: LayerSpec) -> bool:
-        return spec.cls.follows_target(spec.options, self._search)
+    def follows_target(self, spec: LayerSpec) -> bool:
+        """Whether a layer takes its values from the target."""
+        return spec.cls.follows_target(spec.options, self.search)
 
     def _links(self, spec: LayerSpec) -> Links:
         now: List[str] = []
         prev: List[str] = []
-        refs = [] if self._follows_target(spec) else list(spec.references())
+        refs = [] if self.follows_target(spec) else list(spec.references())
         for ref in refs:
             is_prev = ref.startswith("prev:")
             name = self.layer_of(ref[len("prev:") :] if is_prev else ref)
@@ -88,7 +92,7 @@ class StepLayers:
 
         Scores of other data are computed with the network of the training.
         """
-        return self._train and not self._search and has_loss(spec, False)
+        return self._train and not self.search and has_loss(spec, False)
 
     def _find_outputs(self) -> List[str]:
         """The layers whose values of all steps are wanted."""
@@ -103,7 +107,7 @@ class StepLayers:
 
         The target does in training, and in a search that always keeps it ("cheating").
         """
-        follows_target = not self._search or any(s.options.get("cheating") for s in self.specs.values())
+        follows_target = not self.search or any(s.options.get("cheating") for s in self.specs.values())
         known = self._has_source or (bool(self._layer.target) and follows_target)
         return "end" in self.specs and not known
 

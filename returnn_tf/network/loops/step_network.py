@@ -33,6 +33,7 @@ from returnn_tf.network.builder import NetworkBuilder
 from returnn_tf.network.checks import LayerError
 from returnn_tf.network.loops.analysis import Zone, Zones, reachable
 from returnn_tf.network.loops.guess import nested_size
+from returnn_tf.network.loops.hints import warn_of_loop
 from returnn_tf.network.loops.initial import plan_initial_output
 from returnn_tf.network.loops.iterated_axis import iterated_axis
 from returnn_tf.network.loops.known_prev import KnownPrev, same_template
@@ -76,6 +77,7 @@ class StepNetwork:
             )
         state = parent.state
         self.layers = StepLayers(layer, bool(owner.sources), self.specs, train=state.train, search=parent.search)
+        warn_of_loop(owner.path, self.layers)
         self.zones: Zones = self.layers.zones
         self._time_axis, self.time_dim = iterated_axis(owner, parent, self.layers)
         self.loop_dim: Dim = loop_dim_for(self.time_dim)

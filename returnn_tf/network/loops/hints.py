@@ -1,0 +1,40 @@
+"""Warnings about loops which can be computed, but hardly mean what was intended."""
+
+from __future__ import annotations
+
+import functools
+
+from returnn_tf.layers.rec.choice import ChoiceLayer
+from returnn_tf.log import log
+from returnn_tf.network.loops.step_layers import StepLayers
+from returnn_tf.network.parse import LayerSpec
+
+
+def warn_of_loop(path: str, layers: StepLayers) -> None:
+    """Says where a search gets its length from the reference, and where a training searches for want of a target.
+
+    :param path: of the `rec` layer
+    :param layers: of its step network
+    """
+    choices = [spec for spec in layers.specs.values() if issubclass(spec.cls, ChoiceLayer)]
+    if layers.length_of_target and any(not spec.options.get("cheating") for spec in choices if _searches(layers, spec)):
+        _warn(
+            "Layer %r: the loop has no layer 'end', so the search gives as many labels as the reference %r has. Let it "
+            "find the end, e.g. by 'end': {'class': 'compare', 'from': 'output', 'value': 0}." % (path, layers.target)
+        )
+    for spec in choices:
+        if not layers.search and "target" not in spec.options and spec.options.get("search") is None:
+            _warn(
+                "%s: has no target, so it searches in training too. Name the labels to follow, e.g. 'target': "
+                "'classes', or write 'target': None if this is meant." % spec.where
+            )
+
+
+def _searches(layers: StepLayers, spec: LayerSpec) -> bool:
+    return layers.search and not layers.follows_target(spec)
+
+
+@functools.lru_cache(maxsize=None)
+def _warn(text: str) -> None:
+    """Once, though a network is planned several times."""
+    log.warn(text)
