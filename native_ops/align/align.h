@@ -52,4 +52,43 @@ void rtf_chain_best_f32(const RtfScores* scores, const RtfChains* chains, int32_
 // respect to the scores, of their shape.
 void rtf_ctc_f32(const RtfScores* scores, const RtfCtc* ctc, float* loss, float* gradient, float* scratch,
                  const RtfThreads* threads);
+
+// A finite-state acceptor for each sequence. State 0 is where it begins, the last one where it ends; each edge reads one frame.
+typedef struct RtfAcceptors {
+  int64_t edges, states;      // the most of all sequences
+  const int32_t* arcs;        // [batch, edges, 3]: from, to, class; class -1: there is no such edge
+  const float* costs;         // [batch, edges]: minus logs of probabilities
+  const int32_t* num_states;  // [batch], each in 1 .. states
+} RtfAcceptors;
+
+// Floats of the scratch.
+int64_t rtf_acceptor_scratch_size(int64_t frames, const RtfAcceptors* acceptors, int n_threads);
+
+// As rtf_chain_soft_f32.
+void rtf_acceptor_soft_f32(const RtfScores* scores, const RtfAcceptors* acceptors, float* posteriors, float* total,
+                           float* scratch, const RtfThreads* threads);
+
+// Scores of a transducer: of each class after so many frames and so many labels.
+typedef struct RtfTransducer {
+  int64_t batch, frames, max_labels, classes;
+  const float* values;           // [batch, frames, max_labels + 1, classes]
+  const int32_t* lengths;        // [batch]
+  const int32_t* labels;         // [batch, max_labels]
+  const int32_t* label_lengths;  // [batch]
+  int32_t blank;
+  int label_takes_frame;  // each frame has the blank or one label; else any number of labels, then the blank
+  int normalized;         // the values are log probabilities already
+} RtfTransducer;
+
+// Floats of the scratch.
+int64_t rtf_transducer_scratch_size(const RtfTransducer* transducer, int n_threads);
+
+// loss [batch]: minus the log of the sum over all alignments, 0 where there is none; gradient: that of the loss with respect to the
+// values, of their shape.
+void rtf_transducer_f32(const RtfTransducer* transducer, float* loss, float* gradient, float* scratch,
+                        const RtfThreads* threads);
+
+// distances [batch]: the least number of insertions, deletions and substitutions from a sequence of a to that of b.
+void rtf_edit_distance(int64_t batch, const int32_t* a, int64_t a_step, const int32_t* a_lengths, const int32_t* b,
+                       int64_t b_step, const int32_t* b_lengths, float* distances, const RtfThreads* threads);
 }

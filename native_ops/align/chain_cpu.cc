@@ -4,6 +4,7 @@
 #include "../common/ragged.h"
 #include "align.h"
 #include "chain.h"
+#include "softmax.h"
 #include "viterbi.h"
 
 namespace rtf {
@@ -56,32 +57,6 @@ int64_t needed_frames(const RtfCtc& ctc, int32_t b) {
   int64_t needed = ctc.label_lengths[b];
   for (int64_t i = 1; ctc.label_loop && i < ctc.label_lengths[b]; ++i) needed += labels[i] == labels[i - 1];
   return needed;
-}
-
-// to = exp(x - log_sum), with log_sum = log of the sum of exp(x) as the result; exp(x) / factor is left in `to`.
-float exponentials(const float* x, int64_t n, float* to, float* factor) {
-  float top = -INFINITY;
-  for (int64_t k = 0; k < n; ++k) top = x[k] > top ? x[k] : top;
-  const float shift = std::isfinite(top) ? top : 0.0f;
-  Vec sums{};
-  int64_t k = 0;
-  for (; k + kLanes <= n; k += kLanes) {
-    const Vec value = exp(load(x + k) - splat(shift));
-    store(to + k, value);
-    sums += value;
-  }
-  double sum = 0.0;
-  if (k < n) {
-    store_part(to + k, exp(load_part(x + k, n - k) - splat(shift)), n - k);
-    for (; k < n; ++k) sum += to[k];
-  }
-  for (int i = 0; i < kLanes; ++i) sum += sums[i];
-  *factor = static_cast<float>(1.0 / sum);
-  return top == -INFINITY ? top : static_cast<float>(shift + std::log(sum));
-}
-
-void scale_row(float factor, int64_t n, float* row) {
-  for (int64_t k = 0; k < n; ++k) row[k] *= factor;
 }
 
 // Loss and gradient of one sequence.

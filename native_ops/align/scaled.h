@@ -85,10 +85,27 @@ struct ScaledDouble {
     e = top;
   }
 
+  // The same number with 1 <= m < 2.
+  void normalise() {
+    if (is_none()) {
+      *this = ScaledDouble();
+    } else if (m == m) {
+      const int more = std::ilogb(m);
+      m = std::ldexp(m, -more);
+      e += more;
+    }
+  }
+
   // -infinity for 0, NaN for NaN
   double log() const { return is_none() ? -INFINITY : std::log(m) + e * 0.69314718055994530942; }
 
-  static double power(double d) { return d < -1000.0 ? 0.0 : std::ldexp(1.0, static_cast<int>(d)); }
+  // 2^d for whole d <= 0; 0 below 2^-1000.
+  static double power(double d) {
+    const int64_t bits = d < -1000.0 ? 0 : static_cast<int64_t>(d + 1023.0) << 52;
+    double result;
+    std::memcpy(&result, &bits, sizeof(result));
+    return result;
+  }
 };
 
 }  // namespace rtf

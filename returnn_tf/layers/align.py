@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Tuple
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.layers.alignments import best_alignment, soft_alignment
+from returnn_tf.layers.alignments import acceptor_alignment, best_alignment, soft_alignment
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
 from returnn_tf.ops.cross_entropy import safe_log
 from returnn_tf.ops.fast_bw import Topology, chain_topology, ctc_topology, label_topology
-from returnn_tf.ops.fsa import Acceptors, acceptors_by_function, soft_alignment_of_acceptors
+from returnn_tf.ops.fsa import Acceptors, acceptors_by_function
 from returnn_tf.ops.shape import transpose
 from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
@@ -104,7 +104,7 @@ class FastBaumWelchLayer(Layer):
         scores, lens = _scores(ctx, self.input_type, self.min_prob)
         scores *= self.am_scale
         if self.align_target == "automaton":
-            posteriors, total = soft_alignment_of_acceptors(scores, lens, self._acceptors(ctx))
+            posteriors, total = acceptor_alignment(scores, lens, self._acceptors(ctx))
         else:
             posteriors, total = soft_alignment(scores, lens, self._topology(ctx))
         loss = tf.where(tf.math.is_finite(total), -total, tf.zeros_like(total))

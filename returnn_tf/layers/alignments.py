@@ -5,12 +5,14 @@ On CPU and in float32 only so far: with a GPU the plain form stays on the device
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
-from returnn_tf.native import align_ops, native_best_alignment, native_ctc, native_soft_alignment
-from returnn_tf.ops import fast_bw
+from returnn_tf.native import align as native
+from returnn_tf.ops import fast_bw, fsa
 from returnn_tf.ops.ctc_variants import ctc_variant
 from returnn_tf.ops.fast_bw import Topology
+from returnn_tf.ops.fsa import Acceptors
+from returnn_tf.ops.transducer import transducer_loss
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -19,7 +21,7 @@ def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
     ops = _ops_for(scores)
     if ops is None:
         return fast_bw.soft_alignment(scores, lens, topology)
-    return native_soft_alignment(ops, scores, _int32(lens), **_states(topology))
+    return native.native_soft_alignment(ops, scores, _int32(lens), **_states(topology))
 
 
 def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
@@ -27,7 +29,34 @@ def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
     ops = _ops_for(scores)
     if ops is None:
         return fast_bw.best_alignment(scores, lens, topology)
-    return native_best_alignment(ops, scores, _int32(lens), **_states(topology))
+    return native.native_best_alignment(ops, scores, _int32(lens), **_states(topology))
+
+
+def acceptor_alignment(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
+    """See `returnn_tf.ops.fsa.soft_alignment_of_acceptors`."""
+    ops = _ops_for(scores)
+    if ops is None:
+        return fsa.soft_alignment_of_acceptors(scores, lens, acceptors)
+    return native.native_acceptor_alignment(
+        ops, scores, _int32(lens), acceptors.edges, acceptors.costs, acceptors.num_states
+    )
+
+
+def transducer(
+    scores: Any,
+    lens: Any,
+    labels: Any,
+    label_lens: Any,
+    *,
+    blank: int,
+    label_takes_frame: bool = False,
+    normalized: bool = False,
+) -> Any:
+    """See `returnn_tf.ops.transducer.transducer_loss`."""
+    ops = _ops_for(scores)
+    inputs = (scores, _int32(lens), _int32(labels), _int32(label_lens))
+    options: Dict[str, Any] = {"blank": blank, "label_takes_frame": label_takes_frame, "normalized": normalized}
+    return transducer_loss(*inputs, **options) if ops is None else native.native_transducer(ops, *inputs, **options)
 
 
 def ctc(
@@ -49,7 +78,7 @@ def ctc(
             logits, lens, labels, label_lens, blank=blank, max_approx=max_approx, normalized=normalized,
             label_loop=label_loop, keep_gradient_without_alignment=keep_gradient_without_alignment, best=best_alignment,
         )  # fmt: skip
-    return native_ctc(
+    return native.native_ctc(
         ops, logits, _int32(lens), _int32(labels), _int32(label_lens), blank=blank, label_loop=label_loop,
         normalized=normalized, softmax_without_alignment=keep_gradient_without_alignment,
     )  # fmt: skip
@@ -58,7 +87,7 @@ def ctc(
 def _ops_for(scores: Any) -> Optional[Any]:
     if scores.dtype != tf.float32 or tf.config.list_physical_devices("GPU"):
         return None
-    return align_ops()
+    return native.align_ops()
 
 
 def _int32(x: Any) -> Any:

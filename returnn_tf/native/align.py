@@ -105,6 +105,66 @@ def native_ctc(
     return run(scores)
 
 
+def native_acceptor_alignment(
+    ops: Any, scores: tf.Tensor, lens: tf.Tensor, edges: tf.Tensor, costs: tf.Tensor, num_states: tf.Tensor
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Posteriors of all classes and the full-sum score over finite-state acceptors, one per sequence.
+
+    :param scores: float32 [time, batch, classes], log scores
+    :param lens: int32 [batch], frames
+    :param edges: int32 [batch, edges, 3]: from, to, class; class -1 where there is no edge
+    :param costs: float32 [batch, edges], minus logs of probabilities
+    :param num_states: int32 [batch]; state 0 is where it begins, the last one where it ends
+    :return: as `native_soft_alignment`
+    """
+    result = ops.rtf_acceptor_soft(
+        scores=tf.stop_gradient(scores), lengths=lens, edges=edges, costs=costs, num_states=num_states
+    )
+    return result.posteriors, result.total
+
+
+def native_transducer(
+    ops: Any,
+    scores: tf.Tensor,
+    lens: tf.Tensor,
+    labels: tf.Tensor,
+    label_lens: tf.Tensor,
+    *,
+    blank: int,
+    label_takes_frame: bool = False,
+    normalized: bool = False,
+) -> tf.Tensor:
+    """``-log p(labels | scores)`` of a transducer (Graves 2012), with its gradient.
+
+    :param scores: float32 [batch, time, labels + 1, classes]; logits, or log probabilities if ``normalized``
+    :param lens: int32 [batch]
+    :param labels: int32 [batch, labels]
+    :param label_lens: int32 [batch]
+    :param label_takes_frame: a label goes on to the next frame, as the blank does (Sak et al. 2017)
+    :return: [batch]; 0 with a gradient of 0 where there is no alignment
+    """
+
+    @tf.custom_gradient
+    def run(scores: tf.Tensor) -> Tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        result = ops.rtf_transducer(
+            scores=scores, lengths=lens, labels=labels, label_lengths=label_lens, blank=blank,
+            label_takes_frame=label_takes_frame, normalized=normalized,
+        )  # fmt: skip
+        return result.loss, lambda grad: tf.math.multiply_no_nan(result.gradient, grad[:, None, None, None])
+
+    return run(scores)
+
+
+def native_edit_distance(ops: Any, a: tf.Tensor, a_lens: tf.Tensor, b: tf.Tensor, b_lens: tf.Tensor) -> tf.Tensor:
+    """The least number of insertions, deletions and substitutions (Levenshtein 1966).
+
+    :param a: int32 [batch, time_a]
+    :param b: int32 [batch, time_b]
+    :return: float32 [batch]
+    """
+    return ops.rtf_edit_distance(a=a, a_lengths=a_lens, b=b, b_lengths=b_lens)
+
+
 def self_test(ops: Any) -> None:
     """Compare the ops with the sum over all paths, one by one.
 

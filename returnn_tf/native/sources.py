@@ -35,7 +35,11 @@ OPS: Dict[str, NativeOp] = {
     op.name: op
     for op in (
         NativeOp(name="lstm", kernels=("lstm/lstm_cpu.cc",), bindings=("lstm/lstm_op.cc",)),
-        NativeOp(name="align", kernels=("align/chain_cpu.cc",), bindings=("align/chain_op.cc",)),
+        NativeOp(
+            name="align",
+            kernels=("align/chain_cpu.cc", "align/acceptor_cpu.cc", "align/transducer_cpu.cc", "align/edit_cpu.cc"),
+            bindings=("align/chain_op.cc", "align/lattice_op.cc"),
+        ),
         NativeOp(name="mdlstm", kernels=("mdlstm/mdlstm_cpu.cc",), bindings=("mdlstm/mdlstm_op.cc",)),
     )
 }
@@ -53,9 +57,9 @@ def source_folder() -> str:
 
 
 def source_bytes(op: NativeOp) -> bytes:
-    """The text of everything that the op is compiled from: the files in its folders and those that all ops share."""
+    """What the op is compiled from: the names of its files, and the text of all in its folders and the shared one."""
     folders = sorted({os.path.dirname(path) for path in op.kernels + op.bindings} | {"common"})
-    parts = []
+    parts = ["\n".join(op.kernels + op.bindings).encode()]
     for folder in folders:
         whole = os.path.join(source_folder(), folder)
         for file in sorted(os.listdir(whole)):

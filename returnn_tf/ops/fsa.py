@@ -129,7 +129,8 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
     end = tf.where(tf.equal(tf.range(states), (acceptors.num_states - 1)[:, None]), 0.0, _NEG)
     posteriors = tf.TensorArray(scores.dtype, size=frames, element_shape=[None, scores.shape[2]])
     _, _, posteriors = tf.while_loop(lambda t, *_: t >= 0, backward, (frames - 1, end, posteriors))
-    return posteriors.stack(), tf.where(found, total, float("-inf"))
+    # Without any frame, stack() does not know the other axes.
+    return tf.reshape(posteriors.stack(), tf.shape(scores)), tf.where(found, total, float("-inf"))
 
 
 def _segment_logsumexp(x: Any, ids: Any, count: Any) -> Any:

@@ -47,6 +47,23 @@ def ctc_loss(logits, labels, blank, label_loop=True, normalized=False):
     return -alignment_score(scores, *ctc_chain(labels, blank, label_loop), True, numpy.logaddexp)
 
 
+def transducer_loss(logits, labels, blank, label_takes_frame=False, normalized=False):
+    """Of one sequence [frames, labels + 1, classes], infinite if there is no alignment."""
+    scores = logits.astype("float64")
+    if not normalized:
+        scores = scores - numpy.logaddexp.reduce(scores, axis=-1, keepdims=True)
+    frames, count = len(scores), len(labels)
+    alpha = numpy.full((frames + 1, count + 1), -numpy.inf)
+    alpha[0, 0] = 0.0
+    for t in range(frames):
+        for u in range(count + 1):
+            alpha[t + 1, u] = numpy.logaddexp(alpha[t + 1, u], alpha[t, u] + scores[t, u, blank])
+            if u < count:
+                to = (t + 1 if label_takes_frame else t, u + 1)
+                alpha[to] = numpy.logaddexp(alpha[to], alpha[t, u] + scores[t, u, labels[u]])
+    return -float(alpha[frames, count])
+
+
 def slope(function, x, direction, step=1e-5):
     """Derivative of a function of an array along a direction."""
     x = x.astype("float64")

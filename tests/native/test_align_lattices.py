@@ -1,0 +1,173 @@
+"""Native acceptors, transducers and edit distances: against numpy in float64, numeric gradients, the plain form."""
+
+import numpy
+import pytest
+
+from returnn_tf.native import align_ops
+from returnn_tf.native.align import native_acceptor_alignment, native_edit_distance, native_transducer
+from returnn_tf.ops.edit_distance import edit_distance
+from returnn_tf.ops.fsa import Acceptors, soft_alignment_of_acceptors
+from returnn_tf.ops.transducer import transducer_loss
+from returnn_tf.util.lazy_tf import tf
+from tests.native import align_reference as reference
+
+# batch, frames, labels, classes
+SIZES = [(1, 1, 1, 2), (5, 7, 4, 6), (4, 9, 15, 3), (4, 20, 16, 40), (6, 3, 5, 5)]
+
+
+@pytest.fixture(scope="module")
+def ops():
+    found = align_ops()
+    assert found is not None, "the native alignments have to compile where the tests run"
+    return found
+
+
+def with_gradient(function, x):
+    """As in a network: traced, of shapes that are not known."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None] * x.ndim)])
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = function(x)
+        return loss, tape.gradient(loss, x)
+
+    return [result.numpy() for result in run(x)]
+
+
+def draw_transducer(batch, frames, n_labels, classes, seed=1):
+    """A whole sequence, an empty one, one without labels, one without frames, then usual ones; the blank is 0."""
+    rng = numpy.random.RandomState(seed)
+    scores = rng.normal(0, 2, (batch, frames, n_labels + 1, classes)).astype("float32")
+    lens = rng.randint(1, frames + 1, batch).astype("int32")
+    label_lens = rng.randint(0, n_labels + 1, batch).astype("int32")
+    lens[:4] = [frames, 0, frames, 0][:batch]
+    label_lens[:4] = [n_labels, 0, 0, 1][:batch]
+    return scores, lens, rng.randint(1, classes, (batch, n_labels)).astype("int32"), label_lens
+
+
+@pytest.mark.parametrize("label_takes_frame", [False, True])
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_transducer(ops, size, normalized, label_takes_frame):
+    """Native and plain form: the values of numpy in float64, and their slopes."""
+    scores, lens, labels, label_lens = draw_transducer(*size)
+    options = {"blank": 0, "normalized": normalized, "label_takes_frame": label_takes_frame}
+    plain = with_gradient(lambda x: transducer_loss(x, lens, labels, label_lens, **options), scores)
+    loss, gradient = with_gradient(lambda x: native_transducer(ops, x, lens, labels, label_lens, **options), scores)
+    numpy.testing.assert_allclose(loss, plain[0], rtol=1e-5, atol=1e-5)
+    numpy.testing.assert_allclose(gradient, plain[1], atol=2e-5)
+    for b, (length, count) in enumerate(zip(lens, label_lens)):
+        own = (b, slice(length), slice(count + 1))
+
+        def value(x, b=b, count=count):
+            return reference.transducer_loss(x, labels[b, :count], **options)
+
+        expected = value(scores[own])
+        if not numpy.isfinite(expected):
+            assert loss[b] == 0 and not gradient[b].any()
+            continue
+        assert loss[b] == pytest.approx(expected, rel=1e-6, abs=1e-5)
+        assert not gradient[b, length:].any() and not gradient[b, :, count + 1 :].any()
+        direction = numpy.random.RandomState(b).normal(0, 1, scores[own].shape)
+        slope = float((gradient[own] * direction).sum())
+        assert slope == pytest.approx(reference.slope(value, scores[own], direction), rel=2e-4, abs=2e-4)
+
+
+@pytest.mark.parametrize("label_takes_frame", [False, True])
+def test_padding_of_a_transducer_does_not_leak(ops, label_takes_frame):
+    scores, lens, labels, label_lens = draw_transducer(7, 8, 5, 4)
+    dirty = scores.copy()
+    outside = (numpy.arange(8)[:, None] >= lens[:, None, None]) | (numpy.arange(6) > label_lens[:, None, None])
+    dirty[outside] = numpy.nan
+    for function in (transducer_loss, lambda *args, **kwargs: native_transducer(ops, *args, **kwargs)):
+        options = {"blank": 0, "label_takes_frame": label_takes_frame}
+        clean, seen = (
+            with_gradient(lambda s, f=function, o=options: f(s, lens, labels, label_lens, **o), x)
+            for x in (scores, dirty)
+        )
+        numpy.testing.assert_array_equal(clean[0], seen[0])
+        numpy.testing.assert_array_equal(clean[1], seen[1])
+
+
+def test_long_transducer_is_exact(ops):
+    scores, _, labels, _ = draw_transducer(1, 400, 40, 5)
+    loss = native_transducer(ops, scores, [400], labels, [40], blank=0)
+    expected = reference.transducer_loss(scores[0], labels[0], blank=0)
+    assert float(loss[0]) == pytest.approx(expected, rel=3e-7)
+
+
+def draw_acceptors(batch, frames, classes, states, edges, seed=2):
+    """Random graphs with a chain to the end, such that some have a path; the last has no edge at all."""
+    rng = numpy.random.RandomState(seed)
+    counts = rng.randint(1, states + 1, batch).astype("int32")
+    arcs = rng.randint(0, 2**30, (batch, edges, 3)) % numpy.stack([counts, counts, 0 * counts + classes], 1)[:, None]
+    for b, count in enumerate(counts):
+        chain = numpy.arange(min(count - 1, edges))
+        arcs[b, chain, 0], arcs[b, chain, 1] = chain, chain + 1
+    arcs[rng.uniform(size=arcs.shape[:2]) < 0.1] = -1
+    arcs[-1] = -1
+    scores = rng.normal(0, 2, (frames, batch, classes)).astype("float32")
+    lens = rng.randint(0, frames + 1, batch).astype("int32")
+    return scores, lens, Acceptors(arcs.astype("int32"), rng.uniform(0, 3, (batch, edges)).astype("float32"), counts)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1, 1, 1), (7, 9, 5, 4, 12), (5, 30, 40, 9, 60), (4, 0, 3, 2, 3)], ids=str)
+def test_acceptors_are_the_plain_form(ops, size):
+    """That form is tested against all paths, one by one."""
+    scores, lens, acceptors = draw_acceptors(*size)
+    plain = soft_alignment_of_acceptors(tf.constant(scores), tf.constant(lens), acceptors)
+    native = native_acceptor_alignment(ops, scores, lens, acceptors.edges, acceptors.costs, acceptors.num_states)
+    for a, b in zip(plain, native):
+        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
+    dirty = scores.copy()
+    dirty[numpy.arange(size[1])[:, None] >= lens] = numpy.nan
+    again = native_acceptor_alignment(ops, dirty, lens, acceptors.edges, acceptors.costs, acceptors.num_states)
+    for a, b in zip(native, again):
+        numpy.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("size", [(0, 3, 3), (1, 0, 0), (40, 12, 9), (3, 70, 130)], ids=str)
+def test_edit_distance(ops, size):
+    batch, a_size, b_size = size
+    rng = numpy.random.RandomState(3)
+    a, b = (rng.randint(0, 5, (batch, n)).astype("int32") for n in (a_size, b_size))
+    a_lens, b_lens = (rng.randint(0, n + 1, batch).astype("int32") for n in (a_size, b_size))
+    found = native_edit_distance(ops, a, a_lens, b, b_lens)
+    expected = edit_distance(tf.constant(a), tf.constant(a_lens), tf.constant(b), tf.constant(b_lens)) if batch else []
+    numpy.testing.assert_array_equal(found, expected)
+
+
+GOOD = {
+    "acceptor_soft": {
+        "scores": numpy.zeros((3, 1, 2), "float32"), "lengths": [3], "edges": [[[0, 1, 1]]], "costs": [[0.0]],
+        "num_states": [2],
+    },
+    "transducer": {
+        "scores": numpy.zeros((1, 3, 2, 4), "float32"), "lengths": [3], "labels": [[1]], "label_lengths": [1],
+        "blank": 0, "label_takes_frame": False, "normalized": False,
+    },
+    "edit_distance": {"a": [[1, 2]], "a_lengths": [2], "b": [[1]], "b_lengths": [1]},
+}  # fmt: skip
+BAD = [
+    ("acceptor_soft", {"edges": [[[0, 2, 1]]]}, "edge (from 0, to 2, class 1), but there are 2 states and 2 classes"),
+    ("acceptor_soft", {"edges": [[[-1, 1, 0]]]}, "edge (from -1"),
+    ("acceptor_soft", {"edges": [[[0, 1, 2]]]}, "class 2), but there are 2 states and 2 classes"),
+    ("acceptor_soft", {"num_states": [0]}, "sequence 0 has an automaton without a state"),
+    ("acceptor_soft", {"costs": [[0.0, 1.0]]}, "costs have to be [1, 1], but are [1,2]"),
+    ("transducer", {"labels": [[4]]}, "labels of sequence 0 has 4 at place 0, but there are 4 classes"),
+    ("transducer", {"labels": [[1, 1]]}, "scores have to be [1, time, 3, classes], but are [1,3,2,4]"),
+    ("transducer", {"lengths": [4]}, "length of sequence 0 is 4, but there are 3"),
+    ("transducer", {"blank": -1}, "blank -1, but there are 4 classes"),
+    ("edit_distance", {"a_lengths": [3]}, "number of labels of sequence 0 is 3, but there are 2"),
+    ("edit_distance", {"b": [[1], [1]]}, "both sides have to be [batch, labels], but are [1,2] and [2,1]"),
+]
+
+
+@pytest.mark.parametrize("name, change, text", BAD, ids=lambda value: str(value)[:30])
+def test_wrong_input(ops, name, change, text):
+    run = getattr(ops, "rtf_" + name)
+    run(**GOOD[name])
+    with pytest.raises(tf.errors.InvalidArgumentError) as info:
+        run(**{**GOOD[name], **change})
+    assert text in str(info.value)
