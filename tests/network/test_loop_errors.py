@@ -132,3 +132,14 @@ def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     plan(SEARCH, [], target="labels", search=True, max_seq_len=4)
     plan({**unit, "output": {**SEARCH["output"], "cheating": True}}, [], target="labels", search=True)
     assert not capsys.readouterr().out
+
+
+def test_the_error_is_that_of_the_layer_at_fault() -> None:
+    unit = {
+        "s": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 5, "from": ["data:source", "prev:att"]},
+        "q": linear("s"),
+        "w": linear("s", n_out=4),
+        "att": {"class": "combine", "kind": "add", "from": ["q", "w"]},
+        "output": {"class": "copy", "from": "s"},
+    }
+    fails("Layer 'loop/att' \\(class 'combine'\\): The dims don't fit: .*loop/w", unit)

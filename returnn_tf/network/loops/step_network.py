@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from returnn_tf.config import did_you_mean
+from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.plan_context import PlanContext
@@ -124,12 +124,13 @@ class StepNetwork:
     def _plan_step(self, names: Sequence[str]) -> None:
         """Plans the layers of a step until what ``prev:`` gives is what the layers put out."""
         strict, guessed = False, set(names)
+        errors: List[ConfigError] = []
         for _ in range(_MAX_ROUNDS):
             builder = self.builders[Zone.STEP] = ZoneBuilder(self, Zone.STEP, self.network, self.parent)
             self._prevs, self._slices, self._guessed = {}, {}, set()
             builder.strict = strict
-            for name in names:
-                builder.node(name)
+            self._plan_layers(builder, names, errors)
+            errors = builder.errors
             nodes = {name: self._part(builder, name) for name in self._prevs}
             settled = all(same_template(node.output, self._prevs[name].output) for name, node in nodes.items())
             complete = not self._guessed and not any(prev.output.unknown for prev in self._prevs.values())
@@ -147,6 +148,19 @@ class StepNetwork:
                 % (self.owner.path, "', 'prev:".join(self._prevs))
             )
         self._make_run(builder)
+
+    def _plan_layers(self, builder: ZoneBuilder, names: Sequence[str], errors: Sequence[ConfigError]) -> None:
+        """Plans the layers of a step.
+
+        :param errors: of the round before, which say more than those of layers that lack what ``prev:`` gives
+        """
+        try:
+            for name in names:
+                builder.node(name)
+        except ConfigError:
+            if builder.strict and errors:
+                raise errors[0] from None
+            raise
 
     def _drop_nested(self, builder: ZoneBuilder) -> None:
         for node in builder.sink:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
 
 from returnn_tf.config import ConfigError
 from returnn_tf.layers.node import Node
@@ -11,6 +11,7 @@ from returnn_tf.layers.options import OptionError
 from returnn_tf.layers.plan_context import PlanContext
 from returnn_tf.layers.rec.loop_nodes import PrevLayer, StepIndexLayer
 from returnn_tf.network.builder import NetworkBuilder
+from returnn_tf.network.checks import located
 from returnn_tf.network.loops.analysis import Zone
 from returnn_tf.network.parse import LayerSpec
 from returnn_tf.tensor import Data, Dim
@@ -37,6 +38,9 @@ class ZoneBuilder(NetworkBuilder):
         self.loop_dim: Optional[Dim] = None if zone is Zone.STEP else loop.loop_dim
         self.strict = True
         self._has_guessed = False
+        self._guesses: Set[Node] = set()
+        #: What is wrong with layers whose sources are all known, though what those depend on may be guesses.
+        self.errors: List[ConfigError] = []
         self._own_sink: List[Node] = []
         self._index: Optional[Node] = None
 
@@ -95,15 +99,24 @@ class ZoneBuilder(NetworkBuilder):
         if self.strict or not unknown:
             return super().infer_template(node, ctx)
         try:
-            data = super().infer_template(node, ctx)
+            return super().infer_template(node, ctx)
         except OptionError:
             raise
-        except ConfigError:
+        except ConfigError as exc:
+            self._note(node, exc)
             node.params.clear()
             node.owned.clear()
             self._has_guessed = True
             return self.loop.guess(node, ctx)
-        return data
+
+    def _note(self, node: Node, error: ConfigError) -> None:
+        if not any(s.output.unknown or s in self._guesses for s in node.deps):
+            try:
+                with located(node.path, node.layer.class_name, node):
+                    raise error
+            except ConfigError as exc:
+                self.errors.append(exc)
+        self._guesses.add(node)
 
 
 def _state_unknown(node: Node) -> bool:
