@@ -10,7 +10,10 @@ from returnn_tf.native.sources import source_folder
 from returnn_tf.native.toolchain import find_toolchain
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-DRIVERS = {"lstm": ("lstm_driver.cc", "lstm/lstm_cpu.cc")}
+DRIVERS = {
+    "lstm": ("lstm_driver.cc", "lstm/lstm_cpu.cc"),
+    "mdlstm": ("mdlstm_driver.cc", "mdlstm/mdlstm_cpu.cc"),
+}
 # what this machine has, and what every one has: the two code paths for the width of a vector
 TARGETS = {"native": ("-march=native",), "baseline": ()}
 
