@@ -12,7 +12,7 @@ from returnn_tf.layers.rec.choice_scores import log_probs_of
 from returnn_tf.layers.rec.choice_step import ChoiceStep
 from returnn_tf.layers.rec.choice_truth import true_label
 from returnn_tf.layers.registry import register_layer
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 if TYPE_CHECKING:
@@ -171,6 +171,11 @@ class ChoiceLayer(Layer):
     def searches(self) -> bool:
         """Whether this layer chooses among hypotheses, once it is planned."""
         return not self._followed and not self.samples and self.input_type != "regression"
+
+    @property
+    def followed_dims(self) -> List[Dim]:
+        """The time axes of the targets which it follows, once it is planned."""
+        return [node.output.dims[node.output.time_axis or 0] for node in self._followed]
 
     def _targets(self) -> List[str]:
         return list(self.target) if isinstance(self.target, (list, tuple)) else [self.target]

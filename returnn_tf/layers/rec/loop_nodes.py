@@ -152,8 +152,22 @@ class ShiftLayer(Layer):
         axis = data.dims.index(self._loop_dim)
         first = tf.expand_dims(self._initial.emit(ctx, data.without_axes([axis])), axis)
         size = ctx.size(self._loop_dim)
+        x = self._with_checked_steps(x, axis, size)
         rest = tf.gather(x, tf.range(tf.maximum(size - 1, 0)), axis=axis)
         return tf.concat([first, rest], axis=axis)
+
+    def _with_checked_steps(self, x: Any, axis: int, size: Any) -> Any:
+        """The values of the source, of which a target with lengths of its own may have too few."""
+        followed = getattr(self.source.layer, "followed_dims", ())
+        if all(dim.as_kind(DimKind.LOOP) is self._loop_dim for dim in followed):
+            return x
+        steps = tf.shape(x)[axis]
+        text = (
+            "Layer %r: the target has fewer labels than the loop has steps: the lengths of the target and of the "
+            "source of the loop must be the same. Longest target and steps:" % self.source.path
+        )
+        with tf.control_dependencies([tf.debugging.Assert(steps >= size - 1, [text, steps, size])]):
+            return tf.identity(x)
 
 
 class StepIndexLayer(Layer):

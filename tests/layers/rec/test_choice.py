@@ -9,7 +9,10 @@ import numpy
 import pytest
 
 from returnn_tf.config import ConfigError
-from tests.layers.nets import LENS, feed
+from returnn_tf.network.network import Network
+from returnn_tf.tensor import DimKind
+from returnn_tf.util.lazy_tf import tf
+from tests.layers.nets import LENS, config_of, feed
 from tests.layers.rec.searching import frame_loop, free_loop, hypotheses, one_sequence, search_net
 
 INDEPENDENT = {"independent_of_batch": True}
@@ -294,3 +297,23 @@ def test_target_in_a_loop_that_finds_its_end() -> None:
     arrays = feed(labels=numpy.array([[3, 1, 0, 2], [2, 0, 4, 4], [1, 2, 3, 4]]))
     layer = run_loop(free_loop(), arrays, train=True, search=False)
     assert [row[:n].tolist() for row, n in zip(layer.value, layer.sizes[1])] == [[3, 1], [2], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("source, steps", [("data", 4), ("other", 6)])
+def test_a_target_with_fewer_labels_than_steps(source: str, steps: int) -> None:
+    unit = {
+        "output": {"class": "choice", "target": "labels", "from": "prob", "beam_size": 2, "initial_output": 0},
+        "emb": {"class": "linear", "activation": None, "n_out": 3, "from": "prev:output"},
+        "prob": {"class": "softmax", "from": ["data:source", "emb"], "target": "labels", "is_output_layer": True},
+    }
+    loop = {"class": "rec", "from": "data:" + source, "unit": unit}
+    net = Network.from_config(config_of({"loop": loop, "output": {"class": "copy", "from": "loop/prob"}}))
+    arrays = feed()
+    if source == "data":  # the target has the time axis of the source: nothing to compare
+        choice = next(node for node in net.plan.nodes if node.path == "loop/output")
+        assert [dim.as_kind(DimKind.LOOP) for dim in choice.layer.followed_dims] == [choice.output.dims[-1]]
+        net.run(arrays)
+        return
+    arrays.update({"other": numpy.zeros((3, steps, 3), "float32"), "other/size0": numpy.array([steps, 2, 3], "int32")})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the target has fewer labels than the loop has steps"):
+        net.run(arrays)
