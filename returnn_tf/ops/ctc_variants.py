@@ -78,8 +78,8 @@ def best_path_loss(
 
 
 def _loss(scores: Any, weights: Any, total: Any) -> Any:
-    """``-total`` with the gradient ``-weights``; 0 where there is no alignment."""
-    value = tf.where(tf.math.is_finite(total), -total, tf.zeros_like(total))
+    """``-total`` with the gradient ``-weights``; 0 where there is no alignment. NaN stays NaN, to be noticed."""
+    value = tf.where(tf.equal(total, float("-inf")), tf.zeros_like(total), -total)
     return with_gradient(value, scores, lambda grad: -weights * grad[None, :, None])
 
 

@@ -114,7 +114,7 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
     start = tf.where(tf.range(states) > 0, _NEG, 0.0) + tf.zeros([batch, 1])
     _, alpha, alphas = tf.while_loop(lambda t, *_: t < frames, forward, (0, start, alphas))
     total = tf.gather(alpha, (acceptors.num_states - 1)[:, None], batch_dims=1)[:, 0]
-    found = total > _NEG / 2
+    found = tf.logical_not(total <= _NEG / 2)  # NaN stays, to be noticed
     ids = label + first * classes
 
     def backward(t: Any, beta: Any, posteriors: Any) -> Any:

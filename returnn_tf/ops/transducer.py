@@ -42,7 +42,7 @@ def transducer_loss(
     else:  # a step is a frame or a label; then the scores of a step are not of one frame
         alpha = _forward(_skewed(stay), _skewed(label), lens + label_lens)
     total = tf.gather(alpha, label_lens[:, None], batch_dims=1)[:, 0]
-    found = total > _NEG / 2
+    found = tf.logical_not(total <= _NEG / 2)  # NaN stays, to be noticed
     return tf.where(found, -tf.where(found, total, tf.zeros_like(total)), tf.zeros_like(total))
 
 

@@ -9,6 +9,7 @@ import numpy
 import pytest
 import tensorflow as tf
 
+from returnn_tf.ops.ctc_variants import ctc_variant
 from returnn_tf.ops.fast_bw import best_alignment, chain_topology, ctc_topology, soft_alignment
 
 LENS = [5, 5, 4, 3, 3, 0, 0]
@@ -76,3 +77,13 @@ def test_chain() -> None:
     numpy.testing.assert_allclose(total[0], numpy.logaddexp.reduce(values), rtol=1e-5)
     assert total[1] == -numpy.inf
     numpy.testing.assert_array_equal(posteriors[:, 1], 0.0)
+
+
+@pytest.mark.parametrize("max_approx", [False, True])
+def test_scores_that_are_no_numbers_show_in_the_loss(max_approx):
+    scores = numpy.log(numpy.full([4, 2, 3], 1 / 3, "float32"))
+    scores[:, 0] = float("nan")
+    labels = tf.constant([[0, 1], [0, 1]])
+    lens = tf.constant([4, 4])
+    loss = ctc_variant(scores, lens, labels, tf.constant([2, 2]), blank=2, normalized=True, max_approx=max_approx)
+    assert numpy.isnan(loss[0]) and numpy.isfinite(loss[1])

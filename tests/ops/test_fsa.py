@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from returnn_tf.ops.fast_bw import ctc_topology, label_topology, soft_alignment
-from returnn_tf.ops.fsa import acceptors_by_function, soft_alignment_of_acceptors
+from returnn_tf.ops.fsa import Acceptors, acceptors_by_function, soft_alignment_of_acceptors
 from returnn_tf.util.lazy_tf import tf
 
 CLASSES, BLANK = 4, 3
@@ -91,3 +91,13 @@ def test_no_path():
 def test_wrong_edges(edge):
     with pytest.raises(tf.errors.OpError, match="here, sequence 0 of the batch: the automaton has the edge"):
         by_acceptors(lambda labels: [edge])
+
+
+def test_scores_that_are_no_numbers_show_in_the_sum() -> None:
+    edges = tf.constant([[[0, 0, 0], [0, 1, 1], [1, 1, 0]]] * 2)
+    scores = numpy.zeros([3, 2, 2], "float32")
+    scores[:, 0] = float("nan")
+    _, total = soft_alignment_of_acceptors(
+        scores, tf.constant([3, 3]), Acceptors(edges, tf.zeros([2, 3]), tf.constant([2, 2]))
+    )
+    assert numpy.isnan(total[0]) and numpy.isfinite(total[1])
