@@ -5,9 +5,9 @@
     python draw.py out attention
 
 The first reads out/learning_rates, out/heldout.hdf and out/forward.hdf, which the training and the task "forward" left
-there, and writes out/learning_curve.png and out/recognised.png. With the name of a demo that searches, it reads
-out/NAME_learning_rates and out/NAME_search.py, and the pictures are out/NAME_learning_curve.png and
-out/NAME_recognised.png.
+there, and writes out/learning_curve.png and out/recognised.png. With the name of another demo, it reads
+out/NAME_learning_rates and out/NAME_search.py (out/NAME_forward.hdf where it did not search), and the pictures are
+out/NAME_learning_curve.png and out/NAME_recognised.png.
 """
 
 from __future__ import annotations
@@ -138,14 +138,15 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", help="where the results of the run are")
-    parser.add_argument("name", nargs="?", default="", help="of a demo which searches")
+    parser.add_argument("name", nargs="?", default="", help="of another demo than digits.config")
     args = parser.parse_args()
     out, prefix = args.directory, args.name + "_" * bool(args.name)
     lines = os.path.join(out, "heldout.hdf")
-    if args.name:
-        recognised = decode.recognise_by_search(lines, os.path.join(out, prefix + "search.py"))
+    found = os.path.join(out, prefix + "search.py")
+    if args.name and os.path.exists(found):
+        recognised = decode.recognise_by_search(lines, found)
     else:
-        recognised = decode.recognise(lines, os.path.join(out, "forward.hdf"))
+        recognised = decode.recognise(lines, os.path.join(out, prefix + "forward.hdf"))
     epochs = read_file(os.path.join(out, prefix + "learning_rates"))
     title = "Lines of handwritten digits, %s" % (args.name or "BLSTM + CTC")
     draw_learning_curve(epochs, os.path.join(out, prefix + "learning_curve.png"), title)
