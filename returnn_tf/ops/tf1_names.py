@@ -26,6 +26,17 @@ def where(condition: Any, x: Any = None, y: Any = None, name: Optional[str] = No
     return tf.where(condition, x, y, name=name)
 
 
+def with_old_keywords(name: str, value: Any) -> Any:
+    """The function, which also takes ``keep_dims`` and ``reduction_indices`` if it is ``reduce_sum`` or the like."""
+    if not name.startswith("reduce_"):
+        return value
+
+    def reduce(*args: Any, **kwargs: Any) -> Any:
+        return value(*args, **{_OLD_KEYWORDS.get(key, key): given for key, given in kwargs.items()})
+
+    return reduce
+
+
 class Tf1Names:
     """Attributes of TensorFlow 2, else of ``tf.compat.v1``; random numbers come from the seed of the layer and the
     step.
@@ -56,7 +67,7 @@ class Tf1Names:
             return Tf1Names(module or getattr(self._old, name), self._seed, getattr(self._old, name), name + ".")
         for module in (self._module, self._old):
             if hasattr(module, name):
-                return getattr(module, name)
+                return with_old_keywords(name, getattr(module, name))
         raise AttributeError(
             "TensorFlow has no name %r, neither in version 2 nor in tf.compat.v1" % (self._prefix + name)
         )
@@ -85,6 +96,8 @@ _RANDOM: Dict[str, str] = {
     "random.normal": "stateless_normal",
     "random.truncated_normal": "stateless_truncated_normal",
 }
+
+_OLD_KEYWORDS: Dict[str, str] = {"keep_dims": "keepdims", "reduction_indices": "axis"}
 
 # In TensorFlow they warn on the terminal that they are old.
 _CASTS: Dict[str, str] = {

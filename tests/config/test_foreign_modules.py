@@ -130,6 +130,7 @@ FUNCTIONS: List[Any] = [
     ("to_int32_64(tf.constant(2.0))", 2),
     ("tf.to_int32(1.5)", 1),  # a name of TensorFlow 1
     ("v1.log(1.0)", 0.0),
+    ("tf.reduce_sum([[1, 2]], reduction_indices=1, keep_dims=True)", [[3]]),
     # A vector selects rows, as in TensorFlow 1, unless it fits the last axis.
     ("tf.where([True, False], [[1, 2, 3], [4, 5, 6]], tf.zeros([2, 3], tf.int32))", [[1, 2, 3], [0, 0, 0]]),
     ("tf.where([True, False, True], [[1, 2, 3], [4, 5, 6]], tf.zeros([2, 3], tf.int32))", [[1, 0, 3], [4, 0, 6]]),

@@ -76,6 +76,8 @@ def test_feature_of_one_is_broadcast() -> None:
     "code, expected",
     [
         ("tf.log(tf.square(source(0)) + 1.0)", lambda x: numpy.log(x**2 + 1)),
+        ("tf.reduce_sum(source(0), axis=-1, keep_dims=True) * tf.ones_like(source(0))",
+         lambda x: x.sum(-1, keepdims=True) + 0 * x),
         ("tf.to_float(tf.to_int32(source(0)))", lambda x: x.astype(int).astype(float)),
         ("tf.nn.sigmoid(source(0)) * np.pi", lambda x: numpy.pi / (1 + numpy.exp(-x))),
         ("safe_log(tf.zeros_like(source(0)))", lambda x: numpy.full_like(x, numpy.log(1e-20))),

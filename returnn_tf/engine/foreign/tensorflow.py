@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from returnn_tf.ops.tf1_names import where
+from returnn_tf.ops.tf1_names import where, with_old_keywords
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -21,6 +21,7 @@ class _WithOldNames(types.ModuleType):
             if name.startswith("__"):
                 raise
             value = getattr(tf.compat.v1, name)
+        value = with_old_keywords(name, value)
         setattr(self, name, value)
         return value
 
