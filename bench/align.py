@@ -17,7 +17,6 @@ from timing import in_turn
 
 from returnn_tf.native import align as native
 from returnn_tf.ops.ctc_variants import ctc_variant
-from returnn_tf.ops.edit_distance import edit_distance
 from returnn_tf.ops.fast_bw import best_alignment, ctc_topology, soft_alignment
 from returnn_tf.ops.fsa import Acceptors, soft_alignment_of_acceptors
 from returnn_tf.ops.transducer import transducer_loss
@@ -110,10 +109,6 @@ def comparisons(blank: int) -> Dict[str, Tuple[Side, Side]]:
         "ctc, normalized": (
             training(lambda *batch: ctc(*batch, normalized=True)),
             training(lambda *batch: ctc_variant(*batch, blank=blank, normalized=True)),
-        ),
-        "edit distance": (
-            tf.function(lambda x, _, y, lens: [native.native_edit_distance(native.align_ops(), y, lens, y + 1, lens)]),
-            tf.function(lambda x, _, y, lens: [edit_distance(y, lens, y + 1, lens)]),
         ),
         "transducer": (
             training(lambda *batch: native.native_transducer(native.align_ops(), *joint(*batch), blank=blank)),

@@ -87,8 +87,4 @@ int64_t rtf_transducer_scratch_size(const RtfTransducer* transducer, int n_threa
 // values, of their shape.
 void rtf_transducer_f32(const RtfTransducer* transducer, float* loss, float* gradient, float* scratch,
                         const RtfThreads* threads);
-
-// distances [batch]: the least number of insertions, deletions and substitutions from a sequence of a to that of b.
-void rtf_edit_distance(int64_t batch, const int32_t* a, int64_t a_step, const int32_t* a_lengths, const int32_t* b,
-                       int64_t b_step, const int32_t* b_lengths, float* distances, const RtfThreads* threads);
 }

@@ -1,4 +1,4 @@
-// Alignments by acceptors, the transducer and edit distances as TensorFlow ops. The arithmetic is in the files named like them.
+// Alignments by acceptors and the transducer as TensorFlow ops. The arithmetic is in the files named like them.
 #include "op_inputs.h"
 
 namespace rtf {
@@ -31,17 +31,6 @@ REGISTER_OP("RtfTransducer")
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->input(1));
       context->set_output(1, context->input(0));
-      return tensorflow::OkStatus();
-    });
-
-REGISTER_OP("RtfEditDistance")
-    .Input("a: int32")           // [B, A]
-    .Input("a_lengths: int32")   // [B]
-    .Input("b: int32")           // [B, L]
-    .Input("b_lengths: int32")   // [B]
-    .Output("distances: float")  // [B]
-    .SetShapeFn([](InferenceContext* context) {
-      context->set_output(0, context->input(1));
       return tensorflow::OkStatus();
     });
 
@@ -130,30 +119,8 @@ class TransducerOp : public OpKernel {
   bool label_takes_frame_, normalized_;
 };
 
-class EditDistanceOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor &a = context->input(0), &b = context->input(2);
-    OP_REQUIRES(context, a.dims() == 2 && b.dims() == 2 && a.dim_size(0) == b.dim_size(0),
-                InvalidArgument("edit distance: both sides have to be [batch, labels], but are ", a.shape().DebugString(),
-                                " and ", b.shape().DebugString()));
-    const int64_t batch = a.dim_size(0);
-    OP_REQUIRES_OK(context, check_lengths("number of labels", context->input(1), batch, a.dim_size(1)));
-    OP_REQUIRES_OK(context, check_lengths("number of labels", context->input(3), batch, b.dim_size(1)));
-    Tensor* distances;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({batch}), &distances));
-    const RtfThreads threads = tf_threads(context);
-    rtf_edit_distance(batch, a.flat<int32_t>().data(), a.dim_size(1), context->input(1).flat<int32_t>().data(),
-                      b.flat<int32_t>().data(), b.dim_size(1), context->input(3).flat<int32_t>().data(),
-                      distances->flat<float>().data(), &threads);
-  }
-};
-
 REGISTER_KERNEL_BUILDER(Name("RtfAcceptorSoft").Device(tensorflow::DEVICE_CPU), AcceptorSoftOp);
 REGISTER_KERNEL_BUILDER(Name("RtfTransducer").Device(tensorflow::DEVICE_CPU), TransducerOp);
-REGISTER_KERNEL_BUILDER(Name("RtfEditDistance").Device(tensorflow::DEVICE_CPU), EditDistanceOp);
 
 }  // namespace
 }  // namespace rtf

@@ -155,16 +155,6 @@ def native_transducer(
     return run(scores)
 
 
-def native_edit_distance(ops: Any, a: tf.Tensor, a_lens: tf.Tensor, b: tf.Tensor, b_lens: tf.Tensor) -> tf.Tensor:
-    """The least number of insertions, deletions and substitutions (Levenshtein 1966).
-
-    :param a: int32 [batch, time_a]
-    :param b: int32 [batch, time_b]
-    :return: float32 [batch]
-    """
-    return ops.rtf_edit_distance(a=a, a_lengths=a_lens, b=b, b_lengths=b_lens)
-
-
 def self_test(ops: Any) -> None:
     """Compare the ops with the sum over all paths, one by one.
 

@@ -37,7 +37,7 @@ OPS: Dict[str, NativeOp] = {
         NativeOp(name="lstm", kernels=("lstm/lstm_cpu.cc",), bindings=("lstm/lstm_op.cc",)),
         NativeOp(
             name="align",
-            kernels=("align/chain_cpu.cc", "align/acceptor_cpu.cc", "align/transducer_cpu.cc", "align/edit_cpu.cc"),
+            kernels=("align/chain_cpu.cc", "align/acceptor_cpu.cc", "align/transducer_cpu.cc"),
             bindings=("align/chain_op.cc", "align/lattice_op.cc"),
         ),
         NativeOp(name="mdlstm", kernels=("mdlstm/mdlstm_cpu.cc",), bindings=("mdlstm/mdlstm_op.cc",)),

@@ -39,9 +39,11 @@ def completions(row: Any, reference: Any, lens: Any, labels: int) -> Any:
     :return: int32 [batch, labels]
     """
     far = tf.int32.max // 2
-    size = tf.shape(reference)[1]
-    inside = tf.sequence_mask(lens, size)
+    batch, size = tf.shape(reference)[0], tf.shape(reference)[1]
     any_label = tf.reduce_min(tf.where(tf.sequence_mask(lens + 1, size + 1), row, far), axis=1) + 1
-    hit = tf.logical_and(tf.equal(reference[:, :, None], tf.range(labels, dtype=reference.dtype)), inside[:, :, None])
-    same = tf.reduce_min(tf.where(hit, row[:, :-1, None], far), axis=1)
-    return tf.minimum(any_label[:, None], same)
+    # The label that the reference has next costs nothing. Those outside of the labels are not asked for.
+    label = tf.cast(reference, tf.int32)
+    valid = tf.logical_and(tf.sequence_mask(lens, size), tf.logical_and(label >= 0, label < labels))
+    place = tf.stack([tf.broadcast_to(tf.range(batch)[:, None], [batch, size]), tf.where(valid, label, 0)], axis=2)
+    by_label = tf.tile(any_label[:, None], [1, labels])
+    return tf.tensor_scatter_nd_min(by_label, place, tf.where(valid, row[:, :-1], far)) if labels else by_label

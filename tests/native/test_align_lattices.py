@@ -1,11 +1,10 @@
-"""Native acceptors, transducers and edit distances: against numpy in float64, numeric gradients, the plain form."""
+"""Native acceptors and transducers: against numpy in float64, numeric gradients, the plain form."""
 
 import numpy
 import pytest
 
 from returnn_tf.native import align_ops
-from returnn_tf.native.align import native_acceptor_alignment, native_edit_distance, native_transducer
-from returnn_tf.ops.edit_distance import edit_distance
+from returnn_tf.native.align import native_acceptor_alignment, native_transducer
 from returnn_tf.ops.fsa import Acceptors, soft_alignment_of_acceptors
 from returnn_tf.ops.transducer import transducer_loss
 from returnn_tf.util.lazy_tf import tf
@@ -127,17 +126,6 @@ def test_acceptors_are_the_plain_form(ops, size):
         numpy.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("size", [(0, 3, 3), (1, 0, 0), (40, 12, 9), (3, 70, 130)], ids=str)
-def test_edit_distance(ops, size):
-    batch, a_size, b_size = size
-    rng = numpy.random.RandomState(3)
-    a, b = (rng.randint(0, 5, (batch, n)).astype("int32") for n in (a_size, b_size))
-    a_lens, b_lens = (rng.randint(0, n + 1, batch).astype("int32") for n in (a_size, b_size))
-    found = native_edit_distance(ops, a, a_lens, b, b_lens)
-    expected = edit_distance(tf.constant(a), tf.constant(a_lens), tf.constant(b), tf.constant(b_lens)) if batch else []
-    numpy.testing.assert_array_equal(found, expected)
-
-
 GOOD = {
     "acceptor_soft": {
         "scores": numpy.zeros((3, 1, 2), "float32"), "lengths": [3], "edges": [[[0, 1, 1]]], "costs": [[0.0]],
@@ -147,7 +135,6 @@ GOOD = {
         "scores": numpy.zeros((1, 3, 2, 4), "float32"), "lengths": [3], "labels": [[1]], "label_lengths": [1],
         "blank": 0, "label_takes_frame": False, "normalized": False,
     },
-    "edit_distance": {"a": [[1, 2]], "a_lengths": [2], "b": [[1]], "b_lengths": [1]},
 }  # fmt: skip
 BAD = [
     ("acceptor_soft", {"edges": [[[0, 2, 1]]]}, "edge (from 0, to 2, class 1), but there are 2 states and 2 classes"),
@@ -159,8 +146,6 @@ BAD = [
     ("transducer", {"labels": [[1, 1]]}, "scores have to be [1, time, 3, classes], but are [1,3,2,4]"),
     ("transducer", {"lengths": [4]}, "length of sequence 0 is 4, but there are 3"),
     ("transducer", {"blank": -1}, "blank -1, but there are 4 classes"),
-    ("edit_distance", {"a_lengths": [3]}, "number of labels of sequence 0 is 3, but there are 2"),
-    ("edit_distance", {"b": [[1], [1]]}, "both sides have to be [batch, labels], but are [1,2] and [2,1]"),
 ]
 
 
