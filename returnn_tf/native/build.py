@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from typing import List, Sequence, Tuple
 
-from returnn_tf.native.cache import Entry, find_entry, new_entry
+from returnn_tf.native.cache import BUILD_PREFIX, Entry, find_entry, new_entry
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import NativeOp, source_bytes, source_folder
 from returnn_tf.native.toolchain import Toolchain, failing_line, find_toolchain, fingerprint
@@ -29,9 +29,11 @@ def build(op: NativeOp) -> Tuple[str, bool]:
     if found is not None:
         return found.library, False
     entry = new_entry(op.name, key)
-    with entry.lock():
+    with entry.lock() as alone:
         if entry.is_whole():  # another process was faster
             return entry.library, False
+        if alone:
+            entry.remove_leftovers()
         log.info("Compiling the native op %s for this machine, once ...", op.name)
         try:
             compile_into(entry, op, toolchain)
@@ -45,18 +47,18 @@ def compile_into(entry: Entry, op: NativeOp, toolchain: Toolchain) -> None:
 
     :raises NativeOpError: the compiler does not accept it
     """
-    folder = tempfile.mkdtemp(prefix="build-", dir=entry.folder)
+    folder = tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=entry.folder)
     try:
         jobs = [(path, toolchain.kernel_flags()) for path in op.kernels]
         jobs += [(path, toolchain.binding_flags()) for path in op.bindings]
         objects = [os.path.join(folder, "%d.o" % index) for index in range(len(jobs))]
         commands = [
-            [toolchain.compiler, *flags, "-c", os.path.join(source_folder(), path), "-o", to]
+            [*toolchain.compiler, *flags, "-c", os.path.join(source_folder(), path), "-o", to]
             for (path, flags), to in zip(jobs, objects)
         ]
         _run_all(commands)
         library = os.path.join(folder, "op.so")
-        _run_all([[toolchain.compiler, *objects, "-o", library, *toolchain.link_flags()]])
+        _run_all([[*toolchain.compiler, *objects, "-o", library, *toolchain.link_flags()]])
         entry.put(library, compiler=toolchain.version, flags=" ".join(toolchain.kernel_flags()))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

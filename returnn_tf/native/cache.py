@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import stat
 import tempfile
 from typing import Iterator, List, Optional
@@ -19,6 +20,8 @@ from typing import Iterator, List, Optional
 from returnn_tf.native.errors import NativeOpError
 
 ENVIRONMENT = "RETURNN_TF_NATIVE_CACHE"
+#: Names of the folders in which ops are compiled.
+BUILD_PREFIX = "build-"
 
 _TESTED = ".tested"
 
@@ -73,15 +76,25 @@ class Entry:
         os.replace(manifest, self.manifest)
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> Iterator[bool]:
         """Wait until no other process builds this op. A process that is killed leaves no lock behind.
 
-        Some network file systems have no locks: then two processes may build the same, which costs time only.
+        Yields whether this process is alone now. Some network file systems have no locks: then two processes may build
+        the same, which costs time only.
         """
         with open(os.path.join(self.folder, "lock"), "w", encoding="utf8") as f:
-            with contextlib.suppress(OSError):
+            try:
                 fcntl.flock(f, fcntl.LOCK_EX)
-            yield
+                alone = True
+            except OSError:
+                alone = False
+            yield alone
+
+    def remove_leftovers(self) -> None:
+        """Remove what processes left behind that were killed while they compiled. Only with the lock."""
+        for name in os.listdir(self.folder):
+            if name.startswith(BUILD_PREFIX):
+                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
 
 
 def find_entry(name: str, fingerprint: str) -> Optional[Entry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -24,12 +25,12 @@ _TARGETS = {"x86_64": ("-march=native", "-march=x86-64-v3", ""), "aarch64": ("-m
 class Toolchain:
     """A compiler that works.
 
-    :param compiler: path
+    :param compiler: the command: a program, or one with a launcher before it, as "ccache g++"
     :param version: the line with which it introduces itself
     :param target: flags that choose the instruction set
     """
 
-    compiler: str
+    compiler: Tuple[str, ...]
     version: str
     target: Tuple[str, ...]
 
@@ -58,22 +59,22 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
     :raises NativeOpError: there is none, or it compiles nothing
     """
     wanted = os.environ.get("CXX", "").strip()
-    compiler = shutil.which(wanted.split()[0]) if wanted else next(filter(None, map(shutil.which, _COMPILERS)), None)
-    if compiler is None:
+    command = shlex.split(wanted) or [name for name in _COMPILERS if shutil.which(name)][:1]
+    if not command or shutil.which(command[0]) is None:
         missing = "$CXX = %r" % wanted if wanted else "a C++ compiler (%s)" % ", ".join(_COMPILERS)
         raise NativeOpError("%s was not found; on Debian and Ubuntu: apt-get install g++" % missing)
-    version = _run([compiler, "--version"]).partition("\n")[0]
+    version = _run([*command, "--version"]).partition("\n")[0]
     if target is not None:
-        return Toolchain(compiler, version, tuple(target))
+        return Toolchain(tuple(command), version, tuple(target))
     failure = ""
     for flag in _TARGETS.get(platform.machine(), ("",)):
         flags = tuple(filter(None, [flag]))
         try:
-            _run([compiler, *flags, "-x", "c++", "-fsyntax-only", "-"], text="#include <vector>\n")
+            _run([*command, *flags, "-x", "c++", "-fsyntax-only", "-"], text="#include <vector>\n")
         except NativeOpError as exc:
             failure = str(exc)
         else:
-            return Toolchain(compiler, version, flags)
+            return Toolchain(tuple(command), version, flags)
     raise NativeOpError(failure)
 
 

@@ -21,11 +21,11 @@ def test_sanitizers(target, tmp_path):
     except NativeOpError as exc:
         pytest.skip(str(exc))
     source, program = pathlib.Path(__file__).with_name("align_sanitized.cc"), tmp_path / "program"
-    probe = [compiler, *FLAGS, "-x", "c++", "-", "-o", str(program)]
+    probe = [*compiler, *FLAGS, "-x", "c++", "-", "-o", str(program)]
     if subprocess.run(probe, input="int main() {}", text=True, capture_output=True).returncode:
         pytest.skip("the compiler has no sanitizers")
     kernels = [str(pathlib.Path(source_folder()) / path) for path in OPS["align"].kernels]
-    command = [compiler, *FLAGS, target, "-I", source_folder(), str(source), *kernels, "-o", str(program)]
+    command = [*compiler, *FLAGS, target, "-I", source_folder(), str(source), *kernels, "-o", str(program)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     try:
         done = subprocess.run([str(program)], capture_output=True, text=True, timeout=300)

@@ -94,6 +94,12 @@ def test_what_a_killed_compile_left_behind_does_no_harm(tiny):
     os.mkdir(os.path.join(folder, "build-killed"))
     pathlib.Path(folder, "lock").touch()
     assert build(TINY) == (path, True)
+    assert not [name for name in os.listdir(folder) if name.startswith(cache.BUILD_PREFIX)]
+
+
+def test_a_compiler_behind_a_launcher(tiny, monkeypatch):
+    monkeypatch.setenv("CXX", "env %s" % (tiny / "count-c++"))
+    assert build(TINY)[1] and compiles(tiny) == 2
 
 
 def test_another_source_is_another_op(tiny):

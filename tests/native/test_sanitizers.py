@@ -28,7 +28,7 @@ def test_sanitizers(name, sanitizer, target, tmp_path):
     except NativeOpError as exc:
         pytest.skip(str(exc))
     program = str(tmp_path / "driver")
-    command = [compiler, "-std=c++17", "-O1", "-g", "-fsanitize=" + sanitizer, "-fno-sanitize-recover=all", "-pthread"]
+    command = [*compiler, "-std=c++17", "-O1", "-g", "-fsanitize=" + sanitizer, "-fno-sanitize-recover=all", "-pthread"]
     command += [*TARGETS[target], "-I", source_folder(), os.path.join(HERE, driver)]
     built = subprocess.run(
         [*command, os.path.join(source_folder(), kernels), "-o", program], capture_output=True, text=True, check=False
