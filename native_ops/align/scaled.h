@@ -90,9 +90,11 @@ struct ScaledDouble {
     if (is_none()) {
       *this = ScaledDouble();
     } else if (m == m) {
-      const int more = std::ilogb(m);
-      m = std::ldexp(m, -more);
-      e += more;
+      int64_t bits;
+      std::memcpy(&bits, &m, sizeof(bits));
+      e += static_cast<double>((bits >> 52) - 1023);
+      bits = (bits & 0x000FFFFFFFFFFFFF) | 0x3FF0000000000000;
+      std::memcpy(&m, &bits, sizeof(m));
     }
   }
 
