@@ -28,7 +28,7 @@ from returnn_tf.network.plan import Plan
 from returnn_tf.tensor import Data
 
 _DEFAULT_EPOCHS = 5
-_NOT_YET = "use_last_best_model"
+_NOT_YET = ("use_last_best_model",)
 
 
 class Engine:
