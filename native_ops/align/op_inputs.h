@@ -1,24 +1,10 @@
 // What the TensorFlow ops of the alignments share: their inputs, checked.
 #pragma once
 
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/shape_inference.h"
-
-#include "../common/tf_threads.h"
+#include "../common/tf_op.h"
 #include "align.h"
 
 namespace rtf {
-
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Status;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-using tensorflow::errors::InvalidArgument;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 // A vector int32 [batch] with values in 0 .. limit.
 inline Status check_lengths(const char* name, const Tensor& lengths, int64_t batch, int64_t limit) {

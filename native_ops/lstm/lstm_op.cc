@@ -1,24 +1,9 @@
 // The LSTM as TensorFlow ops: shapes, memory and threads. The arithmetic is in lstm_cpu.cc.
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/shape_inference.h"
-
-#include "../common/tf_threads.h"
+#include "../common/tf_op.h"
 #include "lstm.h"
 
 namespace rtf {
 namespace {
-
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Status;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-using tensorflow::errors::InvalidArgument;
-using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("RtfLstm")
     .Attr("reverse: bool")

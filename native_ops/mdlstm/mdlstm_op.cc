@@ -1,27 +1,11 @@
 // The MDLSTM as TensorFlow ops: shapes, memory and threads. The arithmetic is in mdlstm_cpu.cc.
 #include <vector>
 
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/shape_inference.h"
-
-#include "../common/tf_threads.h"
+#include "../common/tf_op.h"
 #include "mdlstm.h"
 
 namespace rtf {
 namespace {
-
-using tensorflow::OpInputList;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Status;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-using tensorflow::errors::InvalidArgument;
-using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 // All lists have an entry for each of the D directions.
 REGISTER_OP("RtfMdLstm")

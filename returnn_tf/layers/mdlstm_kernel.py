@@ -7,18 +7,14 @@ from typing import Any, Callable, List, Optional
 
 from returnn_tf.native import mdlstm_ops, native_mdlstm
 from returnn_tf.ops.mdlstm import mdlstm
-from returnn_tf.util.lazy_tf import tf
 
 Form = Callable[..., List[Any]]
 """Parameters and result as of `returnn_tf.ops.mdlstm.mdlstm`."""
 
 
 def native_mdlstm_or_none() -> Optional[Form]:
-    """The native op, if it can be used.
-
-    It is for CPU only so far: with a GPU the plain loop stays on the device where its arrays are.
-    """
-    ops = None if tf.config.list_physical_devices("GPU") else mdlstm_ops()
+    """The native op, if it can be used."""
+    ops = mdlstm_ops()
     return None if ops is None else functools.partial(native_mdlstm, ops)
 
 

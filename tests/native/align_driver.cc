@@ -1,10 +1,10 @@
 // Runs the kernels of the alignments on random sizes, for the sanitizers; one thread and three have to give the same bits.
 #include <cstdio>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "align/align.h"
+#include "driver.h"
 
 namespace {
 
@@ -28,12 +28,6 @@ Floats floats(int64_t n) {
   Floats values(n);
   for (float& value : values) value = draw(1000) / 200.0f - 2.5f;
   return values;
-}
-
-void run_threads(void*, int64_t n, RtfTask task, void* arg) {
-  std::vector<std::thread> threads;
-  for (int64_t i = 0; i < n; ++i) threads.emplace_back([=] { task(arg, i); });
-  for (std::thread& thread : threads) thread.join();
 }
 
 // All results of one case, behind each other.

@@ -1,32 +1,12 @@
 // Runs the MDLSTM kernels over many sizes on arrays of exactly the size that they need, for the sanitizers to watch.
 #include "mdlstm/mdlstm.h"
 
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <thread>
 #include <vector>
 
+#include "driver.h"
+
 namespace {
-
-// Threads of its own, such that a race between directions or shares of a batch shows.
-void run_threads(void*, int64_t n_tasks, RtfTask task, void* arg) {
-  std::vector<std::thread> threads;
-  for (int64_t index = 0; index < n_tasks; ++index) threads.emplace_back(task, arg, index);
-  for (std::thread& thread : threads) thread.join();
-}
-
-std::vector<float> random_array(int64_t size) {
-  std::vector<float> x(size);
-  for (float& value : x) value = std::rand() / float(RAND_MAX) - 0.5f;
-  return x;
-}
-
-bool finite(const std::vector<float>& x) {
-  for (float value : x)
-    if (!std::isfinite(value)) return false;
-  return true;
-}
 
 std::vector<int32_t> random_sizes(int64_t batch, int64_t most) {
   std::vector<int32_t> sizes(batch);

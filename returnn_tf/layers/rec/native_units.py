@@ -1,7 +1,4 @@
-"""Which units run as native ops, in place of their loops in plain TensorFlow.
-
-On CPU only so far: with a GPU the plain loop stays on the device where its arrays are.
-"""
+"""Which units run as native ops, in place of their loops in plain TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ def lstm_kernel(cell: Cell, dtype: tf.DType) -> Optional[NativeKernel]:
     """The native LSTM for cells that compute its formula and nothing else, in float32."""
     if not isinstance(cell, LstmCell) or not cell.is_plain or dtype != tf.float32:
         return None
-    return None if tf.config.list_physical_devices("GPU") or lstm_ops() is None else _run_lstm
+    return None if lstm_ops() is None else _run_lstm
 
 
 def _run_lstm(
