@@ -3,23 +3,17 @@
 //   j, i, f, o = split(z_t + h_{t-1} R);  c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(j);  h_t = sigmoid(o) tanh(c_t)
 //
 // Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000. All arrays are dense and row-major, T frames x B
-// sequences x H units, gates in the order j, i, f, o. Sequence b runs over its own first lengths[b] frames, from the first
-// to the last one, or with reverse != 0 from the last to the first one. Frames after its end are written as 0.
+// sequences x H units, gates in the order j, i, f, o. Frames after the end of a sequence are written as 0.
 #pragma once
 
 #include <stdint.h>
 
 #include "../common/parallel.h"
+#include "../common/sequences.h"
 
 extern "C" {
 
-typedef struct RtfLstmShape {
-  int64_t frames;           // T >= 0
-  int64_t batch;            // B >= 0
-  int64_t units;            // H >= 1
-  const int32_t* lengths;   // [B], each in 0 .. T; null: all are T
-  int reverse;
-} RtfLstmShape;
+typedef RtfSequences RtfLstmShape;
 
 // Floats of scratch memory that either pass needs.
 int64_t rtf_lstm_scratch_size(int64_t units);
