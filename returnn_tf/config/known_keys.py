@@ -66,6 +66,8 @@ KNOWN_KEYS = {
     "pretrain_greedy": "with pretrain: train only the layers which are new in a step",
     "pretrain_learning_rate": "rate of pretraining epochs without use_learning_rate_control_always",
     "stop_on_nonfinite_train_score": "stops at a score of NaN or Inf; True",
+    "max_skipped_steps": "so many steps in a row may be left out; 50",
+    "loss_spike": "what to do when the loss jumps: True, or a dict with factor, measure, policy, warmup, decay",
     "calculate_exp_loss": "logs exp(loss), the perplexity",
     "accum_grad_multiple_step": "updates after that many steps",
     "startup_callback": "function which is called before the task",

@@ -21,6 +21,7 @@ from returnn_tf.engine.step_result import StepResult
 from returnn_tf.engine.summaries import Summaries
 from returnn_tf.engine.trainer import Trainer
 from returnn_tf.engine.training_data import TrainingData
+from returnn_tf.engine.update_guard import left_out_text
 from returnn_tf.log import epoch_line, eval_line, log, phase_text, start_line
 from returnn_tf.network.lower import needed_extern_keys
 from returnn_tf.network.network import Network
@@ -190,9 +191,8 @@ class Engine:
             result = self.trainer.step(tensors, rate)
         except NonFiniteError as exc:
             raise exc.at(batch.seq_tags, first_bad_layer(self.net, tensors, step=exc.step)) from None
-        if not result.finite:
-            tags = ", ".join(batch.seq_tags)
-            log.warn("Step %s: loss or gradient is not finite, left out. Sequences: %s" % (result.step, tags))
+        if result.spike or not result.updated:
+            log.warn("%s. Sequences: %s" % (left_out_text(result), ", ".join(batch.seq_tags)))
         return result
 
     def _speed(self, result: PassResult) -> str:

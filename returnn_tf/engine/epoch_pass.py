@@ -68,7 +68,7 @@ class Pass:
                 del tensors  # freeing them takes longer once the other thread works on the next batch
                 result.compute_seconds += now - before
                 result.frames += max(batch.num_frames.values(), default=0)
-                if step_result.finite:
+                if step_result.updated:
                     scores.add(step_result)
                 self._log_step(batch, step_result, result.steps, now - before, now - start)
                 if self.on_step is not None:

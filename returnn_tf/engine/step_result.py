@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS = ("losses", "errors", "counts")
+_FLAGS = ("finite", "spike", "updated")
 
 
 @dataclass
@@ -22,6 +23,8 @@ class StepResult:
     learning_rate: Optional[float] = None  # what the optimizer got, before its multiplier
     step: Optional[int] = None  # global step of this update, from 0
     finite: bool = True  # False: loss or gradient was NaN or Inf and this step changed no parameter
+    spike: bool = False  # the loss was far above those before, see ``loss_spike``
+    updated: bool = True  # False: this step changed no parameter
 
 
 class Packer:
@@ -55,6 +58,7 @@ class Packer:
                 fields[name] = value
         if "step" in fields:
             fields["step"] = int(fields["step"])
-        if "finite" in fields:
-            fields["finite"] = bool(fields["finite"])
+        for flag in _FLAGS:
+            if flag in fields:
+                fields[flag] = bool(fields[flag])
         return StepResult(**fields)

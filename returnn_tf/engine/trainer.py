@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
 from returnn_tf.config import ConfigError
+from returnn_tf.engine.evaluator import normalized_losses
 from returnn_tf.engine.nonfinite import NonFiniteError
 from returnn_tf.engine.step_result import Packer, StepResult
+from returnn_tf.engine.update_guard import UpdateGuard
 from returnn_tf.engine.updater import Updater
 from returnn_tf.util.lazy_tf import tf
 
@@ -15,20 +17,22 @@ class Trainer:
     """A network together with updater, optimizer state and step counter.
 
     The step function is traced at the first call, once for all batch sizes and lengths. If loss or gradient are NaN or
-    Inf, no variable changes in that step, unless ``gradient_nan_inf_filter`` or ``grad_norm_to_clip_to_zero`` is set.
+    Inf, no variable changes in that step, unless ``gradient_nan_inf_filter`` or ``grad_norm_to_clip_to_zero`` is set;
+    ``loss_spike`` may leave out more.
     """
 
     def __init__(self, net: Any, config: Any) -> None:
         """
         :param net: Network, made for training
-        :param config: Config: options of the update, ``learning_rate``, ``stop_on_nonfinite_train_score``
+        :param config: Config: options of the update, ``learning_rate``, those of :class:`UpdateGuard`
         :raises ConfigError: wrong options of the update
         """
         self.net = net
         self.updater = Updater(net, config)
         self.global_step = tf.Variable(0, dtype="int64", trainable=False, name="global_step")
         self._default_rate = config.float("learning_rate", 1.0)
-        self._stop = config.bool("stop_on_nonfinite_train_score", True)
+        self._guard = UpdateGuard(config)
+        self._normalized = frozenset(normalized_losses(net))
         self._packer = Packer()
         self._functions: Dict[FrozenSet[str], Any] = {}
         self._rates: Dict[float, Any] = {}  # the current learning rate as tensor
@@ -40,7 +44,7 @@ class Trainer:
 
     def state(self) -> Dict[str, Any]:
         """Variables beside the parameters which an exact resume needs, by name, without the step counter."""
-        return self.updater.state()
+        return {**self.updater.state(), **self._guard.state()}
 
     def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
         """The batch as tensors for :meth:`step`; may run in another thread.
@@ -57,14 +61,16 @@ class Trainer:
         :return: the objective before the update, losses, errors and the norm of the gradient
         :raises NonFiniteError: loss or gradient is NaN or Inf; not with ``stop_on_nonfinite_train_score = False``,
             then the result says so by ``finite`` and the parameters stay as they were
+        :raises DataError: a spike of the loss or too many steps left out, see :class:`UpdateGuard`
         :raises ConfigError: the feed does not fit, or the network has no loss
         """
         tensors = self.tensors(feed)
         rate = self._rate(self._default_rate if learning_rate is None else float(learning_rate))
         result = self._packer.unpack(self._function(tensors)(tensors, rate).numpy())
-        if not result.finite and self._stop:
+        if not result.finite and self._guard.stops_on_nonfinite:
             assert result.step is not None
             raise NonFiniteError(result.step, result.total_loss, result.grad_norm, result.losses)
+        self._guard.check(result)
         return result
 
     def trace(self, feed: Mapping[str, Any]) -> Any:
@@ -95,9 +101,11 @@ class Trainer:
         rate = self.updater.learning_rate(rate, step)
         total_loss = self.updater.total_loss(graph)
         if self.updater.tolerates_nonfinite:
-            good = tf.constant(True)
+            finite = tf.constant(True)
         else:
-            good = tf.logical_and(tf.math.is_finite(grads.norm), tf.math.is_finite(total_loss))
+            finite = tf.logical_and(tf.math.is_finite(grads.norm), tf.math.is_finite(total_loss))
+        measured = {"loss": _mean_loss(graph, self._normalized), "grad_norm": grads.norm}
+        good, spike, counts = self._guard.emit(finite, measured)
 
         def update() -> Any:
             self.updater.apply(grads, rate, step)
@@ -105,10 +113,28 @@ class Trainer:
                 extra()
             return tf.constant(True)
 
-        done = tf.cond(good, update, lambda: tf.constant(False))
+        updated = tf.cond(good, update, lambda: tf.constant(False))
         # A step that is left out counts too if training goes on: noise and schedules must not stand still.
-        self.global_step.assign_add(tf.cast(tf.logical_or(done, not self._stop), "int64"))
+        self.global_step.assign_add(tf.cast(counts, "int64"))
         return self._packer.pack(
             graph,
-            {"total_loss": total_loss, "grad_norm": grads.norm, "learning_rate": rate, "step": step, "finite": done},
+            {
+                "total_loss": total_loss,
+                "grad_norm": grads.norm,
+                "learning_rate": rate,
+                "step": step,
+                "finite": finite,
+                "spike": spike,
+                "updated": updated,
+            },
         )
+
+
+def _mean_loss(graph: Any, normalized: FrozenSet[str]) -> Any:
+    """Sum of the losses, each per frame or sequence: of the same size whatever the size of the batch."""
+    means = [
+        tf.cast(value, "float64")
+        / (1.0 if name in normalized else tf.maximum(tf.cast(graph.counts[name], "float64"), 1.0))
+        for name, value in graph.losses.items()
+    ]
+    return tf.add_n(means)

@@ -1,0 +1,157 @@
+"""Decides within a step whether its update is done: NaN and Inf, and spikes of the loss."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Tuple
+
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.util.lazy_tf import tf
+
+_POLICIES = ("skip", "stop", "warn")
+_MEASURES = ("loss", "grad_norm")
+
+
+@dataclass(frozen=True)
+class SpikeOptions:
+    """The setting ``loss_spike``: a step whose loss lies far above those before it.
+
+    A spike is a value above *mean + factor x deviation*, both moving averages; the deviation is the mean absolute one.
+    """
+
+    factor: float = 10.0  # of the deviation
+    measure: str = "loss"  # or grad_norm
+    policy: str = "skip"  # leave the step out; or stop, or only warn
+    warmup: int = 100  # so many steps are only watched
+    decay: float = 0.98  # of the moving averages, per step
+
+
+class LossSpikeError(DataError):
+    """The loss of a step is far above that of the steps before it, and ``loss_spike`` asks to stop then."""
+
+
+class SkippedStepsError(DataError):
+    """More steps in a row than ``max_skipped_steps`` were left out."""
+
+
+class UpdateGuard:
+    """What may keep a step from changing parameters; keeps the averages that tell a spike, for an exact resume too."""
+
+    def __init__(self, config: Any) -> None:
+        """
+        :param config: Config: ``stop_on_nonfinite_train_score``, ``max_skipped_steps``, ``loss_spike``
+        :raises ConfigError: a wrong option
+        """
+        self.stops_on_nonfinite: bool = config.bool("stop_on_nonfinite_train_score", True)
+        self.options = spike_options(config)
+        self._max_skipped = config.int("max_skipped_steps", 50)
+        self._skipped = 0  # in a row
+        self._averages: Dict[str, Any] = {}
+        if self.options is not None:
+            self._averages = {
+                name: tf.Variable(0.0, dtype="float64", trainable=False, name="loss_spike_" + name)
+                for name in ("mean", "deviation", "steps")
+            }
+
+    def state(self) -> Dict[str, Any]:
+        """The variables which an exact resume needs, by name."""
+        return {"loss_spike/" + name: variable for name, variable in self._averages.items()}
+
+    def emit(self, finite: Any, measured: Dict[str, Any]) -> Tuple[Any, Any, Any]:
+        """Decides, in a traced step.
+
+        :param finite: bool scalar: loss and gradient are
+        :param measured: ``loss``: mean per frame or sequence, and ``grad_norm``; float scalars
+        :return: bool scalars: whether to update, whether this is a spike, whether the step counts as done
+        """
+        if self.options is None:
+            return finite, tf.constant(False), tf.logical_or(finite, not self.stops_on_nonfinite)
+        value = tf.cast(measured[self.options.measure], "float64")
+        mean, deviation, steps = (self._averages[name].read_value() for name in ("mean", "deviation", "steps"))
+        limit = mean + self.options.factor * deviation
+        above = tf.logical_and(steps >= float(self.options.warmup), value > limit)
+        spike = tf.logical_and(finite, above)
+        self._watch(tf.where(spike, limit, value), finite)
+        policy = self.options.policy
+        update = finite if policy == "warn" else tf.logical_and(finite, tf.logical_not(spike))
+        counts = tf.logical_or(finite, not self.stops_on_nonfinite)
+        return update, spike, tf.logical_and(counts, tf.logical_not(spike)) if policy == "stop" else counts
+
+    def _watch(self, value: Any, finite: Any) -> None:
+        """Takes a value into the averages. A spike counts as the limit which it passed, so that they can follow."""
+        assert self.options is not None
+        mean, deviation, steps = (self._averages[name] for name in ("mean", "deviation", "steps"))
+        # the plain mean at first: a moving average with little behind it leans to where it began
+        weight = tf.maximum(1.0 / (steps.read_value() + 1.0), 1.0 - self.options.decay)
+        weight = tf.where(finite, weight, tf.zeros_like(weight))
+        value = tf.where(finite, value, mean.read_value())
+        new_mean = mean.read_value() + weight * (value - mean.read_value())
+        away = tf.abs(value - new_mean)
+        deviation.assign_add(weight * (away - deviation.read_value()))
+        mean.assign(new_mean)
+        steps.assign_add(tf.cast(finite, "float64"))
+
+    def check(self, result: Any) -> None:
+        """Looks at what a step gave.
+
+        :param result: StepResult
+        :raises LossSpikeError: a spike, and the policy is to stop
+        :raises SkippedStepsError: too many steps in a row were left out
+        """
+        options = self.options
+        if result.spike and options is not None and options.policy == "stop":
+            raise LossSpikeError(
+                "Step %s: the %s is a spike: loss %s, gradient norm %s. The parameters were not changed by this step. "
+                "Lower learning_rate, set gradient_clip_global_norm, or leave such steps out: "
+                "loss_spike = {'policy': 'skip'}." % (result.step, options.measure, result.total_loss, result.grad_norm)
+            )
+        self._skipped = 0 if result.updated else self._skipped + 1
+        if self._skipped > self._max_skipped:
+            raise SkippedStepsError(
+                "Step %s: %i steps in a row were left out (loss %s, gradient norm %s), so the training makes no "
+                "progress. Go back to an earlier checkpoint with a lower learning_rate, or raise max_skipped_steps."
+                % (result.step, self._skipped, result.total_loss, result.grad_norm)
+            )
+
+
+def left_out_text(result: Any) -> str:
+    """What was wrong with a step that was left out, or warned of.
+
+    :param result: StepResult
+    """
+    values = "loss %g, gradient norm %g" % (result.total_loss, result.grad_norm)
+    wrong = "the loss is far above that of the steps before" if result.spike else "loss or gradient is not finite"
+    return "Step %s: %s (%s)%s" % (result.step, wrong, values, "" if result.updated else "; left out")
+
+
+def spike_options(config: Any) -> Optional[SpikeOptions]:
+    """The setting ``loss_spike``: None, True or a dict.
+
+    :raises ConfigError: unknown or wrong option
+    """
+    given = config.typed("loss_spike", None)
+    where = config.where("loss_spike")
+    if given is None or given is False:
+        return None
+    if given is True:
+        return SpikeOptions()
+    if not isinstance(given, dict):
+        raise ConfigError("%s: expected True or a dict such as {'factor': 10, 'policy': 'skip'}." % where)
+    known = [field.name for field in dataclasses.fields(SpikeOptions)]
+    for key in given:
+        if key not in known:
+            raise ConfigError("%s: unknown option %r. %s" % (where, key, did_you_mean(key, known)))
+    for key, choices in (("policy", _POLICIES), ("measure", _MEASURES)):
+        if key in given and given[key] not in choices:
+            raise ConfigError("%s: %s must be one of %s, not %r." % (where, key, ", ".join(choices), given[key]))
+    _check_number(where, given, "factor", lambda value: value > 0, "above 0")
+    _check_number(where, given, "warmup", lambda value: value >= 2, "at least 2 steps")
+    _check_number(where, given, "decay", lambda value: 0 < value < 1, "between 0 and 1")
+    return SpikeOptions(**given)
+
+
+def _check_number(where: str, given: Dict[str, Any], key: str, good: Any, words: str) -> None:
+    value = given.get(key)
+    if key in given and (isinstance(value, bool) or not isinstance(value, (int, float)) or not good(value)):
+        raise ConfigError("%s: %s must be a number %s, not %r." % (where, key, words, value))
