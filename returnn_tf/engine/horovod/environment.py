@@ -1,0 +1,71 @@
+"""How many processes the launcher or the scheduler started, by what they say in the environment."""
+
+from __future__ import annotations
+
+import os
+from typing import Mapping, Optional, Tuple
+
+from returnn_tf.config import ConfigError
+
+#: Set for each process by what started it: the number is exact. The first which is there counts.
+_LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+_ADVICE = (
+    "Start as many processes as that, e.g. mpirun -np %d returnn-tf my.config, or request as many as you start. If it "
+    "is meant to be so: horovod_check_world_size = False"
+)
+
+
+def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None) -> None:
+    """Refuses a world of another size than the processes which were asked for: else each would train on its own.
+
+    :param size: of the world, as Horovod says
+    :raises ConfigError: it differs from that of launcher or scheduler
+    """
+    environ = os.environ if environ is None else environ
+    launcher, number = started_by(environ)
+    if launcher and number != size:
+        raise ConfigError(_differs(size, "%s = %d" % (launcher, number), number) + _hint(launcher))
+    tasks = _number(environ, "SLURM_NTASKS")
+    # one task may well start several processes itself
+    if tasks is not None and tasks > 1 and tasks != size:
+        raise ConfigError(_differs(size, "Slurm's SLURM_NTASKS = %d" % tasks, tasks))
+    slots = _number(environ, "NSLOTS")
+    # slots may as well be cores for threads: only where none of them was used for another process
+    if slots is not None and slots > 1 and size == 1 and _for_processes(environ):
+        raise ConfigError(_differs(size, "Grid Engine's NSLOTS = %d" % slots, slots))
+
+
+def started_by(environ: Mapping[str, str]) -> Tuple[str, int]:
+    """The variable of the launcher and the number of processes in it; ("", 1) if there was none."""
+    for name in _LAUNCHERS:
+        number = _number(environ, name)
+        if number is not None:
+            return name, number
+    return "", 1
+
+
+def _for_processes(environ: Mapping[str, str]) -> bool:
+    """Whether the parallel environment of Grid Engine is one for several processes, by its name or its hosts."""
+    if any(word in environ.get("PE", "").lower() for word in ("mpi", "horovod", "hvd")):
+        return True
+    return (_number(environ, "NHOSTS") or 1) > 1
+
+
+def _differs(size: int, what: str, wanted: int) -> str:
+    return "Horovod sees %d process%s, but %s. %s" % (
+        size,
+        "" if size == 1 else "es",
+        what,
+        _ADVICE % wanted,
+    )
+
+
+def _hint(launcher: str) -> str:
+    if launcher.startswith(("OMPI", "PMI", "SLURM")):
+        return ". Perhaps this Horovod was built without that MPI: see horovodrun --check-build"
+    return ""
+
+
+def _number(environ: Mapping[str, str], name: str) -> Optional[int]:
+    text = environ.get(name, "")
+    return int(text) if text.isdigit() and int(text) > 0 else None

@@ -1,0 +1,51 @@
+"""Horovod itself, with errors which say how to install it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, List
+
+from returnn_tf.config import ConfigError
+
+INSTALL = (
+    "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "
+    "pip install --no-build-isolation --no-cache-dir 'returnn-tf[horovod]'"
+)
+_hvd: List[Any] = []
+
+
+def load() -> Any:
+    """``horovod.tensorflow``, initialised: this process is one of the world then.
+
+    :raises ConfigError: it is not installed, was built without TensorFlow, or can't reach the other processes
+    """
+    if not _hvd:
+        _hvd.append(_load())
+    return _hvd[0]
+
+
+def loaded() -> bool:
+    """Whether this process is one of a world already."""
+    return bool(_hvd)
+
+
+def _load() -> Any:
+    try:
+        hvd = importlib.import_module("horovod.tensorflow")
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").split(".")[0] != "horovod":
+            raise
+        raise ConfigError("use_horovod is set, but Horovod is not installed. Install it: %s" % INSTALL) from exc
+    except ImportError as exc:
+        raise ConfigError(
+            "use_horovod is set, but this Horovod does not work with TensorFlow: %s. It was built without TensorFlow, "
+            "or for another version of it. Build it anew: pip uninstall -y horovod; %s" % (exc, INSTALL)
+        ) from exc
+    try:
+        hvd.init()
+    except Exception as exc:  # MPI and Gloo have their own kinds
+        raise ConfigError(
+            "Horovod can't start: %s. Start the processes by mpirun, srun or horovodrun; "
+            "horovodrun --check-build tells what this Horovod was built with." % exc
+        ) from exc
+    return hvd

@@ -1,0 +1,151 @@
+"""The processes which train together: the world. Without ``use_horovod`` it has one process and costs nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any, Callable, List, Tuple
+
+from returnn_tf.engine.horovod import library
+from returnn_tf.engine.horovod.environment import check_world_size, started_by
+from returnn_tf.log import log
+from returnn_tf.util.lazy_tf import tf
+
+_ENVIRONMENT = "RETURNN_TF_WORLD"  # for child processes, which are not part of the world
+
+
+class World:
+    """A world of one process. All methods are to be called by all ranks, in the same order, from the main thread."""
+
+    rank = 0
+    size = 1
+    local_rank = 0
+    local_size = 1
+
+    def __init__(self) -> None:
+        self.host = socket.gethostname()
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the one which writes files."""
+        return self.rank == 0
+
+    @property
+    def name(self) -> str:
+        """For messages: ``rank 1/4 on host``."""
+        return "rank %d/%d on %s" % (self.rank, self.size, self.host)
+
+    def any(self, flag: bool) -> bool:
+        """True on all ranks if it is true on one of them."""
+        return bool(flag)
+
+    def gather(self, value: Any) -> List[Any]:
+        """The values of all ranks, by rank, on all ranks.
+
+        :param value: what JSON can hold; floats arrive exactly
+        """
+        return [value]
+
+    def barrier(self, what: str) -> None:
+        """Waits until all ranks are here.
+
+        :param what: for the message if one of them never comes
+        """
+
+    def broadcast(self, variables: Any) -> None:
+        """Gives ``tf.Variable``s the values which they have on the chief.
+
+        :param variables: a list, in the same order on all ranks
+        """
+
+    def chief_first(self, what: str, function: Callable[[], Any]) -> Any:
+        """Calls a function on the chief; the others wait meanwhile and do nothing.
+
+        :return: what it gave; None elsewhere
+        """
+        result = function() if self.is_chief else None
+        self.barrier(what)
+        return result
+
+
+class HorovodWorld(World):
+    """The world which Horovod sees."""
+
+    def __init__(self, hvd: Any) -> None:
+        """
+        :param hvd: ``horovod.tensorflow``, initialised
+        """
+        super().__init__()
+        self.hvd = hvd
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Asks Horovod anew: in elastic mode the world changes."""
+        self.rank, self.size = self.hvd.rank(), self.hvd.size()
+        self.local_rank, self.local_size = self.hvd.local_rank(), self.hvd.local_size()
+        os.environ[_ENVIRONMENT] = json.dumps([self.rank, self.size, self.local_rank, self.local_size])
+
+    def any(self, flag: bool) -> bool:
+        """See :class:`World`."""
+        if self.size == 1:
+            return bool(flag)
+        with tf.device("/CPU:0"):
+            total = self.hvd.allreduce(tf.constant(float(bool(flag))), op=self.hvd.Sum, name="world.any")
+        return bool(float(total) > 0)
+
+    def gather(self, value: Any) -> List[Any]:
+        """See :class:`World`."""
+        if self.size == 1:
+            return [value]
+        text = json.dumps(value).encode("ascii") + b"\n"
+        with tf.device("/CPU:0"):
+            sent = tf.constant(list(text), tf.uint8)
+            together = self.hvd.allgather(sent, name="world.gather").numpy().tobytes()
+        return [json.loads(line) for line in together.splitlines()]
+
+    def barrier(self, what: str) -> None:
+        """See :class:`World`."""
+        if self.size > 1:
+            self.gather(what)
+
+    def broadcast(self, variables: Any) -> None:
+        """See :class:`World`."""
+        if self.size > 1 and variables:
+            self.hvd.broadcast_variables(variables, root_rank=0)
+
+
+_known: List[World] = []
+
+
+def alone() -> World:
+    """The world of one process."""
+    return World()
+
+
+def from_config(config: Any) -> World:
+    """The world of a config: that of Horovod with ``use_horovod``; always the same one.
+
+    :raises ConfigError: Horovod is missing, or the world has another size than the scheduler was asked for
+    """
+    if not config.bool("use_horovod", False):
+        launcher, number = started_by(os.environ)
+        if number > 1 and not _known and launcher != "SLURM_STEP_NUM_TASKS":
+            log.warn(
+                "%s = %d processes were started, but use_horovod is not set: each of them works on its own."
+                % (launcher, number)
+            )
+            _known.append(alone())
+        return alone()
+    if not _known or not isinstance(_known[0], HorovodWorld):
+        world = HorovodWorld(library.load())
+        if config.bool("horovod_check_world_size", True):
+            check_world_size(world.size)
+        _known[:] = [world]
+    return _known[0]
+
+
+def of_process() -> Tuple[int, int, int, int]:
+    """Rank, size, local rank and local size, in a loading process too; (0, 1, 0, 1) without Horovod."""
+    rank, size, local_rank, local_size = json.loads(os.environ.get(_ENVIRONMENT, "[0, 1, 0, 1]"))
+    return rank, size, local_rank, local_size
