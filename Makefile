@@ -1,5 +1,5 @@
 # Everything runs in .venv, which the first target that needs it makes: python3 (3.9 - 3.12) is all there has to be.
-#   make venv | demo | test | lint | bench | clean          PYTHON=python3.11 make venv   takes that interpreter
+#   make venv | demo | test | test-long | lint | bench | clean          PYTHON=python3.11 make venv   takes that interpreter
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -9,12 +9,13 @@ CANDIDATES := python3 python3.11 python3.12 python3.10 python3.9 python
 # several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help venv demo test lint bench clean
+.PHONY: help venv demo test test-long lint bench clean
 
 help:
 	@echo "make venv    the environment with all that the other targets need (.venv)"
 	@echo "make demo    trains a recogniser for lines of handwritten digits, draws its learning curve and results"
-	@echo "make test    the whole test suite; ARGS='-k name' for a part of it"
+	@echo "make test    the test suite; ARGS='-k name' for a part of it"
+	@echo "make test-long   what takes minutes: hundreds of killed runs and the like"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the measurements under bench/"
 	@echo "make clean   deletes .venv and what the tools cache"
@@ -42,6 +43,9 @@ demo: venv
 
 test: venv
 	$(PY) -m pytest $(ARGS)
+
+test-long: venv
+	$(PY) -m pytest -m long $(ARGS)
 
 lint: venv
 	$(PY) -m ruff check .

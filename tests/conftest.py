@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import List
 
 import pytest
 
@@ -17,3 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_goldens(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""
     return bool(request.config.getoption("--update-goldens"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
+    """Leaves out what takes minutes, unless it is asked for: by ``-m long`` or by name."""
+    if "long" in config.option.markexpr or any("::" in argument for argument in config.args):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)

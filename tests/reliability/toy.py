@@ -1,0 +1,238 @@
+"""The run on which reliability is tested: a small net, chunked ragged data, and all that has state in a training.
+
+As a program it is a server which has TensorFlow imported already and forks a run for each request, because the import
+takes many times longer than such a run: see :class:`Warm`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from returnn_tf.engine import checkpoint
+from returnn_tf.engine.learning_rate_file import read_file
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EPOCHS = 4  # of about 50 steps
+
+#: dropout, noise and shuffled chunks need random numbers, Adam and accumulated gradients have slots, newbob has a past
+CONFIG = """
+train = {"class": "Task12AXDataset", "num_seqs": 88, "seq_ordering": "random"}
+dev = {"class": "Task12AXDataset", "num_seqs": 8, "fixed_random_seed": 1}
+extern_data = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
+network = {
+    "hidden": {"class": "linear", "activation": "tanh", "n_out": 256, "from": "data", "dropout": 0.2},
+    "second": {"class": "linear", "activation": "tanh", "n_out": 256, "from": "hidden", "dropout": 0.2},
+    "norm": {"class": "batch_norm", "from": "second"},
+    "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "norm"},
+}
+chunking = "10:5"
+batch_size = 250
+max_seqs = 20
+optimizer = {"class": "adam"}
+accum_grad_multiple_step = 3
+gradient_noise = 0.01
+learning_rate = 0.02
+learning_rate_control = "newbob_rel"
+newbob_relative_error_threshold = -0.2
+learning_rate_file = "newbob.data"
+model = "net/toy"
+num_epochs = 4
+device = "cpu"
+tf_log_dir = None
+tf_session_opts = {"intra_op_parallelism_threads": 1, "inter_op_parallelism_threads": 1}
+"""
+
+
+def write_config(folder: pathlib.Path, **changes: Any) -> pathlib.Path:
+    """The config file of a toy run in a folder, which is made.
+
+    :param changes: settings instead of or beside those of the toy
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "toy.config"
+    path.write_text(CONFIG + "".join("%s = %r\n" % item for item in changes.items()))
+    return path
+
+
+def arguments(**overrides: Any) -> List[str]:
+    """The command line of a run in the folder of its config."""
+    return ["toy.config"] + [text for key, value in overrides.items() for text in ("++" + key, str(value))]
+
+
+def environment(**changes: str) -> Dict[str, str]:
+    """Of a process that runs the program."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
+
+
+def start(folder: pathlib.Path, command: Optional[List[str]] = None, **overrides: Any) -> "subprocess.Popen[bytes]":
+    """A run in a fresh process and a session of its own, as a user starts it; its output goes to ``log.txt``.
+
+    :param command: in front of the arguments; by default the program itself
+    """
+    with open(str(folder / "log.txt"), "ab") as log:
+        return subprocess.Popen(
+            (command or [sys.executable, "-m", "returnn_tf"]) + arguments(**overrides),
+            cwd=str(folder),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def text_of(folder: pathlib.Path) -> str:
+    """What the runs in a folder have said so far."""
+    path = folder / "log.txt"
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def final_weights(folder: pathlib.Path, epoch: int = EPOCHS) -> Dict[str, np.ndarray]:
+    """Parameters, step counter and state of the optimizer in the checkpoint of an epoch."""
+    prefix = str(folder / "net" / ("toy.%03i" % epoch))
+    assert checkpoint.defect(prefix) is None
+    return {**checkpoint.read(prefix), **checkpoint.read_state(prefix)}
+
+
+def scores(folder: pathlib.Path) -> Dict[int, Any]:
+    """Learning rates and scores of all epochs, without the times they took."""
+    found = read_file(str(folder / "newbob.data"))
+    return {
+        epoch: (data.learning_rate, {key: value for key, value in data.error.items() if "secs" not in key})
+        for epoch, data in found.items()
+    }
+
+
+def assert_same_end(folder: pathlib.Path, expected: pathlib.Path) -> None:
+    """Two runs ended alike, bit for bit: weights, state of the optimizer, learning rates and scores."""
+    ours, theirs = final_weights(folder), final_weights(expected)
+    assert sorted(ours) == sorted(theirs)
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+    assert scores(folder) == scores(expected)
+
+
+class Warm:
+    """Runs of the program, forked from a process that has imported everything. Use it as a context manager."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.reliability.toy"],
+            cwd=str(ROOT),
+            env=environment(TF_CPP_MIN_LOG_LEVEL="3"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._codes: Dict[int, int] = {}
+
+    def __enter__(self) -> "Warm":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        assert self._server.stdin is not None and self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(60)
+        self._server.stdout.close()
+
+    def start(self, folder: pathlib.Path, **overrides: Any) -> int:
+        """Starts a run in a folder with a config, in a session of its own; its process id."""
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps([str(folder), arguments(**overrides)]).encode() + b"\n")
+        self._server.stdin.flush()
+        return int(self._event("pid")[0])
+
+    def wait(self, pid: int, seconds: float = 120.0) -> int:
+        """Waits for the end of a run: its exit code, negative for a signal."""
+        end = time.monotonic() + seconds
+        while pid not in self._codes:
+            done, code = self._event("end", end - time.monotonic())
+            self._codes[done] = code
+        return self._codes.pop(pid)
+
+    def poll(self, pid: int) -> Optional[int]:
+        """The exit code of a run if it has ended."""
+        assert self._server.stdout is not None
+        if pid not in self._codes and select.select([self._server.stdout], [], [], 0)[0]:
+            done, code = self._event("end")
+            self._codes[done] = code
+        return self._codes.pop(pid, None)
+
+    def run(self, folder: pathlib.Path, **overrides: Any) -> int:
+        """A whole run."""
+        return self.wait(self.start(folder, **overrides))
+
+    def _event(self, kind: str, seconds: float = 120.0) -> Tuple[int, int]:
+        """The next message of a kind; ends of runs that come before are kept."""
+        assert self._server.stdout is not None
+        while True:
+            if not select.select([self._server.stdout], [], [], max(seconds, 0))[0]:
+                raise TimeoutError("the run did not end in time")
+            found, pid, code = json.loads(os.read(self._server.stdout.fileno(), _MESSAGE))
+            if found == kind:
+                return pid, code
+            self._codes[pid] = code
+
+
+_MESSAGE = 64  # each message has so many bytes, so that none is read in part
+
+
+def _send(kind: str, pid: int, code: int = 0) -> None:
+    os.write(1, json.dumps([kind, pid, code]).ljust(_MESSAGE - 1).encode() + b"\n")
+
+
+def _fork_run(folder: str, args: List[str]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    os.setsid()
+    os.chdir(folder)
+    log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+        os.dup2(number, target)
+    code = 1
+    try:
+        from returnn_tf.cli.main import main  # the program is not needed by those who import this module
+
+        code = main(args)
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _serve() -> None:
+    """Forks a run for each line of the input, and tells its process id and, later, how it ended."""
+    import tensorflow  # noqa: F401  this is what takes the time
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests = open(0, "rb", buffering=0)  # unbuffered, so that select sees what is left
+    running: List[int] = []
+    open_input = True
+    while open_input or running:
+        if open_input and select.select([requests], [], [], 0.02)[0]:
+            line = requests.readline()
+            open_input = bool(line)
+            if line:
+                running.append(_fork_run(*json.loads(line)))
+                _send("pid", running[-1])
+        for pid in list(running):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                running.remove(pid)
+                _send("end", pid, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+        if not open_input:
+            time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    _serve()
