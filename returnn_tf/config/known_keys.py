@@ -68,6 +68,8 @@ KNOWN_KEYS = {
     "stop_on_nonfinite_train_score": "stops at a score of NaN or Inf; True",
     "max_skipped_steps": "so many steps in a row may be left out; 50",
     "loss_spike": "what to do when the loss jumps: True, or a dict with factor, measure, policy, warmup, decay",
+    "failure": "task replay: the folder which a failed step left behind",
+    "failure_params": "keep the parameters with a failed step; by default if they are below 100 MiB",
     "calculate_exp_loss": "logs exp(loss), the perplexity",
     "accum_grad_multiple_step": "updates after that many steps",
     "startup_callback": "function which is called before the task",

@@ -6,7 +6,7 @@ import time
 from typing import Any, Dict, List, Sequence
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine import devices, model_dir, preload
+from returnn_tf.engine import devices, model_dir, preload, reproducer
 from returnn_tf.engine.epoch_pass import Pass, PassResult
 from returnn_tf.engine.evaluator import Evaluator, normalized_losses
 from returnn_tf.engine.learning_rate import LearningRateControl
@@ -123,7 +123,7 @@ class Engine:
         log.write(3, start_line(phase, rate))
         first_step = self.trainer.step_count
         start = time.monotonic()
-        result = self._pass(phase, rate).run(batches)
+        result = self._pass(phase, epoch, rate).run(batches)
         elapsed = time.monotonic() - start
         log.write(3, "%s, %s" % (phase, self._speed(result)))
         log.write(1, epoch_line(epoch, result.scores, result.errors, elapsed))
@@ -174,11 +174,11 @@ class Engine:
     def _config_of(self, epoch: int) -> Any:
         return self.schedule.at(epoch).config
 
-    def _pass(self, phase: str, rate: float) -> Pass:
+    def _pass(self, phase: str, epoch: int, rate: float) -> Pass:
         return Pass(
             phase=phase,
             convert=self.trainer.tensors,
-            step=lambda tensors, batch: self._step(tensors, batch, rate),
+            step=lambda tensors, batch: self._step(tensors, batch, epoch, rate),
             normalized=normalized_losses(self.net),
             with_exp=self._stage.entry.config.bool("calculate_exp_loss", False),
             shares_level=3,
@@ -186,11 +186,12 @@ class Engine:
             on_step=lambda batch, result: self.summaries.step(result),
         )
 
-    def _step(self, tensors: Any, batch: Any, rate: float) -> StepResult:
-        try:
-            result = self.trainer.step(tensors, rate)
-        except NonFiniteError as exc:
-            raise exc.at(batch.seq_tags, first_bad_layer(self.net, tensors, step=exc.step)) from None
+    def _step(self, tensors: Any, batch: Any, epoch: int, rate: float) -> StepResult:
+        with reproducer.kept(self.config, self.trainer, epoch, tensors, batch.seq_tags):
+            try:
+                result = self.trainer.step(tensors, rate)
+            except NonFiniteError as exc:
+                raise exc.at(batch.seq_tags, first_bad_layer(self.net, tensors, step=exc.step)) from None
         if result.spike or not result.updated:
             log.warn("%s. Sequences: %s" % (left_out_text(result), ", ".join(batch.seq_tags)))
         return result

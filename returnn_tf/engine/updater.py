@@ -14,6 +14,8 @@ from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine import dynamic_learning_rate, gradients, update_options
 from returnn_tf.engine.optimizers import Optimizer, create_optimizer
 from returnn_tf.engine.update_options import UpdateOptions
+from returnn_tf.layers.check_numerics import ALL, checked_finite
+from returnn_tf.layers.check_numerics import option as check_numerics_option
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -57,6 +59,7 @@ class Updater:
         self._decouple = config.bool("decouple_constraints", False)
         self._rate = dynamic_learning_rate.from_config(config, net)
         self._seed = config.int("random_seed", 42)
+        self._check_numerics = check_numerics_option(config) == ALL
         self._extra_updates = _extra_updates(config.typed("extra_updates", None) or {}, net.params)
         epsilon = config.typed("optimizer_epsilon", None)
         self._groups = _groups(self._options, None if epsilon is None else config.float("optimizer_epsilon", 0.0))
@@ -95,6 +98,8 @@ class Updater:
         found = _gradients(self.total_loss(graph), names, variables)
         found = self._with_norm_reward(found)
         raw = {name: gradients.dense(grad) for name, grad in found.items()}
+        if self._check_numerics:
+            raw = {name: checked_finite(grad, "the gradient of parameter %r" % name) for name, grad in raw.items()}
         constraints: Dict[str, Any] = {}
         if self._decouple and tf.is_tensor(graph.constraints):
             constraints = _gradients(graph.constraints, names, variables)

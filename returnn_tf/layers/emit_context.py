@@ -30,6 +30,8 @@ class Lowering:
     behavior_version: int
     step: Any = None
     seed: int = 42
+    #: Which outputs are checked for NaN, see `returnn_tf.layers.check_numerics`.
+    check_numerics: str = ""
     batch_size: Any = None
     values: Dict[Node, Any] = dataclasses.field(default_factory=dict)
     sub_values: Dict[Tuple[Node, str], Any] = dataclasses.field(default_factory=dict)

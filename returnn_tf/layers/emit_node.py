@@ -6,6 +6,7 @@ from typing import Any, List
 
 from returnn_tf.config import ConfigError
 from returnn_tf.layers import batch_norm
+from returnn_tf.layers.check_numerics import checked_output
 from returnn_tf.layers.emit_context import EmitContext, Lowering
 from returnn_tf.layers.eval_views import LayerView
 from returnn_tf.layers.node import Node
@@ -53,7 +54,7 @@ def emit_node(state: Lowering, node: Node) -> None:
                 )
             ) from exc
     _check_shape(node, value)
-    state.values[node] = value
+    state.values[node] = checked_output(node, value, state.check_numerics) if state.check_numerics else value
 
 
 def _dependencies(ctx: EmitContext, value: Any, given: Any) -> List[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
+from returnn_tf.layers.check_numerics import checked_finite
 from returnn_tf.layers.constraints import layer_constraint
 from returnn_tf.layers.emit_context import EmitContext, Lowering
 from returnn_tf.layers.emit_node import emit_node, op_scope
@@ -59,16 +60,19 @@ def lower(
     with_losses: bool = True,
     step: Any = None,
     seed: int = 42,
+    check_numerics: str = "",
 ) -> Lowered:
     """Emits the ops of some layers and of the losses.
 
     :param variables: parameter name -> variable
     :param feed: "<key>" -> batch-major tensor, "<key>/size<i>" -> int32 [batch]
     :param outputs: the layers that are wanted
+    :param check_numerics: which outputs are checked for NaN, see `returnn_tf.layers.check_numerics.option`
     """
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)
     state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
+    state.check_numerics = check_numerics
     for key, node in plan.extern.items():
         if node in needed:
             _feed_key(state, key, node, feed)
@@ -125,6 +129,8 @@ def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
         return
     if loss.use_normalized_loss:
         value = value / tf.cast(count, value.dtype)
+    if state.check_numerics:
+        value = checked_finite(value, "the loss %r of layer %r" % (loss_node.name, node.path))
     result.losses[loss_node.name] = value
     if loss_node.scale:
         scaled = value * loss_node.scale

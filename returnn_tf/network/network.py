@@ -11,6 +11,7 @@ import numpy
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.epoch_value import network_of
 from returnn_tf.config.user_code import using_config
+from returnn_tf.layers import check_numerics
 from returnn_tf.layers.node import Node, ParamSpec
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
@@ -180,6 +181,7 @@ class Network:
                 outputs=outputs,
                 step=self.step if step is None else step,
                 seed=self.seed,
+                check_numerics=check_numerics.option(self.plan.config),
             )
 
     def fetch_nodes(self, fetch: Sequence[str]) -> List[Node]:

@@ -1,0 +1,87 @@
+"""Task ``replay``: does a step which failed once more, and shows the values of all layers and gradients."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Mapping
+
+import numpy as np
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine import reproducer
+from returnn_tf.engine.load_model import load_network
+from returnn_tf.engine.model_selection import checkpoint_exists
+from returnn_tf.log import log
+from returnn_tf.tasks.registry import register_task
+from returnn_tf.util.lazy_tf import tf
+
+EXIT_BAD = 1
+"""The exit code if NaN or Inf arises again."""
+
+
+@register_task("replay")
+def replay(config: Any) -> int:
+    """Computes the batch in the folder ``failure`` with the parameters which are kept there, else of ``load``.
+
+    :return: 0 if all values are finite, else 1
+    """
+    folder = config.str("failure", "")
+    if not folder:
+        raise ConfigError("Task replay needs the folder of a failed step: ++failure <model>.failure-<step>")
+    failure, feed = reproducer.load(folder)
+    params = os.path.join(folder, reproducer.PARAMS)
+    exact = checkpoint_exists(params)
+    if exact:
+        config.set("load", params)
+    config.set("load_epoch", failure.epoch)  # whose network it is
+    net, _ = load_network(config)
+    log.write(1, "Step %i of epoch %i failed: %s" % (failure.step, failure.epoch, failure.error))
+    rows = _values(net, feed, failure.step)
+    log.write(1, _table(rows))
+    bad = next((name for name, value in rows.items() if _is_bad(name, value)), None)
+    if bad is not None:
+        log.write(1, "The first with NaN or Inf: %s" % bad)
+        return EXIT_BAD
+    reason = "" if exact else " The parameters were not kept, so these are not the ones with which it failed."
+    log.write(1, "There is no NaN.%s" % reason)
+    return 0
+
+
+def _is_bad(name: str, value: np.ndarray) -> bool:
+    """Layers may have Inf where something is masked out."""
+    return bool(np.isnan(value).any() if name.startswith("layer") else not np.isfinite(value).all())
+
+
+def _values(net: Any, feed: Mapping[str, np.ndarray], step: int) -> Dict[str, np.ndarray]:
+    """Layer outputs in the order of the network, losses, and gradients by parameter."""
+    names: List[str] = []
+
+    def compute(tensors: Dict[str, Any]) -> List[Any]:
+        params = net.trainable_params
+        with tf.GradientTape() as tape:
+            graph = net.lower(tensors, train=True, step=tf.constant(step, "int64"))
+        found = {
+            "layer %s" % node.path: value
+            for node, value in graph.lowering.values.items()
+            if tf.is_tensor(value) and value.dtype.is_floating
+        }
+        found.update({"loss %s" % name: value for name, value in graph.losses.items()})
+        grads = tape.gradient(graph.objective, list(params.values()))
+        found.update({"gradient %s" % name: tf.convert_to_tensor(g) for name, g in zip(params, grads) if g is not None})
+        names.extend(found)
+        return list(found.values())
+
+    tensors = net.convert_feed(feed)
+    values = tf.function(compute, autograph=False)(tensors)
+    return {name: np.asarray(value) for name, value in zip(names, values)}
+
+
+def _table(rows: Mapping[str, np.ndarray]) -> str:
+    lines = ["%-50s %-20s %10s %10s %10s %6s %6s" % ("value", "shape", "min", "mean", "max", "NaN", "Inf")]
+    for name, value in rows.items():
+        good = value[np.isfinite(value)]
+        facts = (good.min(), good.mean(), good.max()) if good.size else (np.nan,) * 3
+        shape = "x".join(map(str, value.shape)) or "scalar"
+        counts = (int(np.isnan(value).sum()), int(np.isinf(value).sum()))
+        lines.append("%-50s %-20s %10.3g %10.3g %10.3g %6i %6i" % (name, shape, *facts, *counts))
+    return "\n".join(lines)
