@@ -1,0 +1,81 @@
+"""Builds kernels for the emulator and, where there is nvcc, for GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from typing import Dict, Optional, Sequence, Tuple
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), "native_ops")
+#: ``#pragma unroll`` is for nvcc only. Not -O0: the stacks of the fibers would be too small for some kernels.
+_EMULATION = (
+    "-x", "c++", "-std=c++17", "-O1", "-g", "-DRTF_CUDA_EMULATION=1", "-Wall", "-Werror", "-Wno-unknown-pragmas",
+    "-Wno-unused-function", "-fno-gnu-unique", "-I", HERE, "-I", SOURCES,
+)  # fmt: skip
+_built: Dict[Tuple[str, ...], str] = {}
+_folder = tempfile.TemporaryDirectory(prefix="rtf-emulated-")
+
+
+def emulated(source: str, *flags: str, program: bool = False) -> str:
+    """Compile a source for the emulator, once in a run of the tests.
+
+    :param source: a ``.cu`` file, relative to ``native_ops/``, or an absolute path
+    :param flags: more flags, such as ``-fsanitize=address,undefined``
+    :param program: whether it is a program with a ``main``, not a library
+    :return: path of the library or program
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++")
+    command = [compiler, *_EMULATION, *flags, *([] if program else ["-shared", "-fPIC"]), os.path.join(SOURCES, source)]
+    key = tuple(command)
+    if key not in _built:
+        to = os.path.join(_folder.name, hashlib.sha256("\0".join(key).encode()).hexdigest()[:16])
+        done = subprocess.run([*command, "-o", to], capture_output=True, text=True, check=False)
+        if "cannot find" in done.stderr and "san" in done.stderr:
+            pytest.skip("the compiler comes without its sanitizers")
+        assert done.returncode == 0, done.stderr
+        _built[key] = to
+    return _built[key]
+
+
+def build_emulated(source: str, *flags: str) -> ctypes.CDLL:
+    """The library of a source, compiled for the emulator; see `emulated`."""
+    return ctypes.CDLL(emulated(source, *flags))
+
+
+def run_sanitized(source: str, *flags: str, seed: int = 1, timeout: float = 120, arguments: Sequence[str] = ()) -> None:
+    """Run a program under the sanitizers for addresses and undefined behaviour; it has to print "good" only.
+
+    :param source: a program that includes the ``.cu`` file and calls its kernels on arrays of exactly their size
+    """
+    program = emulated(source, "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *flags, program=True)
+    environ = {**os.environ, "RTF_EMULATION_SEED": str(seed), "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run(
+        [program, *arguments], capture_output=True, text=True, check=False, timeout=timeout, env=environ
+    )
+    assert done.stdout.strip() == "good", done.stdout + done.stderr
+
+
+def compile_for_gpu(source: str, arch: str, *flags: str) -> str:
+    """Compile a source with nvcc; skips the test where there is none.
+
+    :param arch: as "sm_90"
+    :return: what ``ptxas -v`` says about registers, spills and shared memory
+    """
+    nvcc: Optional[str] = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None:
+        pytest.skip("there is no nvcc")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [nvcc, "-O3", "-std=c++17", "-arch=" + arch, "-Xcompiler", "-fPIC", "-Xptxas", "-v", "-I", SOURCES]
+        command += [*flags, "-c", os.path.join(SOURCES, source), "-o", os.path.join(folder, "kernels.o")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr

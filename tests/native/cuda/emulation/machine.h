@@ -1,0 +1,330 @@
+// Fibers, blocks and who runs next; barriers, and what the lanes of a warp do together.
+#pragma once
+
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "stack.h"
+#include "types.h"
+
+// Where a function was called, for messages.
+#define RTF_CALLER_PARAMETER , const char *rtf_file = __builtin_FILE(), int rtf_line = __builtin_LINE()
+#define RTF_CALLER rtf_file, rtf_line
+#define RTF_CALLER_ONLY const char *rtf_file = __builtin_FILE(), int rtf_line = __builtin_LINE()
+
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+constexpr int warpSize = 32;
+
+namespace rtf {
+namespace emulation {
+
+struct Block;
+
+// What a thread does together with the other lanes that its mask names.
+struct Collective {
+  const char* name = "";
+  unsigned mask = 0;
+  void* payload = nullptr;
+  void (*combine)(void** payloads, unsigned lanes) = nullptr;
+};
+
+// A copy to shared memory that is under way.
+struct Copy {
+  unsigned char* to;
+  unsigned char bytes[16];
+  int size;
+};
+
+enum class State { ready, spins, at_barrier, in_warp, done };
+
+struct Fiber : Stack {
+  Block* block = nullptr;
+  int index = 0;
+  uint3 thread{};
+  State state = State::ready;
+  Collective collective;
+  const char* waits_for = "";
+  const char* file = "";
+  int line = 0;
+  std::vector<std::vector<Copy>> copies;  // the groups, and last those without a group yet
+};
+
+struct Block {
+  uint3 index{};
+  std::unique_ptr<unsigned char, void (*)(void*)> shared{nullptr, free};
+  std::vector<Fiber> fibers;
+  int alive = 0, at_barrier = 0;
+};
+
+// One launch after another; a function of the number of a random draw, so that a seed gives the same run again.
+class Machine {
+ public:
+  static Machine& get() {
+    static Machine machine;
+    return machine;
+  }
+
+  Fiber* self() const { return self_; }
+  const std::string& failure() const { return failure_; }
+  std::mt19937& random() { return random_; }
+  bool chance(unsigned of) { return random_() % of == 0; }
+
+  // Runs blocks at the same time until all are through.
+  // returns: false if they wait for each other for ever, or broke a rule of CUDA; failure() says how
+  bool run(const std::vector<uint3>& blocks, dim3 block_shape, size_t shared_bytes, bool cooperative,
+           const std::function<void()>& body) {
+    body_ = &body;
+    cooperative_ = cooperative;
+    failure_.clear();
+    blocks_.clear();
+    ready_.clear();
+    spinning_.clear();
+    strategy_ = random_() % 3;
+    for (const uint3& index : blocks) add_block(index, block_shape, shared_bytes);
+    idle_ = 0;
+    while (failure_.empty() && pick()) {
+      threadIdx = self_->thread;
+      blockIdx = self_->block->index;
+      Fiber* fiber = self_;
+      main_.go_to(fiber);
+    }
+    self_ = nullptr;
+    return failure_.empty();
+  }
+
+  void seed(unsigned value) { random_.seed(value); }
+
+  // The calling thread waits for the others of its block.
+  void barrier(const char* name, const char* file, int line) {
+    wait_as(State::at_barrier, name, file, line);
+    Block* block = self_->block;
+    ++block->at_barrier;
+    release_barrier(block);
+    leave();
+  }
+
+  // The calling thread lets others run.
+  void spin(const char* file, int line) {
+    wait_as(State::spins, "spin_pause", file, line);
+    spinning_.push_back(self_);
+    leave();
+  }
+
+  // The calling thread may be overtaken here.
+  void stumble() {
+    if (!chance(8)) return;
+    make_ready(self_);
+    leave();
+  }
+
+  void together(const Collective& what, const char* file, int line) {
+    const int lane = self_->index % 32;
+    if ((what.mask >> lane & 1) == 0) fail("the thread is not in the mask of its own call", what.name, file, line);
+    wait_as(State::in_warp, what.name, file, line);
+    self_->collective = what;
+    release_warp(self_->block, self_->index / 32);
+    leave();
+  }
+
+  // Ends the launch: the kernel did something that CUDA does not allow.
+  [[noreturn]] void fail(const std::string& why, const char* name, const char* file, int line) {
+    failure_ = std::string(name) + " at " + file + ":" + std::to_string(line) + ", " + place(*self_) + ": " + why;
+    for (;;) leave();
+  }
+
+ private:
+  static constexpr size_t kStackBytes = 256 * 1024;
+
+  void add_block(uint3 index, dim3 shape, size_t shared_bytes) {
+    blocks_.emplace_back(new Block);
+    Block* block = blocks_.back().get();
+    block->index = index;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 128, shared_bytes > 0 ? shared_bytes : 1) != 0) abort();
+    memset(memory, 0xff, shared_bytes > 0 ? shared_bytes : 1);
+    block->shared.reset(static_cast<unsigned char*>(memory));
+    block->alive = static_cast<int>(shape.x * shape.y * shape.z);
+    block->fibers.resize(static_cast<size_t>(block->alive));
+    const size_t before = (blocks_.size() - 1) * block->fibers.size();
+    for (int i = 0; i < block->alive; ++i) {
+      Fiber& fiber = block->fibers[static_cast<size_t>(i)];
+      const unsigned u = static_cast<unsigned>(i);
+      fiber.block = block;
+      fiber.index = i;
+      fiber.thread = {u % shape.x, u / shape.x % shape.y, u / (shape.x * shape.y)};
+      fiber.copies.resize(1);
+      if (stacks_.size() <= before + u) stacks_.emplace_back(new StackMemory(kStackBytes));
+      fiber.begin(stacks_[before + u].get(), &Machine::enter);
+      ready_.push_back(&fiber);
+    }
+  }
+
+  // Where a fiber begins.
+  static void enter() {
+    Machine& machine = get();
+    Stack::arrived(machine.self_, &machine.main_);
+    (*machine.body_)();
+    machine.end();
+  }
+
+  void end() {
+    Block* block = self_->block;
+    self_->state = State::done;
+    --block->alive;
+    idle_ = 0;
+    release_barrier(block);
+    release_warp(block, self_->index / 32);
+    for (;;) leave();
+  }
+
+  void leave() {
+    Fiber* fiber = self_;
+    fiber->go_to(&main_);
+  }
+
+  void wait_as(State state, const char* name, const char* file, int line) {
+    self_->state = state;
+    self_->waits_for = name;
+    self_->file = file;
+    self_->line = line;
+    if (state != State::spins) idle_ = 0;
+  }
+
+  void make_ready(Fiber* fiber) {
+    fiber->state = State::ready;
+    ready_.push_back(fiber);
+  }
+
+  // Threads that have ended count as if they had arrived.
+  void release_barrier(Block* block) {
+    if (block->at_barrier == 0 || block->at_barrier < block->alive) return;
+    block->at_barrier = 0;
+    for (Fiber& fiber : block->fibers)
+      if (fiber.state == State::at_barrier) make_ready(&fiber);
+  }
+
+  // Does what a group of lanes waits for if all that its mask names are there, except those that have ended.
+  void release_warp(Block* block, int warp) {
+    const int first = 32 * warp, count = std::min<int>(32, static_cast<int>(block->fibers.size()) - first);
+    Fiber* lanes = &block->fibers[static_cast<size_t>(first)];
+    for (int one = 0; one < count; ++one) {
+      if (lanes[one].state != State::in_warp) continue;
+      const Collective what = lanes[one].collective;
+      unsigned alive = 0, here = 0;
+      void* payloads[32] = {};
+      for (int lane = 0; lane < count; ++lane) {
+        if (lanes[lane].state != State::done) alive |= 1u << lane;
+        if (lanes[lane].state == State::in_warp && lanes[lane].collective.mask == what.mask) {
+          here |= 1u << lane;
+          payloads[lane] = lanes[lane].collective.payload;
+        }
+      }
+      if ((here & what.mask) != (alive & what.mask)) continue;
+      for (int lane = 0; lane < count; ++lane)
+        if ((here >> lane & 1) != 0 && lanes[lane].collective.combine != what.combine) {
+          failure_ = "lanes of a warp do different things together: " + place(lanes[one]) + " " +
+                     waiting(lanes[one]) + ", " + place(lanes[lane]) + " " + waiting(lanes[lane]);
+          return;
+        }
+      what.combine(payloads, here);
+      for (int lane = 0; lane < count; ++lane)
+        if ((here >> lane & 1) != 0) make_ready(&lanes[lane]);
+    }
+  }
+
+  // Chooses who runs next. Three ways, drawn for each launch: anybody; mostly who became ready last, such that some run far
+  // ahead; mostly who waits longest.
+  bool pick() {
+    const bool spins = !spinning_.empty() && (ready_.empty() || chance(16));
+    std::deque<Fiber*>& from = spins ? spinning_ : ready_;
+    if (from.empty()) {
+      for (const auto& block : blocks_)
+        if (block->alive > 0) failure_ = stuck("all threads that are left wait for others");
+      return false;
+    }
+    if (spins && ready_.empty() && ++idle_ > 64 * (spinning_.size() + 64)) {
+      failure_ = stuck(cooperative_ ? "the threads that are left spin or wait for others"
+                                    : "threads spin for others, which an ordinary launch need not run at the same time");
+      return false;
+    }
+    size_t index = random_() % from.size();
+    if (!spins && strategy_ == 1 && !chance(8)) index = from.size() - 1;
+    if (!spins && strategy_ == 2 && !chance(8)) index = 0;
+    self_ = from[index];
+    if (index == 0) {
+      from.pop_front();
+    } else {
+      from[index] = from.back();
+      from.pop_back();
+    }
+    return true;
+  }
+
+  static std::string place(const Fiber& fiber) {
+    const uint3 b = fiber.block->index, t = fiber.thread;
+    char text[120];
+    snprintf(text, sizeof text, "block (%u, %u, %u) thread (%u, %u, %u)", b.x, b.y, b.z, t.x, t.y, t.z);
+    return text;
+  }
+
+  static std::string waiting(const Fiber& fiber) {
+    return std::string("waits in ") + fiber.waits_for + " at " + fiber.file + ":" + std::to_string(fiber.line);
+  }
+
+  // Where everybody is, one line for each place of a block.
+  std::string stuck(const char* why) const {
+    std::string text = std::string("deadlock: ") + why;
+    for (const auto& block : blocks_) {
+      std::vector<std::pair<std::string, int>> places;
+      std::vector<const Fiber*> first;
+      for (const Fiber& fiber : block->fibers) {
+        const std::string where = fiber.state == State::done ? "has ended" : waiting(fiber);
+        size_t i = 0;
+        while (i < places.size() && places[i].first != where) ++i;
+        if (i == places.size()) {
+          places.emplace_back(where, 0);
+          first.push_back(&fiber);
+        }
+        ++places[i].second;
+      }
+      for (size_t i = 0; i < places.size(); ++i)
+        text += "\n  " + place(*first[i]) + " " + places[i].first +
+                (places[i].second > 1 ? " (and " + std::to_string(places[i].second - 1) + " more)" : "");
+    }
+    return text;
+  }
+
+  Stack main_;
+  Fiber* self_ = nullptr;
+  const std::function<void()>* body_ = nullptr;
+  std::string failure_;
+  std::mt19937 random_;
+  unsigned strategy_ = 0;
+  bool cooperative_ = false;
+  size_t idle_ = 0;  // how often in a row nobody but those that spin could go on
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::unique_ptr<StackMemory>> stacks_;
+  std::deque<Fiber*> ready_, spinning_;
+};
+
+}  // namespace emulation
+
+template <class T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(emulation::Machine::get().self()->block->shared.get());
+}
+
+inline void spin_pause(RTF_CALLER_ONLY) { emulation::Machine::get().spin(RTF_CALLER); }
+
+}  // namespace rtf
+
+inline void __syncthreads(RTF_CALLER_ONLY) { rtf::emulation::Machine::get().barrier("__syncthreads", RTF_CALLER); }

@@ -1,0 +1,152 @@
+// The CUDA runtime as far as native ops use it, and launches.
+#pragma once
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "machine.h"
+
+using cudaStream_t = struct RtfEmulatedStream*;
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorCooperativeLaunchTooLarge = 720,
+};
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault,
+};
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+  cudaDevAttrL2CacheSize,
+  cudaDevAttrComputeCapabilityMajor,
+  cudaDevAttrComputeCapabilityMinor,
+};
+
+namespace rtf {
+namespace emulation {
+
+inline long setting(const char* name, long standard) {
+  const char* value = getenv(name);
+  return value != nullptr && *value != 0 ? atol(value) : standard;
+}
+
+// A Hopper GPU with fewer multiprocessors.
+inline int attribute(cudaDeviceAttr which) {
+  switch (which) {
+    case cudaDevAttrMultiProcessorCount: return static_cast<int>(setting("RTF_EMULATION_SMS", 4));
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return 227 * 1024;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return 228 * 1024;
+    case cudaDevAttrL2CacheSize: return 50 * 1024 * 1024;
+    case cudaDevAttrComputeCapabilityMajor: return 9;
+    case cudaDevAttrComputeCapabilityMinor: return 0;
+  }
+  return 0;
+}
+
+// Each block costs 1 KiB more than it asks for.
+inline int resident_blocks(int threads, size_t shared_bytes) {
+  const long by_memory = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / static_cast<long>(shared_bytes + 1024);
+  return static_cast<int>(std::min({by_memory, 2048L / ((threads + 31) / 32 * 32), 32L}));
+}
+
+}  // namespace emulation
+
+namespace detail {
+
+template <class... P, class... A>
+cudaError_t launch_any(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t, bool cooperative,
+                       A&&... args) {
+  using namespace emulation;
+  const size_t threads = size_t(block.x) * block.y * block.z, blocks = size_t(grid.x) * grid.y * grid.z;
+  if (blocks == 0 || threads == 0 || threads > 1024 || block.z > 64) return cudaErrorInvalidConfiguration;
+  if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) return cudaErrorInvalidConfiguration;
+  if (shared_bytes > static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))) return cudaErrorInvalidValue;
+  const int room = resident_blocks(static_cast<int>(threads), shared_bytes) * attribute(cudaDevAttrMultiProcessorCount);
+  if (cooperative && blocks > static_cast<size_t>(room)) return cudaErrorCooperativeLaunchTooLarge;
+  const std::tuple<P...> values(static_cast<P>(args)...);
+  const std::function<void()> body = [&] { std::apply(kernel, values); };
+  Machine& machine = Machine::get();
+  machine.seed(static_cast<unsigned>(setting("RTF_EMULATION_SEED", 1)));
+  std::vector<uint3> order;
+  for (unsigned z = 0; z < grid.z; ++z)
+    for (unsigned y = 0; y < grid.y; ++y)
+      for (unsigned x = 0; x < grid.x; ++x) order.push_back({x, y, z});
+  std::shuffle(order.begin(), order.end(), machine.random());
+  gridDim = grid;
+  blockDim = block;
+  bool good = true;
+  if (cooperative) {
+    good = machine.run(order, block, shared_bytes, true, body);
+  } else {
+    for (size_t i = 0; i < order.size() && good; ++i) good = machine.run({order[i]}, block, shared_bytes, false, body);
+  }
+  if (!good) fprintf(stderr, "CUDA emulation: %s\n", machine.failure().c_str());
+  return good ? cudaSuccess : cudaErrorLaunchFailure;
+}
+
+}  // namespace detail
+
+template <class... P>
+cudaError_t blocks_per_multiprocessor(int* blocks, void (*)(P...), int threads, size_t shared_bytes) {
+  const bool fits = shared_bytes <= static_cast<size_t>(emulation::attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  *blocks = fits ? emulation::resident_blocks(threads, shared_bytes) : 0;
+  return fits ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+}  // namespace rtf
+
+inline const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorCooperativeLaunchTooLarge: return "too many blocks in cooperative launch";
+    case cudaErrorLaunchFailure: return rtf::emulation::Machine::get().failure().c_str();
+  }
+  return "unknown error";
+}
+
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }  // launch() has returned it
+inline cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
+  return *value = rtf::emulation::attribute(which), cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t = nullptr) {
+  if (bytes > 0) memmove(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return cudaMemcpyAsync(to, from, bytes, kind);
+}
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t = nullptr) {
+  if (bytes > 0) memset(to, value, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemset(void* to, int value, size_t bytes) { return cudaMemsetAsync(to, value, bytes); }
+template <class T>
+cudaError_t cudaMalloc(T** memory, size_t bytes) {
+  void* got = nullptr;
+  if (posix_memalign(&got, 256, bytes > 0 ? bytes : 1) != 0) return cudaErrorMemoryAllocation;
+  memset(got, 0xff, bytes);
+  *memory = static_cast<T*>(got);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFree(void* memory) { return free(memory), cudaSuccess; }

@@ -1,0 +1,178 @@
+"""The emulator of CUDA: it computes what a GPU computes, and finds what is wrong in a kernel."""
+
+import ctypes
+import os
+
+import numpy
+import pytest
+
+from tests.native.cuda.build import HERE, build_emulated, compile_for_gpu, run_sanitized
+
+KERNELS = os.path.join(HERE, "kernels_of_the_tests.cu")
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return build_emulated(KERNELS, "-Wno-sign-compare")
+
+
+@pytest.fixture(params=range(6))
+def seed(request, monkeypatch):
+    monkeypatch.setenv("RTF_EMULATION_SEED", str(request.param))
+
+
+def call(function, *args):
+    """Call a function with arrays and integers; the text of its error, or ""."""
+    function.restype = ctypes.c_char_p
+    converted = [ctypes.c_void_p(x.ctypes.data) if isinstance(x, numpy.ndarray) else ctypes.c_int(x) for x in args]
+    return (function(*converted) or b"").decode()
+
+
+def random(*shape):
+    return numpy.random.RandomState(1).normal(0, 1, shape).astype("float32")
+
+
+def test_barrier(kernels, seed):
+    x, y = random(100), numpy.zeros(100, "float32")
+    assert call(kernels.test_reverse, x, y, 100, 128, 400, 1) == ""
+    assert (y == x[::-1]).all()
+
+
+def test_missing_barrier(kernels, seed):
+    x, y = random(100), numpy.zeros(100, "float32")
+    assert call(kernels.test_reverse, x, y, 100, 128, 400, 0) == ""
+    assert numpy.isnan(y).any()
+
+
+def test_deadlock(kernels, seed, capfd):
+    x, y = random(32), numpy.zeros(32, "float32")
+    message = call(kernels.test_deadlock, x, y)
+    assert message.startswith("deadlock: all threads that are left wait for others")
+    assert "thread (0, 0, 0) waits in __shfl_sync at" in message and "(and 15 more)" in message
+    assert "thread (16, 0, 0) waits in __syncthreads at" in message and "kernels_of_the_tests.cu:" in message
+    assert message in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("cooperative", [0, 1])
+def test_endless(kernels, seed, cooperative, capfd):
+    message = call(kernels.test_endless, numpy.zeros(1, "uint32"), cooperative)
+    assert "waits in spin_pause at" in message and "deadlock" in message
+    assert ("ordinary launch" in message) == (not cooperative)
+
+
+@pytest.mark.parametrize("blocks, threads", [(1, 1), (4, 32), (16, 64), (5, 256)])
+def test_grid_barrier(kernels, seed, blocks, threads):
+    n_steps, x = 7, random(blocks)
+    y = numpy.full((n_steps + 1, blocks), numpy.nan, "float32")
+    y[0] = 0
+    counter = numpy.zeros(1, "uint32")
+    assert call(kernels.test_steps, x, y, counter, n_steps, blocks, threads, 1) == ""
+    expected = numpy.zeros(blocks)
+    for step in range(1, n_steps + 1):
+        expected = x + 0.5 * expected.sum()
+        numpy.testing.assert_allclose(y[step], expected, rtol=1e-5, atol=1e-4)
+    assert counter[0] == n_steps * blocks
+
+
+def test_missing_grid_barrier(kernels, seed):
+    y = numpy.full((8, 4), numpy.nan, "float32")
+    y[0] = 0
+    assert call(kernels.test_steps, random(4), y, numpy.zeros(1, "uint32"), 7, 4, 32, 0) == ""
+    assert numpy.isnan(y).any()
+
+
+@pytest.mark.parametrize("sms, blocks, fits", [(1, 8, True), (1, 9, False), (2, 16, True), (4, 33, False)])
+def test_cooperative_launch_fits(kernels, monkeypatch, sms, blocks, fits):
+    monkeypatch.setenv("RTF_EMULATION_SMS", str(sms))
+    y = numpy.zeros((2, blocks), "float32")
+    message = call(kernels.test_steps, random(blocks), y, numpy.zeros(1, "uint32"), 1, blocks, 256, 1)
+    assert message == ("" if fits else "too many blocks in cooperative launch")
+
+
+@pytest.mark.parametrize(
+    "threads, shared_bytes, message",
+    [(0, 4, "invalid configuration argument"), (1025, 4, "invalid configuration argument"),
+     (32, 228 * 1024, "invalid argument"), (1024, 227 * 1024, "")],
+)  # fmt: skip
+def test_limits(kernels, threads, shared_bytes, message):
+    assert call(kernels.test_reverse, random(1), numpy.zeros(1, "float32"), 1, threads, shared_bytes, 1) == message
+
+
+def test_warps(kernels, seed):
+    x, y = random(32), numpy.zeros((32, 11), "float32")
+    assert call(kernels.test_warps, x, y) == ""
+    lane = numpy.arange(32)
+    sources = [
+        numpy.full(32, 5),
+        lane // 8 * 8 + 3,
+        numpy.where(lane >= 2, lane - 2, lane),
+        numpy.where(lane % 8 >= 2, lane - 2, lane),
+        numpy.where(lane + 3 < 32, lane + 3, lane),
+        numpy.where(lane % 16 + 3 < 16, lane + 3, lane),
+        lane ^ 4,
+    ]
+    for column, source in enumerate(sources):
+        assert (y[:, column] == x[source]).all()
+    numpy.testing.assert_allclose(y[:, 7], x.sum(), rtol=1e-5)
+    assert (y[:, 8] == (x > 0).sum()).all()
+    assert (y[:, 9] == (x > 1.5).any()).all() and (y[:, 10] == (x > -1.5).all()).all()
+
+
+@pytest.mark.parametrize("which, k, bits", [(0, 8, 10), (1, 16, 7), (2, 16, 10)], ids=["tf32", "bf16", "f16"])
+def test_tensor_cores(kernels, seed, which, k, bits):
+    a, b, d = random(16, k), random(k, 8), numpy.full((16, 8), numpy.nan, "float32")
+    assert call(kernels.test_product, which, a, b, d) == ""
+    rounded = [_round(x.astype("float64"), bits) for x in (a, b)]
+    numpy.testing.assert_allclose(d, rounded[0] @ rounded[1], rtol=1e-6, atol=1e-6)
+    assert numpy.abs(d - a @ b).max() > 1e-5  # it is less exact than float
+
+
+def _round(x, bits):
+    mantissa, exponent = numpy.frexp(x)
+    return numpy.ldexp(numpy.rint(numpy.ldexp(mantissa, bits + 1)), exponent - bits - 1)
+
+
+@pytest.mark.parametrize("n", [1, 4, 127, 128, 1000])
+def test_copies(kernels, seed, n):
+    x, y = random(n + 3), numpy.full(n + 3, numpy.nan, "float32")
+    assert call(kernels.test_copy, x, y, n, 32, 1) == ""
+    assert (y[:n] == x[:n]).all() and numpy.isnan(y[n:]).all()
+
+
+def test_copies_without_waiting(kernels, seed):
+    x, y = random(1000), numpy.zeros(1000, "float32")
+    assert call(kernels.test_copy, x, y, 1000, 32, 0) == ""
+    assert (y != x).any()
+
+
+def test_atomics(kernels, seed):
+    x = numpy.random.RandomState(1).randint(0, 7, 1000).astype("int32")
+    counts, most = numpy.zeros(7, "int32"), numpy.zeros(1, "int32")
+    assert call(kernels.test_count, x, counts, most, 1000, 3, 64) == ""
+    assert (counts == numpy.bincount(x)).all() and most[0] == 6
+
+
+def test_same_seed_same_run(kernels, monkeypatch):
+    results = []
+    for seed in (3, 3, 4, 5):
+        monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
+        y = numpy.zeros(100, "float32")
+        call(kernels.test_reverse, random(100), y, 100, 128, 400, 0)
+        results.append(numpy.isnan(y).tolist())
+    assert results[0] == results[1]
+    assert results[0] != results[2] or results[0] != results[3]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_nvcc(arch):
+    assert "spill stores" in compile_for_gpu(KERNELS, arch)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_sanitizers(seed):
+    run_sanitized(os.path.join(HERE, "sanitized_kernels.cu"), "-Wno-sign-compare", seed=seed)
+
+
+def test_sanitizers_find_what_is_wrong():
+    with pytest.raises(AssertionError, match="heap-buffer-overflow"):
+        run_sanitized(os.path.join(HERE, "sanitized_kernels.cu"), "-Wno-sign-compare", arguments=["wrong"])
