@@ -39,6 +39,8 @@ SHORT_OPTIONS = {
 }
 LONG_OPTIONS = {"--" + key: key for key in SHORT_OPTIONS.values()}
 LONG_OPTIONS.update({"--verbose": "log_verbosity", "--max_sequences": "max_seqs"})
+# options without a value -> the setting which they switch on
+FLAGS = {"--profile": "profile"}
 _CONFIG = "--config"
 
 
@@ -63,6 +65,9 @@ def parse_arguments(args: Sequence[str]) -> RunArguments:
         parsed.files.append(rest.pop(0))
     while rest:
         argument = rest.pop(0)
+        if argument in FLAGS:
+            parsed.overrides.append((FLAGS[argument], "True"))
+            continue
         option, equals, value = argument.partition("=")
         if argument.startswith("++"):
             key = option[2:]
@@ -91,7 +96,7 @@ def parse_arguments(args: Sequence[str]) -> RunArguments:
 def _unknown(argument: str) -> str:
     if not argument.startswith(("-", "+")):
         return "command line: %r stands alone. Config files come first, then ++key value." % argument
-    known = list(LONG_OPTIONS) + list(SHORT_OPTIONS) + [_CONFIG]
+    known = list(LONG_OPTIONS) + list(FLAGS) + list(SHORT_OPTIONS) + [_CONFIG]
     nearest = nearest_name(argument, known) if argument.startswith("--") else None
     hint = " Did you mean %r?" % nearest if nearest else ""
     return "command line: unknown option %r.%s Any setting: ++key value." % (argument, hint)

@@ -154,6 +154,7 @@ KNOWN_KEYS = {
     "tf_log_memory_usage": "memory in the line of each step",
     "tf_session_opts": "old options of TensorFlow sessions",
     "sprint_interface_dataset_opts": "options of datasets that an outer program feeds",
+    "profile": "traces some steps for TensorBoard: True, or a dict with first_step, steps, every",
     "store_metadata_mod_step": "profiles every n-th step",
     "debug_print_layer_output_template": "prints the dims of each layer",
     "debug_print_layer_output_shape": "prints the shape of each layer at run time",

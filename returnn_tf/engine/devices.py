@@ -41,11 +41,19 @@ def set_up(config: Any) -> None:
 
 def memory_text() -> str:
     """Memory which the process has in use, and the peak of each GPU: ``1.5GB, GPU:0 3.0GB``."""
-    parts = [bytes_text(process_memory())]
+    return ", ".join(
+        bytes_text(value) if name == "process" else "%s %s" % (name, bytes_text(value))
+        for name, value in memory_bytes().items()
+    )
+
+
+def memory_bytes() -> Dict[str, int]:
+    """Bytes which the process has in use, as ``process``, and the peak of each GPU by its name."""
+    values = {"process": process_memory()}
     for index, _ in enumerate(tf.config.list_logical_devices("GPU")):
-        peak = tf.config.experimental.get_memory_info("GPU:%i" % index)["peak"]
-        parts.append("GPU:%i %s" % (index, bytes_text(peak)))
-    return ", ".join(parts)
+        name = "GPU:%i" % index
+        values[name] = tf.config.experimental.get_memory_info(name)["peak"]
+    return values
 
 
 def _session_options(options: Any) -> None:

@@ -16,6 +16,7 @@ from returnn_tf.engine.pretrain.checks import planned_networks
 from returnn_tf.engine.pretrain.learning_rates import rate_of_epoch
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.pretrain.stage import Stage
+from returnn_tf.engine.profiling import Profiler
 from returnn_tf.engine.saver import Saver, restore
 from returnn_tf.engine.step_result import StepResult
 from returnn_tf.engine.summaries import Summaries
@@ -54,6 +55,7 @@ class Engine:
             self._data.check(entry.config)
         self.learning_rates = LearningRateControl.from_config(config)
         self.summaries = Summaries.from_config(config)
+        self._profiler = Profiler.from_config(config, self.summaries.folder)
         self._stage = Stage(config)
         try:
             if self.first_epoch <= self.last_epoch:
@@ -95,6 +97,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends loading processes and completes event files."""
+        self._profiler.close()
         self._data.close()
         self._stage.close()
         self.summaries.close()
@@ -141,7 +144,9 @@ class Engine:
         if not last:
             self._data.start(epoch + 1)
         self.saver.save(self.trainer, epoch, last=last, pretrain=entry.pretrain)
-        self.summaries.epoch("train", epoch, {**result.scores, **result.errors, "learning_rate": rate})
+        memory = {"memory/%s" % name: value for name, value in devices.memory_bytes().items()}
+        values = {**result.scores, **result.errors, "learning_rate": rate, **result.times(), **memory}
+        self.summaries.epoch("train", epoch, values)
         self.evaluate(epoch)
         self.saver.clean_up(self.learning_rates.epochs)
 
@@ -189,7 +194,8 @@ class Engine:
     def _step(self, tensors: Any, batch: Any, epoch: int, rate: float) -> StepResult:
         with reproducer.kept(self.config, self.trainer, epoch, tensors, batch.seq_tags):
             try:
-                result = self.trainer.step(tensors, rate)
+                with self._profiler.step():
+                    result = self.trainer.step(tensors, rate)
             except NonFiniteError as exc:
                 raise exc.at(batch.seq_tags, first_bad_layer(self.net, tensors, step=exc.step)) from None
         if result.spike or not result.updated:

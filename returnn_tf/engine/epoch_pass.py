@@ -26,6 +26,17 @@ class PassResult:
     compute_seconds: float = 0.0  # inside of the step functions
     wait_seconds: float = 0.0  # waiting for data
 
+    def times(self) -> Dict[str, float]:
+        """Where the time went, for event files: shares of the whole, and speed."""
+        if not self.steps or not self.seconds:
+            return {}
+        return {
+            "time/seconds_per_step": self.seconds / self.steps,
+            "time/compute_share": self.compute_seconds / self.seconds,
+            "time/data_wait_share": self.wait_seconds / self.seconds,
+            "time/frames_per_second": self.frames / self.seconds,
+        }
+
 
 @dataclass
 class Pass:

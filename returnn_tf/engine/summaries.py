@@ -33,6 +33,11 @@ class Summaries:
         folder = config.typed("tf_log_dir", default)
         return cls(str(folder) if folder else None)
 
+    @property
+    def folder(self) -> Optional[str]:
+        """Where the files are; None if there are none."""
+        return self._folder
+
     def prepare(self) -> None:
         """Makes the folder.
 

@@ -15,6 +15,7 @@ from returnn_tf.config import ConfigError
         (["a", "-x", "eval", "-n", "7"], ["a"], [("task", "eval"), ("num_epochs", "7")]),
         (["--task=eval", "--max_sequences", "3"], [], [("task", "eval"), ("max_seqs", "3")]),
         (["--config", "c", "--verbose", "5"], ["c"], [("log_verbosity", "5")]),
+        (["a", "--profile", "++x", "1"], ["a"], [("profile", "True"), ("x", "1")]),
         (["a", "-r", "-0.5"], ["a"], [("learning_rate", "-0.5")]),
     ],
 )
@@ -30,6 +31,7 @@ def test_forms(args, files, overrides):
         (["a", "++x"], "needs a value"),
         (["a", "++", "x"], "needs a value"),
         (["a", "--taks", "eval"], "unknown option '--taks'. Did you mean '--task'"),
+        (["a", "--profil"], "unknown option '--profil'. Did you mean '--profile'"),
         (["a", "-Q", "3"], "unknown option '-Q'"),
         (["a", "++x", "1", "b"], "'b' stands alone"),
         (["a", "+x", "1"], "unknown option '+x'. Any setting"),
