@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, List, Tuple
 
+from returnn_tf.config import ConfigError
 from returnn_tf.layers.eval_views import LayerView
 from returnn_tf.layers.rec.beams import SOURCE_BEAMS_NOTE
 from returnn_tf.layers.rec.choice_scores import Candidates, candidates, log_probs_of
@@ -147,12 +148,28 @@ class ChoiceStep:
                 scores_beam_in=self._beam,
                 base_beam_in=self._beam,
             )
+            scores = self._checked(scores, scores_in)
         else:
             scores = self._layer.prob_scale * scores_in + self._layer.base_beam_score_scale * scores_base
         if self._layer.random_sample_scale:
             uniform = tf.random.stateless_uniform(tf.shape(scores), self._ctx.seed("sample"), minval=1e-20)
             scores += self._layer.random_sample_scale * -tf.math.log(-tf.math.log(uniform))
         return scores
+
+    def _checked(self, scores: Any, scores_in: Any) -> Any:
+        """What the function of the user gave, which has to be a score for each label of each hypothesis."""
+        what = "Layer %r: custom_score_combine has to return scores of the shape and dtype of scores_in, [batch, beam, "
+        what = (what + "labels] %s") % (self._ctx.node.path, scores_in.dtype.name)
+        if (
+            not tf.is_tensor(scores)
+            or scores.dtype != scores_in.dtype
+            or not scores.shape.is_compatible_with(scores_in.shape)
+        ):
+            found = "%s %s" % (scores.dtype.name, scores.shape) if tf.is_tensor(scores) else repr(scores)
+            raise ConfigError("%s, but it returned %s." % (what, found))
+        same = tf.debugging.assert_equal(tf.shape(scores), tf.shape(scores_in), message=what + ".")
+        with tf.control_dependencies([same]):
+            return tf.identity(scores)
 
 
 class ChoiceView(LayerView):

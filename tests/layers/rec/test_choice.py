@@ -247,6 +247,19 @@ def test_function_of_the_scores_sees_the_choices_before() -> None:
     assert seen and seen[0] == [1]
 
 
+@pytest.mark.parametrize(
+    "combine, found",
+    [
+        (lambda scores_base, **_: scores_base[:, 0], "but it returned float32 "),
+        (lambda **_: None, "but it returned None"),
+        (lambda scores_in, **_: scores_in[:, :, 1:], "of the shape and dtype of scores_in"),
+    ],
+)
+def test_function_of_the_scores_has_to_return_scores(combine: Any, found: str) -> None:
+    with pytest.raises((ConfigError, tf.errors.InvalidArgumentError), match="custom_score_combine has to .*" + found):
+        run_loop(frame_loop({"custom_score_combine": combine}))
+
+
 def test_function_to_run_before_the_output_is_used() -> None:
     seen = []
 
