@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.prefetch import Prefetcher
+from returnn_tf.engine.progress import PassState
 from returnn_tf.engine.scores import Scores, batch_means
 from returnn_tf.engine.step_errors import naming_sequences
 from returnn_tf.engine.step_result import StepResult
@@ -15,16 +16,11 @@ from returnn_tf.log import STEP_LEVEL, log, pass_line, step_line, time_shares_li
 
 
 @dataclass
-class PassResult:
+class PassResult(PassState):
     """What a pass gave."""
 
     scores: Dict[str, float] = field(default_factory=dict)  # cost:<layer> -> mean
     errors: Dict[str, float] = field(default_factory=dict)  # error:<layer> -> mean
-    steps: int = 0
-    frames: int = 0
-    seconds: float = 0.0
-    compute_seconds: float = 0.0  # inside of the step functions
-    wait_seconds: float = 0.0  # waiting for data
 
     def times(self) -> Dict[str, float]:
         """Where the time went, for event files: shares of the whole, and speed."""
@@ -50,6 +46,8 @@ class Pass:
     :param log_batch_size: option: sizes in the lines of the steps
     :param shares_level: log level of the line that says where the time went
     :param on_step: called after each step with batch and result, e.g. for event files
+    :param between: called between the steps with the result so far (without scores) and the sums; may end the pass by
+        an exception
     """
 
     phase: str
@@ -60,15 +58,20 @@ class Pass:
     log_batch_size: bool = False
     shares_level: int = 4
     on_step: Optional[Callable[[Any, StepResult], None]] = None
+    between: Optional[Callable[[PassResult, Scores], None]] = None
 
-    def run(self, batches: Iterable[Any]) -> PassResult:
+    def run(self, batches: Iterable[Any], begun: Optional[PassState] = None) -> PassResult:
         """Goes over all batches.
 
+        :param batches: all, or those which are left
+        :param begun: what was done of the pass before
         :raises DataError: there is none
         """
-        result, scores = PassResult(), Scores(self.normalized, with_exp=self.with_exp)
+        begun = begun or PassState()
+        result = PassResult(begun.steps, begun.frames, begun.seconds, begun.compute_seconds, begun.wait_seconds)
+        scores = Scores(self.normalized, with_exp=self.with_exp, sums=begun.sums)
         bar = log.progress(self.phase)
-        start = time.perf_counter()
+        start = time.perf_counter() - begun.seconds
         prefetcher = Prefetcher(batches, lambda batch: self.convert(batch.feed))
         try:
             for batch, tensors in prefetcher:
@@ -85,13 +88,18 @@ class Pass:
                 if self.on_step is not None:
                     self.on_step(batch, step_result)
                 result.steps += 1
+                result.seconds = now - start
+                result.wait_seconds = begun.wait_seconds + prefetcher.wait_seconds
                 bar.update(result.steps, batch.complete, step_result.total_loss, result.frames)
+                if self.between is not None:
+                    self.between(result, scores)
         finally:
             bar.close()
             prefetcher.close()
         if not result.steps:
             raise DataError("%s: there is no batch; is every sequence left out by length limits?" % self.phase)
-        result.seconds, result.wait_seconds = time.perf_counter() - start, prefetcher.wait_seconds
+        result.seconds, result.sums = time.perf_counter() - start, scores.sums()
+        result.wait_seconds = begun.wait_seconds + prefetcher.wait_seconds
         result.scores, result.errors = scores.scores(), scores.errors()
         log.write(3, pass_line(self.phase, result.steps, result.seconds, result.compute_seconds))
         log.write(

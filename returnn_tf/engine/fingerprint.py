@@ -1,18 +1,63 @@
-"""A hash of all settings, so that a checkpoint can tell whether a run goes on with the same config."""
+"""A hash of all settings, by which a checkpoint tells whether a run goes on with the same config; what differs."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import types
-from typing import Any
+from typing import Any, Dict, Iterable, List, Mapping, Optional
+
+_MAX_SHOWN = 60
+_ABSENT = "absent"
 
 
 def fingerprint(config: Any) -> str:
     """SHA-256 (hexadecimal) over keys and values of a Config; functions count by their code, not their address."""
     digest = hashlib.sha256()
     for key in sorted(config.keys()):
-        digest.update(("%s=%s\n" % (key, _canonical(config.typed(key)))).encode("utf8", "backslashreplace"))
+        digest.update(_bytes("%s=%s\n" % (key, _canonical(config.typed(key)))))
     return digest.hexdigest()
+
+
+def settings(config: Any, keys: Optional[Iterable[str]] = None, *, folders: bool = True) -> Dict[str, str]:
+    """Key -> value as text, or a hash of it where that is long.
+
+    :param config: Config
+    :param keys: default all which the config has; those it lacks are left out
+    :param folders: whether the folder counts in a value that is a path
+    """
+    found: Dict[str, str] = {}
+    for key in sorted(config.keys() if keys is None else keys):
+        value = config.typed(key)
+        if value is not None:
+            text = _canonical(value if folders else _without_folders(value))
+            short = len(text) <= _MAX_SHOWN
+            found[key] = text if short else "sha256 " + hashlib.sha256(_bytes(text)).hexdigest()[:32]
+    return found
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
+    """What differs between two results of :func:`settings`: ``batch_size (was 3, is 2)``; of long values the key."""
+    lines = []
+    for key in sorted(set(before) | set(now)):
+        old, new = before.get(key, _ABSENT), now.get(key, _ABSENT)
+        if old != new:
+            hidden = any(text.startswith("sha256 ") for text in (old, new))
+            lines.append(key if hidden else "%s (was %s, is %s)" % (key, old, new))
+    return lines
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf8", "backslashreplace")
+
+
+def _without_folders(value: Any) -> Any:
+    """Paths by their last part: files may be copied to another disk between two runs."""
+    if isinstance(value, dict):
+        return {_without_folders(key): _without_folders(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_folders(item) for item in value]
+    return os.path.basename(value) if isinstance(value, str) and os.path.isabs(value) else value
 
 
 def _canonical(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Dict, FrozenSet, Iterable
+from typing import Dict, FrozenSet, Iterable, Mapping, Optional
 
 from returnn_tf.engine.step_result import StepResult
 
@@ -13,16 +13,27 @@ COST, ERROR, EXP = "cost:", "error:", ":exp"
 class Scores:
     """Collects the results of all batches of a pass."""
 
-    def __init__(self, normalized: Iterable[str] = (), *, with_exp: bool = False) -> None:
+    def __init__(
+        self,
+        normalized: Iterable[str] = (),
+        *,
+        with_exp: bool = False,
+        sums: Optional[Mapping[str, Mapping[str, float]]] = None,
+    ) -> None:
         """
         :param normalized: losses whose value is a mean over the batch already (``use_normalized_loss``)
         :param with_exp: also give the exponential of each score (``calculate_exp_loss``), e.g. the perplexity
+        :param sums: of another instance, to go on with
         """
         self._normalized: FrozenSet[str] = frozenset(normalized)
         self._with_exp = with_exp
-        self._losses: Dict[str, float] = {}
-        self._errors: Dict[str, float] = {}
-        self._counts: Dict[str, float] = {}
+        self._losses: Dict[str, float] = dict((sums or {}).get("losses", {}))
+        self._errors: Dict[str, float] = dict((sums or {}).get("errors", {}))
+        self._counts: Dict[str, float] = dict((sums or {}).get("counts", {}))
+
+    def sums(self) -> Dict[str, Dict[str, float]]:
+        """A copy of the sums, by kind and loss; with them, another instance goes on exactly here."""
+        return {"losses": dict(self._losses), "errors": dict(self._errors), "counts": dict(self._counts)}
 
     def add(self, result: StepResult) -> None:
         """Adds one batch."""

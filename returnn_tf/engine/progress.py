@@ -1,0 +1,91 @@
+"""Where a training is within an epoch: the batches that are done, and the sums of the scores so far."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List
+
+from returnn_tf.config import DataError
+from returnn_tf.engine.fingerprint import settings
+from returnn_tf.engine.training_data import BATCH_KEYS, DATASET_KEYS
+
+Sums = Dict[str, Dict[str, float]]
+
+#: Settings without effect on the order of the training batches, of those which make datasets.
+_NOT_OF_TRAINING = frozenset(["dev", "eval", "eval_datasets", "chunk_eval", "cache_size", "on_size_limit"])
+_MORE_KEYS = ("max_total_num_seqs", "seq_drop_freq", "horovod_dataset_distribution", "use_horovod")
+#: Settings by which the position within an epoch has its meaning.
+POSITION_KEYS = tuple(key for key in DATASET_KEYS + BATCH_KEYS + _MORE_KEYS if key not in _NOT_OF_TRAINING)
+_SEED_OFFSET = "RETURNN_RANDOM_SEED_OFFSET"
+
+
+@dataclass
+class PassState:
+    """A pass over a dataset up to some batch."""
+
+    steps: int = 0  # batches done
+    frames: int = 0
+    seconds: float = 0.0
+    compute_seconds: float = 0.0  # inside of the step functions
+    wait_seconds: float = 0.0  # waiting for data
+    sums: Sums = field(default_factory=dict)  # see `Scores.sums`
+
+
+@dataclass
+class Progress:
+    """A training within an epoch.
+
+    :param epoch: the one being trained
+    :param first_step: global step with which it began
+    :param passed: what is done of it
+    :param ranks: the same for each rank, if there are several
+    :param data: settings by which the number of batches has a meaning, see :func:`data_settings`
+    """
+
+    epoch: int
+    first_step: int
+    passed: PassState = field(default_factory=PassState)
+    ranks: List[PassState] = field(default_factory=list)
+    data: Dict[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> Dict[str, Any]:
+        """For a manifest; floats stay exact."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> "Progress":
+        """The reverse.
+
+        :param where: for the message
+        :raises DataError: it is something else
+        """
+        try:
+            fields = dict(value, passed=PassState(**value["passed"]), ranks=[PassState(**v) for v in value["ranks"]])
+            return cls(**fields)
+        except (KeyError, TypeError, ValueError) as exc:
+            raise DataError("%s: the position within the epoch can't be read: %r" % (where, exc)) from None
+
+    def of_rank(self, rank: int, size: int) -> PassState:
+        """What a rank has done.
+
+        :raises DataError: another number of ranks made the checkpoint
+        """
+        made_by = max(len(self.ranks), 1)
+        if made_by != size:
+            raise DataError(
+                "it was made in the middle of an epoch by %i process%s, and this run has %i: who goes on with which "
+                "sequences is not defined" % (made_by, "es" if made_by > 1 else "", size)
+            )
+        return self.ranks[rank] if self.ranks else self.passed
+
+
+def data_settings(config: Any) -> Dict[str, str]:
+    """The settings which decide what the n-th training batch is, as texts. Folders of files do not count.
+
+    :param config: Config of the epoch
+    """
+    found = settings(config, POSITION_KEYS, folders=False)
+    if _SEED_OFFSET in os.environ:
+        found[_SEED_OFFSET] = os.environ[_SEED_OFFSET]
+    return found
