@@ -1,0 +1,28 @@
+// What the GPU kernel of a TensorFlow op needs: its stream, scratch memory, and errors. Needs no header of CUDA.
+#pragma once
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "xla/stream_executor/stream.h"
+
+namespace rtf {
+
+// The cudaStream_t on which TensorFlow runs this op and those around it.
+inline void* gpu_stream(tensorflow::OpKernelContext* context) {
+  return context->op_device_context()->stream()->platform_specific_handle().stream;
+}
+
+// Scratch memory on the GPU, its address a multiple of 256. The tensor may go at the end of Compute: TensorFlow gives the
+// memory only to what comes later on the same stream.
+inline tensorflow::Status gpu_workspace(tensorflow::OpKernelContext* context, int64_t bytes, tensorflow::Tensor* memory) {
+  return context->allocate_temp(tensorflow::DT_UINT8, tensorflow::TensorShape({bytes}), memory);
+}
+
+// The memory of a tensor, whatever its type.
+inline void* gpu_memory(const tensorflow::Tensor& tensor) { return tensor.data(); }
+
+// What a function of our C interface returned: null, or the text of an error.
+inline tensorflow::Status gpu_status(const char* op, const char* error) {
+  return error == nullptr ? tensorflow::OkStatus() : tensorflow::errors::Internal(op, " on the GPU: ", error);
+}
+
+}  // namespace rtf
