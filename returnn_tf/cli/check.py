@@ -9,12 +9,18 @@ from returnn_tf.cli.run import read_config
 from returnn_tf.config import ConfigError, nearest_name
 from returnn_tf.engine.pretrain.checks import describe, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.search_beam import with_beam_size
+from returnn_tf.engine.searching import searched_node
 from returnn_tf.log import paint, wants_color
 from returnn_tf.network.describe import describe_config
+from returnn_tf.network.network import plan_from_config
+from returnn_tf.tasks.search import output_layers
 
 
 def run(args: List[str]) -> int:
     """Prints what ``network`` of the config becomes: in ``load_epoch`` or ``epoch``, else in the last epoch.
+
+    With ``++task search`` the plan of the search is checked too.
 
     :param args: config files, ``--graph OUT.svg``, ``++key value``
     """
@@ -35,6 +41,10 @@ def run(args: List[str]) -> int:
     if len(schedule.distinct(1, last)) > 1:
         steps = "\n\n" + describe(schedule, planned_networks(schedule, 1, last), 1, last)
     shown = config.int("load_epoch", 0) or config.int("epoch", 0) or last
+    if config.str("task", "train") == "search":
+        plan = plan_from_config(with_beam_size(schedule.at(shown).config), search=True)
+        for layer in output_layers(config):
+            searched_node(plan, layer)
     print(describe_config(schedule.at(shown).config, graph=graph, color=color) + steps)
     return 0
 

@@ -10,6 +10,7 @@ from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.step_result import Packer, StepResult
 from returnn_tf.layers.node import Node
 from returnn_tf.network.lower import lower, needed_extern_keys
+from returnn_tf.network.plan import Plan
 from returnn_tf.ops.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
@@ -41,7 +42,7 @@ class Searcher:
         """
         assert net.search, "the network is not planned for search"
         self.net = net
-        self.nodes: Dict[str, Node] = {name: _node(net, name) for name in layers}
+        self.nodes: Dict[str, Node] = {name: searched_node(net.plan, name) for name in layers}
         self.with_losses = with_losses and bool(net.plan.losses)
         self.used_data_keys: List[str] = needed_extern_keys(net.plan, list(self.nodes.values()), self.with_losses)
         self._packer = Packer()
@@ -101,15 +102,19 @@ class Searcher:
         return labels, tf.broadcast_to(count, rows), scores
 
 
-def _node(net: Any, name: str) -> Node:
-    """The layer, whose output must be labels [batch] or [batch, time]."""
-    layers = [node.path for node in net.plan.nodes if node.extern_key is None]
+def searched_node(plan: Plan, name: str) -> Node:
+    """The layer which ``search_output_layer`` names.
+
+    :param plan: planned for search
+    :raises ConfigError: there is none, or its output is not labels [batch] or [batch, time]
+    """
+    layers = {node.path: node for node in plan.nodes if node.extern_key is None}
     if name not in layers:
         raise ConfigError(
             "search_output_layer: layer %r is not part of the network when it searches. Nothing needs it, unless it "
             "has is_output_layer=True. %s" % (name, did_you_mean(name, layers))
         )
-    (node,) = net.fetch_nodes([name])
+    node = layers[name]
     output = node.output
     if not output.sparse or output.batch_axis is None or output.rank > 2:
         raise ConfigError(

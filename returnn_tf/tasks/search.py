@@ -20,7 +20,7 @@ from returnn_tf.tasks.registry import register_task
 @register_task("search")
 def search(config: Any) -> int:
     """Searches in ``search_data``; what ``search_output_layer`` gives goes to ``search_output_file``."""
-    layers, name = _layers(config), _dataset_name(config)
+    layers, name = output_layers(config), _dataset_name(config)
     path = config.str("search_output_file", "")
     output = SearchOutput(path, config.str("search_output_file_format", "txt") or "txt", layers) if path else None
     net, choice = load_network(config, search=True)
@@ -59,8 +59,11 @@ def _source(config: Any, name: str, searcher: Searcher) -> DataSource:
         raise
 
 
-def _layers(config: Any) -> List[str]:
-    """``search_output_layer``, a name or a list of names."""
+def output_layers(config: Any) -> List[str]:
+    """``search_output_layer``, a name or a list of names.
+
+    :raises ConfigError: it is neither
+    """
     given = config.typed("search_output_layer", None) or "output"
     layers = [given] if isinstance(given, str) else given
     if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, str) for layer in layers):

@@ -72,3 +72,34 @@ def test_layers(capsys):
     assert main(["layers", "liner"]) == 2
     assert "linear" in capsys.readouterr().err
     assert main(["layers", "--all"]) == 2
+
+
+SEARCH = """
+extern_data = {"data": {"dim": 3}, "classes": {"dim": 4, "sparse": True}}
+network = {
+    "output": {"class": "rec", "from": "data", "unit": {
+        "prob": {"class": "softmax", "from": "data:source", "n_out": 4},
+        "output": {"class": "choice", "from": "prob", "beam_size": 3, "target": "classes",
+                   "initial_output": 0},
+    }},
+    "decision": {"class": "decide", "from": "output", "is_output_layer": True},
+    "scores": {"class": "linear", "activation": None, "n_out": 4, "from": "data", "is_output_layer": True},
+}
+task = "search"
+"""
+
+
+@pytest.mark.parametrize(
+    "layer, code, message",
+    [
+        ("decision", 0, ""),
+        ("decison", 2, "Did you mean 'decision'?"),
+        ("scores", 2, "which is no sequence of labels"),
+    ],
+)
+def test_check_of_a_search(layer, code, message, tmp_path, capsys):
+    """The layer whose output would be written is looked up in the network as it searches."""
+    path = tmp_path / "search.config"
+    path.write_text(SEARCH)
+    assert main(["check", str(path), "++search_output_layer", layer]) == code
+    assert message in capsys.readouterr().err
