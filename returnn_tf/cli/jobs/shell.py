@@ -1,0 +1,111 @@
+"""The parts of a job script which are the same in every job: signals, waiting, and going on in a new allocation.
+
+Signals. Both schedulers warn the script first: Slurm by SIGUSR1 (``--signal=B:USR1@<lead>``), SGE by SIGUSR1 at the soft
+limit and SIGUSR2 before SIGKILL (``-notify``). The script passes SIGUSR1 on; the training saves and exits. Job control
+(``set -m``) gives the training a process group of its own, as SGE signals the whole group of the script. SIGTERM comes
+from Slurm to every process of the job at once when the job is taken away (``scontrol requeue``, a preempting partition,
+``scancel``): it is not passed on, since a second one would end the training before it has saved, and Slurm itself
+knows whether the job comes back.
+"""
+
+from __future__ import annotations
+
+#: scheduler -> how its job knows itself: $id, $index in the array, $restarts as text
+IDENTITY = {
+    "slurm": """\
+id=$SLURM_JOB_ID
+index=${SLURM_ARRAY_TASK_ID:-0}
+restarts=${SLURM_RESTART_COUNT:-0}
+""",
+    "sge": """\
+id=$JOB_ID
+index=0
+if [ "${SGE_TASK_ID:-undefined}" != undefined ]; then id=$JOB_ID.$SGE_TASK_ID; index=$((SGE_TASK_ID - 1)); fi
+restarts=${RESTARTED:-0}
+""",
+}
+
+#: a job which starts again and again at the same point of the training gives up
+COUNT_STARTS = """\
+say "start on $(hostname), restarts so far: $restarts"
+if [ "$max_starts" -gt 0 ] && [ -n "$model" ]; then
+  point=$("${program[@]}" status --point "$model") || { say "giving up: returnn-tf status does not work"; exit 1; }
+  mkdir -p "$log_dir"
+  printf '%s\\n' "$point" >> "$log_dir/$name.$id.starts"
+  starts=$(grep -cxF -e "$point" "$log_dir/$name.$id.starts")
+  if [ "$starts" -gt "$max_starts" ]; then
+    say "giving up: $max_starts starts ended without progress, all at: $point"
+    exit 1
+  fi
+  say "goes on at: $point"
+fi
+"""
+
+#: what the traps need; they stand before anything that takes time
+COMMON = """\
+child='' interrupted='' warned='' taken=''
+say() { echo "$(date '+%Y-%m-%d %H:%M:%S') job $id: $*"; }
+warn() { say "$1: the training is told to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
+"""
+#: scheduler -> its signals
+TRAPS = {
+    "slurm": """\
+trap 'warn SIGUSR1' USR1
+trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1' TERM
+""",
+    "sge": """\
+trap 'warn SIGUSR1' USR1
+trap 'warn SIGUSR2' USR2
+""",
+}
+
+#: how SIGUSR1 reaches the training; horovodrun itself would die of it, so rank 0 gets it, which tells the others
+STOP_BY_CHILD = """\
+stop_training() { kill -s USR1 "$child"; }
+"""
+STOP_BY_RANK_0 = """\
+rank_0=$(mktemp)
+trap 'rm -f "$rank_0"' EXIT
+stop_training() { kill -s USR1 "$(cat "$rank_0")"; }
+"""
+#: what horovodrun starts: rank 0 writes its process id, then becomes the training
+NOTE_RANK_0 = '[ "$HOROVOD_RANK" != 0 ] || echo $$ > "$0"; exec "$@"'
+
+#: a second wait gives 127 if the training ended while a trap ran: then the first one knew the code
+RUN = """\
+"${command[@]}" < /dev/null &
+child=$!
+[ -z "$warned" ] || stop_training
+wait "$child"
+code=$?
+while [ -n "$interrupted" ]; do
+  interrupted=''
+  wait "$child"
+  again=$?
+  [ "$again" = 127 ] || code=$again
+done
+say "the training ended with exit code $code"
+"""
+
+#: 138: SIGUSR1, 143: SIGTERM; horovodrun exits with 1 whatever its processes said
+GO_ON = """\
+go_on=''
+case $code in
+  0) ;;
+  138 | 143 | "$requeue_code") go_on=1 ;;
+  *) [ -z "$warned" ] || [ "$launcher" != horovodrun ] || go_on=1 ;;
+esac
+if [ -n "$go_on" ] && [ -z "$taken" ]; then
+  say "goes back to the queue"
+%s
+fi
+"""
+
+#: scheduler -> how a job goes back to its queue
+REQUEUE = {
+    "slurm": """\
+  trap '' TERM
+  scontrol requeue "$SLURM_JOB_ID" && sleep 300""",
+    "sge": """\
+  exit 99""",
+}

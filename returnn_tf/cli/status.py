@@ -1,0 +1,195 @@
+"""``returnn-tf status MODEL_DIR``: how a running or dead training is doing, from its files. Needs no TensorFlow."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.engine import checkpoint_files as files
+from returnn_tf.engine import status_file
+from returnn_tf.engine.learning_rate_file import best_epochs, read_file, scores_of
+from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.log import hms
+
+USAGE = "returnn-tf status MODEL_DIR_OR_PREFIX ... [--json | --point]"
+_SILENT = 120.0  # seconds after which a run on another machine is said to be silent
+_SHOWN_CHECKPOINTS = 5
+
+
+def run(args: List[str]) -> int:
+    """Shows the status of the runs in folders, or of those with the given prefix of checkpoints (setting ``model``).
+
+    :param args: folders and prefixes; ``--json``: all facts, for programs; ``--point``: only where a run would go on
+    """
+    options = [arg for arg in args if arg.startswith("-")]
+    paths = [arg for arg in args if not arg.startswith("-")]
+    if not paths or any(option not in ("--json", "--point") for option in options):
+        raise ConfigError("status: expected " + USAGE)
+    models = [model for path in paths for model in models_at(path)]
+    if "--point" in options:
+        print("\n".join(point(model) for model in models))
+    elif "--json" in options:
+        json.dump([facts_of(model) for model in models], sys.stdout, indent=1)
+        print()
+    else:
+        print("\n\n".join("\n".join(report(facts_of(model))) for model in models))
+    return 0
+
+
+def models_at(path: str) -> List[str]:
+    """The prefixes of checkpoints which a path means: the path itself, or all in a folder.
+
+    :raises ConfigError: there is no run in a folder
+    """
+    if not os.path.isdir(path):
+        return [path[: -len(status_file.SUFFIX)] if path.endswith(status_file.SUFFIX) else path]
+    found = {name[: -len(status_file.SUFFIX)] for name in status_file.find_status_files(path)}
+    for name in os.listdir(path):
+        stem, _, epoch = name[: -len(".index")].rpartition(".")
+        if name.endswith(".index") and epoch.isdecimal():
+            found.add(os.path.join(path, stem[: -len(".pretrain")] if stem.endswith(".pretrain") else stem))
+    if not found:
+        raise ConfigError("status: no run in the folder %r: neither *%s nor checkpoints" % (path, status_file.SUFFIX))
+    return sorted(found)
+
+
+def point(model: str) -> str:
+    """Where a run would go on, in words which stay the same as long as it makes no progress."""
+    whole = [name for name, defect in checkpoints(model) if defect is None]
+    return whole[0] if whole else "the beginning"
+
+
+def checkpoints(model: str) -> List[Tuple[str, Optional[str]]]:
+    """Names of all checkpoints, the one with the most progress first, and why they can't be used (None: they can).
+
+    Sizes are checked; checksums aren't, since that means to read everything.
+    """
+    found: Dict[Tuple[int, float], str] = {(epoch, float("inf")): p for epoch, p in find_checkpoints(model).items()}
+    found.update(find_step_checkpoints(model))
+    return [(os.path.basename(found[key]), _defect(found[key])) for key in sorted(found, reverse=True)]
+
+
+def _defect(prefix: str) -> Optional[str]:
+    try:
+        manifest = files.read_manifest(prefix + ".manifest.json")
+        for name, described in ((manifest or {}).get("files") or {}).items():
+            size = os.path.getsize(os.path.join(os.path.dirname(prefix), os.path.basename(name)))
+            if size != described["size"]:
+                return "%s has %d bytes, written were %s" % (name, size, described["size"])
+    except FileNotFoundError as exc:
+        return "%s is missing" % os.path.basename(str(exc.filename))
+    except (DataError, OSError, KeyError, TypeError) as exc:
+        return "its manifest is damaged: %s" % exc
+    return None
+
+
+def facts_of(model: str) -> Dict[str, Any]:
+    """Everything that is known: model, status (the facts of the file), alive, checkpoints, epochs, problems."""
+    facts: Dict[str, Any] = {"model": model, "status": {}, "alive": False, "problems": [], "epochs": {}}
+    try:
+        if os.path.exists(model + status_file.SUFFIX):
+            facts["status"] = status_file.read_status(model + status_file.SUFFIX)
+            facts["alive"] = status_file.is_alive(facts["status"])
+    except DataError as exc:
+        facts["problems"].append(str(exc))
+    facts["checkpoints"] = [{"name": name, "defect": defect} for name, defect in checkpoints(model)]
+    rates = facts["status"].get("learning_rate_file", "")
+    try:
+        if os.path.exists(rates):
+            facts["epochs"] = {epoch: scores_of(data.error) for epoch, data in sorted(read_file(rates).items())}
+            facts["best"] = _best(rates)
+    except DataError as exc:
+        facts["problems"].append(str(exc))
+    return facts
+
+
+def _best(path: str) -> Dict[str, Tuple[int, float]]:
+    """Score -> the best epoch, and its value."""
+    epochs = read_file(path)
+    keys = sorted({key for data in epochs.values() for key, value in data.error.items() if isinstance(value, float)})
+    best = {key: best_epochs(epochs, key, 1) for key in scores_of(dict.fromkeys(keys))}
+    return {key: (found[0], epochs[found[0]].error[key]) for key, found in best.items() if found}
+
+
+def report(facts: Dict[str, Any]) -> List[str]:
+    """The lines for people."""
+    status = facts["status"]
+    lines = ["%s: %s" % (facts["model"], _state(facts))]
+    if status:
+        lines += [_place(status), *_signal(status), *_ranks(status)]
+    best = ["%s %.6g (epoch %d)" % (key, value, epoch) for key, (epoch, value) in facts.get("best", {}).items()]
+    lines += ["best: " + ", ".join(best)] if best else []
+    lines += [_checkpoints_line(facts["checkpoints"])]
+    lines += ["problem: %s" % text for text in facts["problems"]]
+    return [lines[0]] + ["  " + line for line in lines[1:] if line]
+
+
+def _state(facts: Dict[str, Any]) -> str:
+    status = facts["status"]
+    if not status:
+        return "no status file, so only checkpoints are known"
+    who = "pid %s on %s" % (status.get("pid", "?"), status.get("host", "?"))
+    silence = time.time() - status.get("updated", 0.0)
+    if "ended" in status:
+        ended = status["ended"]
+        code = ", exit code %s" % ended["exit_code"] if ended.get("exit_code") is not None else ""
+        return "ended (%s%s) at %s; it was %s" % (ended.get("reason", "?"), code, _when(ended.get("time")), who)
+    if facts["alive"]:
+        running = time.time() - status.get("started", time.time())
+        return "running as %s for %s, last news %s ago" % (who, hms(running), hms(silence))
+    if facts["alive"] is None:
+        verb = "probably running" if silence < _SILENT else "silent, perhaps dead"
+        return "%s as %s, last news %s ago" % (verb, who, hms(silence))
+    return "dead without a last word (killed, or the machine went down): %s, last news at %s" % (
+        who,
+        _when(status.get("updated")),
+    )
+
+
+def _place(status: Dict[str, Any]) -> str:
+    parts = []
+    if "epoch" in status:
+        parts.append("epoch %s of %s" % (status["epoch"], status.get("num_epochs", "?")))
+    if "step" in status:
+        parts.append("step %s (in all %s)" % (status["step"], status.get("global_step", "?")))
+    if "complete" in status:
+        parts.append("%.1f%% of the epoch" % (100 * status["complete"]))
+    if "seconds_per_step" in status:
+        parts.append("%.3f s/step" % status["seconds_per_step"])
+    for key, text in (("frames_per_second", "%.0f frames/s"), ("loss", "loss %.6g")):
+        if isinstance(status.get(key), (int, float)):
+            parts.append(text % status[key])
+    return ", ".join(parts)
+
+
+def _signal(status: Dict[str, Any]) -> List[str]:
+    signal = status.get("signal")
+    return ["last signal: %s at %s" % (signal.get("name", "?"), _when(signal.get("time")))] if signal else []
+
+
+def _ranks(status: Dict[str, Any]) -> List[str]:
+    """One line per rank: what the run wrote about each."""
+    ranks = [rank for rank in status.get("ranks", []) if isinstance(rank, dict)]
+    return ["rank %d: %s" % (i, ", ".join("%s %s" % item for item in rank.items())) for i, rank in enumerate(ranks)]
+
+
+def _checkpoints_line(found: List[Dict[str, Any]]) -> str:
+    whole = [each["name"] for each in found if each["defect"] is None]
+    text = "resumes at %s" % (whole[0] if whole else "the beginning: there is no whole checkpoint")
+    if whole[1:]:
+        more = ", ..." if len(whole) > _SHOWN_CHECKPOINTS else ""
+        text += "; other checkpoints: %s%s" % (", ".join(whole[1:_SHOWN_CHECKPOINTS]), more)
+    bad = ["%s (%s)" % (each["name"], each["defect"]) for each in found if each["defect"] is not None]
+    return text + ("; not usable: %s" % ", ".join(bad) if bad else "")
+
+
+def _when(seconds: Any) -> str:
+    try:
+        return datetime.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+    except (TypeError, ValueError, OverflowError, OSError):
+        return "an unknown time"

@@ -1,0 +1,159 @@
+"""``<model>.status.json``: how a run is doing, for people and tools which look at its folder while it works or after.
+
+A few facts as JSON, replaced as a whole every few seconds by the one process that writes files. Nothing depends on it: if
+it can't be written the training goes on. What reads it must take it for data which may be damaged: :func:`read_status`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from returnn_tf.config import DataError
+
+SUFFIX = ".status.json"
+MAX_BYTES = 1 << 20
+_INTERVAL = 5.0
+log = logging.getLogger(__name__)
+
+#: fact -> its types, for those which programs rely on; others may be of any kind
+_TYPES = {
+    "host": str,
+    "pid": int,
+    "process_start": int,
+    "started": (int, float),
+    "updated": (int, float),
+    "command": list,
+    "learning_rate_file": str,
+    "epoch": int,
+    "num_epochs": int,
+    "step": int,
+    "global_step": int,
+    "complete": (int, float),
+    "seconds_per_step": (int, float),
+    "signal": dict,
+    "ended": dict,
+    "ranks": list,
+}
+
+
+class StatusFile:
+    """Writes the file. Facts stay until they are replaced; None takes one out."""
+
+    def __init__(self, model: str, *, enabled: bool = True, interval: float = _INTERVAL) -> None:
+        """
+        :param model: path prefix of the checkpoints; empty: nothing is written
+        :param enabled: False in processes which write no files
+        :param interval: seconds between two versions of the file, at least
+        """
+        self.path = model + SUFFIX if model and enabled else ""
+        self._interval = interval
+        self._due = 0.0
+        self._facts: Dict[str, Any] = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "process_start": process_start(os.getpid()),
+            "started": time.time(),
+            "command": sys.argv,
+        }
+
+    def update(self, now: bool = False, **facts: Any) -> None:
+        """Takes facts, and writes them if it is time; costs next to nothing otherwise.
+
+        :param now: write at once, e.g. at a signal or at the end of an epoch
+        :param facts: what JSON can hold: epoch, num_epochs, step (of the epoch), global_step, complete (0 - 1),
+            seconds_per_step, frames_per_second, loss, learning_rate_file, world_size, ranks (a dict per rank)
+        """
+        self._facts.update(facts)
+        if self.path and (now or time.monotonic() >= self._due):
+            self._write()
+
+    def signal(self, name: str) -> None:
+        """A signal came, e.g. SIGUSR1."""
+        self.update(now=True, signal={"name": name, "time": time.time()})
+
+    def ended(self, reason: str, exit_code: Optional[int] = None) -> None:
+        """The run ends in an orderly way; only the first reason counts.
+
+        :param reason: ``finished``, ``stopped by SIGTERM``, or the message of an error
+        """
+        if "ended" not in self._facts:
+            self.update(now=True, ended={"reason": reason, "exit_code": exit_code, "time": time.time()})
+
+    def _write(self) -> None:
+        self._facts["updated"] = time.time()
+        facts = {key: value for key, value in self._facts.items() if value is not None}
+        temporary = "%s.tmp-%d" % (self.path, os.getpid())
+        try:
+            with open(temporary, "w", encoding="utf8") as file:
+                json.dump(facts, file, indent=1, default=float)  # numbers of numpy
+                file.write("\n")
+            os.replace(temporary, self.path)
+        except (OSError, TypeError, ValueError) as exc:
+            log.warning("%s can't be written, so returnn-tf status knows nothing of this run: %s", self.path, exc)
+            self.path = ""
+            with contextlib.suppress(OSError):
+                os.remove(temporary)
+        self._due = time.monotonic() + self._interval
+
+
+def read_status(path: str) -> Dict[str, Any]:
+    """The facts of a status file.
+
+    :param path: of the file
+    :raises DataError: it is missing, too large, or not such a file
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as exc:
+        raise DataError("%s can't be read: %s" % (path, exc.strerror or exc)) from None
+    if len(content) > MAX_BYTES:
+        raise DataError("%s has more than %d bytes: it is no status file" % (path, MAX_BYTES))
+    try:
+        facts = json.loads(content.decode("utf8"))
+    except (ValueError, RecursionError) as exc:
+        raise DataError("%s is not a whole status file: %s" % (path, exc)) from None
+    if not isinstance(facts, dict):
+        raise DataError("%s is no status file: expected {...}" % path)
+    for key, value in facts.items():
+        kind: Any = _TYPES.get(key, object)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not object):
+            raise DataError("%s: %r has a wrong value, %.80r" % (path, key, value))
+    return facts
+
+
+def find_status_files(path: str) -> List[str]:
+    """The status files of a folder, or that of a path prefix of checkpoints; none if there is none."""
+    if os.path.isdir(path):
+        return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIX))
+    return [found for found in (path + SUFFIX, path) if found.endswith(SUFFIX) and os.path.isfile(found)]
+
+
+def process_start(pid: int) -> int:
+    """When a process of this machine started, in ticks since boot; 0 if there is none, or the system doesn't tell.
+
+    With the process id it names a process for good: ids are given anew after a while.
+    """
+    try:
+        with open("/proc/%d/stat" % pid, encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()  # the name in parentheses may hold anything
+        return 0 if fields[0] == "Z" else int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def is_alive(facts: Dict[str, Any]) -> Optional[bool]:
+    """Whether the process that wrote the facts lives; None if it is on another machine, so that nobody can know."""
+    if "ended" in facts:
+        return False
+    if facts.get("host") != socket.gethostname():
+        return None
+    start = process_start(facts.get("pid", 0))
+    return bool(start) and start == facts.get("process_start", start)

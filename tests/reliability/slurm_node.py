@@ -1,0 +1,227 @@
+"""A Slurm cluster of one node, this machine, for tests: real munged, slurmctld and slurmd with ports and files of their own.
+
+Debian and Ubuntu: ``apt-get install slurmctld slurmd slurm-client munge``. Nothing outside of the given folder is read
+or written, so it runs beside a Slurm which the machine has anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import pytest
+
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel", "sinfo")
+_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", "/sbin"])
+# states of Slurm after which a job does nothing any more
+FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+
+_CONF = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ctld_port}
+SlurmdPort={slurmd_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+MailProg=/bin/true
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobRequeue=1
+KillWait={kill_wait}
+MinJobAge=600
+ReturnToService=2
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000
+AccountingStorageType=accounting_storage/none
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=FORCE:4 State=UP
+"""
+
+
+def missing_programs() -> List[str]:
+    """The programs of Slurm which this machine lacks."""
+    return [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
+
+
+class SlurmNode:
+    """The cluster; a context manager which starts and stops it."""
+
+    def __init__(self, folder: Path, *, cpus: int = 2, memory: int = 4000, kill_wait: int = 60) -> None:
+        """
+        :param folder: for all its files; short, as the path of a socket may have 107 characters only
+        :param cpus: which the node says it has; jobs may share them
+        :param memory: MB
+        :param kill_wait: seconds between SIGTERM and SIGKILL for jobs which are taken down
+        """
+        self.folder = folder
+        self.kill_wait = kill_wait
+        self._daemons: List["subprocess.Popen[bytes]"] = []
+        self._facts = {"cpus": cpus, "memory": memory, "kill_wait": kill_wait}
+        self.env: Dict[str, str] = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
+
+    def __enter__(self) -> "SlurmNode":
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        for name in ("state", "spool"):
+            (self.folder / name).mkdir(mode=0o755)
+        ctld_port, slurmd_port = _free_ports(2)
+        user = subprocess.run(["id", "-un"], check=True, capture_output=True, text=True).stdout.strip()
+        conf = _CONF.format(
+            folder=self.folder,
+            host=socket.gethostname().split(".")[0],
+            user=user,
+            ctld_port=ctld_port,
+            slurmd_port=slurmd_port,
+            **self._facts,
+        )
+        (self.folder / "slurm.conf").write_text(conf.lstrip())
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = ["--%s=%s/munge.%s" % (option, self.folder, name) for option, name in files.items()]
+        self._daemon(["munged", "--foreground", "--force", *options])
+        _until(lambda: (self.folder / "munge.socket").exists(), 30, "munged does not start", self._logs)
+        self._daemon(["slurmctld", "-D", "-c"])
+        self._daemon(["slurmd", "-D", "-c"])
+        _until(lambda: self._output("sinfo", "-h", "-o", "%T", check=False) == "idle", 60, "no idle node", self._logs)
+
+    def _daemon(self, command: List[str]) -> None:
+        with open(self.folder / ("%s.out" % command[0]), "wb") as out:
+            program = shutil.which(command[0], path=_PATH) or command[0]
+            self._daemons.append(
+                subprocess.Popen([program, *command[1:]], env=self.env, stdout=out, stderr=subprocess.STDOUT)
+            )
+
+    def stop(self) -> None:
+        """Cancels all jobs and ends the daemons."""
+        if len(self._daemons) == 3:
+            with contextlib.suppress(subprocess.SubprocessError):
+                self._output("scancel", "--full", "--signal=KILL", "--state=RUNNING", "--partition=main", check=False)
+                self._output("scancel", "--partition=main", check=False)
+                _until(lambda: not self._output("squeue", "-h", "-t", "R,CG", check=False), 20, "jobs stay", self._logs)
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+            try:
+                daemon.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        self._daemons = []
+
+    def _output(self, *command: str, check: bool = True) -> str:
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
+        if check and done.returncode:
+            raise AssertionError("%s: %s%s" % (" ".join(command), done.stdout, done.stderr))
+        return done.stdout.strip()
+
+    def _logs(self) -> str:
+        texts = []
+        for path in sorted([*self.folder.glob("*.out"), *self.folder.glob("*.log")]):
+            texts.append("--- %s\n%s" % (path.name, path.read_text(errors="replace")[-3000:]))
+        return "\n".join(texts)
+
+    # -- jobs
+
+    def sbatch(self, *arguments: str, cwd: Optional[Path] = None) -> str:
+        """Submits; the id of the job."""
+        command = ["sbatch", "--parsable", *arguments]
+        done = subprocess.run(command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip().split(";")[0]
+
+    def facts(self, job: str) -> Dict[str, str]:
+        """What ``scontrol show job`` says: JobState, Restarts, ExitCode, Requeue, TimeLimit, ..."""
+        text = self._output("scontrol", "--oneliner", "show", "job", job)
+        return dict(field.split("=", 1) for field in text.split() if "=" in field)
+
+    def state(self, job: str) -> str:
+        """The state of a job, e.g. RUNNING; a job which waits out the delay after a requeue is let go at once."""
+        facts = self.facts(job)
+        if facts["JobState"] == "PENDING" and facts["Reason"] == "BeginTime":
+            self._output("scontrol", "update", "JobId=" + job, "StartTime=now")  # Slurm waits two minutes otherwise
+        return facts["JobState"]
+
+    def until(self, job: str, states: Tuple[str, ...], timeout: float, *, restarts: int = 0) -> str:
+        """Waits until the job is in one of the states, with at least so many restarts; the state."""
+
+        def there() -> bool:
+            state = self.state(job)
+            if state in FINAL and state not in states:
+                raise AssertionError("job %s ended as %s\n%s" % (job, state, self.log_of(job)))
+            return state in states and int(self.facts(job)["Restarts"]) >= restarts
+
+        _until(there, timeout, "job %s is not %s" % (job, " or ".join(states)), lambda: self.log_of(job))
+        return self.state(job)
+
+    def wait(self, job: str, timeout: float) -> str:
+        """Waits until the job is over for good; its state."""
+        return self.until(job, FINAL, timeout)
+
+    def requeue(self, job: str, timeout: float = 120) -> None:
+        """``scontrol requeue``, as an administrator or a preempting partition does it; returns when it runs again."""
+        restarts = int(self.facts(job)["Restarts"])
+        self._output("scontrol", "requeue", job)
+        self.until(job, ("RUNNING", "COMPLETING", *FINAL), timeout, restarts=restarts + 1)
+
+    def cancel(self, job: str) -> None:
+        """``scancel``."""
+        self._output("scancel", job)
+
+    def log_of(self, job: str) -> str:
+        """What the job printed so far."""
+        path = Path(self.facts(job)["StdOut"])
+        return path.read_text(errors="replace") if path.exists() else "(job %s has printed nothing)" % job
+
+
+def _free_ports(count: int) -> List[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def _until(condition: Any, timeout: float, what: str, logs: Any) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("%s after %.0f s\n%s" % (what, timeout, logs()))
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmNode]:
+    """The cluster, for the tests of a module; skipped where Slurm is not installed."""
+    missing = missing_programs()
+    if missing:
+        pytest.skip("no Slurm here, missing %s: apt-get install slurmctld slurmd slurm-client munge" % missing)
+    with SlurmNode(tmp_path_factory.mktemp("slurm")) as node:
+        yield node
