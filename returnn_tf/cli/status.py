@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine import checkpoint_files as files
 from returnn_tf.engine import status_file
-from returnn_tf.engine.learning_rate_file import best_epochs, read_file, scores_of
+from returnn_tf.engine.learning_rate_file import EpochData, best_epochs, read_file, scores_of
 from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.log import hms
 
@@ -69,8 +70,8 @@ def checkpoints(model: str) -> List[Tuple[str, Optional[str]]]:
 
     Sizes are checked; checksums aren't, since that means to read everything.
     """
-    found: Dict[Tuple[int, float], str] = {(epoch, float("inf")): p for epoch, p in find_checkpoints(model).items()}
-    found.update(find_step_checkpoints(model))
+    found: Dict[Tuple[int, float], str] = {(epoch, math.inf): path for epoch, path in find_checkpoints(model).items()}
+    found.update({(epoch, float(step)): path for (epoch, step), path in find_step_checkpoints(model).items()})
     return [(os.path.basename(found[key]), _defect(found[key])) for key in sorted(found, reverse=True)]
 
 
@@ -101,16 +102,16 @@ def facts_of(model: str) -> Dict[str, Any]:
     rates = facts["status"].get("learning_rate_file", "")
     try:
         if os.path.exists(rates):
-            facts["epochs"] = {epoch: scores_of(data.error) for epoch, data in sorted(read_file(rates).items())}
-            facts["best"] = _best(rates)
+            epochs = read_file(rates)
+            facts["epochs"] = {epoch: scores_of(data.error) for epoch, data in sorted(epochs.items())}
+            facts["best"] = _best(epochs)
     except DataError as exc:
         facts["problems"].append(str(exc))
     return facts
 
 
-def _best(path: str) -> Dict[str, Tuple[int, float]]:
+def _best(epochs: Dict[int, EpochData]) -> Dict[str, Tuple[int, float]]:
     """Score -> the best epoch, and its value."""
-    epochs = read_file(path)
     keys = sorted({key for data in epochs.values() for key, value in data.error.items() if isinstance(value, float)})
     best = {key: best_epochs(epochs, key, 1) for key in scores_of(dict.fromkeys(keys))}
     return {key: (found[0], epochs[found[0]].error[key]) for key, found in best.items() if found}

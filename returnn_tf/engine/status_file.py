@@ -1,7 +1,7 @@
 """``<model>.status.json``: how a run is doing, for people and tools which look at its folder while it works or after.
 
-A few facts as JSON, replaced as a whole every few seconds by the one process that writes files. Nothing depends on it: if
-it can't be written the training goes on. What reads it must take it for data which may be damaged: :func:`read_status`.
+A few facts as JSON, replaced as a whole every few seconds by the one process that writes files. Nothing depends on it:
+if it can't be written the training goes on. What reads it takes it for data which may be damaged: :func:`read_status`.
 """
 
 from __future__ import annotations

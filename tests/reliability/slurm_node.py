@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node, this machine, for tests: real munged, slurmctld and slurmd with ports and files of their own.
+"""A Slurm cluster of one node, this machine, for tests: real munged, slurmctld and slurmd, with ports and files apart.
 
 Debian and Ubuntu: ``apt-get install slurmctld slurmd slurm-client munge``. Nothing outside of the given folder is read
 or written, so it runs beside a Slurm which the machine has anyway.

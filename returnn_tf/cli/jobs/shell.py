@@ -1,11 +1,11 @@
 """The parts of a job script which are the same in every job: signals, waiting, and going on in a new allocation.
 
-Signals. Both schedulers warn the script first: Slurm by SIGUSR1 (``--signal=B:USR1@<lead>``), SGE by SIGUSR1 at the soft
-limit and SIGUSR2 before SIGKILL (``-notify``). The script passes SIGUSR1 on; the training saves and exits. Job control
-(``set -m``) gives the training a process group of its own, as SGE signals the whole group of the script. SIGTERM comes
-from Slurm to every process of the job at once when the job is taken away (``scontrol requeue``, a preempting partition,
-``scancel``): it is not passed on, since a second one would end the training before it has saved, and Slurm itself
-knows whether the job comes back.
+Signals. Both schedulers warn the script first: Slurm by SIGUSR1 (``--signal=B:USR1@<lead>``), SGE by SIGUSR1 at the
+soft limit and SIGUSR2 before SIGKILL (``-notify``). The script passes SIGUSR1 on; the training saves and exits. Job
+control (``set -m``) gives the training a process group of its own, as SGE signals the whole group of the script.
+SIGTERM comes from Slurm to every process of the job at once when the job is taken away (``scontrol requeue``, a
+preempting partition, ``scancel``): it is not passed on, since a second one would end the training before it has saved,
+and Slurm itself knows whether the job comes back.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def read_job(
     :raises ConfigError: something is wrong with a config or an option
     """
     described: Dict[str, Any] = {}
-    trainings = []
+    trainings: List[Training] = []
     for path in paths:
         config = Config.from_files([path], parse_arguments(list(overrides)).overrides)
         own = config.typed("submit", None) or {}
