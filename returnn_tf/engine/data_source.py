@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.datasets import (
@@ -57,7 +57,7 @@ class DataSource:
         self._used_keys = list(used)
         self.check(config)
         self._loader: Optional[BatchLoader] = None
-        self._started: Dict[int, Iterable[Any]] = {}
+        self._started: Dict[Tuple[int, int], Iterable[Any]] = {}  # by epoch and first batch
         self._in_process = not _can_be_sent(config)
 
     def check(self, config: Any) -> None:
@@ -69,22 +69,23 @@ class DataSource:
         options.update(used_data_keys=self._used_keys)
         BatchOptions.make("batches of dataset %r" % self.name, self.dataset.data_keys, options)
 
-    def start(self, epoch: int) -> None:
+    def start(self, epoch: int, *, start_batch: int = 0) -> None:
         """Begins to load the batches of an epoch in the background, which :meth:`batches` gives then."""
         if not self._in_process:
-            self._started = {epoch: self.batches(epoch)}
+            self._started = {(epoch, start_batch): self.batches(epoch, start_batch=start_batch)}
 
-    def batches(self, epoch: int, **changes: Any) -> Iterable[Any]:
+    def batches(self, epoch: int, *, start_batch: int = 0, **changes: Any) -> Iterable[Any]:
         """The batches of an epoch.
 
         :param epoch: from 1
+        :param start_batch: so many are left out
         :param changes: other options than those of the config
         """
-        started = self._started.pop(epoch, None)
+        started = self._started.pop((epoch, start_batch), None)
         if started is not None and not changes:
             return started
         options = batch_options_from_config(self._config_of(epoch), train=self.name == "train", epoch=epoch)
-        options.update(changes, used_data_keys=self._used_keys)
+        options.update(changes, used_data_keys=self._used_keys, start_batch=start_batch)
         if self._in_process:
             log.write(4, "The data of %r is loaded in this process: the config can't be sent to another." % self.name)
             return self.dataset.batches(epoch, **options)

@@ -73,22 +73,22 @@ class TrainingData:
     def _stays(self, config: Any) -> bool:
         return _dataset_settings(config) == self._settings
 
-    def start(self, epoch: int) -> None:
+    def start(self, epoch: int, *, start_batch: int = 0) -> None:
         """Begins to load the training batches of an epoch in the background, unless these come from other datasets."""
         if self._stays(self._config_of(epoch)):
-            self._train.start(epoch)
+            self._train.start(epoch, start_batch=start_batch)
 
     def start_evaluated(self, epoch: int) -> None:
         """Begins to load the batches for the scores of an epoch."""
         for source in self._evaluated.values():
             source.start(epoch)
 
-    def train_batches(self, epoch: int) -> Iterable[Any]:
-        """The batches to train on."""
+    def train_batches(self, epoch: int, *, start_batch: int = 0) -> Iterable[Any]:
+        """The batches to train on, from a certain one on."""
         if not self._stays(self._config_of(epoch)):
             self.close()
             self._open(epoch)
-        return self._train.batches(epoch)
+        return self._train.batches(epoch, start_batch=start_batch)
 
     def close(self) -> None:
         """Ends the loading processes."""
