@@ -68,6 +68,13 @@ int64_t rtf_acceptor_scratch_size(int64_t frames, const RtfAcceptors* acceptors,
 void rtf_acceptor_soft_f32(const RtfScores* scores, const RtfAcceptors* acceptors, float* posteriors, float* total,
                            float* scratch, const RtfThreads* threads);
 
+// Integers of the scratch.
+int64_t rtf_acceptor_best_scratch_size(int64_t frames, const RtfAcceptors* acceptors, int n_threads);
+
+// As rtf_chain_best_f32. Of paths that are equally good up to a state, that with the earlier last edge is taken.
+void rtf_acceptor_best_f32(const RtfScores* scores, const RtfAcceptors* acceptors, int32_t* path, float* total,
+                           int32_t* scratch, const RtfThreads* threads);
+
 // Scores of a transducer: of each class after so many frames and so many labels.
 typedef struct RtfTransducer {
   int64_t batch, frames, max_labels, classes;

@@ -4,15 +4,12 @@
 // precision of a float; the logarithm of the sum in a float, say -3000, would have an absolute error of 2e-4 in every step.
 #pragma once
 
-#include <cmath>
 #include <cstring>
 
 #include "../common/vector.h"
+#include "scaled_double.h"
 
 namespace rtf {
-
-// The exponent of 0. Exponents below half of it count as 0, such that adding it forbids a way.
-constexpr float kNone = -1e30f;
 
 struct Scaled {
   Vec m, e;
@@ -71,43 +68,5 @@ inline Scaled sum_times(const Scaled& a, const Scaled& b, const Scaled& c, const
   const Vec m = a.m * power_of_two(a.e - top) + b.m * power_of_two(b.e - top) + c.m * power_of_two(c.e - top);
   return normalised(m * factor.m, top + factor.e);
 }
-
-// One number, in more precision.
-struct ScaledDouble {
-  double m = 0.0;
-  double e = kNone;
-
-  bool is_none() const { return m == 0.0 || e < kNone / 2; }
-
-  void add(double other_m, double other_e) {
-    const double top = e > other_e ? e : other_e;
-    m = m * power(e - top) + other_m * power(other_e - top);
-    e = top;
-  }
-
-  // The same number with 1 <= m < 2.
-  void normalise() {
-    if (is_none()) {
-      *this = ScaledDouble();
-    } else if (m == m) {
-      int64_t bits;
-      std::memcpy(&bits, &m, sizeof(bits));
-      e += static_cast<double>((bits >> 52) - 1023);
-      bits = (bits & 0x000FFFFFFFFFFFFF) | 0x3FF0000000000000;
-      std::memcpy(&m, &bits, sizeof(m));
-    }
-  }
-
-  // -infinity for 0, NaN for NaN
-  double log() const { return is_none() ? -INFINITY : std::log(m) + e * 0.69314718055994530942; }
-
-  // 2^d for whole d <= 0; 0 below 2^-1000.
-  static double power(double d) {
-    const int64_t bits = d < -1000.0 ? 0 : static_cast<int64_t>(d + 1023.0) << 52;
-    double result;
-    std::memcpy(&result, &bits, sizeof(result));
-    return result;
-  }
-};
 
 }  // namespace rtf

@@ -15,9 +15,7 @@ def _struct(name: str, **fields: Any) -> Any:
 
 
 Scores = _struct("Scores", frames=_I64, batch=_I64, classes=_I64, values=_PTR, lengths=_PTR)
-Chains = _struct(
-    "Chains", states=_I64, classes=_PTR, num_states=_PTR, loop=_PTR, skip=_PTR, optional_ends=ctypes.c_int
-)
+Chains = _struct("Chains", states=_I64, classes=_PTR, num_states=_PTR, loop=_PTR, skip=_PTR, optional_ends=ctypes.c_int)
 Ctc = _struct(
     "Ctc", max_labels=_I64, labels=_PTR, label_lengths=_PTR, blank=_I32, label_loop=ctypes.c_int,
     normalized=ctypes.c_int, softmax_without_alignment=ctypes.c_int,
@@ -95,9 +93,7 @@ class Calls:
         given, keep = self._scores(scores, lens)
         arcs, counts, costs = _ints(arcs), _ints(num_states), self.memory.upload(costs)
         states = int(max([1, *counts]))
-        given_arcs = Acceptors(
-            arcs.shape[1], states, arcs.ctypes.data, self.memory.pointer(costs), counts.ctypes.data
-        )
+        given_arcs = Acceptors(arcs.shape[1], states, arcs.ctypes.data, self.memory.pointer(costs), counts.ctypes.data)
         shape = numpy.shape(scores)
         first = self.memory.empty(shape[:2], "int32") if best else self.memory.empty(shape)
         out = first, self.memory.empty((given.batch,))
@@ -139,7 +135,8 @@ class Calls:
         self._function(name + "_f32")(*inputs, *results, _PTR(self.memory.pointer(scratch)), ctypes.byref(threads))
 
     def _cpu_scratch(self, sizes: str, given: Any, inputs: Any, states: Optional[int]) -> int:
-        function = self._function(sizes.replace("_best", "") + "_scratch_size")
+        sizes = sizes.replace("chain_best", "chain")
+        function = self._function(sizes + "_scratch_size")
         function.restype = _I64
         if states is not None:
             return function(_I64(given.frames), _I64(states), 1)

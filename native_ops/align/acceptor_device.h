@@ -1,0 +1,165 @@
+// Finite-state acceptors as the kernels of the GPU see them: the edges of each sequence, listed by where they go to, by where they
+// come from, and by class, such that one group of threads adds up each sum, in a fixed order.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "align.h"
+#include "number.h"
+#include "staging.h"
+
+namespace rtf {
+
+// The edges of all sequences, by some key.
+struct ArcList {
+  int64_t keys;
+  const int32_t* starts;  // [batch, keys + 1]
+  const int32_t* from;    // [batch, edges], as the next ones
+  const int32_t* to;
+  const int32_t* label;   // place of the class among those that are used
+  const int32_t* edge;    // which one it is of all
+};
+
+struct DeviceAcceptors {
+  int64_t frames, batch, classes, edges, states, most_used;
+  const float* values;  // [frames, batch, classes]
+  const float* costs;   // [batch, edges]
+  const int32_t *lengths, *num_states;
+  const int32_t* used;      // [batch, most_used]: the classes that edges have
+  const int32_t* num_used;  // [batch]
+};
+
+inline int64_t most_used_classes(const RtfScores& scores, const RtfAcceptors& acceptors) {
+  return std::min(acceptors.edges, scores.classes);
+}
+
+// 32-bit integers of the staging of the acceptors, and of one list with so many keys.
+inline int64_t staged_acceptors(const RtfScores& scores, const RtfAcceptors& acceptors) {
+  return scores.batch * (3 + most_used_classes(scores, acceptors));
+}
+
+inline int64_t staged_list(int64_t batch, int64_t edges, int64_t keys) { return batch * (keys + 1 + 4 * edges); }
+
+// On the host: which edges there are, and the lists of them.
+class AcceptorPlan {
+ public:
+  AcceptorPlan(const RtfScores& scores, const RtfAcceptors& acceptors)
+      : scores_(scores), acceptors_(acceptors), most_used_(most_used_classes(scores, acceptors)) {
+    std::vector<int32_t> place(scores.classes, -1);
+    used_.resize(scores.batch * most_used_);
+    for (int64_t b = 0; b < scores.batch; ++b) {
+      begin_.push_back(static_cast<int64_t>(arcs_.size()));
+      int32_t* used = used_.data() + b * most_used_;
+      int32_t count = 0;
+      for (int64_t i = 0; i < acceptors.edges; ++i) {
+        const int32_t* arc = acceptors.arcs + (b * acceptors.edges + i) * 3;
+        if (arc[2] < 0) continue;
+        if (place[arc[2]] < 0) {
+          place[arc[2]] = count;
+          used[count++] = arc[2];
+        }
+        arcs_.push_back({arc[0], arc[1], place[arc[2]], static_cast<int32_t>(i)});
+      }
+      for (int32_t u = 0; u < count; ++u) place[used[u]] = -1;
+      num_used_.push_back(count);
+    }
+    begin_.push_back(static_cast<int64_t>(arcs_.size()));
+  }
+
+  struct Arc {
+    int32_t from, to, label, edge;
+  };
+
+  DeviceAcceptors stage(Staging* staging) const {
+    DeviceAcceptors to{scores_.frames,   scores_.batch, scores_.classes, acceptors_.edges,
+                       acceptors_.states, most_used_,    scores_.values,  acceptors_.costs};
+    to.lengths = staging->add(scores_.lengths, scores_.batch);
+    to.num_states = staging->add(acceptors_.num_states, scores_.batch);
+    to.used = staging->add(used_.data(), static_cast<int64_t>(used_.size()));
+    to.num_used = staging->add(num_used_.data(), scores_.batch);
+    return to;
+  }
+
+  // The edges sorted by a key of 0 .. keys - 1; those with the same key stay in their order.
+  ArcList stage_list(int32_t Arc::*key, int64_t keys, Staging* staging) const {
+    const int64_t n = scores_.batch * acceptors_.edges;
+    std::vector<int32_t> starts(scores_.batch * (keys + 1)), columns(4 * n);
+    for (int64_t b = 0; b < scores_.batch; ++b) {
+      int32_t* start = starts.data() + b * (keys + 1);
+      for (int64_t i = begin_[b]; i < begin_[b + 1]; ++i) ++start[arcs_[i].*key + 1];
+      for (int64_t k = 0; k < keys; ++k) start[k + 1] += start[k];
+      std::vector<int32_t> next(start, start + keys);
+      for (int64_t i = begin_[b]; i < begin_[b + 1]; ++i) {
+        const Arc& arc = arcs_[i];
+        const int64_t at = b * acceptors_.edges + next[arc.*key]++;
+        columns[at] = arc.from;
+        columns[n + at] = arc.to;
+        columns[2 * n + at] = arc.label;
+        columns[3 * n + at] = arc.edge;
+      }
+    }
+    const int32_t* on_device = staging->add(starts.data(), static_cast<int64_t>(starts.size()));
+    const int32_t* first = staging->add(columns.data(), 4 * n);
+    return {keys, on_device, first, first + n, first + 2 * n, first + 3 * n};
+  }
+
+  // Lanes that share the edges of a key: a power of two, not above their mean number.
+  int lanes(int64_t keys) const {
+    int lanes = 1;
+    while (lanes < kWarp && 2 * lanes * keys <= acceptors_.edges) lanes *= 2;
+    return lanes;
+  }
+
+ private:
+  const RtfScores& scores_;
+  const RtfAcceptors& acceptors_;
+  int64_t most_used_;
+  std::vector<Arc> arcs_;
+  std::vector<int64_t> begin_;  // of the arcs of each sequence, and the end
+  std::vector<int32_t> used_, num_used_;
+};
+
+// Threads of a block in which groups of lanes share the states.
+inline int threads_for_acceptors(const DeviceAcceptors& all, int lanes) {
+  return std::min(512, threads_for(std::max(all.states * lanes, all.most_used)));
+}
+
+// Calls step(number of the step, frame, scores of the used classes) for all frames, from the first or from the last one, with a
+// barrier after each. emitted [2, most_used]; convert(score) is what is kept of a score, read a frame ahead.
+template <typename Emitted, typename Convert, typename Step>
+__device__ __forceinline__ void walk_acceptor(const DeviceAcceptors& all, int b, bool forward, Emitted* emitted, const Convert& convert,
+                              const Step& step) {
+  const int frames = all.lengths[b], count = all.num_used[b], mine = threadIdx.x;
+  const int32_t* used = all.used + b * all.most_used;
+  const auto frame = [&](int i) { return forward ? i : frames - 1 - i; };
+  const auto read = [&](int i, int u) { return __ldg(all.values + (frame(i) * all.batch + b) * all.classes + used[u]); };
+  if (frames > 0)
+    for (int u = mine; u < count; u += blockDim.x) emitted[u] = convert(read(0, u));
+  __syncthreads();
+  for (int i = 0; i < frames; ++i) {
+    const bool more = i + 1 < frames;
+    const float ahead = more && mine < count ? read(i + 1, mine) : 0.0f;
+    step(i, frame(i), emitted + (i & 1) * all.most_used);
+    Emitted* next = emitted + (~i & 1) * all.most_used;
+    if (more && mine < count) next[mine] = convert(ahead);
+    if (more)
+      for (int u = mine + blockDim.x; u < count; u += blockDim.x) next[u] = convert(read(i + 1, u));
+    __syncthreads();
+  }
+}
+
+// Calls function(key, first, last) in all threads of a block, such that groups of lanes share keys; key is -1 where there is none.
+template <typename Function>
+__device__ __forceinline__ void for_groups(int keys, int lanes, const int32_t* starts, const Function& function) {
+  const int groups = blockDim.x / lanes, group = threadIdx.x / lanes;
+  for (int begin = 0; begin < keys; begin += groups) {
+    const int key = begin + group;
+    if (key < keys)
+      function(key, starts[key], starts[key + 1]);
+    else
+      function(-1, 0, 0);
+  }
+}
+
+}  // namespace rtf
