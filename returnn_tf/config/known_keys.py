@@ -171,6 +171,11 @@ KNOWN_KEYS = {
     "horovod_param_sync_step": "steps between averaging parameters",
     "horovod_param_sync_time_diff": "seconds between averaging parameters",
     "horovod_scale_lr": "multiplies the rate by the number of processes",
+    "horovod_avg_grad": "takes the mean of the gradients of all processes instead of their sum",
+    "horovod_avg_param_on_cpu": "averages parameters in the memory of the host",
+    "horovod_compression": "none or fp16: how gradients are sent",
+    "horovod_timeout": "seconds without progress of a process until all end",
+    "horovod_check_world_size": "whether the number of processes must be that of the scheduler",
 }
 
 # shorter names are too likely to be meant as they are

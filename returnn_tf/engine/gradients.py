@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Sequence
 
 from returnn_tf.engine.update_options import UpdateOptions
 from returnn_tf.util.lazy_tf import tf
+
+
+@dataclass
+class Gradients:
+    """The gradients of a step, all by parameter name."""
+
+    raw: Dict[str, Any]  # dense gradients of this step
+    norm: Any  # float32 scalar: L2 norm of them all
+    constraints: Dict[str, Any]  # gradients of the constraints, only if they are decoupled
 
 
 def dense(grad: Any) -> Any:

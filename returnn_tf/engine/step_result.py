@@ -8,7 +8,8 @@ from typing import Any, Dict, List, Optional, Tuple
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS = ("losses", "errors", "counts")
-_FLAGS = ("finite", "spike", "updated")
+_FLAGS = ("finite", "spike", "updated", "own", "own_finite")
+_HEARD = "heard"
 
 
 @dataclass
@@ -25,6 +26,9 @@ class StepResult:
     finite: bool = True  # False: loss or gradient was NaN or Inf and this step changed no parameter
     spike: bool = False  # the loss was far above those before, see ``loss_spike``
     updated: bool = True  # False: this step changed no parameter
+    own: bool = True  # False: this rank had no batch and computed along with weight zero
+    own_finite: bool = True  # whether loss and gradient of this rank were finite
+    heard: List[float] = field(default_factory=list)  # what all ranks said, see `returnn_tf.engine.horovod.control`
 
 
 class Packer:
@@ -54,6 +58,8 @@ class Packer:
         for (kind, name), value in zip(self._layout, vector.tolist()):
             if kind:
                 fields[kind][name] = value
+            elif name.startswith(_HEARD):
+                fields.setdefault(_HEARD, []).append(value)
             else:
                 fields[name] = value
         if "step" in fields:

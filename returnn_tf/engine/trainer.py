@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
 from returnn_tf.config import ConfigError
+from returnn_tf.engine import world
 from returnn_tf.engine.evaluator import normalized_losses
+from returnn_tf.engine.horovod.ranks import ranks_for
 from returnn_tf.engine.nonfinite import NonFiniteError
 from returnn_tf.engine.step_result import Packer, StepResult
 from returnn_tf.engine.update_guard import UpdateGuard
@@ -28,11 +30,13 @@ class Trainer:
         :raises ConfigError: wrong options of the update
         """
         self.net = net
+        self.ranks = ranks_for(world.from_config(config), config, net)
         self.updater = Updater(net, config)
         self.global_step = tf.Variable(0, dtype="int64", trainable=False, name="global_step")
         self._default_rate = config.float("learning_rate", 1.0)
         self._guard = UpdateGuard(config)
         self._normalized = frozenset(normalized_losses(net))
+        self.steps_begun = 0  # in this process
         self._packer = Packer()
         self._functions: Dict[FrozenSet[str], Any] = {}
         self._rates: Dict[float, Any] = {}  # the current learning rate as tensor
@@ -65,8 +69,15 @@ class Trainer:
         :raises ConfigError: the feed does not fit, or the network has no loss
         """
         tensors = self.tensors(feed)
-        rate = self._rate(self._default_rate if learning_rate is None else float(learning_rate))
-        result = self._packer.unpack(self._function(tensors)(tensors, rate).numpy())
+        value = (self._default_rate if learning_rate is None else float(learning_rate)) * self.ranks.rate_factor
+        if self.ranks.idle():
+            result = StepResult(total_loss=0.0, own=False)
+            self.ranks.after_step(result)
+            return result
+        inputs = self.ranks.inputs((self.steps_begun, value))
+        result = self._packer.unpack(self._function(tensors)(tensors, self._rate(value), *inputs).numpy())
+        self.steps_begun += 1
+        self.ranks.after_step(result)
         if not result.finite and self._guard.stops_on_nonfinite:
             assert result.step is not None
             raise NonFiniteError(result.step, result.total_loss, result.grad_norm, result.losses)
@@ -88,18 +99,20 @@ class Trainer:
         if keys not in self._functions:
             signature = {name: spec for name, spec in self.net.input_signature().items() if name in keys}
             rate = tf.TensorSpec([], "float32", name="learning_rate")
-            function = tf.function(self._emit, input_signature=[signature, rate], autograph=False)
+            specs = [signature, rate, *self.ranks.signature()]
+            function = tf.function(self._emit, input_signature=specs, autograph=False)
             self._functions[keys] = function.get_concrete_function()
         return self._functions[keys]
 
-    def _emit(self, feed: Dict[str, Any], rate: Any) -> Any:
+    def _emit(self, feed: Dict[str, Any], rate: Any, *inputs: Any) -> Any:
         step = self.global_step.read_value()
         graph = self.net.lower(feed, train=True, step=step)
         if graph.objective is None:
             raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
+        graph = self.ranks.share(graph, inputs)
         grads = self.updater.gradients(graph)
         rate = self.updater.learning_rate(rate, step)
-        total_loss = self.updater.total_loss(graph)
+        grads, graph, total_loss, common = self.ranks.reduce(grads, graph, self.updater.total_loss(graph), inputs)
         if self.updater.tolerates_nonfinite:
             finite = tf.constant(True)
         else:
@@ -109,8 +122,7 @@ class Trainer:
 
         def update() -> Any:
             self.updater.apply(grads, rate, step)
-            for extra in graph.updates:
-                extra()
+            self.ranks.run_updates(graph.updates, common)
             return tf.constant(True)
 
         updated = tf.cond(good, update, lambda: tf.constant(False))
@@ -126,6 +138,7 @@ class Trainer:
                 "finite": finite,
                 "spike": spike,
                 "updated": updated,
+                **common,
             },
         )
 

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine import dynamic_learning_rate, gradients, update_options
+from returnn_tf.engine.gradients import Gradients
 from returnn_tf.engine.optimizers import Optimizer, create_optimizer
 from returnn_tf.engine.update_options import UpdateOptions
 from returnn_tf.layers.check_numerics import ALL, checked_finite
@@ -26,15 +27,6 @@ class _Group:
     optimizer: Optimizer
     interval: int  # steps per update
     names: List[str] = field(default_factory=list)
-
-
-@dataclass
-class Gradients:
-    """What :meth:`Updater.gradients` found: all by parameter name."""
-
-    raw: Dict[str, Any]  # dense gradients of this step
-    norm: Any  # float32 scalar: L2 norm of them all
-    constraints: Dict[str, Any]  # gradients of the constraints, only if they are decoupled
 
 
 class Updater:
