@@ -166,14 +166,10 @@ def _compiler() -> Finding:
 
 
 def _nvcc() -> Finding:
-    places = [shutil.which("nvcc")]
-    places += [os.path.join(os.environ.get(key, ""), "bin", "nvcc") for key in ("CUDA_HOME", "CUDA_PATH")]
-    places.append("/usr/local/cuda/bin/nvcc")
-    for place in places:
-        output = output_of([place, "--version"]) if place else None
-        if output:
-            release = [line.strip() for line in output.splitlines() if "release" in line]
-            return Finding(True, "%s (%s)" % (release[0] if release else "nvcc", place))
+    """In a process of its own: the package of native ops needs numpy."""
+    output = output_of([sys.executable, "-m", "returnn_tf.native.cuda_toolchain"])
+    if output:
+        return Finding(True, output.strip())
     return Finding(False, "native ops run on the CPU only", "for a GPU: install the CUDA toolkit, or set CUDA_HOME")
 
 
@@ -186,8 +182,9 @@ def _native_ops() -> Finding:
         return Finding(False, "they can't be compiled and tested: %s" % exc)
     lines = [line.strip() for line in done.stdout.splitlines() if ": " in line]
     if done.returncode == 0:
-        return Finding(True, ", ".join(line.split(":")[0] for line in lines) + ": compiled for this machine and tested")
-    wrong = [line for line in lines if not line.endswith(": ok")]
+        tested = [line.replace(": ok on", " on").replace(": ok", "") for line in lines]
+        return Finding(True, ", ".join(tested) + ": compiled for this machine and tested")
+    wrong = [line for line in lines if ": ok" not in line]
     last = (done.stderr.strip().splitlines() or ["exit code %d" % done.returncode])[-1]
     return Finding(False, wrong[0] if wrong else last, "plain TensorFlow takes over, which is slower")
 

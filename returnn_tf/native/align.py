@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy
 
-from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
 from returnn_tf.util.lazy_tf import tf
 
@@ -156,28 +156,29 @@ def native_transducer(
 
 
 def self_test(ops: Any) -> None:
-    """Compare the ops with the sum over all paths, one by one.
+    """Compare CTC and its gradient with the sum over all paths, one by one.
 
     :raises NativeOpError: they differ
     """
     rng = numpy.random.RandomState(1)
-    scores = rng.normal(0, 1, (4, 3, 3)).astype("float32")
-    scores -= numpy.log(numpy.exp(scores).sum(-1, keepdims=True))
     lens, labels, label_lens = [4, 3, 2], [[0, 1], [1, 1], [0, 0]], [2, 2, 1]
-    with tf.device("cpu"):
-        loss = ops.rtf_ctc(
-            scores=scores, lengths=lens, labels=labels, label_lengths=label_lens, blank=2, label_loop=True,
-            normalized=False, softmax_without_alignment=False,
-        ).loss  # fmt: skip
-    for b, count in enumerate(label_lens):
-        frames = scores[: lens[b], b].astype("float64")
-        total = sum(
-            numpy.exp(frames[numpy.arange(lens[b]), list(path)].sum())
-            for path in itertools.product(range(3), repeat=lens[b])
-            if _read(path) == labels[b][:count]
-        )
-        if not numpy.allclose(loss[b], -numpy.log(total), atol=1e-5):
-            raise NativeOpError("the alignments that were compiled give wrong sums for sequence %d" % b)
+
+    def op(scores: tf.Tensor) -> List[tf.Tensor]:
+        return [native_ctc(ops, scores, lens, labels, label_lens, blank=2)]
+
+    def formula(scores: numpy.ndarray) -> List[numpy.ndarray]:
+        scores = scores - numpy.log(numpy.exp(scores).sum(-1, keepdims=True))
+        sums = [
+            sum(
+                numpy.exp(scores[range(n), b, path].sum())
+                for path in itertools.product(range(3), repeat=n)
+                if _read(path) == labels[b][: label_lens[b]]
+            )
+            for b, n in enumerate(lens)
+        ]
+        return [-numpy.log(sums)]
+
+    compare("alignments", op, formula, [rng.normal(0, 1, (4, 3, 3))])
 
 
 def _read(path: Sequence[int], blank: int = 2) -> Any:

@@ -5,26 +5,68 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import subprocess
 import tempfile
-from typing import List, Sequence, Tuple
+from dataclasses import dataclass
+from typing import List, Optional, Sequence, Tuple
 
-from returnn_tf.native.cache import BUILD_PREFIX, Entry, find_entry, new_entry
+from returnn_tf.native.cache import BUILD_PREFIX, Entry, find_entry, find_entry_of_any_compiler, new_entry
+from returnn_tf.native.cuda_toolchain import CudaToolchain, find_cuda_toolchain, visible_archs
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.processes import run_all
 from returnn_tf.native.sources import NativeOp, source_bytes, source_folder
-from returnn_tf.native.toolchain import Toolchain, failing_line, find_toolchain, fingerprint
+from returnn_tf.native.toolchain import CUDA_DEFINITION, Toolchain, find_toolchain, fingerprint, machine_key
+from returnn_tf.util.lazy_tf import tf
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Compilers:
+    """What an op is compiled by.
+
+    :param cuda: None without GPUs, or for an op that has no kernels for them
+    """
+
+    cpu: Toolchain
+    cuda: Optional[CudaToolchain] = None
+
+    @property
+    def description(self) -> str:
+        """The versions, in a line."""
+        return self.cpu.version + (", %s for %s" % (self.cuda.version, " ".join(self.cuda.archs)) if self.cuda else "")
+
+    def key(self) -> List[str]:
+        """What the result depends on of them."""
+        return self.cpu.key() + (self.cuda.key() if self.cuda else [])
+
+
+def find_compilers(op: NativeOp, archs: Sequence[str] = (), target: Optional[Sequence[str]] = None) -> Compilers:
+    """The compilers for an op.
+
+    :param archs: GPUs, as "sm_90"; they play no role for an op without kernels for GPUs
+    :param target: flags for the instruction set of the CPU; None: those of this machine
+    :raises NativeOpError: one is missing
+    """
+    return Compilers(find_toolchain(target), find_cuda_toolchain(archs) if op.cuda and archs else None)
+
+
 def build(op: NativeOp) -> Tuple[str, bool]:
-    """The library of an op.
+    """The library of an op, for the CPU of this machine and the GPUs that TensorFlow uses.
 
     :return: its path, and whether it was compiled just now
     :raises NativeOpError: it is not there and cannot be compiled
     """
-    toolchain = find_toolchain()
-    key = fingerprint(toolchain, source_bytes(op))
+    archs = visible_archs() if op.cuda else ()
+    sources = source_bytes(op, cuda=bool(archs))
+    place = fingerprint(machine_key(), archs, sources=sources)
+    try:
+        compilers = find_compilers(op, archs)
+    except NativeOpError:
+        found = find_entry_of_any_compiler(op.name, place)
+        if found is None:
+            raise
+        return found.library, False
+    key = fingerprint(machine_key(), compilers.key(), sources=sources)
     found = find_entry(op.name, key)
     if found is not None:
         return found.library, False
@@ -36,46 +78,39 @@ def build(op: NativeOp) -> Tuple[str, bool]:
             entry.remove_leftovers()
         log.info("Compiling the native op %s for this machine, once ...", op.name)
         try:
-            compile_into(entry, op, toolchain)
+            compile_into(entry, op, compilers, place)
         except OSError as exc:
             raise NativeOpError("%s: %s" % (exc.filename or entry.folder, exc.strerror or exc)) from exc
     return entry.library, True
 
 
-def compile_into(entry: Entry, op: NativeOp, toolchain: Toolchain) -> None:
+def compile_into(entry: Entry, op: NativeOp, compilers: Compilers, place: str = "") -> None:
     """Compile and link the op, all files at once.
 
-    :raises NativeOpError: the compiler does not accept it
+    :param place: names where the result can be used, see `cache.find_entry_of_any_compiler`
+    :raises NativeOpError: a compiler does not accept it
     """
     folder = tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=entry.folder)
     try:
-        jobs = [(path, toolchain.kernel_flags()) for path in op.kernels]
-        jobs += [(path, toolchain.binding_flags()) for path in op.bindings]
+        jobs = _compile_commands(op, compilers)
         objects = [os.path.join(folder, "%d.o" % index) for index in range(len(jobs))]
-        commands = [
-            [*toolchain.compiler, *flags, "-c", os.path.join(source_folder(), path), "-o", to]
-            for (path, flags), to in zip(jobs, objects)
-        ]
-        _run_all(commands)
+        run_all([[*command, "-o", to] for command, to in zip(jobs, objects)])
         library = os.path.join(folder, "op.so")
-        _run_all([[*toolchain.compiler, *objects, "-o", library, *toolchain.link_flags()]])
-        entry.put(library, compiler=toolchain.version, flags=" ".join(toolchain.kernel_flags()))
+        rpath, cpu, cuda = tf.sysconfig.get_lib(), compilers.cpu, compilers.cuda
+        link = cuda.link_command(cpu.compiler, rpath) if cuda else cpu.link_command(rpath)
+        run_all([[*link, *objects, "-o", library, *tf.sysconfig.get_link_flags()]])
+        flags = " ".join(compilers.key()[1:])
+        entry.put(library, compiler=compilers.description, flags=flags, place=place)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_all(commands: Sequence[List[str]]) -> None:
-    """Run commands beside each other.
-
-    :raises NativeOpError: one failed, with the line that says most
-    """
-    running = []
-    for command in commands:
-        try:
-            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
-        except OSError as exc:
-            raise NativeOpError("%s cannot be run: %s" % (command[0], exc.strerror)) from exc
-    outputs = [process.communicate()[1] for process in running]
-    for command, process, output in zip(commands, running, outputs):
-        if process.returncode:
-            raise NativeOpError("%s failed: %s" % (os.path.basename(command[0]), failing_line(output)))
+def _compile_commands(op: NativeOp, compilers: Compilers) -> List[List[str]]:
+    """One for each file, up to the name of the object."""
+    cpu, cuda = compilers.cpu, compilers.cuda
+    jobs = [([*cpu.compiler, *cpu.kernel_flags()], path) for path in op.kernels]
+    binding = [*cpu.compiler, *cpu.binding_flags(), *([CUDA_DEFINITION] if cuda else [])]
+    jobs += [(binding, path) for path in op.bindings]
+    if cuda:
+        jobs += [(cuda.compile_command(cpu.compiler), path) for path in op.cuda]
+    return [[*command, "-c", os.path.join(source_folder(), path)] for command, path in jobs]

@@ -55,6 +55,14 @@ class Entry:
             return False
         return isinstance(manifest, dict) and manifest.get("sha256") == hashlib.sha256(content).hexdigest()
 
+    def place(self) -> str:
+        """Where the library can be used, as `put` noted it; "" if nothing was noted."""
+        try:
+            with open(self.manifest, encoding="utf8") as f:
+                return str(json.load(f).get("place", ""))
+        except (OSError, ValueError, AttributeError):
+            return ""
+
     def put(self, built: str, **facts: str) -> None:
         """Take over a library which was built on the same file system.
 
@@ -101,6 +109,21 @@ def find_entry(name: str, fingerprint: str) -> Optional[Entry]:
     """A place where the op already is. It need not be writable."""
     entries = [Entry(folder, name, fingerprint) for folder in cache_folders() if _is_trusted(folder)]
     return next((entry for entry in entries if entry.is_whole()), None)
+
+
+def find_entry_of_any_compiler(name: str, place: str) -> Optional[Entry]:
+    """An op that was compiled from the same sources for the same kind of machine, by whatever compiler.
+
+    For machines that have none, with a cache which others have filled. Of several the last one that was compiled.
+    """
+    found = []
+    for folder in filter(_is_trusted, cache_folders()):
+        for inside in os.listdir(folder):
+            if inside.startswith(name + "-"):
+                entry = Entry(folder, name, inside[len(name) + 1 :])
+                if entry.place() == place and entry.is_whole():
+                    found.append(entry)
+    return max(found, key=lambda entry: os.path.getmtime(entry.manifest), default=None)
 
 
 def new_entry(name: str, fingerprint: str) -> Entry:

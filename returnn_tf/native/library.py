@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import Any, Callable, Dict, Optional
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, Optional
 
 from returnn_tf.native.build import build
 from returnn_tf.native.cache import note_tested, was_tested
@@ -18,7 +19,8 @@ log = logging.getLogger(__name__)
 SWITCH = "RETURNN_TF_NATIVE"
 
 SelfTest = Callable[[Any], None]
-"""Gets the module of the ops; raises `NativeOpError` if they compute something else than they should."""
+"""Gets the module of the ops; raises `NativeOpError` if they compute something else than they should. Runs with each
+device as the current one."""
 
 _lock = threading.Lock()
 _loaded: Dict[str, Optional[Any]] = {}
@@ -38,14 +40,24 @@ def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
 
 
 def _load_or_warn(name: str, self_test: SelfTest) -> Optional[Any]:
-    # All ops are for CPU so far: with a GPU the plain form stays on the device where its arrays are.
-    if os.environ.get(SWITCH, "1") == "0" or tf.config.list_physical_devices("GPU"):
+    if os.environ.get(SWITCH, "1") == "0" or not _has_kernels(name):
         return None
     try:
         return load(name, self_test)
     except NativeOpError as exc:
         log.warning("The native op %s cannot be used, its slower form in plain TensorFlow takes over: %s.", name, exc)
         return None
+
+
+def _has_kernels(name: str) -> bool:
+    """Whether the op can run where the arrays are: with a GPU, an op for the CPU alone would move them to and fro."""
+    return not tf.config.get_visible_devices("GPU") or bool(OPS[name].cuda and tf.test.is_built_with_cuda())
+
+
+def devices(name: str) -> List[str]:
+    """Where the op runs here: "CPU:0", and each GPU if it has kernels for it."""
+    gpus = tf.config.list_logical_devices("GPU") if OPS[name].cuda and tf.test.is_built_with_cuda() else []
+    return ["CPU:0", *("GPU:%d" % index for index in range(len(gpus)))]
 
 
 def load(name: str, self_test: SelfTest) -> Any:
@@ -60,7 +72,22 @@ def load(name: str, self_test: SelfTest) -> Any:
         raise NativeOpError("%s cannot be loaded: %s" % (path, str(exc).splitlines()[0])) from exc
     # Not only where this process compiled it: one whose test failed, or was killed before it, left its file there.
     if not was_tested(path):
-        with tf.init_scope():  # the first use is while a graph is traced
-            self_test(ops)
+        # In a thread of its own: the first use is while a graph is traced, and perhaps while a tape is stopped.
+        with ThreadPoolExecutor(1) as thread:
+            for device in devices(name):
+                thread.submit(_test_on, device, ops, self_test).result()
         note_tested(path)
     return ops
+
+
+def _test_on(device: str, ops: Any, self_test: SelfTest) -> None:
+    """Run the test on a device.
+
+    :raises NativeOpError: something is wrong there; the text names the device if it is no CPU
+    """
+    try:
+        with tf.device(device):
+            self_test(ops)
+    except (NativeOpError, tf.errors.OpError) as exc:
+        where = "" if device.startswith("CPU") else "on %s: " % device
+        raise NativeOpError(where + str(exc).splitlines()[0]) from exc

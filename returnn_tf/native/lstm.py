@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy
 
-from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
 from returnn_tf.util.lazy_tf import tf
 
@@ -74,23 +75,34 @@ def _weight_gradient(h: tf.Tensor, h0: tf.Tensor, dz: tf.Tensor, lengths: tf.Ten
 
 
 def self_test(ops: Any) -> None:
-    """Compare the op with numpy on a small ragged batch.
+    """Compare the op and its gradient with numpy on a small ragged batch, in both directions.
 
     :raises NativeOpError: they differ
     """
     rng = numpy.random.RandomState(1)
     n_frames, batch, n = 5, 9, 37
     lengths = numpy.array([5, 0, 3, 5, 1, 2, 4, 5, 3], "int32")
-    z, w_re, c, h = (rng.normal(0, 0.5, s).astype("float32") for s in ((n_frames, batch, 4 * n), (n, 4 * n), (batch, n), (batch, n)))  # fmt: skip  # noqa: E501
-    with tf.device("cpu"):
-        got = ops.rtf_lstm(z=z, r=w_re, c0=c, h0=h, lengths=lengths, reverse=False)
-    for t in range(n_frames):
-        j, ifo = numpy.split(z[t] + h @ w_re, [n], axis=1)
+    shapes = [(n_frames, batch, 4 * n), (n, 4 * n), (batch, n), (batch, n)]
+    inputs = [rng.normal(0, 0.5, shape) for shape in shapes]
+    for reverse in (False, True):
+        compare(
+            "LSTM",
+            partial(native_lstm, ops, lengths=lengths, reverse=reverse),
+            partial(_numpy_lstm, lengths=lengths, reverse=reverse),
+            inputs,
+        )
+
+
+def _numpy_lstm(
+    z: numpy.ndarray, w_re: numpy.ndarray, c: numpy.ndarray, h: numpy.ndarray, lengths: numpy.ndarray, reverse: bool
+) -> Sequence[numpy.ndarray]:
+    """The formula of `native_lstm`, frame by frame."""
+    out = numpy.zeros([len(z), *h.shape])
+    for t in range(len(z))[:: -1 if reverse else 1]:
+        j, ifo = numpy.split(z[t] + h @ w_re, [h.shape[1]], axis=1)
         i, f, o = numpy.split(1 / (1 + numpy.exp(-ifo)), 3, axis=1)
         runs = (t < lengths)[:, None]
         c = numpy.where(runs, f * c + i * numpy.tanh(j), c)
         h = numpy.where(runs, o * numpy.tanh(c), h)
-        if not numpy.allclose(got.h[t], numpy.where(runs, h, 0), atol=1e-5):
-            raise NativeOpError("the LSTM that was compiled gives wrong results in frame %d" % t)
-    if not (numpy.allclose(got.c_last, c, atol=1e-5) and numpy.allclose(got.h_last, h, atol=1e-5)):
-        raise NativeOpError("the LSTM that was compiled gives wrong last states")
+        out[t] = numpy.where(runs, h, 0)
+    return out, c, h

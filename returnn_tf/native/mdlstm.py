@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy
 
-from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
 from returnn_tf.util.lazy_tf import tf
 
@@ -74,26 +74,25 @@ def _weight_gradient(before: tf.Tensor, dz: tf.Tensor, n: int) -> tf.Tensor:
 
 
 def self_test(ops: Any) -> None:
-    """Compare the op with numpy on a small ragged batch.
+    """Compare the op and its gradient with numpy on a small ragged batch.
 
     :raises NativeOpError: they differ
     """
     rng = numpy.random.RandomState(1)
     batch, height, width, n = 3, 4, 5, 19
     sizes = numpy.array([[4, 5], [2, 3], [0, 4]], "int32")
-    z, left, up = (
-        rng.normal(0, 0.5, s).astype("float32") for s in ((batch, height, width, 5 * n), (n, 5 * n), (n, 5 * n))
-    )
-    with tf.device("cpu"):
-        got = ops.rtf_md_lstm(
-            z=[z], r=[numpy.concatenate([up, left])], heights=sizes[:, 0], widths=sizes[:, 1],
-            flip_rows=[True], flip_columns=[False], stable=True,
-        )  # fmt: skip
-    for b in range(batch):
-        expected = numpy.zeros((height, width, n))
-        expected[: sizes[b, 0], : sizes[b, 1]] = _image(z[b, : sizes[b, 0], : sizes[b, 1]][::-1], left, up)[::-1]
-        if not numpy.allclose(got.h[0][b], expected, atol=1e-5):
-            raise NativeOpError("the MDLSTM that was compiled gives wrong results in image %d" % b)
+    inputs = [rng.normal(0, 0.5, s) for s in ((batch, height, width, 5 * n), (n, 5 * n), (n, 5 * n))]
+
+    def op(z: tf.Tensor, left: tf.Tensor, up: tf.Tensor) -> List[tf.Tensor]:
+        return native_mdlstm(ops, [z], [left], [up], sizes[:, 0], sizes[:, 1], [(True, False)])
+
+    def formula(z: numpy.ndarray, left: numpy.ndarray, up: numpy.ndarray) -> List[numpy.ndarray]:
+        out = numpy.zeros((batch, height, width, n))
+        for b, (rows, columns) in enumerate(sizes):
+            out[b, :rows, :columns] = _image(z[b, :rows, :columns][::-1], left, up)[::-1]
+        return [out]
+
+    compare("MDLSTM", op, formula, inputs)
 
 
 def _image(z: numpy.ndarray, left: numpy.ndarray, up: numpy.ndarray) -> numpy.ndarray:

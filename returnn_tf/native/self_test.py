@@ -7,7 +7,7 @@ from typing import Dict
 
 from returnn_tf.native import align, lstm, mdlstm
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.library import SelfTest, load
+from returnn_tf.native.library import SelfTest, devices, load
 
 SELF_TESTS: Dict[str, SelfTest] = {"lstm": lstm.self_test, "align": align.self_test, "mdlstm": mdlstm.self_test}
 
@@ -28,7 +28,8 @@ def main() -> int:
     """
     failures = {name: examine(name) for name in SELF_TESTS}
     for name, failure in failures.items():
-        print("%s: %s" % (name, failure or "ok"))
+        gpus = [device for device in devices(name) if not device.startswith("CPU")]
+        print("%s: %s" % (name, failure or " on ".join(["ok", *([", ".join(["CPU", *gpus])] if gpus else [])])))
     return 1 if any(failures.values()) else 0
 
 

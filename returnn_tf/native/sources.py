@@ -22,13 +22,15 @@ class NativeOp:
     """An op and its source files, relative to the folder of all sources.
 
     :param name: as a person calls it; also the name of the library
-    :param kernels: without TensorFlow's headers
+    :param kernels: for the CPU, without TensorFlow's headers
     :param bindings: the TensorFlow ops
+    :param cuda: kernels for GPUs; none: on a GPU the form in plain TensorFlow stays in use
     """
 
     name: str
     kernels: Tuple[str, ...]
     bindings: Tuple[str, ...]
+    cuda: Tuple[str, ...] = ()
 
 
 OPS: Dict[str, NativeOp] = {
@@ -56,14 +58,18 @@ def source_folder() -> str:
     raise NativeOpError("the sources of the native ops are missing: there is no %s" % _FOLDERS[-1])
 
 
-def source_bytes(op: NativeOp) -> bytes:
-    """What the op is compiled from: the names of its files, and the text of all in its folders and the shared one."""
-    folders = sorted({os.path.dirname(path) for path in op.kernels + op.bindings} | {"common"})
-    parts = ["\n".join(op.kernels + op.bindings).encode()]
-    for folder in folders:
+def source_bytes(op: NativeOp, *, cuda: bool = False) -> bytes:
+    """What the op is compiled from: the names of its files, and the text of all in its folders and the shared one.
+
+    :param cuda: with what only the kernels for GPUs need
+    """
+    paths = op.kernels + op.bindings + (op.cuda if cuda else ())
+    shared = {"common", "common/cuda"} if cuda else {"common"}
+    parts = ["\n".join(paths).encode()]
+    for folder in sorted({os.path.dirname(path) for path in paths} | shared):
         whole = os.path.join(source_folder(), folder)
-        for file in sorted(os.listdir(whole)):
-            if file.endswith((".h", ".cc", ".cu")):
+        for file in sorted(os.listdir(whole)) if os.path.isdir(whole) else ():
+            if file.endswith((".h", ".cc", *([".cu"] if cuda else []))):
                 with open(os.path.join(whole, file), "rb") as f:
                     parts += [("%s/%s\n" % (folder, file)).encode(), f.read()]
     return b"\0".join(parts)

@@ -7,14 +7,17 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.processes import output_of
 from returnn_tf.util.lazy_tf import tf
 
 _COMPILERS = ("g++", "c++", "clang++")
+#: Of the bindings, where an op has kernels for a GPU.
+CUDA_DEFINITION = "-DRTF_CUDA=1"
+
 _COMMON = ("-std=c++17", "-fPIC", "-fno-math-errno")
 _OPTIMISE = ("-O3",)
 # the widest instructions that this machine has; else those of CPUs since about 2013; else what every one has
@@ -46,10 +49,16 @@ class Toolchain:
         """
         return [*_COMMON, "-O2", *tf.sysconfig.get_compile_flags()]
 
-    def link_flags(self) -> List[str]:
-        """TensorFlow's library, found again where it is now."""
-        folder = tf.sysconfig.get_lib()
-        return ["-shared", *tf.sysconfig.get_link_flags(), "-Wl,-rpath," + folder]
+    def key(self) -> List[str]:
+        """What the result depends on of all this."""
+        return [self.version, *self.kernel_flags(), *(f for f in self.binding_flags() if not f.startswith("-I"))]
+
+    def link_command(self, rpath: str) -> List[str]:
+        """To be completed with objects, libraries and ``-o library``.
+
+        :param rpath: where the libraries are found when it is loaded
+        """
+        return [*self.compiler, "-shared", "-Wl,-rpath," + rpath]
 
 
 def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
@@ -63,14 +72,14 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
     if not command or shutil.which(command[0]) is None:
         missing = "$CXX = %r" % wanted if wanted else "a C++ compiler (%s)" % ", ".join(_COMPILERS)
         raise NativeOpError("%s was not found; on Debian and Ubuntu: apt-get install g++" % missing)
-    version = _run([*command, "--version"]).partition("\n")[0]
+    version = output_of([*command, "--version"]).partition("\n")[0]
     if target is not None:
         return Toolchain(tuple(command), version, tuple(target))
     failure = ""
     for flag in _TARGETS.get(platform.machine(), ("",)):
         flags = tuple(filter(None, [flag]))
         try:
-            _run([*command, *flags, "-x", "c++", "-fsyntax-only", "-"], text="#include <vector>\n")
+            output_of([*command, *flags, "-x", "c++", "-fsyntax-only", "-"], text="#include <vector>\n")
         except NativeOpError as exc:
             failure = str(exc)
         else:
@@ -78,19 +87,19 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
     raise NativeOpError(failure)
 
 
-def fingerprint(toolchain: Toolchain, sources: bytes) -> str:
-    """Names all that a compiled op depends on: where two machines agree in it they can share the file."""
-    parts = [
-        toolchain.version,
-        *toolchain.kernel_flags(),
-        *(flag for flag in toolchain.binding_flags() if not flag.startswith("-I")),
-        tf.version.VERSION,
-        tf.version.GIT_VERSION,
-        platform.machine(),
-        # -march=native says nothing by itself
-        cpu_features(),
+def machine_key() -> List[str]:
+    """What a compiled op depends on besides its sources and the compiler: where two machines agree in it, each can load
+    what the other one compiled."""
+    flags = [flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")]
+    # the last one as -march=native says nothing by itself
+    return [tf.version.VERSION, tf.version.GIT_VERSION, *flags, platform.machine(), cpu_features()]
+
+
+def fingerprint(*parts: Sequence[str], sources: bytes = b"") -> str:
+    """A short name for all of this together."""
+    return hashlib.sha256("\n".join(line for part in parts for line in part).encode() + b"\0" + sources).hexdigest()[
+        :24
     ]
-    return hashlib.sha256("\n".join(parts).encode() + b"\0" + sources).hexdigest()[:24]
 
 
 def cpu_features() -> str:
@@ -103,23 +112,3 @@ def cpu_features() -> str:
     except OSError:
         pass
     return platform.processor()
-
-
-def _run(command: List[str], text: str = "") -> str:
-    """Output of a command.
-
-    :raises NativeOpError: it failed, with the line of its output that says most
-    """
-    try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        raise NativeOpError("%s cannot be run: %s" % (command[0], exc)) from exc
-    if done.returncode:
-        raise NativeOpError("%s failed: %s" % (" ".join(command[:3]), failing_line(done.stderr)))
-    return done.stdout
-
-
-def failing_line(output: str) -> str:
-    """The line of a compiler's output that names the first error, else its first line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no message")

@@ -1,0 +1,58 @@
+"""Compares an op and its gradient with a formula in numpy: what the self-tests of all ops do."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+import numpy
+
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.util.lazy_tf import tf
+
+Arrays = Sequence[numpy.ndarray]
+
+_STEP = 1e-4
+
+
+def compare(
+    name: str,
+    op: Callable[..., Sequence[tf.Tensor]],
+    formula: Callable[..., Arrays],
+    inputs: Arrays,
+    tolerance: float = 1e-5,
+) -> None:
+    """Compare the results, and the derivative of a random sum of them in a random direction.
+
+    :param name: of the op, for the message
+    :param op: gets tensors in float32 and returns tensors
+    :param formula: gets arrays in float64 and returns the same in numpy
+    :param inputs: all of which the op has gradients
+    :param tolerance: of the results; that of the derivative is 10 times wider, relative to the size of its parts
+    :raises NativeOpError: they differ
+    """
+    rng = numpy.random.RandomState(2)
+    exact = [x.astype("float64") for x in inputs]
+    expected = formula(*exact)
+    weights = [rng.normal(0, 1, numpy.shape(y)) for y in expected]
+    directions = [rng.normal(0, 1, x.shape) for x in inputs]
+    tensors = [tf.constant(x, tf.float32) for x in inputs]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        results = op(*tensors)
+        loss = tf.add_n([tf.reduce_sum(y * tf.constant(w, tf.float32)) for y, w in zip(results, weights)])
+    for index, (got, y) in enumerate(zip(results, expected)):
+        if not numpy.allclose(got, y, atol=tolerance, rtol=tolerance):
+            raise NativeOpError("the %s that was compiled gives wrong results (number %d)" % (name, index))
+
+    def shifted(step: float) -> float:
+        parts = formula(*(x + step * d for x, d in zip(exact, directions)))
+        return float(sum((w * y).sum() for w, y in zip(weights, parts)))
+
+    slopes = [_slope(d, g) for d, g in zip(directions, tape.gradient(loss, tensors))]
+    numeric = (shifted(_STEP) - shifted(-_STEP)) / (2 * _STEP)
+    if not abs(sum(slopes) - numeric) <= 10 * tolerance * (1 + sum(map(abs, slopes))):  # NaN is wrong too
+        raise NativeOpError("the %s that was compiled gives wrong gradients" % name)
+
+
+def _slope(direction: numpy.ndarray, gradient: Any) -> float:
+    return float((direction * gradient.numpy().astype("float64")).sum())

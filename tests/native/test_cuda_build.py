@@ -1,0 +1,320 @@
+"""Compiling ops for GPUs: which nvcc, for which GPUs, what the cache key names, what is said where it does not work."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from returnn_tf.native import build as build_module
+from returnn_tf.native import cache, cuda_toolchain, library, sources
+from returnn_tf.native.build import build, find_compilers
+from returnn_tf.native.cuda_toolchain import find_cuda_toolchain, nvcc_candidates, visible_archs
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.sources import OPS, NativeOp
+from returnn_tf.util.lazy_tf import tf
+
+TINY = NativeOp("tiny", kernels=("tiny/kernel.cc",), bindings=("tiny/op.cc",), cuda=("tiny/kernel.cu",))
+SOURCES = {
+    "tiny/kernel.cc": 'extern "C" int rtf_tiny() { return 1; }\n',
+    "tiny/kernel.cu": 'extern "C" int rtf_tiny_cuda() { return 2; }\n',
+    "tiny/op.cc": '#if RTF_CUDA\nextern "C" int rtf_tiny_binding() { return 3; }\n#endif\n',
+    "common/a.h": "// nothing\n",
+    "common/cuda/b.h": "// nothing\n",
+}
+FAKE = """#!%s
+import os, subprocess, sys
+words = sys.argv[1:]
+with open(%r, "a") as f:
+    f.write(" ".join(words) + "\\n")
+if words == ["--version"]:
+    print("nvcc: NVIDIA (R) Cuda compiler driver\\nCuda compilation tools, release %s, V%s.1")
+elif words == ["--list-gpu-code"]:
+    print("sm_80\\nsm_90")
+else:
+    takes_one = ("-ccbin", "-gencode", "-Xcompiler", "-Xlinker", "-cudart")
+    rest, shared = [], "-shared" in words
+    while words:
+        word = words.pop(0)
+        if word in takes_one:
+            words.pop(0)
+        elif word not in ("-allow-unsupported-compiler", "-shared"):
+            rest.append(word)
+    sys.exit(subprocess.call(["g++", "-fPIC", *(["-shared"] if shared else ["-x", "c++"]), *rest]))
+"""
+
+
+def fake_nvcc(folder, version="12.3"):
+    """A program that says it is nvcc, and lets g++ do the work."""
+    program = folder / "bin" / "nvcc"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(FAKE % (sys.executable, str(folder / "calls"), version, version))
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """An op that compiles in no time, a cache of its own, a GPU that is not there, and an nvcc that is none."""
+    for path, text in SOURCES.items():
+        file = tmp_path / "sources" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.setenv(cache.ENVIRONMENT, str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "cache_folders", lambda: [str(tmp_path / "cache")])
+    monkeypatch.setattr(sources, "_FOLDERS", (str(tmp_path / "sources"),))
+    monkeypatch.setattr(build_module, "visible_archs", lambda: ("sm_90",))
+    monkeypatch.delenv("CUDACXX", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    fake_nvcc(tmp_path / "cuda")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    return tmp_path
+
+
+def symbols(path):
+    return subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+
+
+def test_all_parts_are_in_one_library(tiny):
+    path, is_new = build(TINY)
+    assert is_new and build(TINY) == (path, False)
+    for symbol in ("rtf_tiny", "rtf_tiny_cuda", "rtf_tiny_binding"):
+        assert "T %s\n" % symbol in symbols(path)
+    calls = (tiny / "cuda" / "calls").read_text()
+    assert "-gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90" in calls
+    assert "-shared -cudart static" in calls
+    manifest = json.loads(pathlib.Path(os.path.dirname(path), "manifest.json").read_text())
+    assert manifest["compiler"].endswith(", nvcc V12.3.1 for sm_90")
+
+
+def test_without_a_gpu_nvcc_is_not_asked(tiny, monkeypatch):
+    with_gpu, _ = build(TINY)
+    os.remove(tiny / "cuda" / "calls")
+    monkeypatch.setattr(build_module, "visible_archs", lambda: ())
+    path, is_new = build(TINY)
+    assert is_new and path != with_gpu and "rtf_tiny_cuda" not in symbols(path) and "binding" not in symbols(path)
+    assert not (tiny / "cuda" / "calls").exists()
+
+
+@pytest.mark.parametrize("change", ["nvcc", "gpu", "cu", "header"])
+def test_another_compiler_gpu_or_source_is_another_op(tiny, monkeypatch, change):
+    first, _ = build(TINY)
+    if change == "nvcc":
+        fake_nvcc(tiny / "other", "12.4")
+        monkeypatch.setenv("CUDA_HOME", str(tiny / "other"))
+    elif change == "gpu":
+        monkeypatch.setattr(build_module, "visible_archs", lambda: ("sm_80", "sm_90"))
+    else:
+        path = {"cu": "tiny/kernel.cu", "header": "common/cuda/b.h"}[change]
+        (tiny / "sources" / path).write_text(SOURCES[path] + "// changed\n")
+    second, is_new = build(TINY)
+    assert is_new and second != first
+
+
+def test_the_same_nvcc_in_another_place_is_the_same(tiny, monkeypatch):
+    first, _ = build(TINY)
+    fake_nvcc(tiny / "other")
+    monkeypatch.setenv("CUDA_HOME", str(tiny / "other"))
+    assert build(TINY) == (first, False)
+
+
+def test_cuda_sources_do_not_matter_without_a_gpu(tiny, monkeypatch):
+    monkeypatch.setattr(build_module, "visible_archs", lambda: ())
+    first, _ = build(TINY)
+    (tiny / "sources" / "tiny" / "kernel.cu").write_text("changed\n")
+    assert build(TINY) == (first, False)
+
+
+def test_where_nvcc_is_looked_for(tiny, monkeypatch):
+    folders = [tiny / name for name in ("cudacxx", "cuda", "path", "path_too")]
+    for folder in folders:
+        fake_nvcc(folder)
+    monkeypatch.setenv("CUDACXX", "env %s" % (tiny / "cudacxx" / "bin" / "nvcc"))
+    monkeypatch.setenv("CUDA_PATH", str(tiny / "path"))
+    monkeypatch.setenv("PATH", "%s:%s" % (tiny / "path_too" / "bin", os.environ["PATH"]))
+    pip = tiny / "site" / "nvidia" / "cu13"
+    fake_nvcc(pip)
+    monkeypatch.setattr(cuda_toolchain.sysconfig, "get_paths", lambda: {"purelib": str(tiny / "site")})
+    found = [command for command in nvcc_candidates() if command != ["/usr/local/cuda/bin/nvcc"]]
+    places = [tiny / "cuda", tiny / "path", tiny / "path_too", pip]
+    assert found == [["env", str(tiny / "cudacxx/bin/nvcc")], *([str(place / "bin" / "nvcc")] for place in places)]
+
+
+def test_an_nvcc_that_does_not_work_is_passed_over(tiny, monkeypatch):
+    broken = tiny / "broken"
+    broken.write_text("#!/bin/sh\necho 'fatal: no cicc' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CUDACXX", str(broken))
+    assert find_cuda_toolchain(["sm_90"]).nvcc == (str(tiny / "cuda" / "bin" / "nvcc"),)
+    monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter([[str(broken)]]))
+    with pytest.raises(NativeOpError, match="broken --version failed: fatal: no cicc; install the CUDA toolkit"):
+        find_cuda_toolchain(["sm_90"])
+
+
+def test_a_gpu_that_nvcc_does_not_know(tiny, monkeypatch):
+    only = [str(tiny / "cuda" / "bin" / "nvcc")]
+    monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter([only]))
+    with pytest.raises(NativeOpError, match=r"nvcc \(nvcc V12.3.1\) does not compile for sm_120; install the CUDA"):
+        find_cuda_toolchain(["sm_90", "sm_120"])
+
+
+def test_no_architecture():
+    with pytest.raises(NativeOpError, match="'hopper' is no GPU architecture; one looks like sm_90"):
+        find_cuda_toolchain(["hopper"])
+
+
+def test_architectures_are_sorted_by_number(tiny, monkeypatch):
+    monkeypatch.setattr(cuda_toolchain, "output_of", lambda command: "sm_80 sm_90 sm_100")
+    toolchain = find_cuda_toolchain(["sm_100", "sm_80", "sm_90"])
+    assert toolchain.archs == ("sm_80", "sm_90", "sm_100")
+    assert toolchain.kernel_flags()[-1] == "arch=compute_100,code=compute_100"
+
+
+def test_the_failing_line_of_nvcc_is_shown(tiny):
+    (tiny / "sources" / "tiny" / "kernel.cu").write_text("int wrong = ;\n")
+    with pytest.raises(NativeOpError, match=r"nvcc failed: .*kernel.cu:1:13: error: expected primary-expression"):
+        build(TINY)
+
+
+class Gpu:
+    name = "/physical_device:GPU:0"
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Makes TensorFlow say that it has GPUs of these capabilities."""
+
+    def have(*capabilities, cuda=True):
+        monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [Gpu()] * len(capabilities))
+        details = iter(capabilities)
+        monkeypatch.setattr(
+            tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": next(details)}
+        )
+        monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: cuda)
+
+    return have
+
+
+def test_architectures_of_the_gpus(gpus):
+    gpus()
+    assert visible_archs() == ()
+    gpus((10, 0), (8, 0), (9, 0), (8, 0))
+    assert visible_archs() == ("sm_80", "sm_90", "sm_100")
+    gpus((9, 0), cuda=False)
+    assert visible_archs() == ()
+    gpus(None)
+    with pytest.raises(NativeOpError, match="does not say which compute capability /physical_device:GPU:0 has"):
+        visible_archs()
+
+
+def test_a_gpu_without_nvcc_is_one_warning(tiny, gpus, monkeypatch, caplog):
+    gpus((9, 0))
+    monkeypatch.setitem(library.OPS, "tiny", TINY)
+    monkeypatch.setattr(library, "_loaded", {})
+    monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter(()))
+    assert library.native_op("tiny", lambda ops: None) is None and library.native_op("tiny", lambda ops: None) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "The native op tiny cannot be used, its slower form in plain TensorFlow takes over: the CUDA compiler nvcc was "
+        "not found; install the CUDA toolkit (version 12 or later) or set CUDA_HOME to where it is."
+    ]
+
+
+@pytest.mark.parametrize("cuda", [True, False])
+def test_ops_for_the_cpu_alone_stay_away_from_a_gpu(gpus, monkeypatch, caplog, cuda):
+    """Its arrays would be moved to and fro. Nor is there anything for a GPU that is none of CUDA's."""
+    gpus((9, 0), cuda=cuda)
+    name = "tiny"
+    monkeypatch.setitem(library.OPS, name, TINY if not cuda else NativeOp(name, TINY.kernels, TINY.bindings))
+    monkeypatch.setattr(library, "_loaded", {})
+    assert library.native_op(name, lambda ops: None) is None and not caplog.records
+
+
+def test_a_cached_op_needs_no_compiler(tiny, monkeypatch):
+    path, _ = build(TINY)
+    monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter(()))
+    assert build(TINY) == (path, False)
+    monkeypatch.setenv("CXX", "no-such-c++")
+    assert build(TINY) == (path, False)
+    monkeypatch.setattr(build_module, "visible_archs", lambda: ("sm_80",))
+    with pytest.raises(NativeOpError, match="no-such-c"):
+        build(TINY)
+
+
+def test_without_a_compiler_the_newest_of_several_is_taken(tiny, monkeypatch):
+    first, _ = build(TINY)
+    fake_nvcc(tiny / "cuda", "12.4")
+    second, _ = build(TINY)
+    os.utime(os.path.join(os.path.dirname(first), "manifest.json"), (1e9, 1e9))
+    monkeypatch.setenv("CXX", "no-such-c++")
+    assert build(TINY) == (second, False)
+    pathlib.Path(second).write_bytes(b"damaged")
+    assert build(TINY) == (first, False)
+
+
+def test_an_op_is_tested_on_each_device(tiny, gpus, monkeypatch):
+    """The second device is a CPU that is called a GPU; what fails there says so."""
+    monkeypatch.setattr(library, "devices", lambda name: ["CPU:0", "GPU:0"])
+    monkeypatch.setattr(library, "build", lambda op: (build(TINY)[0], True))
+    monkeypatch.setitem(library.OPS, "tiny", TINY)
+    calls = []
+
+    def wrong_the_second_time(_ops):
+        calls.append(1)
+        if len(calls) == 2:
+            raise NativeOpError("wrong results")
+
+    with pytest.raises(NativeOpError, match="on GPU:0: wrong results"):
+        library.load("tiny", wrong_the_second_time)
+
+
+NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+BUILT_WITH_CUDA = [name for name in OPS if OPS[name].cuda]
+REGISTERED = """
+import sys
+import tensorflow as tf
+from tensorflow.python.framework.kernels import get_registered_kernels_for_op
+tf.load_op_library(sys.argv[1])
+for name in sys.argv[2:]:
+    for kernel in get_registered_kernels_for_op(name).kernel:
+        print(name, kernel.device_type, *kernel.host_memory_arg)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
+@pytest.mark.parametrize("name", BUILT_WITH_CUDA)
+def test_gpu_kernels_are_registered(name, tmp_path):
+    """The library for CPU and GPU loads into a TensorFlow without GPUs, and computes the same on the CPU."""
+    library_file = str(tmp_path / "op.so")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    tool = os.path.join(root, "tools", "compile_native_op.py")
+    command = [sys.executable, tool, name, "--output", library_file, "--cuda-arch", "sm_90"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ops = sorted(set(_registered_ops(name)))
+    shown = subprocess.run(
+        [sys.executable, "-c", REGISTERED, library_file, *ops], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    for op in ops:
+        assert {line.split()[1] for line in shown if line.split()[0] == op} == {"CPU", "GPU"}, op
+    test = "from returnn_tf.native.self_test import SELF_TESTS; import sys, tensorflow as tf\n"
+    test += "SELF_TESTS[sys.argv[1]](tf.load_op_library(sys.argv[2]))"
+    environ = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "-c", test, name, library_file], capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr
+
+
+def _registered_ops(name):
+    """The names in the sources of an op."""
+    for path in OPS[name].bindings:
+        with open(os.path.join(sources.source_folder(), path), encoding="utf8") as f:
+            for line in f:
+                if line.startswith("REGISTER_OP("):
+                    yield line.split('"')[1]
+
+
+def test_prebuilding_needs_kernels_for_gpus(monkeypatch):
+    assert find_compilers(NativeOp("none", (), ()), ["sm_90"]).cuda is None
