@@ -3,8 +3,8 @@
 ``<model>.012.index`` and ``.data-00000-of-00001`` hold the parameters and ``global_step``; whatever reads TensorFlow
 checkpoints reads them. ``<model>.012.state.*`` hold what else an exact resume needs: optimizer slots, counters,
 accumulated gradients. ``<model>.012.manifest.json``, written last, has sizes and checksums of these files, the epoch,
-the step, the seed from which all random numbers follow, and a hash of the config. A checkpoint without manifest, as
-other programs write it, is valid if TensorFlow can read it all.
+the step, the seed from which all random numbers follow, the learning rates so far, the position in the epoch, and the
+settings. A checkpoint without manifest, as other programs write it, is valid if TensorFlow can read it all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import errno
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -33,10 +33,13 @@ _MANIFEST = ".manifest.json"
 class CheckpointInfo:
     """What a manifest says beside the files."""
 
-    epoch: int  # last epoch which is complete in it
+    epoch: int  # last epoch which is complete in it; with a position in an epoch: that one
     step: int  # number of updates done
     random_seed: int  # with the step it determines all random numbers that follow
     config_sha256: str = ""
+    learning_rates: str = ""  # text of the learning-rate file
+    settings: Dict[str, str] = field(default_factory=dict)  # see `fingerprint.settings`
+    progress: Optional[Dict[str, Any]] = None  # position within the epoch, see `Progress.as_json`
 
 
 def save(
@@ -75,14 +78,7 @@ def _write(prefix: str, params: Mapping[str, Any], state: Mapping[str, Any], inf
         if state:
             _write_bundle(os.path.join(temp, name + _STATE), state)
             names = [name + _STATE + suffix for suffix in _BUNDLE] + names
-        manifest = {
-            "format": _FORMAT,
-            "epoch": info.epoch,
-            "step": info.step,
-            "random_seed": info.random_seed,
-            "config_sha256": info.config_sha256,
-            "files": files.describe(temp, names),
-        }
+        manifest = {"format": _FORMAT, **asdict(info), "files": files.describe(temp, names)}
         with open(os.path.join(temp, name + _MANIFEST), "w", encoding="utf8") as file:
             json.dump(manifest, file, indent=1)
             file.write("\n")
@@ -109,6 +105,11 @@ def defect(prefix: str) -> Optional[str]:
     return None
 
 
+def unfinished(prefix: str) -> bool:
+    """Whether it is one of ours that was being put in its place when the process was killed."""
+    return os.path.exists(prefix + _STATE + ".index") and not os.path.exists(prefix + _MANIFEST)
+
+
 def info(prefix: str) -> Optional[CheckpointInfo]:
     """What the manifest of a checkpoint says, or None if it has none."""
     manifest = files.read_manifest(prefix + _MANIFEST)
@@ -120,8 +121,11 @@ def info(prefix: str) -> Optional[CheckpointInfo]:
             step=int(manifest["step"]),
             random_seed=int(manifest["random_seed"]),
             config_sha256=str(manifest.get("config_sha256", "")),
+            learning_rates=str(manifest.get("learning_rates", "")),
+            settings={str(key): str(value) for key, value in manifest.get("settings", {}).items()},
+            progress=manifest.get("progress"),
         )
-    except (KeyError, TypeError, ValueError) as exc:
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise DataError("%s%s lacks an entry or has one of the wrong kind: %s" % (prefix, _MANIFEST, exc)) from None
 
 

@@ -7,11 +7,12 @@ import hashlib
 import json
 import os
 import shutil
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
 
 from returnn_tf.config import DataError
 
 _BLOCK = 1 << 20
+_staged: Set[str] = set()
 
 
 def sync(path: str) -> None:
@@ -93,9 +94,17 @@ def staging(folder: str, name: str) -> Iterator[str]:
     path = os.path.join(folder, ".%s.tmp-%i" % (name, os.getpid()))
     shutil.rmtree(path, ignore_errors=True)
     os.mkdir(path)
+    _staged.add(path)
     try:
         yield path
     finally:
+        shutil.rmtree(path, ignore_errors=True)
+        _staged.discard(path)
+
+
+def remove_staged() -> None:
+    """Removes all temporary folders of this process: it ends now, without finishing what is written there."""
+    for path in list(_staged):
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any, Dict, List, Sequence
+import contextlib
+from dataclasses import asdict, replace
+from typing import Any, Dict, List, Optional, Sequence
 
-from returnn_tf.config import ConfigError
-from returnn_tf.engine import devices, model_dir, preload, reproducer
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.engine import devices, model_dir, preload, reproducer, world
+from returnn_tf.engine.checkpoint_files import remove_staged
 from returnn_tf.engine.epoch_pass import Pass, PassResult
 from returnn_tf.engine.evaluator import Evaluator, normalized_losses
+from returnn_tf.engine.fingerprint import settings
 from returnn_tf.engine.learning_rate import LearningRateControl
 from returnn_tf.engine.load_model import report_defect
+from returnn_tf.engine.model_lock import ModelLock
+from returnn_tf.engine.model_selection import ModelChoice
 from returnn_tf.engine.nonfinite import NonFiniteError, first_bad_layer
+from returnn_tf.engine.pauses import Pauses
 from returnn_tf.engine.pretrain.checks import planned_networks
 from returnn_tf.engine.pretrain.learning_rates import rate_of_epoch
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.pretrain.stage import Stage
 from returnn_tf.engine.profiling import Profiler
-from returnn_tf.engine.saver import Saver, restore
+from returnn_tf.engine.progress import PassState, Progress, Sums, data_settings
+from returnn_tf.engine.restoring import Resumption, restore
+from returnn_tf.engine.saver import Saver
+from returnn_tf.engine.scores import Scores
+from returnn_tf.engine.signals import Stopped, StopRequest
 from returnn_tf.engine.step_result import StepResult
 from returnn_tf.engine.summaries import Summaries
 from returnn_tf.engine.trainer import Trainer
@@ -36,43 +46,77 @@ _NOT_YET = ("use_last_best_model",)
 class Engine:
     """Everything a training needs, set up from a config; :meth:`train` does it. Use it as a context manager."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, stop: Optional[StopRequest] = None) -> None:
         """
         :param config: Config
-        :raises ConfigError: something in the config is wrong; nothing was written
+        :param stop: tells whether a signal asks to stop
+        :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
         :raises DataError: a data file or checkpoint is wrong
         """
         _check_supported(config)
         self.config = config
+        self._stop = stop or StopRequest()
+        self._resources = contextlib.ExitStack()
+        try:
+            self._set_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self) -> None:
+        config = self.config
+        self.world = world.from_config(config)
+        lock = self._locked()
         self.last_epoch = max(_num_epochs(config), config.int("load_epoch", 0))
         self.schedule = NetworkSchedule(config)
         choice = model_dir.choose_whole(config, report_defect)
         self.first_epoch = choice.start_epoch
+        resumption = Resumption(config, choice)
+        resumption.tell_changes(settings(config))
         loaded = max(choice.epoch or 0, 1)  # the epoch whose network the first values belong to
+        self._begun = resumption.progress(data_settings(self._config_of(loaded)))
         planned = planned_networks(self.schedule, loaded, max(self.last_epoch, loaded))
         self._data = TrainingData(self._config_of, loaded, _needed_data([plan for _, plan in planned]))
+        self._resources.callback(self._data.close)
         for entry, _ in planned:
             self._data.check(entry.config)
-        self.learning_rates = LearningRateControl.from_config(config)
-        self.summaries = Summaries.from_config(config)
-        self._profiler = Profiler.from_config(config, self.summaries.folder)
+        self._set_up_reports()
+        resumption.restore_rates(self.learning_rates)
+        if self.first_epoch <= self.last_epoch:
+            self._data.start(self.first_epoch, start_batch=self._begun_pass().steps)  # meanwhile the network is built
         self._stage = Stage(config)
-        try:
-            if self.first_epoch <= self.last_epoch:
-                self._data.start(self.first_epoch)  # meanwhile the network is built
-            devices.set_up(config)
-            self._stage.begin(self.schedule.at(loaded), planned[0][1])
-            self.saver = Saver(config)
-            self.learning_rates.prepare()
-            self.summaries.prepare()
-            if choice.path is not None:
-                restore(self.trainer, choice)
-            else:
-                preload.load_on_init(self.net.plan, self.net.params)
-            preload.load(config, self.net.params, train=True, fresh=self.first_epoch == 1)
-        except BaseException:
-            self.close()
-            raise
+        self._resources.callback(self._stage.close)
+        devices.set_up(config)
+        self._stage.begin(self.schedule.at(loaded), planned[0][1])
+        self.saver = Saver(config, writes=self.world.is_chief)
+        self._resources.callback(self.saver.close)
+        lock.acquire()
+        self._pauses = Pauses(self.saver, self._stop, lock, self.world)
+        self.learning_rates.prepare()
+        self.summaries.prepare()
+        self._load(choice)
+
+    def _locked(self) -> ModelLock:
+        """The lock on the model, held already if there is a folder for it."""
+        lock = ModelLock(self.config.str("model", "") or "", wanted=self.world.is_chief)
+        lock.acquire()
+        self._resources.callback(lock.release)
+        self._stop.on_abort += [remove_staged, lock.release]
+        return lock
+
+    def _set_up_reports(self) -> None:
+        self.learning_rates = LearningRateControl.from_config(self.config)
+        self.summaries = Summaries.from_config(self.config)
+        self._resources.callback(self.summaries.close)
+        self._profiler = Profiler.from_config(self.config, self.summaries.folder)
+        self._resources.callback(self._profiler.close)
+
+    def _load(self, choice: ModelChoice) -> None:
+        if choice.path is not None:
+            restore(self.trainer, choice)
+        else:
+            preload.load_on_init(self.net.plan, self.net.params)
+        preload.load(self.config, self.net.params, train=True, fresh=self.first_epoch == 1 and self._begun is None)
 
     @property
     def net(self) -> Network:
@@ -92,15 +136,20 @@ class Engine:
     def __enter__(self) -> "Engine":
         return self
 
-    def __exit__(self, *exc: Any) -> None:
-        self.close()
+    def __exit__(self, kind: Any, *exc: Any) -> None:
+        try:
+            self.close()
+        except DataError as error:
+            if kind is None:
+                raise
+            log.warn(str(error))  # what ended the training matters more
 
     def close(self) -> None:
-        """Ends loading processes and completes event files."""
-        self._profiler.close()
-        self._data.close()
-        self._stage.close()
-        self.summaries.close()
+        """Waits for checkpoints which are being written, ends loading processes and completes event files.
+
+        :raises DataError: a checkpoint can't be written
+        """
+        self._resources.close()
 
     def train(self) -> None:
         """All epochs which are still to be done.
@@ -109,51 +158,65 @@ class Engine:
         """
         if self.first_epoch > self.last_epoch:
             log.write(1, "All %i epochs are done already; nothing to train." % self.last_epoch)
-        self._complete(self.first_epoch - 1)
-        if self.first_epoch == 1 and self.config.bool("save_epoch1_initial_model", False):
-            self.saver.save(self.trainer, 0, last=True, pretrain=self.schedule.at(1).pretrain)
+        if self._begun is None:
+            self._complete(self.first_epoch - 1)
+            if self.first_epoch == 1 and self.config.bool("save_epoch1_initial_model", False):
+                pretrain = self.schedule.at(1).pretrain
+                self.saver.save(self.trainer, 0, self.learning_rates.epochs, last=True, pretrain=pretrain)
         for epoch in range(self.first_epoch, self.last_epoch + 1):
             self.train_epoch(epoch)
+        self.saver.finish()
 
     def train_epoch(self, epoch: int) -> None:
-        """One epoch: steps, checkpoint, scores, clean up."""
+        """One epoch, or what is left of it: steps, checkpoint, scores, clean up."""
         entry = self.schedule.at(epoch)
         self._stage.enter(entry)
-        batches = self._data.train_batches(epoch)
+        begun, first_step = self._begun_pass(), self._begun.first_step if self._begun else self.trainer.step_count
+        self._begun = None
+        batches = self._data.train_batches(epoch, start_batch=begun.steps)
         self._data.start_evaluated(epoch)  # ready when the steps are done
         rate = rate_of_epoch(self.learning_rates, entry, epoch)
         phase = phase_text("train", epoch, pretrain=entry.pretrain)
         log.write(3, start_line(phase, rate))
-        first_step = self.trainer.step_count
-        start = time.monotonic()
-        result = self._pass(phase, epoch, rate).run(batches)
-        elapsed = time.monotonic() - start
+        self._pauses.begin()
+        result = self._pass(phase, Progress(epoch, first_step), rate).run(batches, begun)
         log.write(3, "%s, %s" % (phase, self._speed(result)))
-        log.write(1, epoch_line(epoch, result.scores, result.errors, elapsed))
+        log.write(1, epoch_line(epoch, result.scores, result.errors, result.seconds))
+        self._note_trained(epoch, rate, first_step, result)
+        last = epoch == self.last_epoch
+        if not last:
+            self._data.start(epoch + 1)
+        self.saver.save(self.trainer, epoch, self.learning_rates.epochs, last=last, pretrain=entry.pretrain)
+        try:
+            self.evaluate(epoch)
+            self._pauses.after_evaluation()
+        except Stopped:
+            if not (last or self.saver.has(epoch)):
+                self._save_within(Progress(epoch, first_step), result)
+            self.saver.wait()
+            raise
+        self.saver.clean_up(self.learning_rates.epochs)
+
+    def _note_trained(self, epoch: int, rate: float, first_step: int, result: PassResult) -> None:
+        """Scores and other facts of an epoch go to the learning-rate file and the event files."""
         errors: Dict[str, Any] = {"train_score": result.scores, "train_error": result.errors}
         errors.update(
             {
                 ":meta:effective_learning_rate": rate,
                 ":meta:epoch_num_train_steps": result.steps,
-                ":meta:epoch_train_time_secs": int(round(elapsed)),
+                ":meta:epoch_train_time_secs": int(round(result.seconds)),
                 ":meta:global_train_step": first_step,
             }
         )
         self.learning_rates.set_errors(epoch, _without_empty(errors))
-        last = epoch == self.last_epoch
-        if not last:
-            self._data.start(epoch + 1)
-        self.saver.save(self.trainer, epoch, last=last, pretrain=entry.pretrain)
         memory = {"memory/%s" % name: value for name, value in devices.memory_bytes().items()}
         values = {**result.scores, **result.errors, "learning_rate": rate, **result.times(), **memory}
         self.summaries.epoch("train", epoch, values)
-        self.evaluate(epoch)
-        self.saver.clean_up(self.learning_rates.epochs)
 
     def evaluate(self, epoch: int) -> Dict[str, PassResult]:
         """Scores of all evaluation datasets with the current parameters; they go to the learning-rate control too."""
         results = {
-            name: self.evaluator.run(name, epoch, source.batches(epoch))
+            name: self.evaluator.run(name, epoch, source.batches(epoch), between=lambda *_: self._pauses.after_batch())
             for name, source in self._data.evaluated.items()
         }
         if not results:
@@ -179,16 +242,38 @@ class Engine:
     def _config_of(self, epoch: int) -> Any:
         return self.schedule.at(epoch).config
 
-    def _pass(self, phase: str, epoch: int, rate: float) -> Pass:
+    def _begun_pass(self) -> PassState:
+        """What this process had done of the epoch with which the training goes on."""
+        return PassState() if self._begun is None else self._begun.of_rank(self.world.rank, self.world.size)
+
+    def _save_within(self, progress: Progress, done: PassState, sums: Optional[Sums] = None) -> None:
+        """Writes a checkpoint from within an epoch.
+
+        :param progress: epoch and step of its begin
+        :param done: the pass so far
+        :param sums: of the scores so far; by default those in ``done``
+        """
+        here = {**asdict(done), "sums": done.sums if sums is None else sums}
+        ranks = [PassState.from_json(value) for value in self.world.gather(here)]
+        progress = replace(progress, passed=ranks[0], ranks=ranks if len(ranks) > 1 else [])
+        progress.data = data_settings(self._config_of(progress.epoch))
+        self.saver.save_within(self.trainer, progress, self.learning_rates.epochs)
+
+    def _pass(self, phase: str, progress: Progress, rate: float) -> Pass:
+        def between(result: PassResult, scores: Scores) -> None:
+            step = progress.first_step + result.steps
+            self._pauses.after_step(step, lambda: self._save_within(progress, result, scores.sums()))
+
         return Pass(
             phase=phase,
             convert=self.trainer.tensors,
-            step=lambda tensors, batch: self._step(tensors, batch, epoch, rate),
+            step=lambda tensors, batch: self._step(tensors, batch, progress.epoch, rate),
             normalized=normalized_losses(self.net),
             with_exp=self._stage.entry.config.bool("calculate_exp_loss", False),
             shares_level=3,
             log_batch_size=self._stage.entry.config.bool("log_batch_size", False),
             on_step=lambda batch, result: self.summaries.step(result),
+            between=between,
         )
 
     def _step(self, tensors: Any, batch: Any, epoch: int, rate: float) -> StepResult:

@@ -65,6 +65,15 @@ class LearningRateControl:
             self.epochs[epoch] = EpochData(rate)
         return self.epochs[epoch].learning_rate
 
+    def add_epochs(self, epochs: Mapping[int, EpochData]) -> List[int]:
+        """Adds those epochs which are not known yet.
+
+        :return: which these were
+        """
+        added = sorted(epoch for epoch in epochs if epoch not in self.epochs)
+        self.epochs.update({epoch: epochs[epoch] for epoch in added})
+        return added
+
     def _past(self, epoch: int) -> List[PastEpoch]:
         past = []
         for e in sorted(e for e in set(self.epochs) | set(self.given_rates) if e < epoch):

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Any, Callable, List
+from typing import Any, Callable, Dict, List
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine import checkpoint
 from returnn_tf.engine import checkpoint_files as files
-from returnn_tf.engine.model_selection import ModelChoice, checkpoint_exists, find_checkpoints, select_model
+from returnn_tf.engine.model_selection import (
+    ModelChoice,
+    checkpoint_exists,
+    find_checkpoints,
+    find_step_checkpoints,
+    select_model,
+)
 
 
 def prefix_of_epoch(model: str, epoch: int, *, pretrain: bool = False) -> str:
     """Path prefix of the checkpoint of an epoch, e.g. ``net.012`` or ``net.pretrain.003``."""
     return "%s%s.%03i" % (model, ".pretrain" if pretrain else "", epoch)
+
+
+def prefix_of_step(model: str, epoch: int, step: int) -> str:
+    """Path prefix of a checkpoint from within an epoch, e.g. ``net.012.step7300``; not a name of epoch checkpoints."""
+    return "%s.%03i.step%i" % (model, epoch, step)
 
 
 def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelChoice:
@@ -24,10 +35,13 @@ def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelCho
     :raises ConfigError: a checkpoint which the config asks for is not there
     :raises DataError: the checkpoint which the config asks for is not whole, or all own ones are not
     """
-    own = find_checkpoints(config.str("model", "") or "")
+    model = config.str("model", "") or ""
+    own, steps = find_checkpoints(model), find_step_checkpoints(model)
+    _forget_unfinished(own, on_defect)
+    _forget_unfinished(steps, on_defect)
     bad: List[str] = []
     while True:
-        choice = select_model(config, own, checkpoint_exists)
+        choice = select_model(config, own, checkpoint_exists, steps)
         if choice.path is None:
             if bad:
                 raise DataError(
@@ -38,10 +52,26 @@ def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelCho
         reason = checkpoint.defect(choice.path)
         if reason is None:
             return choice
-        if not own or own.get(max(own)) != choice.path:
+        if not (_drop(own, choice.path) if choice.step is None else _drop(steps, choice.path)):
             raise DataError("The checkpoint %s can't be used: %s." % (choice.path, reason))
         on_defect(choice.path, reason)
-        bad.append(own.pop(max(own)))
+        bad.append(choice.path)
+
+
+def _drop(found: Dict[Any, str], path: str) -> bool:
+    """Removes the newest entry if it has this path."""
+    newest = bool(found) and found[max(found)] == path
+    if newest:
+        del found[max(found)]
+    return newest
+
+
+def _forget_unfinished(found: Dict[Any, str], on_defect: Callable[[str, str], None]) -> None:
+    """Leaves out what a killed process has not written to the end: it counts as not there."""
+    for key, path in list(found.items()):
+        if checkpoint.unfinished(path):
+            on_defect(path, "its manifest is missing, so it was not written to the end")
+            del found[key]
 
 
 def prepare(model: str) -> None:
@@ -59,10 +89,15 @@ def prepare(model: str) -> None:
             with open(os.path.join(probe, "probe"), "wb") as file:
                 file.write(b"x")
     except OSError as exc:
-        raise ConfigError(
-            "model = %r: the folder %s can't be written (%s). Choose another path or mend its permissions."
-            % (model, folder, exc.strerror or exc)
-        ) from exc
+        raise not_writable(model, exc) from exc
+
+
+def not_writable(model: str, exc: OSError) -> ConfigError:
+    """The error if the folder of the checkpoints can't be made or written."""
+    return ConfigError(
+        "model = %r: the folder %s can't be written (%s). Choose another path or mend its permissions."
+        % (model, os.path.dirname(os.path.abspath(model)), exc.strerror or exc)
+    )
 
 
 def write_index(model: str) -> None:

@@ -31,6 +31,11 @@ class PassState:
     wait_seconds: float = 0.0  # waiting for data
     sums: Sums = field(default_factory=dict)  # see `Scores.sums`
 
+    @classmethod
+    def from_json(cls, value: Any) -> "PassState":
+        """From the dict of another one; what a subclass adds is left out."""
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__})
+
 
 @dataclass
 class Progress:
@@ -61,8 +66,8 @@ class Progress:
         :raises DataError: it is something else
         """
         try:
-            fields = dict(value, passed=PassState(**value["passed"]), ranks=[PassState(**v) for v in value["ranks"]])
-            return cls(**fields)
+            ranks = [PassState.from_json(rank) for rank in value["ranks"]]
+            return cls(**dict(value, passed=PassState.from_json(value["passed"]), ranks=ranks))
         except (KeyError, TypeError, ValueError) as exc:
             raise DataError("%s: the position within the epoch can't be read: %r" % (where, exc)) from None
 

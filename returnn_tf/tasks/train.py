@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.engine.engine import Engine
+from returnn_tf.engine.signals import Stopped, StopRequest, exit_code
+from returnn_tf.log import log
 from returnn_tf.tasks.registry import register_task
 
 
 @register_task("train")
 def train(config: Any) -> int:
-    """Trains up to ``num_epochs``."""
-    with Engine(config) as engine:
-        engine.train()
+    """Trains up to ``num_epochs``, or until a signal asks to stop."""
+    with StopRequest() as stop:
+        try:
+            with Engine(config, stop) as engine:
+                engine.train()
+        except Stopped as exc:
+            log.write(1, str(exc))
+            return exit_code(exc.signum, config)
     return 0

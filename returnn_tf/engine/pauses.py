@@ -1,0 +1,71 @@
+"""What is done between two steps of a training: checkpoints within the epoch, and the end on a signal."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from returnn_tf.engine.model_lock import ModelLock
+from returnn_tf.engine.saver import Saver
+from returnn_tf.engine.signals import Stopped, StopRequest, name_of
+from returnn_tf.engine.world import World
+
+
+class Pauses:
+    """Looks for what is to be done; most of the time nothing."""
+
+    def __init__(self, saver: Saver, stop: StopRequest, lock: ModelLock, world: World) -> None:
+        """
+        :param saver: writes the checkpoints
+        :param stop: tells of signals
+        :param lock: on the files of the model
+        :param world: all of its processes stop at the same step
+        """
+        self._saver = saver
+        self._stop = stop
+        self._lock = lock
+        self._world = world
+
+    def begin(self) -> None:
+        """From now on there is something to save when a signal comes."""
+        self._stop.graceful = True
+
+    def after_step(self, step: int, save: Callable[[], None]) -> None:
+        """Between two steps of training.
+
+        :param step: number of steps of the whole training
+        :param save: writes the state
+        :raises Stopped: by a signal; the state is on the disk
+        :raises DataError: a checkpoint could not be written
+        :raises ConfigError: another process has taken the lock
+        """
+        self._saver.check()
+        self._lock.check()
+        due = self._saver.due(step)
+        if not self._world.any(due or self._stop.signum is not None):
+            return
+        signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
+        save()
+        if signals:
+            self._saver.wait()
+            raise self._stopped(signals[0], "after step %i; its state is saved" % step)
+
+    def after_batch(self) -> None:
+        """Between two batches of an evaluation.
+
+        :raises Stopped: by a signal
+        """
+        if self._world.size == 1 and self._stop.signum is not None:
+            raise self._stopped(self._stop.signum, "while evaluating, which is done anew when it goes on")
+
+    def after_evaluation(self) -> None:
+        """When all processes are done with an evaluation.
+
+        :raises Stopped: by a signal to one of them
+        """
+        if self._world.any(self._stop.signum is not None):
+            signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
+            raise self._stopped(signals[0], "after an evaluation")
+
+    @staticmethod
+    def _stopped(signum: int, when: Any) -> Stopped:
+        return Stopped(signum, "Stopped by %s %s. The same command goes on from there." % (name_of(signum), when))

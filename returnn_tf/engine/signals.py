@@ -1,0 +1,114 @@
+"""Signals which end a training in order: SIGTERM and SIGUSR1 of clusters that want the machine back, and Ctrl-C.
+
+The first one is a request: the current step is finished, the state saved, the program ends. A second SIGINT or SIGTERM
+ends it at once. The signals are read from a pipe by a thread, because the interpreter would handle them only after the
+TensorFlow call that is running, which may be the tracing of a large network.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from returnn_tf.log import log
+
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+_INSISTING = (signal.SIGINT, signal.SIGTERM)
+#: Schedulers send the same signal to a job script, which hands it on, and to its processes.
+_SAME_SECONDS = 0.5
+
+
+class Stopped(Exception):
+    """A training ended because of a signal; its state is on the disk."""
+
+    def __init__(self, signum: int, message: str = "") -> None:
+        """
+        :param signum: the number of the signal
+        :param message: what was saved
+        """
+        self.signum = signum
+        super().__init__(message or "stopped by %s" % name_of(signum))
+
+
+class StopRequest:
+    """Whether a signal asked to stop. Use it as a context manager, in the main thread; elsewhere it hears nothing."""
+
+    def __init__(self) -> None:
+        self.signum: Optional[int] = None  #: of the first signal
+        #: Whether there is something to save; before, the first signal ends the program at once.
+        self.graceful = False
+        #: Called before the program ends at once.
+        self.on_abort: List[Callable[[], None]] = []
+        self._last = 0.0
+        self._old: Dict[int, Any] = {}
+        self._pipe = (-1, -1)
+        self._old_fd = -1
+
+    def __enter__(self) -> "StopRequest":
+        if threading.current_thread() is threading.main_thread():
+            self._pipe = os.pipe()
+            os.set_blocking(self._pipe[1], False)
+            self._old_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+            for number in STOP_SIGNALS:
+                self._old[number] = signal.signal(number, _wake)
+            threading.Thread(target=self._listen, args=(self._pipe[0],), name="signals", daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        if self._old:
+            signal.set_wakeup_fd(self._old_fd)
+            os.close(self._pipe[1])  # ends the thread
+        self._old = {}
+
+    def _listen(self, pipe: int) -> None:
+        while True:
+            numbers = os.read(pipe, 64)
+            if not numbers:
+                os.close(pipe)
+                return
+            for number in numbers:
+                if number in STOP_SIGNALS:
+                    self._received(number)
+
+    def _received(self, number: int) -> None:
+        now = time.monotonic()
+        again, self._last = now - self._last < _SAME_SECONDS, now
+        if not self.graceful:
+            self._abort(number, "nothing was trained yet that would have to be saved")
+        elif self.signum is None:
+            log.warn("%s: finishing the step and saving; once more to end at once" % name_of(number))
+            self.signum = number
+        elif number in _INSISTING and not again:
+            self._abort(number, "ending at once, without saving")
+
+    def _abort(self, number: int, why: str) -> None:
+        try:
+            log.warn("%s: %s" % (name_of(number), why))
+            for function in self.on_abort:
+                function()
+        finally:
+            os._exit(exit_code(number))
+
+
+def _wake(number: int, frame: Any) -> None:
+    """The thread at the other end of the pipe does the work."""
+
+
+def name_of(number: int) -> str:
+    """``SIGTERM``."""
+    return signal.Signals(number).name
+
+
+def exit_code(number: int, config: Any = None) -> int:
+    """128 + number as in a shell; or ``requeue_exit_code``, for a cluster that starts a job with this code again.
+
+    :param config: Config
+    """
+    if config is not None and number != signal.SIGINT:
+        return int(config.int("requeue_exit_code", 128 + number))
+    return 128 + number
