@@ -69,7 +69,7 @@ trap 'rm -f "$rank_0"' EXIT
 stop_training() { kill -s USR1 "$(cat "$rank_0")"; }
 """
 #: what horovodrun starts: rank 0 writes its process id, then becomes the training
-NOTE_RANK_0 = '[ "$HOROVOD_RANK" != 0 ] || echo $$ > "$0"; exec "$@"'
+NOTE_RANK_0 = '[ "${HOROVOD_RANK:-$OMPI_COMM_WORLD_RANK}" != 0 ] || echo $$ > "$0"; exec "$@"'
 
 #: a second wait gives 127 if the training ended while a trap ran: then the first one knew the code
 RUN = """\
@@ -105,7 +105,7 @@ fi
 REQUEUE = {
     "slurm": """\
   trap '' TERM
-  scontrol requeue "$SLURM_JOB_ID" && sleep 300""",
+  scontrol requeue "$SLURM_JOB_ID" && exit 0""",
     "sge": """\
   exit 99""",
 }

@@ -1,0 +1,71 @@
+#!/bin/bash
+#SBATCH --job-name=two
+#SBATCH --output=log/two.%A_%a.log
+#SBATCH --open-mode=append
+#SBATCH --time=24:00:00
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=1
+#SBATCH --mem=8192M
+#SBATCH --signal=B:USR1@180
+#SBATCH --no-requeue
+#SBATCH --array=0-1
+
+# Written by tools/submit.py. Do not run it by hand.
+set -m
+
+id=$SLURM_JOB_ID
+index=${SLURM_ARRAY_TASK_ID:-0}
+restarts=${SLURM_RESTART_COUNT:-0}
+child='' interrupted='' warned='' taken=''
+say() { echo "$(date '+%Y-%m-%d %H:%M:%S') job $id: $*"; }
+warn() { say "$1: the training is told to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
+trap 'warn SIGUSR1' USR1
+trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1' TERM
+
+name=two
+log_dir=log
+max_starts=3
+launcher=none
+program=(returnn-tf)
+arguments=()
+configs=(a.config 'my b.config')
+models=(a/net b/net)
+requeue_codes=(0 99)
+config=${configs[$index]} model=${models[$index]} requeue_code=${requeue_codes[$index]}
+
+cd /work || exit 1
+export OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1
+
+say "start on $(hostname), restarts so far: $restarts"
+if [ "$max_starts" -gt 0 ] && [ -n "$model" ]; then
+  point=$("${program[@]}" status --point "$model") || { say "giving up: returnn-tf status does not work"; exit 1; }
+  mkdir -p "$log_dir"
+  printf '%s\n' "$point" >> "$log_dir/$name.$id.starts"
+  starts=$(grep -cxF -e "$point" "$log_dir/$name.$id.starts")
+  if [ "$starts" -gt "$max_starts" ]; then
+    say "giving up: $max_starts starts ended without progress, all at: $point"
+    exit 1
+  fi
+  say "goes on at: $point"
+fi
+
+training=("${program[@]}" "$config" "${arguments[@]}")
+stop_training() { kill -s USR1 "$child"; }
+command=("${training[@]}")
+
+"${command[@]}" < /dev/null &
+child=$!
+[ -z "$warned" ] || stop_training
+wait "$child"
+code=$?
+while [ -n "$interrupted" ]; do
+  interrupted=''
+  wait "$child"
+  again=$?
+  [ "$again" = 127 ] || code=$again
+done
+say "the training ended with exit code $code"
+
+exit "$code"

@@ -1,0 +1,87 @@
+#!/bin/bash
+#SBATCH --job-name=it_s_a_HOME_id_
+#SBATCH "--output=it's a \"$HOME\" `id` \\ #; é/it_s_a_HOME_id_.%j.log"
+#SBATCH --open-mode=append
+#SBATCH --time=24:00:00
+#SBATCH --nodes=1
+#SBATCH --ntasks=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=1
+#SBATCH --mem=16384M
+#SBATCH --signal=B:USR1@180
+#SBATCH --requeue
+
+# Written by tools/submit.py. Do not run it by hand.
+set -m
+
+id=$SLURM_JOB_ID
+index=${SLURM_ARRAY_TASK_ID:-0}
+restarts=${SLURM_RESTART_COUNT:-0}
+child='' interrupted='' warned='' taken=''
+say() { echo "$(date '+%Y-%m-%d %H:%M:%S') job $id: $*"; }
+warn() { say "$1: the training is told to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
+trap 'warn SIGUSR1' USR1
+trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1' TERM
+
+name=it_s_a_HOME_id_
+log_dir='it'"'"'s a "$HOME" `id` \ #; é'
+max_starts=3
+launcher=mpirun
+program=(returnn-tf)
+arguments=(++key 'it'"'"'s a "$HOME" `id` \ #; é' ++use_horovod True)
+configs=('it'"'"'s a "$HOME" `id` \ #; é')
+models=('it'"'"'s a "$HOME" `id` \ #; é')
+requeue_codes=(0)
+config=${configs[$index]} model=${models[$index]} requeue_code=${requeue_codes[$index]}
+
+cd 'it'"'"'s a "$HOME" `id` \ #; é' || exit 1
+export OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1
+export X='it'"'"'s a "$HOME" `id` \ #; é'
+
+say "start on $(hostname), restarts so far: $restarts"
+if [ "$max_starts" -gt 0 ] && [ -n "$model" ]; then
+  point=$("${program[@]}" status --point "$model") || { say "giving up: returnn-tf status does not work"; exit 1; }
+  mkdir -p "$log_dir"
+  printf '%s\n' "$point" >> "$log_dir/$name.$id.starts"
+  starts=$(grep -cxF -e "$point" "$log_dir/$name.$id.starts")
+  if [ "$starts" -gt "$max_starts" ]; then
+    say "giving up: $max_starts starts ended without progress, all at: $point"
+    exit 1
+  fi
+  say "goes on at: $point"
+fi
+
+training=("${program[@]}" "$config" "${arguments[@]}")
+stop_training() { kill -s USR1 "$child"; }
+command=(mpirun -np 2 -bind-to none -map-by slot -mca odls_base_sigkill_timeout 60 'it'"'"'s a "$HOME" `id` \ #; é')
+for variable in PATH LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS X; do
+  [ -z "${!variable+x}" ] || command+=(-x "$variable")
+done
+command+=("${training[@]}")
+
+"${command[@]}" < /dev/null &
+child=$!
+[ -z "$warned" ] || stop_training
+wait "$child"
+code=$?
+while [ -n "$interrupted" ]; do
+  interrupted=''
+  wait "$child"
+  again=$?
+  [ "$again" = 127 ] || code=$again
+done
+say "the training ended with exit code $code"
+
+go_on=''
+case $code in
+  0) ;;
+  138 | 143 | "$requeue_code") go_on=1 ;;
+  *) [ -z "$warned" ] || [ "$launcher" != horovodrun ] || go_on=1 ;;
+esac
+if [ -n "$go_on" ] && [ -z "$taken" ]; then
+  say "goes back to the queue"
+  trap '' TERM
+  scontrol requeue "$SLURM_JOB_ID" && exit 0
+fi
+
+exit "$code"

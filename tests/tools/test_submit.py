@@ -1,0 +1,178 @@
+"""tools/submit.py: job scripts for Slurm and SGE from one description. Really submitted in tests/reliability."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from returnn_tf.cli.jobs.description import Description
+from returnn_tf.cli.jobs.quantities import clock, megabytes_of, seconds_of
+from returnn_tf.cli.jobs.script import Training, job_script
+from returnn_tf.cli.jobs.submission import main, read_job
+from returnn_tf.config import ConfigError
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "submit.py"
+GOLDENS = pathlib.Path(__file__).parent / "submit"
+
+_NASTY = 'it\'s a "$HOME" `id` \\ #; é'
+_ONE = {"workdir": "/work"}
+_MANY = {
+    "workdir": "/data/my runs",
+    "tasks": 4,
+    "nodes": 2,
+    "cpus": 3,
+    "gpus": 1,
+    "mem": "16G",
+    "time": "2-12:00:00",
+    "lead": "5m",
+    "queue": "long",
+    "modules": ["cuda/12.3"],
+    "venv": "/home/me/env",
+    "env": {"HOROVOD_TIMELINE": "out/time line.json"},
+    "setup": ["ulimit -c 0"],
+    "extra": ["--account=asr"],
+}
+_TWO = [Training("a.config", "a/net"), Training("my b.config", "b/net", 99)]
+
+CASES = {
+    "slurm_one": (_ONE, [Training("a.config", "a/net")], []),
+    "slurm_mpirun": (_MANY, [Training("a.config", "a/net")], ["++num_epochs", "5"]),
+    "slurm_horovodrun": ({**_MANY, "launcher": "horovodrun"}, [Training("a.config")], []),
+    "slurm_srun": ({**_MANY, "launcher": "srun", "launcher_args": ["--mpi=pmix"]}, [Training("a.config")], []),
+    "slurm_array": ({**_ONE, "requeue": False, "name": "two"}, _TWO, []),
+    "sge_one": ({**_ONE, "scheduler": "sge", "cpus": 4}, [Training("a.config", "a/net")], []),
+    "sge_mpirun": ({**_MANY, "scheduler": "sge", "extra": ["-P asr"]}, [Training("a.config", "a/net")], []),
+    "sge_horovodrun": (
+        {**_MANY, "scheduler": "sge", "extra": [], "launcher": "horovodrun"},
+        [Training("a.config")],
+        [],
+    ),
+    "sge_array": ({**_ONE, "scheduler": "sge"}, _TWO, []),
+    "slurm_nasty": (
+        {"workdir": _NASTY, "log_dir": _NASTY, "env": {"X": _NASTY}, "launcher_args": [_NASTY], "tasks": 2},
+        [Training(_NASTY, _NASTY)],
+        ["++key", _NASTY],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scripts(name, update_goldens):
+    options, trainings, arguments = CASES[name]
+    script = job_script(Description.from_dict(options, "submit"), trainings, arguments)
+    path = GOLDENS / (name + ".sh")
+    if update_goldens:
+        path.write_text(script, encoding="utf8")
+    assert script == path.read_text(encoding="utf8")
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_values_reach_the_training_as_they_are(tmp_path):
+    """The lines of the script which hold values, run by a real shell."""
+    options, trainings, arguments = CASES["slurm_nasty"]
+    job = Description.from_dict({**options, "tasks": 1, "workdir": str(tmp_path), "requeue": False}, "submit")
+    script = job_script(job, trainings, arguments)
+    shown = script.replace('"${command[@]}" < /dev/null &', 'printf "%s\\0" "$X" "$model" "${command[@]}" &')
+    shown = shown.replace("max_starts=3", "max_starts=0")
+    done = subprocess.run(
+        ["bash", "-c", shown], env={**os.environ, "SLURM_JOB_ID": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    values = done.stdout[done.stdout.index(_NASTY) :].split("\0")
+    assert values[:-1] == [_NASTY, _NASTY, "returnn-tf", _NASTY, "++key", _NASTY]
+
+
+def test_options_are_the_same_in_config_and_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("a.config").write_text(
+        "model = 'out/net'\nrequeue_exit_code = 99\nsubmit = {'time': '2h', 'tasks': 2, 'env': {'A': '1', 'B': '2'}}\n"
+    )
+    job, trainings = read_job(["a.config"], ["++model", "other/net"], {"tasks": 4, "env": {"B": "3"}})
+    assert (job.time, job.tasks, job.env) == ("2h", 4, {"A": "1", "B": "3"})
+    assert trainings == [Training("a.config", "other/net", 99)]
+
+
+def test_dry_run_of_the_tool(tmp_path):
+    (tmp_path / "a b.config").write_text("model = 'out/net'\n")
+    command = [
+        sys.executable,
+        str(TOOL),
+        "--dry-run",
+        "--no-requeue",
+        "--env",
+        "A=x y",
+        "a b.config",
+        "++num_epochs",
+        "3",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=a_b\n")
+    assert "export A='x y'" in done.stdout and "arguments=(++num_epochs 3)" in done.stdout
+    assert "#SBATCH --no-requeue" in done.stdout and "scontrol" not in done.stdout
+    assert "cd %s ||" % shlex.quote(str(tmp_path)) in done.stdout
+    assert sorted(os.listdir(tmp_path)) == ["a b.config"]
+
+
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        ({"task": 2}, r"there is no option 'task'. Did you mean 'tasks'\?"),
+        ({"scheduler": "slrum"}, r"submit\['scheduler'\]: 'slrum'. Did you mean 'slurm'\?"),
+        ({"time": "one day"}, r"submit\['time'\]: expected a time such as '24:00:00'.*got 'one day'"),
+        ({"time": 24}, "got '24'"),
+        ({"time": "2m"}, "nothing is left if the signal comes 180s before its end"),
+        ({"mem": "16"}, r"submit\['mem'\]: expected an amount of memory"),
+        ({"tasks": 3, "nodes": 2}, "3 tasks can't be spread evenly over 2 nodes"),
+        ({"tasks": 0}, r"submit\['tasks'\]: at least 1"),
+        ({"tasks": "2"}, r"submit\['tasks'\]: expected int, got '2'"),
+        ({"requeue": 1}, "expected bool"),
+        ({"gpus": -1}, "can't be negative"),
+        ({"tasks": 2, "scheduler": "sge", "launcher": "srun"}, "srun is a part of Slurm"),
+        ({"name": "my job"}, r"submit\['name'\]: letters, digits"),
+        ({"env": {"A B": "x"}}, "'A B' can't be the name of a variable"),
+        ({"env": ["A=1"]}, "expected a dict of variables"),
+        ({"modules": "cuda"}, r"submit\['modules'\]: expected a list of strings, got 'cuda'"),
+        ({"log_dir": "a\n#SBATCH --uid=0"}, "line break"),
+        ({"extra": ["--a\n#SBATCH -b"]}, "line break"),
+    ],
+)
+def test_wrong_options(options, error):
+    with pytest.raises(ConfigError, match=error):
+        Description.from_dict(options, "submit")
+
+
+def test_quantities():
+    assert [seconds_of("t", text) for text in ("24:00:00", "12:30", "1-00:00:00", "36h", "90m", "300s", "2d")] == [
+        86400,
+        45000,
+        86400,
+        129600,
+        5400,
+        300,
+        172800,
+    ]
+    assert clock(90061) == "25:01:01"
+    assert [megabytes_of("m", text) for text in ("500M", "16G", "1T")] == [500, 16384, 1048576]
+
+
+def test_jobs_of_an_array_are_alike(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, time in (("a", "2h"), ("b", "3h")):
+        pathlib.Path(name).write_text("submit = {'time': %r}\n" % time)
+    with pytest.raises(ConfigError, match="differs from that of a, but the jobs of an array are all alike"):
+        read_job(["a", "b"], [], {})
+
+
+def test_no_scheduler_here(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    pathlib.Path("a.config").write_text("")
+    assert main(["--scheduler", "sge", "a.config"]) == 2
+    assert "qsub is not installed here" in capsys.readouterr().err
+    assert os.listdir(".") == ["a.config"]
