@@ -14,6 +14,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine import checkpoint_files as files
 from returnn_tf.engine import status_file
 from returnn_tf.engine.learning_rate_file import EpochData, best_epochs, read_file, scores_of
+from returnn_tf.engine.model_lock import holder_lives, seconds_since_beat
 from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.log import hms
 
@@ -95,7 +96,8 @@ def facts_of(model: str) -> Dict[str, Any]:
     try:
         if os.path.exists(model + status_file.SUFFIX):
             facts["status"] = status_file.read_status(model + status_file.SUFFIX)
-            facts["alive"] = status_file.is_alive(facts["status"])
+            facts["alive"] = holder_lives(model)
+            facts["silence"] = min(time.time() - facts["status"].get("updated", 0.0), seconds_since_beat(model))
     except DataError as exc:
         facts["problems"].append(str(exc))
     facts["checkpoints"] = [{"name": name, "defect": defect} for name, defect in checkpoints(model)]
@@ -135,8 +137,8 @@ def _state(facts: Dict[str, Any]) -> str:
     if not status:
         return "no status file, so only checkpoints are known"
     who = "pid %s on %s" % (status.get("pid", "?"), status.get("host", "?"))
-    silence = time.time() - status.get("updated", 0.0)
-    if "ended" in status:
+    silence = facts["silence"]
+    if "ended" in status and facts["alive"] is False:
         ended = status["ended"]
         code = ", exit code %s" % ended["exit_code"] if ended.get("exit_code") is not None else ""
         return "ended (%s%s) at %s; it was %s" % (ended.get("reason", "?"), code, _when(ended.get("time")), who)

@@ -32,11 +32,9 @@ class ModelLock:
         :param wanted: False where another process of the same training holds it
         """
         self._wanted = wanted and bool(model)
-        folder, name = os.path.split(os.path.abspath(model))
         self.model = model
-        self.path = os.path.join(folder, ".%s.lock" % name)
-        self._machine = {"host": socket.gethostname(), "boot": _boot()}
-        self._mine = {**self._machine, "pid": os.getpid(), "born": _born(os.getpid())}
+        self.path = path_of(model)
+        self._mine = {**_machine(), "pid": os.getpid(), "born": _born(os.getpid())}
         self._token = uuid.uuid4().hex
         self._held = False
         self._released = threading.Event()
@@ -91,9 +89,8 @@ class ModelLock:
                 os.remove(temp)
 
     def _lives(self, other: Dict[str, Any]) -> bool:
-        if {key: other.get(key) for key in self._machine} == self._machine:
-            pid = other.get("pid")
-            return isinstance(pid, int) and _born(pid) is not None and _born(pid) == other.get("born")
+        if _is_here(other):
+            return _lives_here(other)
         log.write(2, "%s is locked from host %s; watching whether that run lives" % (self.model, other.get("host")))
         first, end = _touched(self.path), time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
@@ -134,6 +131,40 @@ class ModelLock:
             "model = %r is being trained by process %s on host %s since %s. Wait for its end or stop it; or train "
             "another model: choose another path. If you are sure that it does not run, delete %s." % facts
         )
+
+
+def path_of(model: str) -> str:
+    """The file of the lock on a path prefix of checkpoints."""
+    folder, name = os.path.split(os.path.abspath(model))
+    return os.path.join(folder, ".%s.lock" % name)
+
+
+def holder_lives(model: str) -> Optional[bool]:
+    """Whether a process of this machine holds the lock on a model; None if that is one of another machine."""
+    other = _content(path_of(model))
+    if other is None:
+        return False
+    return _lives_here(other) if _is_here(other) else None
+
+
+def seconds_since_beat(model: str) -> float:
+    """How long ago the holder of the lock touched it, by the clock of this machine; infinite if nobody holds it."""
+    touched = _touched(path_of(model))
+    return float("inf") if touched is None else time.time() - touched / 1e9
+
+
+def _machine() -> Dict[str, Any]:
+    return {"host": socket.gethostname(), "boot": _boot()}
+
+
+def _is_here(other: Dict[str, Any]) -> bool:
+    machine = _machine()
+    return {key: other.get(key) for key in machine} == machine
+
+
+def _lives_here(other: Dict[str, Any]) -> bool:
+    pid = other.get("pid")
+    return isinstance(pid, int) and _born(pid) is not None and _born(pid) == other.get("born")
 
 
 def _content(path: str) -> Optional[Dict[str, Any]]:

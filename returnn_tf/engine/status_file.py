@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 _TYPES = {
     "host": str,
     "pid": int,
-    "process_start": int,
     "started": (int, float),
     "updated": (int, float),
     "command": list,
@@ -58,10 +57,13 @@ class StatusFile:
         self._facts: Dict[str, Any] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "process_start": process_start(os.getpid()),
             "started": time.time(),
             "command": sys.argv,
         }
+
+    def note(self, **facts: Any) -> None:
+        """Takes facts which are written with others later."""
+        self._facts.update(facts)
 
     def update(self, now: bool = False, **facts: Any) -> None:
         """Takes facts, and writes them if it is time; costs next to nothing otherwise.
@@ -70,7 +72,7 @@ class StatusFile:
         :param facts: what JSON can hold: epoch, num_epochs, step (of the epoch), global_step, complete (0 - 1),
             seconds_per_step, frames_per_second, loss, learning_rate_file, world_size, ranks (a dict per rank)
         """
-        self._facts.update(facts)
+        self.note(**facts)
         if self.path and (now or time.monotonic() >= self._due):
             self._write()
 
@@ -134,26 +136,3 @@ def find_status_files(path: str) -> List[str]:
     if os.path.isdir(path):
         return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIX))
     return [found for found in (path + SUFFIX, path) if found.endswith(SUFFIX) and os.path.isfile(found)]
-
-
-def process_start(pid: int) -> int:
-    """When a process of this machine started, in ticks since boot; 0 if there is none, or the system doesn't tell.
-
-    With the process id it names a process for good: ids are given anew after a while.
-    """
-    try:
-        with open("/proc/%d/stat" % pid, encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()  # the name in parentheses may hold anything
-        return 0 if fields[0] == "Z" else int(fields[19])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def is_alive(facts: Dict[str, Any]) -> Optional[bool]:
-    """Whether the process that wrote the facts lives; None if it is on another machine, so that nobody can know."""
-    if "ended" in facts:
-        return False
-    if facts.get("host") != socket.gethostname():
-        return None
-    start = process_start(facts.get("pid", 0))
-    return bool(start) and start == facts.get("process_start", start)
