@@ -1,0 +1,276 @@
+// The kernels of any recurrence R (LSTM, GRU; forward, backward): a persistent one that runs all steps, and one for a single step.
+//
+// R has: Math, kUnits (of a tile), kStages, kBackward; Arrays (of the caller); start(arrays, place, length, x row), which returns the
+// state of a sequence before its first step and writes what concerns no step; and for each of its stages (First, Second; Finish,
+// after the last step of backward) a struct with
+//   kRows: rows of its product per unit;  kTiles: 16 rows each;  kHeld: chunks of weights per warp in registers
+//   load(arrays, place, &input)          what it reads of the caller's arrays: early, no other block's results of this step
+//   compute(sums, input, place, &state)  the step's results from the product's sums
+//   send(output, units, unit, x rows)    into what the products of the other blocks read next
+//   store(arrays, output, place)         into the caller's arrays
+#pragma once
+
+#include "recurrence_layout.h"
+
+namespace rtf {
+namespace recurrence {
+
+// What a recurrence has as a stage that it does without.
+struct NoStage {
+  static constexpr int kRows = 1, kTiles = 1, kHeld = 0;
+  struct Input {};
+};
+
+// One block: its part of the units, for the sequences of its group.
+template <class R>
+class Block {
+ public:
+  using Element = typename R::Math::Element;
+  using Arrays = typename R::Arrays;
+
+  __device__ Block(const Arrays& arrays, const Layout& layout, const Buffers& buffers, int group, int tile)
+      : arrays_(arrays), layout_(layout), buffers_(buffers), group_(group) {
+    unit_ = tile * R::kUnits + static_cast<int>(threadIdx.x) % R::kUnits;
+    row_ = static_cast<int>(threadIdx.x) / R::kUnits;
+  }
+
+  // Shared memory: rows, partial sums, and with own_state the states. Returns what follows.
+  __device__ unsigned char* carve(unsigned char* shared, bool own_state) {
+    rows_ = reinterpret_cast<int2*>(shared);
+    partial_ = reinterpret_cast<float*>(rows_ + layout_.group_rows);
+    float* after = partial_ + partial_floats();
+    state_ = buffers_.state + static_cast<int64_t>(group_) * layout_.group_rows * layout_.state_units + unit_;
+    state_row_ = layout_.state_units;
+    if (!own_state) return reinterpret_cast<unsigned char*>(after);
+    own_state_ = after;
+    return reinterpret_cast<unsigned char*>(after + layout_.group_rows * R::kUnits);
+  }
+
+  static constexpr int kMaxTiles = R::First::kTiles > R::Second::kTiles ? R::First::kTiles : R::Second::kTiles;
+  static constexpr int kPartial = kWarps * kPassRows * (16 * kMaxTiles + 4);  // floats of one pass
+  static __host__ __device__ int partial_floats() { return 2 * kPartial; }
+
+  __device__ void read_rows(const RowTable& table) {
+    n_rows_ = rows_of_group(layout_, table.count, group_);
+    for (int i = static_cast<int>(threadIdx.x); i < n_rows_; i += kThreads) rows_[i] = table.rows[i * layout_.groups + group_];
+    __syncthreads();
+  }
+
+  __device__ void own_states() {
+    float* mine = own_state_ + static_cast<int>(threadIdx.x) % R::kUnits;
+    if (unit_ < layout_.units && row_ < kPassRows)
+      for (int i = row_; i < n_rows_; i += kPassRows) mine[i * R::kUnits] = state_[static_cast<int64_t>(i) * state_row_];
+    state_ = mine;
+    state_row_ = R::kUnits;
+  }
+
+  __device__ int n_rows() const { return n_rows_; }
+  __device__ int length(int row) const { return rows_[row].y; }
+
+  // How many sequences run in a step, given a number near it.
+  __device__ int active_in(int step, int active) const {
+    while (active > 0 && rows_[active - 1].y <= step) --active;
+    while (active < n_rows_ && rows_[active].y > step) ++active;
+    return active;
+  }
+
+  // A stage of a step. wait(): when it returns, what other blocks sent is there; arrive(): this block has sent its own.
+  template <class Stage, class P, class Wait, class Arrive>
+  __device__ __forceinline__ void run(P& product, int stage, int step, int active, const Wait& wait, const Arrive& arrive) {
+    const int passes = (active + kPassRows - 1) / kPassRows;
+    typename Stage::Input input{};
+    typename Stage::Output output{};
+    if (is_mine(0, active)) Stage::load(arrays_, place(0, step), &input);
+    wait();
+    const void* x = x_of(layout_, buffers_, stage, group_, stage == 0 && R::kBackward ? step + 1 : step);
+    product.begin(rows_of_pass(product, x, 0, active));
+    for (int pass = 0; pass < passes; ++pass) {
+      if (pass > 0 && is_mine(pass, active)) Stage::load(arrays_, place(pass, step), &input);
+      float* partial = partial_ + pass % 2 * kPartial;
+      multiply(product, x, pass, active, partial);
+      __syncthreads();
+      if (!is_mine(pass, active)) continue;
+      float sums[Stage::kRows];
+      add_up<P::kPartialRow>(partial, sums);
+      const Place at = place(pass, step);
+      output = Stage::compute(sums, input, at, &state_[static_cast<int64_t>(row_in_group(pass)) * state_row_]);
+      send<Stage>(output, step, row_in_group(pass));
+      if (pass + 1 < passes) Stage::store(arrays_, output, at);
+    }
+    arrive();
+    if (is_mine(passes - 1, active)) Stage::store(arrays_, output, place(passes - 1, step));
+  }
+
+ private:
+  __device__ int row_in_group(int pass) const { return pass * kPassRows + row_; }
+
+  __device__ bool is_mine(int pass, int active) const {
+    return row_ < kPassRows && unit_ < layout_.units && pass >= 0 && row_in_group(pass) < active;
+  }
+
+  __device__ Place place(int pass, int step) const { return place_of(layout_, rows_[row_in_group(pass)], unit_, step); }
+
+  template <class P>
+  __device__ PassRows rows_of_pass(const P& product, const void* x, int pass, int active) const {
+    const int left = active - pass * kPassRows;
+    return product.rows(x, pass * kPassRows, left <= 0 ? 0 : min(kColumns, (left + 7) / 8));
+  }
+
+  template <class P>
+  __device__ __forceinline__ void multiply(P& product, const void* x, int pass, int active, float* partial) const {
+    typename P::Sums sums;
+    const PassRows here = rows_of_pass(product, x, pass, active);
+    product.pass(sums, here, rows_of_pass(product, x, pass + 1, active));
+    product.share(sums, here.columns, partial);
+  }
+
+  // Over the warps, for the rows of this thread's unit.
+  template <int kPartialRow, int kRows>
+  __device__ __forceinline__ void add_up(const float* partial, float (&sums)[kRows]) const {
+    const float* mine = partial + row_ * kPartialRow + static_cast<int>(threadIdx.x) % R::kUnits * kRows;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sums[r] = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) {
+      const float* from = mine + warp * kPassRows * kPartialRow;
+      if constexpr (kRows == 4) {
+        const float4 part = *reinterpret_cast<const float4*>(from);
+        sums[0] += part.x, sums[1] += part.y, sums[2] += part.z, sums[3] += part.w;
+      } else {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) sums[r] += from[r];
+      }
+    }
+  }
+
+  // Forward: First of the next step reads what this one sent; backward: First of the step before.
+  template <class Stage>
+  __device__ __forceinline__ void send(const typename Stage::Output& output, int step, int row) const {
+    Element* x[kMaxStages];
+#pragma unroll
+    for (int stage = 0; stage < R::kStages; ++stage) {
+      unsigned char* all = x_of(layout_, buffers_, stage, group_, stage == 0 && !R::kBackward ? step + 1 : step);
+      x[stage] = reinterpret_cast<Element*>(all + static_cast<int64_t>(row) * layout_.chunks[stage] * kChunkBytes);
+    }
+    Stage::send(output, layout_.units, unit_, x);
+  }
+
+  const Arrays& arrays_;
+  const Layout& layout_;
+  const Buffers& buffers_;
+  int group_, unit_, row_, n_rows_, state_row_;
+  int2* rows_;
+  float *partial_, *state_, *own_state_;
+};
+
+// The barrier between the blocks of a group, in two halves, with time between them for what no other block waits for.
+class SplitBarrier {
+ public:
+  __device__ SplitBarrier(unsigned* counter, int blocks) : counter_(counter), blocks_(static_cast<unsigned>(blocks)), awaited_(0) {}
+
+  __device__ __forceinline__ void arrive() {
+    __syncthreads();
+    awaited_ += blocks_;
+    if (threadIdx.x != 0) return;
+    __threadfence();
+    atomicAdd(counter_, 1u);
+  }
+
+  // Until all blocks have arrived as often as this one.
+  __device__ __forceinline__ void wait() const {
+    if (threadIdx.x == 0 && awaited_ > 0) {
+      while (load_acquire(counter_) < awaited_) spin_pause();
+      __threadfence();
+    }
+    __syncthreads();
+  }
+
+ private:
+  unsigned* counter_;
+  unsigned blocks_, awaited_;
+};
+
+template <class R>
+__global__ void __launch_bounds__(kThreads) start_sequences(const __grid_constant__ typename R::Arrays arrays,
+                                                            const __grid_constant__ Layout layout,
+                                                            const __grid_constant__ Buffers buffers,
+                                                            const __grid_constant__ RowTable table) {
+  using Element = typename R::Math::Element;
+  const int unit = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x), i = static_cast<int>(blockIdx.x);
+  if (unit >= layout.units) return;
+  const int group = i % layout.groups, row = i / layout.groups;
+  const int64_t at = static_cast<int64_t>(group) * layout.group_rows + row;
+  Element* x = reinterpret_cast<Element*>(buffers.x[0] + at * layout.chunks[0] * kChunkBytes);
+  const int2 sequence = table.rows[i];
+  buffers.state[at * layout.state_units + unit] = R::start(arrays, place_of(layout, sequence, unit, 0), sequence.y, x);
+}
+
+// x [T, B, width]: frames after the end of a sequence become 0.
+template <class Element>
+__global__ void zero_padding(Element* x, int64_t width, int64_t frames, int64_t batch, const __grid_constant__ RowTable table) {
+  const int2 row = table.rows[blockIdx.x];
+  for (int64_t t = row.y + static_cast<int64_t>(blockIdx.y); t < frames; t += gridDim.y)
+    for (int64_t i = threadIdx.x; i < width; i += blockDim.x) put(&x[(t * batch + row.x) * width + i], 0.0f);
+}
+
+// All steps; grid: groups x tiles, cooperative. Shared memory: see Block::carve, then weights of each stage.
+template <class R>
+__global__ void __launch_bounds__(kThreads, 1) all_steps(const __grid_constant__ typename R::Arrays arrays,
+                                                         const __grid_constant__ Layout layout,
+                                                         const __grid_constant__ Buffers buffers,
+                                                         const __grid_constant__ RowTable table) {
+  using First = typename R::First;
+  using Second = typename R::Second;
+  const int group = static_cast<int>(blockIdx.x) / layout.tiles, tile = static_cast<int>(blockIdx.x) % layout.tiles;
+  Block<R> block(arrays, layout, buffers, group, tile);
+  int4* shared = reinterpret_cast<int4*>(block.carve(dynamic_shared<unsigned char>(), true));
+  block.read_rows(table);
+  if (block.n_rows() == 0) return;
+  block.own_states();
+  Product<typename R::Math, First::kTiles, First::kHeld> first;
+  Product<typename R::Math, Second::kTiles, Second::kHeld> second;
+  const int first_vectors = layout.chunks[0] * First::kTiles * kFragmentVectors;
+  first.hold(buffers.packed[0] + static_cast<int64_t>(tile) * first_vectors, layout.chunks[0],
+             layout.chunks[0] * kChunkBytes / 16, layout.n_shared[0], shared);
+  if constexpr (R::kStages == 2) {
+    const int second_vectors = layout.chunks[1] * Second::kTiles * kFragmentVectors;
+    second.hold(buffers.packed[1] + static_cast<int64_t>(tile) * second_vectors, layout.chunks[1],
+                layout.chunks[1] * kChunkBytes / 16, layout.n_shared[1],
+                shared + layout.n_shared[0] * kWarps * First::kTiles * kFragmentVectors);
+  }
+  SplitBarrier barrier(buffers.counters + group * kCounterDistance, layout.tiles);
+  const auto wait = [&] { barrier.wait(); };
+  const auto arrive = [&] { barrier.arrive(); };
+  const int steps = block.length(0);
+  int active = 0;
+  for (int i = 0; i < steps; ++i) {
+    const int step = R::kBackward ? steps - 1 - i : i;
+    active = block.active_in(step, i == 0 && !R::kBackward ? block.n_rows() : active);
+    block.template run<First>(first, 0, step, active, wait, arrive);
+    if constexpr (R::kStages == 2) block.template run<Second>(second, 1, step, active, wait, arrive);
+  }
+  if constexpr (R::kBackward)
+    if (steps > 0) block.template run<typename R::Finish>(first, 0, -1, active, wait, arrive);
+}
+
+// One stage of one step, with states in global memory; grid: groups x tiles. Weights are read from L2.
+template <class R, class Stage, int kStage>
+__global__ void __launch_bounds__(kThreads) one_step(const __grid_constant__ typename R::Arrays arrays,
+                                                     const __grid_constant__ Layout layout,
+                                                     const __grid_constant__ Buffers buffers,
+                                                     const __grid_constant__ RowTable table, int step) {
+  const int group = static_cast<int>(blockIdx.x) / layout.tiles, tile = static_cast<int>(blockIdx.x) % layout.tiles;
+  Block<R> block(arrays, layout, buffers, group, tile);
+  block.carve(dynamic_shared<unsigned char>(), false);
+  block.read_rows(table);
+  const int active = block.active_in(step < 0 ? 0 : step, block.n_rows());
+  if (active == 0) return;
+  Product<typename R::Math, Stage::kTiles, 0> product;
+  const int vectors = layout.chunks[kStage] * Stage::kTiles * kFragmentVectors;
+  product.hold(buffers.packed[kStage] + static_cast<int64_t>(tile) * vectors, layout.chunks[kStage],
+               layout.chunks[kStage] * kChunkBytes / 16, 0, nullptr);
+  block.template run<Stage>(product, kStage, step, active, [] {}, [] {});
+}
+
+}  // namespace recurrence
+}  // namespace rtf
