@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "../common/cuda/recurrence_api.h"
+#include "../common/cuda/recurrence.h"
 #include "../common/sequences.h"
 
 extern "C" {

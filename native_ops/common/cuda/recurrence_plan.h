@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "../sequences.h"
-#include "recurrence_api.h"
+#include "recurrence.h"
 #include "recurrence_kernels.h"
 
 namespace rtf {
