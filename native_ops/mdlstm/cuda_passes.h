@@ -42,7 +42,9 @@ struct ForwardPass : ForwardSizes {
 
   template <int P>
   __device__ __forceinline__ void load(const Sizes& sizes, const Tile<P>& tile, Inputs<P>& in) const {
+#pragma unroll
     for (int m = 0; m < P; ++m)
+#pragma unroll
       for (int k = 0; k < kGates; ++k)
         in.z[m][k] = tile.real[m] ? read<T>(io.z, place(sizes, tile.pixels[m].at, kGates, k, tile.unit)) : 0.0f;
   }
@@ -50,6 +52,7 @@ struct ForwardPass : ForwardSizes {
   template <int P>
   __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Tile<P>& tile,
                                          const Inputs<P>& in, const float (&sums)[P][kOut]) const {
+#pragma unroll
     for (int m = 0; m < P; ++m) {
       if (!tile.real[m]) continue;
       const int at = tile.pixels[m].at, slot = tile.pixels[m].slot;
@@ -89,23 +92,25 @@ struct BackwardPass : BackwardSizes {
 
   template <int P>
   __device__ __forceinline__ void load(const Sizes& sizes, const Tile<P>& tile, Inputs<P>& in) const {
-    const auto one = [&](const void* array, int pixel) {
-      return pixel < 0 ? 0.0f : read<T>(array, place(sizes, pixel, 1, 0, tile.unit));
-    };
+#pragma unroll
     for (int m = 0; m < P; ++m) {
-      if (!tile.real[m]) continue;
+      const auto of = [&](const void* array, int pixel, int n, int k) {
+        return tile.real[m] && pixel >= 0 ? read<T>(array, place(sizes, pixel, n, k, tile.unit)) : 0.0f;
+      };
       const Pixel& pixel = tile.pixels[m];
-      for (int k = 0; k < kGates; ++k) in.gates[m][k] = read<T>(io.gates, place(sizes, pixel.at, kGates, k, tile.unit));
-      in.c[m] = one(io.c, pixel.at);
-      in.up[m] = one(io.c, pixel.up);
-      in.left[m] = one(io.c, pixel.left);
-      in.dh[m] = one(io.dh, pixel.at);
+#pragma unroll
+      for (int k = 0; k < kGates; ++k) in.gates[m][k] = of(io.gates, pixel.at, kGates, k);
+      in.c[m] = of(io.c, pixel.at, 1, 0);
+      in.up[m] = of(io.c, pixel.up, 1, 0);
+      in.left[m] = of(io.c, pixel.left, 1, 0);
+      in.dh[m] = of(io.dh, pixel.at, 1, 0);
     }
   }
 
   template <int P>
   __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Tile<P>& tile,
                                          const Inputs<P>& in, const float (&sums)[P][kOut]) const {
+#pragma unroll
     for (int m = 0; m < P; ++m) {
       if (!tile.real[m]) continue;
       const int at = tile.pixels[m].at, slot = tile.pixels[m].slot;  // the slot of its own row here

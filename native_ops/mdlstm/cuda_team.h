@@ -29,11 +29,11 @@ struct Pixel {
 // The states of two diagonals, which take turns.
 struct Ring {
   float* data;
-  int64_t side;  // 0: there is only one of them
+  int side;  // 0: there is only one of them
   int stride;
 
   __device__ __forceinline__ float* at(int diagonal, int slot) const {
-    return data + (diagonal & 1) * side + int64_t(slot) * stride;
+    return data + ((diagonal & 1) * side + slot * stride);
   }
 };
 
@@ -42,7 +42,7 @@ struct Block {
   int direction, first_unit, unit_tiles;
   const int4* images;
   int n_images, n_diagonals;
-  Pixel* pixels[2];
+  Pixel* pixels;  // of one diagonal; behind them is room for those of the next
   const float4* weights;
   Ring shared;  // the states of the team
   Ring before;  // the same as the product reads them: of the diagonal before
@@ -94,8 +94,21 @@ __device__ void pack_weights(const Pass& pass, const Sizes& sizes, int first_uni
   }
 }
 
-template <class Pass>
-__device__ Block block_of(const Sizes& sizes, char* workspace) {
+// The images of a block, copied to where all its threads find them fast.
+__device__ __forceinline__ void copy_images(const int4* from, int4* to, Block* block) {
+  block->images = to;
+  block->n_diagonals = 0;
+  for (int e = 0; e < block->n_images; ++e) {
+    const int4 image = from[e];
+    if (e % threads() == thread()) to[e] = image;
+    if (image.y > 0 && image.z > 0) block->n_diagonals = max(block->n_diagonals, image.y + image.z - 1);
+  }
+}
+
+// kOnChip: weights and cells are in shared memory, with the states or a copy of them; else all is in global memory. A constant,
+// such that the compiler knows which memory it reads.
+template <class Pass, bool kOnChip>
+__device__ __forceinline__ Block block_of(const Sizes& sizes, char* workspace) {
   const WorkspaceLayout global = workspace_layout<Pass>(sizes);
   const SharedLayout on_chip = shared_layout<Pass>(sizes);
   char* pool = dynamic_shared<char>();
@@ -105,40 +118,28 @@ __device__ Block block_of(const Sizes& sizes, char* workspace) {
   Block block;
   block.direction = team / sizes.groups;
   block.first_unit = slice * sizes.slice_units;
-  const int last_unit = min(sizes.units, block.first_unit + sizes.slice_units);
-  block.unit_tiles = (last_unit - block.first_unit + kUnits - 1) / kUnits;
+  block.unit_tiles = (min(sizes.units - block.first_unit, sizes.slice_units) + kUnits - 1) / kUnits;
   block.n_images = tables.first_image[group + 1] - first_image;
-  block.pixels[0] = reinterpret_cast<Pixel*>(pool + on_chip.pixels);
-  block.pixels[1] = block.pixels[0] + (sizes.per_diagonal ? 0 : sizes.max_slots);
+  block.pixels = reinterpret_cast<Pixel*>(pool + on_chip.pixels);
   block.arrived = reinterpret_cast<unsigned*>(workspace + global.arrived) + team;
-
-  int4* images = reinterpret_cast<int4*>(pool + on_chip.images);
-  block.images = images;
-  block.n_diagonals = 0;
-  for (int e = 0; e < block.n_images; ++e) {
-    const int4 image = tables.images[first_image + e];
-    if (e % threads() == thread()) images[e] = image;
-    if (image.y > 0 && image.z > 0) block.n_diagonals = max(block.n_diagonals, image.y + image.z - 1);
-  }
+  copy_images(tables.images + first_image, reinterpret_cast<int4*>(pool + on_chip.images), &block);
 
   const int first_slot = tables.first_slot[group], stride = row_stride<Pass>(sizes), cells = cell_stride<Pass>(sizes);
-  const Ring local{reinterpret_cast<float*>(pool + on_chip.states), int64_t(sizes.max_slots) * stride, stride};
-  const Ring distant{reinterpret_cast<float*>(workspace + global.states) +
-                         (int64_t(block.direction) * 2 * sizes.slots + first_slot) * stride,
-                     int64_t(sizes.slots) * stride, stride};
-  block.shared = sizes.shares_states() ? distant : local;
-  block.before = sizes.per_diagonal ? distant : local;
-  if (sizes.slices > 1 && !sizes.per_diagonal) block.before.side = 0;
-  if (sizes.per_diagonal)
-    block.cells = Ring{reinterpret_cast<float*>(workspace + global.cells) +
-                           (int64_t(block.direction) * 2 * sizes.slots + first_slot) * cells +
-                           Pass::kCells * block.first_unit,
-                       int64_t(sizes.slots) * cells, cells};
-  else
-    block.cells = Ring{reinterpret_cast<float*>(pool + on_chip.cells), int64_t(sizes.max_slots) * cells, cells};
-  block.weights = sizes.per_diagonal ? reinterpret_cast<const float4*>(workspace + global.weights) +
-                                           (int64_t(block.direction) * sizes.slices + slice) * (sizes.slice_weights() / 4)
-                                     : reinterpret_cast<const float4*>(pool + on_chip.weights);
+  const int64_t direction_slot = int64_t(block.direction) * 2 * sizes.slots + first_slot;
+  const Ring distant{reinterpret_cast<float*>(workspace + global.states) + direction_slot * stride, sizes.slots * stride, stride};
+  if (kOnChip) {
+    const Ring local{reinterpret_cast<float*>(pool + on_chip.states), sizes.max_slots * stride, stride};
+    block.shared = sizes.slices > 1 ? distant : local;
+    block.before = Ring{local.data, sizes.slices > 1 ? 0 : local.side, stride};
+    block.cells = Ring{reinterpret_cast<float*>(pool + on_chip.cells), sizes.max_slots * cells, cells};
+    block.weights = reinterpret_cast<const float4*>(pool + on_chip.weights);
+  } else {
+    block.shared = block.before = distant;
+    float* first_cell = reinterpret_cast<float*>(workspace + global.cells) + direction_slot * cells;
+    block.cells = Ring{first_cell + Pass::kCells * block.first_unit, sizes.slots * cells, cells};
+    const int64_t in_packed = (int64_t(block.direction) * sizes.slices + slice) * sizes.slice_weights();
+    block.weights = reinterpret_cast<const float4*>(workspace + global.weights) + in_packed / 4;
+  }
   return block;
 }
 
@@ -155,6 +156,7 @@ struct Tile {
     const int in_warp = thread() % kWarp;
     lane = task % block.unit_tiles * kUnits + in_warp % kUnits;
     unit = block.first_unit + lane;
+#pragma unroll
     for (int m = 0; m < P; ++m) {
       const int p = (task / block.unit_tiles * P + m) * kQuad + in_warp / kUnits;
       pixels[m] = all[min(p, count - 1)];
@@ -170,19 +172,24 @@ __device__ __forceinline__ void multiply(const Sizes& sizes, const Block& block,
   const int depth = row_width<Pass>(sizes) / 4;
   const float4* weight = block.weights + tile.lane / kUnits * (2 * depth * Pass::kOut * kUnits) + tile.lane % kUnits;
   const float4* rows[P];
+#pragma unroll
   for (int m = 0; m < P; ++m)
     rows[m] = reinterpret_cast<const float4*>(block.before.at(diagonal + 1, tile.pixels[m].slot));
   for (int side = 0; side < 2; ++side) {
 #pragma unroll 2
     for (int k = 0; k < depth; ++k, weight += Pass::kOut * kUnits) {
       float4 x[P];
+#pragma unroll
       for (int m = 0; m < P; ++m) x[m] = rows[m][k];
+#pragma unroll
       for (int n = 0; n < Pass::kOut; ++n) {
         const float4 w = weight[n * kUnits];
+#pragma unroll
         for (int m = 0; m < P; ++m)
           sums[m][n] = fmaf(x[m].w, w.w, fmaf(x[m].z, w.z, fmaf(x[m].y, w.y, fmaf(x[m].x, w.x, sums[m][n]))));
       }
     }
+#pragma unroll
     for (int m = 0; m < P; ++m) rows[m] += block.before.stride / 4;
   }
 }
@@ -262,7 +269,7 @@ __device__ __forceinline__ void run_diagonal(const Pass& pass, const Sizes& size
 template <class Pass, class Io>
 __device__ __forceinline__ void run_on_chip(const Call<Io>& call) {
   const Sizes& sizes = call.sizes;
-  Block block = block_of<Pass>(sizes, call.workspace);
+  const Block block = block_of<Pass, true>(sizes, call.workspace);
   const Pass pass{call.io[block.direction]};
   const SharedLayout layout = shared_layout<Pass>(sizes);
   char* pool = dynamic_shared<char>();
@@ -272,7 +279,7 @@ __device__ __forceinline__ void run_on_chip(const Call<Io>& call) {
   __syncthreads();
   for (int step = 0; step < block.n_diagonals; ++step) {
     const int diagonal = Pass::kBackwards ? block.n_diagonals - 1 - step : step;
-    Pixel* pixels = block.pixels[step & 1];
+    Pixel* pixels = block.pixels + (step & 1) * sizes.max_slots;
     const int count = list_pixels(sizes, pass.io, block, diagonal, pixels);
     __syncthreads();
     run_diagonal(pass, sizes, block, diagonal, pixels, count, [&] {
@@ -287,18 +294,18 @@ __device__ __forceinline__ void run_on_chip(const Call<Io>& call) {
 // One diagonal with weights that were packed before and states in global memory.
 template <class Pass, class Io>
 __device__ __forceinline__ void run_one_diagonal(const Call<Io>& call, int diagonal) {
-  const Block block = block_of<Pass>(call.sizes, call.workspace);
+  const Block block = block_of<Pass, false>(call.sizes, call.workspace);
   const Pass pass{call.io[block.direction]};
   __syncthreads();
-  const int count = list_pixels(call.sizes, pass.io, block, diagonal, block.pixels[0]);
+  const int count = list_pixels(call.sizes, pass.io, block, diagonal, block.pixels);
   __syncthreads();
-  if (count > 0) run_diagonal(pass, call.sizes, block, diagonal, block.pixels[0], count, [] {});
+  if (count > 0) run_diagonal(pass, call.sizes, block, diagonal, block.pixels, count, [] {});
 }
 
 template <class Pass, class Io>
 __device__ __forceinline__ void pack_all(const Call<Io>& call) {
   const Sizes& sizes = call.sizes;
-  const Block block = block_of<Pass>(sizes, call.workspace);
+  const Block block = block_of<Pass, false>(sizes, call.workspace);
   const Pass pass{call.io[block.direction]};
   if (static_cast<int>(blockIdx.x) / sizes.slices % sizes.groups == 0)
     pack_weights(pass, sizes, block.first_unit, reinterpret_cast<float*>(const_cast<float4*>(block.weights)), thread(), threads());

@@ -1,25 +1,32 @@
-// The MDLSTM as TensorFlow ops: shapes, memory and threads. The arithmetic is in mdlstm_cpu.cc.
+// The MDLSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The arithmetic is in mdlstm_cpu.cc and
+// mdlstm_cuda.cu.
+#include <algorithm>
 #include <vector>
 
 #include "../common/tf_op.h"
 #include "mdlstm.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#include "mdlstm_cuda.h"
+#endif
 
 namespace rtf {
 namespace {
 
-// All lists have an entry for each of the D directions.
+// All lists have an entry for each of the D directions. T is float on CPU. Heights and widths are in the memory of the host.
 REGISTER_OP("RtfMdLstm")
     .Attr("D: int >= 1")
     .Attr("flip_rows: list(bool)")
     .Attr("flip_columns: list(bool)")
     .Attr("stable: bool")
-    .Input("z: D * float")       // [B, Y, X, 5H]: W x + b
-    .Input("r: D * float")       // [2H, 5H]
-    .Input("heights: int32")     // [B]
-    .Input("widths: int32")      // [B]
-    .Output("h: D * float")      // [B, Y, X, H]
-    .Output("c: D * float")      // [B, Y, X, H]
-    .Output("gates: D * float")  // [B, Y, X, 5H]
+    .Attr("T: {float, bfloat16, half} = DT_FLOAT")
+    .Input("z: D * T")        // [B, Y, X, 5H]: W x + b
+    .Input("r: D * T")        // [2H, 5H]
+    .Input("heights: int32")  // [B]
+    .Input("widths: int32")   // [B]
+    .Output("h: D * T")       // [B, Y, X, H]
+    .Output("c: D * T")       // [B, Y, X, H]
+    .Output("gates: D * T")   // [B, Y, X, 5H]
     .SetShapeFn([](InferenceContext* context) {
       int count;
       TF_RETURN_IF_ERROR(context->GetAttr("D", &count));
@@ -42,15 +49,16 @@ REGISTER_OP("RtfMdLstmGrad")
     .Attr("flip_rows: list(bool)")
     .Attr("flip_columns: list(bool)")
     .Attr("stable: bool")
-    .Input("gates: D * float")
-    .Input("r: D * float")
+    .Attr("T: {float, bfloat16, half} = DT_FLOAT")
+    .Input("gates: D * T")
+    .Input("r: D * T")
     .Input("heights: int32")
     .Input("widths: int32")
-    .Input("h: D * float")
-    .Input("c: D * float")
-    .Input("dh: D * float")
-    .Output("dz: D * float")      // [B, Y, X, 5H]
-    .Output("before: D * float")  // [B, Y, X, 2H]
+    .Input("h: D * T")
+    .Input("c: D * T")
+    .Input("dh: D * T")
+    .Output("dz: D * T")      // [B, Y, X, 5H]
+    .Output("before: D * T")  // [B, Y, X, 2H]
     .SetShapeFn([](InferenceContext* context) {
       int count;
       TF_RETURN_IF_ERROR(context->GetAttr("D", &count));
@@ -119,11 +127,6 @@ class MdLstmBase : public OpKernel {
     return TensorShape({shape.batch, shape.rows, shape.columns, width});
   }
 
-  Status allocate_scratch(OpKernelContext* context, const RtfMdLstmShape& shape, Tensor* scratch) const {
-    const TensorShape size({rtf_mdlstm_scratch_size(shape.units, count)});
-    return context->allocate_temp(tensorflow::DT_FLOAT, size, scratch);
-  }
-
   int count;
   std::vector<bool> flip_rows, flip_columns;
 
@@ -131,8 +134,73 @@ class MdLstmBase : public OpKernel {
   bool stable_;
 };
 
-float* floats(Tensor* tensor) { return tensor->flat<float>().data(); }
+// The memory of a tensor, as a pointer to what the field of a struct points to.
+struct Memory {
+  const Tensor& tensor;
 
+  template <class T>
+  operator T*() const {
+    return static_cast<T*>(tensor.data());
+  }
+};
+
+// What runs the kernels: on CPU threads of TensorFlow, with scratch memory from it.
+struct Cpu {
+  using Forward = RtfMdLstmForward;
+  using Backward = RtfMdLstmBackward;
+
+  template <class Kernel, class Io>
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Io>& directions,
+                    const Kernel& kernel) {
+    const int64_t count = directions.size();
+    Tensor scratch;
+    const TensorShape size({rtf_mdlstm_scratch_size(shape.units, count)});
+    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
+    const RtfThreads threads = tf_threads(context);
+    kernel(&shape, count, directions.data(), scratch.flat<float>().data(), &threads);
+    return tensorflow::OkStatus();
+  }
+
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Forward>& directions) {
+    return run(context, shape, directions, rtf_mdlstm_forward_f32);
+  }
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Backward>& directions) {
+    return run(context, shape, directions, rtf_mdlstm_backward_f32);
+  }
+};
+
+#if RTF_CUDA
+// On a GPU the stream of TensorFlow. One of its calls takes a few directions.
+template <int kType>
+struct Gpu {
+  using Forward = RtfMdLstmCudaForward;
+  using Backward = RtfMdLstmCudaBackward;
+
+  template <class Kernel, class Io>
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Io>& directions, bool backward,
+                    const Kernel& kernel) {
+    for (size_t first = 0; first < directions.size(); first += RTF_MDLSTM_CUDA_DIRECTIONS) {
+      const int64_t count = std::min<size_t>(RTF_MDLSTM_CUDA_DIRECTIONS, directions.size() - first);
+      RtfMdLstmCudaPlan plan;
+      TF_RETURN_IF_ERROR(gpu_status("MDLSTM", rtf_mdlstm_cuda_plan(&shape, count, backward, nullptr, &plan)));
+      Tensor workspace;
+      TF_RETURN_IF_ERROR(gpu_workspace(context, plan.workspace_bytes, &workspace));
+      TF_RETURN_IF_ERROR(gpu_status("MDLSTM", kernel(&shape, count, directions.data() + first, kType, &plan,
+                                                     workspace.data(), gpu_stream(context))));
+    }
+    return tensorflow::OkStatus();
+  }
+
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Forward>& directions) {
+    return run(context, shape, directions, false, rtf_mdlstm_forward_cuda);
+  }
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Backward>& directions) {
+    return run(context, shape, directions, true, rtf_mdlstm_backward_cuda);
+  }
+};
+#endif
+
+template <class Device>
 class MdLstmOp : public MdLstmBase {
  public:
   using MdLstmBase::MdLstmBase;
@@ -140,23 +208,20 @@ class MdLstmOp : public MdLstmBase {
   void Compute(OpKernelContext* context) override {
     RtfMdLstmShape shape;
     OP_REQUIRES_OK(context, shape_of(context, &shape));
-    std::vector<RtfMdLstmForward> directions;
+    std::vector<typename Device::Forward> directions;
     for (int k = 0; k < count; ++k) {
       Tensor *h, *c, *gates;
       const Tensor &z = context->input(k), &r = context->input(count + k);
       OP_REQUIRES_OK(context, context->allocate_output(k, with_width(shape, shape.units), &h));
       OP_REQUIRES_OK(context, context->allocate_output(count + k, with_width(shape, shape.units), &c));
       OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({k}, 2 * count + k, z.shape(), &gates));
-      directions.push_back(RtfMdLstmForward{flip_rows[k], flip_columns[k], z.flat<float>().data(),
-                                            r.flat<float>().data(), floats(h), floats(c), floats(gates)});
+      directions.push_back({flip_rows[k], flip_columns[k], Memory{z}, Memory{r}, Memory{*h}, Memory{*c}, Memory{*gates}});
     }
-    Tensor scratch;
-    OP_REQUIRES_OK(context, allocate_scratch(context, shape, &scratch));
-    const RtfThreads threads = tf_threads(context);
-    rtf_mdlstm_forward_f32(&shape, count, directions.data(), floats(&scratch), &threads);
+    OP_REQUIRES_OK(context, Device::run(context, shape, directions));
   }
 };
 
+template <class Device>
 class MdLstmGradOp : public MdLstmBase {
  public:
   using MdLstmBase::MdLstmBase;
@@ -165,7 +230,7 @@ class MdLstmGradOp : public MdLstmBase {
     RtfMdLstmShape shape;
     OP_REQUIRES_OK(context, shape_of(context, &shape));
     const TensorShape state = with_width(shape, shape.units);
-    std::vector<RtfMdLstmBackward> directions;
+    std::vector<typename Device::Backward> directions;
     for (int k = 0; k < count; ++k) {
       const Tensor &gates = context->input(k), &r = context->input(count + k);
       const Tensor &h = context->input(2 * count + 2 + k), &c = context->input(3 * count + 2 + k);
@@ -175,19 +240,27 @@ class MdLstmGradOp : public MdLstmBase {
       Tensor *dz, *before;
       OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({k}, k, gates.shape(), &dz));
       OP_REQUIRES_OK(context, context->allocate_output(count + k, with_width(shape, 2 * shape.units), &before));
-      directions.push_back(RtfMdLstmBackward{flip_rows[k], flip_columns[k], r.flat<float>().data(),
-                                             h.flat<float>().data(), c.flat<float>().data(), gates.flat<float>().data(),
-                                             dh.flat<float>().data(), floats(dz), floats(before)});
+      directions.push_back({flip_rows[k], flip_columns[k], Memory{r}, Memory{h}, Memory{c}, Memory{gates}, Memory{dh},
+                            Memory{*dz}, Memory{*before}});
     }
-    Tensor scratch;
-    OP_REQUIRES_OK(context, allocate_scratch(context, shape, &scratch));
-    const RtfThreads threads = tf_threads(context);
-    rtf_mdlstm_backward_f32(&shape, count, directions.data(), floats(&scratch), &threads);
+    OP_REQUIRES_OK(context, Device::run(context, shape, directions));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfMdLstm").Device(tensorflow::DEVICE_CPU), MdLstmOp);
-REGISTER_KERNEL_BUILDER(Name("RtfMdLstmGrad").Device(tensorflow::DEVICE_CPU), MdLstmGradOp);
+#define RTF_REGISTER_MDLSTM(DEVICE, T, KERNELS)                                                                  \
+  REGISTER_KERNEL_BUILDER(                                                                                       \
+      Name("RtfMdLstm").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"),        \
+      MdLstmOp<KERNELS>);                                                                                        \
+  REGISTER_KERNEL_BUILDER(                                                                                       \
+      Name("RtfMdLstmGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"),    \
+      MdLstmGradOp<KERNELS>)
+
+RTF_REGISTER_MDLSTM(tensorflow::DEVICE_CPU, float, Cpu);
+#if RTF_CUDA
+RTF_REGISTER_MDLSTM(tensorflow::DEVICE_GPU, float, Gpu<RTF_MDLSTM_FLOAT>);
+RTF_REGISTER_MDLSTM(tensorflow::DEVICE_GPU, tensorflow::bfloat16, Gpu<RTF_MDLSTM_BFLOAT16>);
+RTF_REGISTER_MDLSTM(tensorflow::DEVICE_GPU, Eigen::half, Gpu<RTF_MDLSTM_HALF>);
+#endif
 
 }  // namespace
 }  // namespace rtf
