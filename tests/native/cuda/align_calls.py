@@ -7,6 +7,8 @@ from typing import Any, Dict, Optional, Tuple
 
 import numpy
 
+from tests.native.cuda.memory import HostMemory
+
 _I64, _I32, _PTR = ctypes.c_int64, ctypes.c_int32, ctypes.c_void_p
 
 
@@ -26,31 +28,6 @@ Transducer = _struct(
     label_lengths=_PTR, blank=_I32, label_takes_frame=ctypes.c_int, normalized=ctypes.c_int,
 )  # fmt: skip
 Threads = _struct("Threads", run=_PTR, pool=_PTR, n_threads=ctypes.c_int)
-
-
-class HostMemory:
-    """The memory of the CPU, which is that of the GPU for the emulator. What is not written yet is NaN, or 0xff."""
-
-    def upload(self, x: Any, dtype: str = "float32") -> Any:
-        """A copy of an array."""
-        return numpy.array(x, dtype, order="C")
-
-    def empty(self, shape: Tuple[int, ...], dtype: str = "float32") -> Any:
-        """An array that a kernel has to write."""
-        x = numpy.empty(shape, dtype)
-        x.view("uint8" if x.ndim else dtype)[...] = 255
-        return x
-
-    def pointer(self, x: Any) -> int:
-        """Of the first entry."""
-        return x.ctypes.data
-
-    def download(self, x: Any) -> numpy.ndarray:
-        """As an array of numpy."""
-        return x
-
-    def finish(self) -> None:
-        """Wait for what was launched."""
 
 
 class Calls:

@@ -48,7 +48,7 @@ inline long setting(const char* name, long standard) {
 inline int attribute(cudaDeviceAttr which) {
   switch (which) {
     case cudaDevAttrMultiProcessorCount: return static_cast<int>(setting("RTF_EMULATION_SMS", 4));
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return 227 * 1024;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return static_cast<int>(setting("RTF_EMULATION_SHARED", 227 * 1024));
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return 228 * 1024;
     case cudaDevAttrL2CacheSize: return 50 * 1024 * 1024;
     case cudaDevAttrComputeCapabilityMajor: return 9;
