@@ -2,7 +2,10 @@
 #pragma once
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "xla/stream_executor/stream.h"
+
+#include "cuda/recurrence.h"
 
 namespace rtf {
 
@@ -19,6 +22,18 @@ inline tensorflow::Status gpu_workspace(tensorflow::OpKernelContext* context, in
 
 // The memory of a tensor, whatever its type.
 inline void* gpu_memory(const tensorflow::Tensor& tensor) { return tensor.data(); }
+
+// What the products of a recurrence take and give. For floats that is what TensorFlow's own products do: it has a switch.
+inline RtfNumbers gpu_numbers(const tensorflow::Tensor& tensor) {
+  switch (tensor.dtype()) {
+    case tensorflow::DT_BFLOAT16:
+      return RTF_BFLOAT16;
+    case tensorflow::DT_HALF:
+      return RTF_FLOAT16;
+    default:
+      return tensorflow::tensor_float_32_execution_enabled() ? RTF_FLOAT_TF32 : RTF_FLOAT;
+  }
+}
 
 // What a function of our C interface returned: null, or the text of an error.
 inline tensorflow::Status gpu_status(const char* op, const char* error) {

@@ -1,22 +1,28 @@
-// The LSTM as TensorFlow ops: shapes, memory and threads. The arithmetic is in lstm_cpu.cc.
+// The LSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The arithmetic is in lstm_cpu.cc and lstm_cuda.cu.
 #include "../common/tf_op.h"
 #include "lstm.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#include "lstm_cuda.h"
+#endif
 
 namespace rtf {
 namespace {
 
+// T is float on CPU. Lengths are in the memory of the host.
 REGISTER_OP("RtfLstm")
     .Attr("reverse: bool")
-    .Input("z: float")        // [T, B, 4H]: W x + b
-    .Input("r: float")        // [H, 4H]
-    .Input("c0: float")       // [B, H]
-    .Input("h0: float")       // [B, H]
+    .Attr("T: {float, bfloat16, half} = DT_FLOAT")
+    .Input("z: T")            // [T, B, 4H]: W x + b
+    .Input("r: T")            // [H, 4H]
+    .Input("c0: T")           // [B, H]
+    .Input("h0: T")           // [B, H]
     .Input("lengths: int32")  // [B]
-    .Output("h: float")       // [T, B, H]
-    .Output("c: float")       // [T, B, H]
-    .Output("gates: float")   // [T, B, 4H]
-    .Output("c_last: float")  // [B, H]
-    .Output("h_last: float")  // [B, H]
+    .Output("h: T")           // [T, B, H]
+    .Output("c: T")           // [T, B, H]
+    .Output("gates: T")       // [T, B, 4H]
+    .Output("c_last: T")      // [B, H]
+    .Output("h_last: T")      // [B, H]
     .SetShapeFn([](InferenceContext* context) {
       ShapeHandle z, r, state;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &z));
@@ -34,17 +40,18 @@ REGISTER_OP("RtfLstm")
 
 REGISTER_OP("RtfLstmGrad")
     .Attr("reverse: bool")
-    .Input("r: float")
-    .Input("c0: float")
+    .Attr("T: {float, bfloat16, half} = DT_FLOAT")
+    .Input("r: T")
+    .Input("c0: T")
     .Input("lengths: int32")
-    .Input("c: float")
-    .Input("gates: float")
-    .Input("dh: float")
-    .Input("dc_last: float")
-    .Input("dh_last: float")
-    .Output("dz: float")   // [T, B, 4H]
-    .Output("dc0: float")  // [B, H]
-    .Output("dh0: float")  // [B, H]
+    .Input("c: T")
+    .Input("gates: T")
+    .Input("dh: T")
+    .Input("dc_last: T")
+    .Input("dh_last: T")
+    .Output("dz: T")   // [T, B, 4H]
+    .Output("dc0: T")  // [B, H]
+    .Output("dh0: T")  // [B, H]
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->input(4));
       context->set_output(1, context->input(1));
@@ -75,6 +82,78 @@ Status check_shapes(const TensorShape& gates, const TensorShape& r, const Tensor
   return tensorflow::OkStatus();
 }
 
+// The arrays of a pass.
+struct Forward {
+  const Tensor &z, &r, &c0, &h0;
+  Tensor *h, *c, *gates, *c_last, *h_last;
+};
+
+struct Backward {
+  const Tensor &r, &c0, &c, &gates, &dh, &dc_last, &dh_last;
+  Tensor *dz, *dc0, *dh0;
+};
+
+// What runs the kernels: on CPU threads of TensorFlow, with scratch memory from it.
+struct Cpu {
+  static const float* in(const Tensor& tensor) { return tensor.flat<float>().data(); }
+  static float* out(Tensor* tensor) { return tensor->flat<float>().data(); }
+
+  template <class Run>
+  static Status with_scratch(OpKernelContext* context, const RtfLstmShape& shape, const Run& run) {
+    Tensor scratch;
+    const TensorShape size({rtf_lstm_scratch_size(shape.units)});
+    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
+    const RtfThreads threads = tf_threads(context);
+    run(out(&scratch), &threads);
+    return tensorflow::OkStatus();
+  }
+
+  static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Forward& x) {
+    return with_scratch(context, shape, [&](float* scratch, const RtfThreads* threads) {
+      rtf_lstm_forward_f32(&shape, in(x.z), in(x.r), in(x.c0), in(x.h0), out(x.h), out(x.c), out(x.gates), out(x.c_last),
+                           out(x.h_last), scratch, threads);
+    });
+  }
+
+  static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Backward& x) {
+    return with_scratch(context, shape, [&](float* scratch, const RtfThreads* threads) {
+      rtf_lstm_backward_f32(&shape, in(x.r), in(x.c0), in(x.c), in(x.gates), in(x.dh), in(x.dc_last), in(x.dh_last),
+                            out(x.dz), out(x.dc0), out(x.dh0), scratch, threads);
+    });
+  }
+};
+
+#if RTF_CUDA
+// On a GPU the stream of TensorFlow.
+struct Gpu {
+  static Status workspace(OpKernelContext* context, const RtfLstmShape& shape, RtfNumbers numbers, bool backward,
+                          Tensor* memory) {
+    const int64_t bytes = rtf_lstm_cuda_workspace(&shape, numbers, backward);
+    if (bytes < 0) return InvalidArgument("LSTM: the GPU has no room for ", shape.units, " units");
+    return gpu_workspace(context, bytes, memory);
+  }
+
+  static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Forward& x) {
+    const RtfNumbers numbers = gpu_numbers(x.z);
+    Tensor memory;
+    TF_RETURN_IF_ERROR(workspace(context, shape, numbers, false, &memory));
+    return gpu_status("LSTM", rtf_lstm_forward_cuda(&shape, numbers, x.z.data(), x.r.data(), x.c0.data(), x.h0.data(),
+                                                    x.h->data(), x.c->data(), x.gates->data(), x.c_last->data(),
+                                                    x.h_last->data(), memory.data(), gpu_stream(context)));
+  }
+
+  static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Backward& x) {
+    const RtfNumbers numbers = gpu_numbers(x.gates);
+    Tensor memory;
+    TF_RETURN_IF_ERROR(workspace(context, shape, numbers, true, &memory));
+    return gpu_status("LSTM", rtf_lstm_backward_cuda(&shape, numbers, x.r.data(), x.c0.data(), x.c.data(), x.gates.data(),
+                                                     x.dh.data(), x.dc_last.data(), x.dh_last.data(), x.dz->data(),
+                                                     x.dc0->data(), x.dh0->data(), memory.data(), gpu_stream(context)));
+  }
+};
+#endif
+
+template <class Device>
 class LstmOp : public OpKernel {
  public:
   explicit LstmOp(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -88,25 +167,20 @@ class LstmOp : public OpKernel {
     OP_REQUIRES(context, h0.shape() == c0.shape(), InvalidArgument("LSTM: the two initial states differ in shape"));
     shape.reverse = reverse_;
     const TensorShape all({shape.frames, shape.batch, shape.units});
-    Tensor *h, *c, *gates, *c_last, *h_last, scratch;
+    Tensor *h, *c, *gates, *c_last, *h_last;
     OP_REQUIRES_OK(context, context->allocate_output(0, all, &h));
     OP_REQUIRES_OK(context, context->allocate_output(1, all, &c));
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 2, z.shape(), &gates));
     OP_REQUIRES_OK(context, context->allocate_output(3, c0.shape(), &c_last));
     OP_REQUIRES_OK(context, context->allocate_output(4, c0.shape(), &h_last));
-    const TensorShape scratch_shape({rtf_lstm_scratch_size(shape.units)});
-    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, scratch_shape, &scratch));
-    const RtfThreads threads = tf_threads(context);
-    rtf_lstm_forward_f32(&shape, z.flat<float>().data(), r.flat<float>().data(), c0.flat<float>().data(),
-                         h0.flat<float>().data(), h->flat<float>().data(), c->flat<float>().data(),
-                         gates->flat<float>().data(), c_last->flat<float>().data(), h_last->flat<float>().data(),
-                         scratch.flat<float>().data(), &threads);
+    OP_REQUIRES_OK(context, Device::run(context, shape, Forward{z, r, c0, h0, h, c, gates, c_last, h_last}));
   }
 
  private:
   bool reverse_;
 };
 
+template <class Device>
 class LstmGradOp : public OpKernel {
  public:
   explicit LstmGradOp(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -123,25 +197,30 @@ class LstmGradOp : public OpKernel {
                              dh_last.shape() == c0.shape(),
                 InvalidArgument("LSTM: the gradients do not have the shape of what they are gradients of"));
     shape.reverse = reverse_;
-    Tensor *dz, *dc0, *dh0, scratch;
+    Tensor *dz, *dc0, *dh0;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({4}, 0, gates.shape(), &dz));
     OP_REQUIRES_OK(context, context->allocate_output(1, c0.shape(), &dc0));
     OP_REQUIRES_OK(context, context->allocate_output(2, c0.shape(), &dh0));
-    const TensorShape scratch_shape({rtf_lstm_scratch_size(shape.units)});
-    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, scratch_shape, &scratch));
-    const RtfThreads threads = tf_threads(context);
-    rtf_lstm_backward_f32(&shape, r.flat<float>().data(), c0.flat<float>().data(), c.flat<float>().data(),
-                          gates.flat<float>().data(), dh.flat<float>().data(), dc_last.flat<float>().data(),
-                          dh_last.flat<float>().data(), dz->flat<float>().data(), dc0->flat<float>().data(),
-                          dh0->flat<float>().data(), scratch.flat<float>().data(), &threads);
+    OP_REQUIRES_OK(context,
+                   Device::run(context, shape, Backward{r, c0, c, gates, dh, dc_last, dh_last, dz, dc0, dh0}));
   }
 
  private:
   bool reverse_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfLstm").Device(tensorflow::DEVICE_CPU), LstmOp);
-REGISTER_KERNEL_BUILDER(Name("RtfLstmGrad").Device(tensorflow::DEVICE_CPU), LstmGradOp);
+#define RTF_REGISTER_LSTM(DEVICE, T, KERNELS)                                                                      \
+  REGISTER_KERNEL_BUILDER(Name("RtfLstm").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),             \
+                          LstmOp<KERNELS>);                                                                        \
+  REGISTER_KERNEL_BUILDER(Name("RtfLstmGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),         \
+                          LstmGradOp<KERNELS>)
+
+RTF_REGISTER_LSTM(tensorflow::DEVICE_CPU, float, Cpu);
+#if RTF_CUDA
+RTF_REGISTER_LSTM(tensorflow::DEVICE_GPU, float, Gpu);
+RTF_REGISTER_LSTM(tensorflow::DEVICE_GPU, tensorflow::bfloat16, Gpu);
+RTF_REGISTER_LSTM(tensorflow::DEVICE_GPU, Eigen::half, Gpu);
+#endif
 
 }  // namespace
 }  // namespace rtf

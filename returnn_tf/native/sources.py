@@ -36,7 +36,12 @@ class NativeOp:
 OPS: Dict[str, NativeOp] = {
     op.name: op
     for op in (
-        NativeOp(name="lstm", kernels=("lstm/lstm_cpu.cc",), bindings=("lstm/lstm_op.cc",)),
+        NativeOp(
+            name="lstm",
+            kernels=("lstm/lstm_cpu.cc",),
+            bindings=("lstm/lstm_op.cc",),
+            cuda=("lstm/lstm_cuda.cu",),
+        ),
         NativeOp(
             name="align",
             kernels=("align/chain_cpu.cc", "align/acceptor_cpu.cc", "align/transducer_cpu.cc"),
