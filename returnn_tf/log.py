@@ -18,6 +18,7 @@ import threading
 import time
 from typing import IO, Any, List, Mapping, Optional, Sequence, TextIO, Tuple, Union
 
+WARNING_LEVEL = 2
 DEFAULT_LEVEL = 3
 STEP_LEVEL = 5
 
@@ -209,7 +210,18 @@ class Log:
         self._files: List[_Target] = []
         self._terminal_level = DEFAULT_LEVEL
         self._bar: Optional[ProgressBar] = None
+        #: of a process which works for another one that writes files: ``rank 1/4 on host``; "" otherwise
+        self.label = ""
+        self._suffix = ""
         self.started = time.monotonic()
+
+    def become_helper(self, rank: int, label: str) -> None:
+        """This process works together with another one, whose log tells it all: here only warnings are shown.
+
+        :param rank: log files get the suffix ``.rank<n>``
+        :param label: for the warnings, ``rank 1/4 on host``
+        """
+        self.label, self._suffix = label, ".rank%d" % rank
 
     def configure(
         self, targets: Sequence[str] = (), verbosity: Sequence[int] = (), log_format: str = "default"
@@ -234,7 +246,7 @@ class Log:
         with self._lock:
             self._format = log_format
             for target, level in zip(targets, levels):
-                self._files.append(_open_target(target, level))
+                self._files.append(_open_target(target if target.startswith("|") else target + self._suffix, level))
             self._terminal_level = levels[len(targets)]
 
     def write(self, level: int, text: str, *, terminal: bool = True) -> None:
@@ -248,6 +260,9 @@ class Log:
                 if level <= target.level:
                     _write(target.stream, line)
             shown_here = terminal and level <= self._terminal_level
+            if self.label:
+                shown_here = shown_here and level == WARNING_LEVEL
+                line = "%s: %s" % (self.label, line)
             if self._bar and (shown_here or not terminal):
                 self._bar.clear()  # somebody is about to write there
             if shown_here:
@@ -257,7 +272,7 @@ class Log:
 
     def warn(self, text: str) -> None:
         """A warning (level 2)."""
-        self.write(2, "Warning: " + text)
+        self.write(WARNING_LEVEL, "Warning: " + text)
 
     def shows(self, level: int) -> bool:
         """Whether any target shows this level: otherwise the line needn't be made."""
@@ -266,7 +281,7 @@ class Log:
     def progress(self, phase: str) -> ProgressBar:
         """A progress bar on the terminal, unless that shows the line of every step; nothing is seen of it elsewhere."""
         with self._lock:
-            visible = is_terminal(sys.stdout) and 0 < self._terminal_level < STEP_LEVEL
+            visible = is_terminal(sys.stdout) and not self.label and 0 < self._terminal_level < STEP_LEVEL
             self._bar = ProgressBar(phase, sys.stdout, visible)
             return self._bar
 

@@ -86,6 +86,8 @@ def _failed(message: str, code: int, cause: Optional[BaseException] = None) -> i
     if cause is not None:
         log.write(STEP_LEVEL, traceback.format_exc().rstrip())
     log.write(1, "error: " + message, terminal=False)
+    if log.label:
+        message = "%s: %s" % (log.label, message)
     print(paint("error:", "red", wants_color(sys.stderr)), message, file=sys.stderr)
     return code
 

@@ -8,6 +8,7 @@ from typing import List
 from returnn_tf._version import __version__
 from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine import world
 from returnn_tf.log import log
 from returnn_tf.tasks.registry import find_task
 
@@ -19,6 +20,9 @@ def run(args: List[str]) -> int:
     :return: the exit code of the task
     """
     config = read_config(args)
+    members = world.from_config(config)
+    if not members.is_chief:
+        log.become_helper(members.rank, members.name)
     configure_log(config)
     name = config.str("task", "train")
     task = find_task(name)

@@ -14,6 +14,8 @@ from returnn_tf.datasets import (
     batch_options_from_config,
     dataset_from_config,
 )
+from returnn_tf.engine import world
+from returnn_tf.engine.horovod.options import SHARD, HorovodOptions
 from returnn_tf.log import log
 from returnn_tf.tensor import Data
 
@@ -36,7 +38,12 @@ class DataSource:
             batches is wrong
         :raises DataError: it is empty
         """
-        dataset = dataset_from_config(config, name)
+        self._world = world.from_config(config)
+        distribution = HorovodOptions.from_config(config).distribution
+        #: each process reads every n-th sequence; else all read all, each in its own order
+        self.shares = self._world.size > 1 and (name != "train" or distribution == SHARD)
+        self._defaults: Dict[str, Any] = {} if self.shares else {"rank": self._world.rank}
+        dataset = dataset_from_config(config, name, **self._defaults)
         if dataset is None:
             raise ConfigError(_no_dataset(config, name))
         if dataset.num_seqs == 0:
@@ -90,8 +97,38 @@ class DataSource:
             log.write(4, "The data of %r is loaded in this process: the config can't be sent to another." % self.name)
             return self.dataset.batches(epoch, **options)
         if self._loader is None:
-            self._loader = BatchLoader.from_config(self._config, self.name)
+            self._loader = BatchLoader.from_config(self._config, self.name, **self._defaults)
         return self._loader.batches(epoch, **options)
+
+    def any_batch(self, epoch: int) -> Any:
+        """A batch of an epoch, whichever process is to have it; read in this process.
+
+        :raises DataError: there is none
+        """
+        for batch in self.dataset.batches(epoch, **self._options(epoch, {})):
+            return batch
+        raise DataError("The dataset %r has no batch in epoch %i." % (self.name, epoch))
+
+    def share(self, order: Any) -> Any:
+        """The sequences of this process out of those of all: every n-th one.
+
+        :param order: array [sequences]
+        """
+        return order[self._world.rank :: self._world.size]
+
+    def _order(self, epoch: int) -> Any:
+        order = self.dataset.seq_order(epoch)
+        if order is None:
+            raise ConfigError(
+                "The dataset %r is endless, so it can't be shared out among the processes. Give it num_seqs, or let "
+                "each process read its own: horovod_dataset_distribution = 'random_seed_offset'." % self.name
+            )
+        return order
+
+    def _options(self, epoch: int, changes: Mapping[str, Any]) -> Dict[str, Any]:
+        options = batch_options_from_config(self._config_of(epoch), train=self.name == "train", epoch=epoch)
+        options.update(changes, used_data_keys=self._used_keys)
+        return options
 
     def close(self) -> None:
         """Ends the loading process."""

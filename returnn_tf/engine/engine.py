@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Dict, List, Optional, Sequence
 
 from returnn_tf.config import ConfigError, DataError
@@ -12,6 +13,8 @@ from returnn_tf.engine.checkpoint_files import remove_staged
 from returnn_tf.engine.epoch_pass import Pass, PassResult
 from returnn_tf.engine.evaluator import Evaluator, normalized_losses
 from returnn_tf.engine.fingerprint import settings
+from returnn_tf.engine.horovod import start_checks
+from returnn_tf.engine.horovod.blame import blame
 from returnn_tf.engine.learning_rate import LearningRateControl
 from returnn_tf.engine.load_model import report_defect
 from returnn_tf.engine.model_lock import ModelLock
@@ -25,6 +28,7 @@ from returnn_tf.engine.pretrain.stage import Stage
 from returnn_tf.engine.profiling import Profiler
 from returnn_tf.engine.progress import PassState, Progress, Sums, data_settings
 from returnn_tf.engine.restoring import Resumption, restore
+from returnn_tf.engine.run_status import RunStatus
 from returnn_tf.engine.saver import Saver
 from returnn_tf.engine.scores import Scores
 from returnn_tf.engine.signals import Stopped, StopRequest
@@ -91,10 +95,29 @@ class Engine:
         self.saver = Saver(config, writes=self.world.is_chief)
         self._resources.callback(self.saver.close)
         lock.acquire()
+        self._status = RunStatus(config, self.world, self._stop)
         self._pauses = Pauses(self.saver, self._stop, lock, self.world)
         self.learning_rates.prepare()
         self.summaries.prepare()
         self._load(choice)
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        """All processes are about to do the same, and begin with the same parameters.
+
+        :raises ConfigError: they are not
+        """
+        if self.world.size == 1:
+            return
+        own = start_checks.OWN_KEYS | (frozenset() if self._data.shared else start_checks.OWN_DATA_KEYS)
+        facts = {"settings": {key: text for key, text in settings(self.config).items() if key not in own}}
+        facts["network"] = start_checks.network_facts(self.net)
+        facts["start"] = {"epoch": str(self.first_epoch), "step": str(self.trainer.step_count)}
+        for name, dataset in self._data.datasets(shared=True).items():
+            facts["data of %r" % name] = start_checks.data_facts(dataset, self.first_epoch)
+        start_checks.check_same(self.world, facts)
+        self.trainer.ranks.broadcast(self.trainer)
+        log.write(3, "%d processes train together: %s" % (self.world.size, self.world.name))
 
     def _locked(self) -> ModelLock:
         """The lock on the model, held already if there is a folder for it."""
@@ -107,6 +130,8 @@ class Engine:
     def _set_up_reports(self) -> None:
         self.learning_rates = LearningRateControl.from_config(self.config)
         self.summaries = Summaries.from_config(self.config)
+        if not self.world.is_chief:
+            self.learning_rates.filename, self.summaries = None, Summaries(None)
         self._resources.callback(self.summaries.close)
         self._profiler = Profiler.from_config(self.config, self.summaries.folder)
         self._resources.callback(self._profiler.close)
@@ -136,13 +161,14 @@ class Engine:
     def __enter__(self) -> "Engine":
         return self
 
-    def __exit__(self, kind: Any, *exc: Any) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         try:
+            self._status.ended(error)
             self.close()
-        except DataError as error:
+        except DataError as exc:
             if kind is None:
                 raise
-            log.warn(str(error))  # what ended the training matters more
+            log.warn(str(exc))  # what ended the training matters more
 
     def close(self) -> None:
         """Waits for checkpoints which are being written, ends loading processes and completes event files.
@@ -156,6 +182,7 @@ class Engine:
 
         :raises NonFiniteError: loss or gradient became NaN or Inf; the last checkpoint is from before
         """
+        self._status.begin(self.last_epoch, self.learning_rates.filename)
         if self.first_epoch > self.last_epoch:
             log.write(1, "All %i epochs are done already; nothing to train." % self.last_epoch)
         if self._begun is None:
@@ -170,7 +197,8 @@ class Engine:
     def train_epoch(self, epoch: int) -> None:
         """One epoch, or what is left of it: steps, checkpoint, scores, clean up."""
         entry = self.schedule.at(epoch)
-        self._stage.enter(entry)
+        if self._stage.enter(entry):
+            self.trainer.ranks.broadcast(self.trainer)
         begun, first_step = self._begun_pass(), self._begun.first_step if self._begun else self.trainer.step_count
         self._begun = None
         batches = self._data.train_batches(epoch, start_batch=begun.steps)
@@ -178,8 +206,9 @@ class Engine:
         rate = rate_of_epoch(self.learning_rates, entry, epoch)
         phase = phase_text("train", epoch, pretrain=entry.pretrain)
         log.write(3, start_line(phase, rate))
-        self._pauses.begin()
-        result = self._pass(phase, Progress(epoch, first_step), rate).run(batches, begun)
+        result = self._pass(phase, Progress(epoch, first_step), begun, rate).run(batches, begun)
+        self.trainer.ranks.same_everywhere(self.trainer)
+        self.trainer.ranks.check_same(self.trainer, phase)
         log.write(3, "%s, %s" % (phase, self._speed(result)))
         log.write(1, epoch_line(epoch, result.scores, result.errors, result.seconds))
         self._note_trained(epoch, rate, first_step, result)
@@ -209,6 +238,7 @@ class Engine:
             }
         )
         self.learning_rates.set_errors(epoch, _without_empty(errors))
+        self._status.trained(result)
         memory = {"memory/%s" % name: value for name, value in devices.memory_bytes().items()}
         values = {**result.scores, **result.errors, "learning_rate": rate, **result.times(), **memory}
         self.summaries.epoch("train", epoch, values)
@@ -216,7 +246,9 @@ class Engine:
     def evaluate(self, epoch: int) -> Dict[str, PassResult]:
         """Scores of all evaluation datasets with the current parameters; they go to the learning-rate control too."""
         results = {
-            name: self.evaluator.run(name, epoch, source.batches(epoch), between=lambda *_: self._pauses.after_batch())
+            name: self.evaluator.run(
+                name, epoch, source.batches(epoch), between=lambda *_: self._pauses.after_batch(), world=self.world
+            )
             for name, source in self._data.evaluated.items()
         }
         if not results:
@@ -253,16 +285,22 @@ class Engine:
         :param done: the pass so far
         :param sums: of the scores so far; by default those in ``done``
         """
+        self.trainer.ranks.same_everywhere(self.trainer)
         here = {**asdict(done), "sums": done.sums if sums is None else sums}
         ranks = [PassState.from_json(value) for value in self.world.gather(here)]
         progress = replace(progress, passed=ranks[0], ranks=ranks if len(ranks) > 1 else [])
         progress.data = data_settings(self._config_of(progress.epoch))
         self.saver.save_within(self.trainer, progress, self.learning_rates.epochs)
 
-    def _pass(self, phase: str, progress: Progress, rate: float) -> Pass:
+    def _pass(self, phase: str, progress: Progress, begun: PassState, rate: float) -> Pass:
+        ranks, steps = self.trainer.ranks, begun.steps
+        self._pauses.begin(ranks.control, lambda: progress.first_step + steps + 1)
+
         def between(result: PassResult, scores: Scores) -> None:
-            step = progress.first_step + result.steps
-            self._pauses.after_step(step, lambda: self._save_within(progress, result, scores.sums()))
+            nonlocal steps
+            steps = result.steps
+            self._status.between(progress, result)
+            self._pauses.after_step(lambda: self._save_within(progress, result, scores.sums()))
 
         return Pass(
             phase=phase,
@@ -272,9 +310,19 @@ class Engine:
             with_exp=self._stage.entry.config.bool("calculate_exp_loss", False),
             shares_level=3,
             log_batch_size=self._stage.entry.config.bool("log_batch_size", False),
-            on_step=lambda batch, result: self.summaries.step(result),
+            on_step=self._after_step,
             between=between,
+            world=self.world,
+            together=lambda batches: ranks.take_part(batches, lambda: self._any_tensors(progress.epoch)),
+            common_sums=ranks.in_step,
         )
+
+    def _any_tensors(self, epoch: int) -> Any:
+        return self.trainer.tensors(self._data.any_train_batch(epoch).feed)
+
+    def _after_step(self, batch: Any, result: StepResult) -> None:
+        self._status.step(batch, result.total_loss)
+        self.summaries.step(result)
 
     def _step(self, tensors: Any, batch: Any, epoch: int, rate: float) -> StepResult:
         with reproducer.kept(self.config, self.trainer, epoch, tensors, batch.seq_tags):
@@ -282,7 +330,8 @@ class Engine:
                 with self._profiler.step():
                     result = self.trainer.step(tensors, rate)
             except NonFiniteError as exc:
-                raise exc.at(batch.seq_tags, first_bad_layer(self.net, tensors, step=exc.step)) from None
+                find = partial(first_bad_layer, self.net, tensors, step=exc.step)
+                raise blame(self.world, exc, batch.seq_tags, find) from None
         if result.spike or not result.updated:
             log.warn("%s. Sequences: %s" % (left_out_text(result), ", ".join(batch.seq_tags)))
         return result

@@ -26,6 +26,9 @@ class NonFiniteError(DataError):
         self.losses = losses
         self.seq_tags: List[str] = []
         self.layer: Optional[str] = None
+        self.where = ""  # rank and host, if there are several
+        self.own_finite = False  # whether those of this rank alone are finite
+        self.common = False  # whether all ranks see it in the same step
         super().__init__()
 
     def at(self, seq_tags: Sequence[str], layer: Optional[str]) -> "NonFiniteError":
@@ -35,7 +38,8 @@ class NonFiniteError(DataError):
         return self
 
     def __str__(self) -> str:
-        parts = ["Step %i: the loss or its gradient is not finite" % self.step]
+        where = " on %s" % self.where if self.where else ""
+        parts = ["Step %i: the loss or its gradient is not finite%s" % (self.step, where)]
         parts.append("loss %s" % self.total_loss)
         if self.grad_norm is not None:
             parts.append("gradient norm %s" % self.grad_norm)

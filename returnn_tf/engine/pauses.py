@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from returnn_tf.engine.horovod.control import Control
 from returnn_tf.engine.model_lock import ModelLock
 from returnn_tf.engine.saver import Saver
 from returnn_tf.engine.signals import Stopped, StopRequest, name_of
@@ -24,15 +25,21 @@ class Pauses:
         self._stop = stop
         self._lock = lock
         self._world = world
+        self._control = Control()
 
-    def begin(self) -> None:
-        """From now on there is something to save when a signal comes."""
+    def begin(self, control: Control, step: Callable[[], int]) -> None:
+        """From now on there is something to save when a signal comes.
+
+        :param control: by which all processes agree, with each step, on a pause after it
+        :param step: gives the number of steps of the whole training after the one which comes next
+        """
         self._stop.graceful = True
+        self._control = control
+        control.wants_pause = lambda: self._saver.due(step()) or self._stop.signum is not None
 
-    def after_step(self, step: int, save: Callable[[], None]) -> None:
+    def after_step(self, save: Callable[[], None]) -> None:
         """Between two steps of training.
 
-        :param step: number of steps of the whole training
         :param save: writes the state
         :raises Stopped: by a signal; the state is on the disk
         :raises DataError: a checkpoint could not be written
@@ -40,14 +47,13 @@ class Pauses:
         """
         self._saver.check()
         self._lock.check()
-        due = self._saver.due(step)
-        if not self._world.any(due or self._stop.signum is not None):
+        if not self._control.any_pause:
             return
         signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
         save()
         if signals:
             self._saver.wait()
-            raise self._stopped(signals[0], "after step %i; its state is saved" % step)
+            raise self._stopped(signals[0], "within the epoch; its state is saved")
 
     def after_batch(self) -> None:
         """Between two batches of an evaluation.

@@ -29,6 +29,7 @@ class PassState:
     seconds: float = 0.0
     compute_seconds: float = 0.0  # inside of the step functions
     wait_seconds: float = 0.0  # waiting for data
+    communication_seconds: float = 0.0  # part of the computing: waiting for other processes, and sending
     sums: Sums = field(default_factory=dict)  # see `Scores.sums`
 
     @classmethod

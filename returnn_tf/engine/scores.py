@@ -61,6 +61,17 @@ class Scores:
         return value / count if count else float("nan")
 
 
+def added_sums(parts: Iterable[Mapping[str, Mapping[str, float]]]) -> Dict[str, Dict[str, float]]:
+    """The sums of several instances of :class:`Scores` put together."""
+    total: Dict[str, Dict[str, float]] = {}
+    for part in parts:
+        for kind, values in part.items():
+            of_kind = total.setdefault(kind, {})
+            for name, value in values.items():
+                of_kind[name] = of_kind.get(name, 0.0) + value
+    return total
+
+
 def batch_means(result: StepResult, normalized: Iterable[str] = ()) -> Dict[str, float]:
     """``cost:<layer>`` and ``error:<layer>`` of a single batch, for the line of a step."""
     scores = Scores(normalized)

@@ -28,6 +28,7 @@ class StepResult:
     updated: bool = True  # False: this step changed no parameter
     own: bool = True  # False: this rank had no batch and computed along with weight zero
     own_finite: bool = True  # whether loss and gradient of this rank were finite
+    communication: float = 0.0  # seconds in which this rank waited for others or sent numbers
     heard: List[float] = field(default_factory=list)  # what all ranks said, see `returnn_tf.engine.horovod.control`
 
 

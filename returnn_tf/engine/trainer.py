@@ -80,7 +80,10 @@ class Trainer:
         self.ranks.after_step(result)
         if not result.finite and self._guard.stops_on_nonfinite:
             assert result.step is not None
-            raise NonFiniteError(result.step, result.total_loss, result.grad_norm, result.losses)
+            error = NonFiniteError(result.step, result.total_loss, result.grad_norm, result.losses)
+            error.common = self.ranks.in_step
+            error.own_finite = error.common and result.own_finite
+            raise error
         self._guard.check(result)
         return result
 

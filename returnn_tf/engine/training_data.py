@@ -55,6 +55,19 @@ class TrainingData:
         """The datasets for scores by name."""
         return self._evaluated
 
+    @property
+    def shared(self) -> bool:
+        """Whether the processes share the training data out, so that all know the same order."""
+        return self._train.shares
+
+    def datasets(self, *, shared: bool = False) -> Dict[str, Any]:
+        """The datasets by name.
+
+        :param shared: only those which the processes share out
+        """
+        sources = [self._train, *self._evaluated.values()]
+        return {source.name: source.dataset for source in sources if source.shares or not shared}
+
     def _open(self, epoch: int) -> None:
         config = self._config_of(epoch)
         self._settings = _dataset_settings(config)
@@ -89,6 +102,10 @@ class TrainingData:
             self.close()
             self._open(epoch)
         return self._train.batches(epoch, start_batch=start_batch)
+
+    def any_train_batch(self, epoch: int) -> Any:
+        """See `DataSource.any_batch`."""
+        return self._train.any_batch(epoch)
 
     def close(self) -> None:
         """Ends the loading processes."""

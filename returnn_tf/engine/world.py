@@ -47,6 +47,10 @@ class World:
         """
         return [value]
 
+    def hosts(self) -> List[str]:
+        """The host of each rank. Any rank may ask for itself: nothing is sent."""
+        return [self.host]
+
     def barrier(self, what: str) -> None:
         """Waits until all ranks are here.
 
@@ -78,6 +82,7 @@ class HorovodWorld(World):
         """
         super().__init__()
         self.hvd = hvd
+        self._hosts: List[str] = []
         self.refresh()
 
     def refresh(self) -> None:
@@ -85,6 +90,11 @@ class HorovodWorld(World):
         self.rank, self.size = self.hvd.rank(), self.hvd.size()
         self.local_rank, self.local_size = self.hvd.local_rank(), self.hvd.local_size()
         os.environ[_ENVIRONMENT] = json.dumps([self.rank, self.size, self.local_rank, self.local_size])
+        self._hosts = self.gather(self.host)
+
+    def hosts(self) -> List[str]:
+        """See :class:`World`."""
+        return list(self._hosts)
 
     def any(self, flag: bool) -> bool:
         """See :class:`World`."""

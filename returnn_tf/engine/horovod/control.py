@@ -1,4 +1,4 @@
-"""What the ranks tell each other with every reduction: who has data left, who wants to stop, and which step it is."""
+"""What the ranks tell each other with every reduction: who has data left, who wants a pause, and which step it is."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _HASHES = 1 << 16  # squares of their sums over a thousand ranks are exact in fl
 
 @dataclass
 class Control:
-    """What this rank says with its next step (`own`, `more`, the answer of `wants_stop`), and what all said last.
+    """What this rank says with its next step (`own`, `more`, the answer of `wants_pause`), and what all said last.
 
     Whoever reads the batches sets `own` and `more`, see `returnn_tf.engine.horovod.turns`.
     """
 
     own: bool = True  # the batch is this rank's own; False: it has none left and takes part with weight zero
     more: bool = False  # this rank has a further batch
-    wants_stop: Optional[Callable[[], bool]] = None  # asked at each step: whether the training is to end after it
+    wants_pause: Optional[Callable[[], bool]] = None  # asked at each step: whether to save or end after it
     active: int = 1  # ranks with an own batch in the last step
     any_more: bool = False  # some rank has a further batch
-    any_stop: bool = False  # some rank wants to stop: all do after this step
+    any_pause: bool = False  # some rank wants it: all pause after this step
 
     def say(self, *position: float) -> List[float]:
         """The entries of this rank.
 
         :param position: step and rate, or the number of synchronisations: must be the same on all ranks
         """
-        stop = self.wants_stop is not None and self.wants_stop()
+        pause = self.wants_pause is not None and self.wants_pause()
         number = float(zlib.crc32(repr(position).encode("ascii")) % _HASHES)
-        return [float(self.own), float(self.more), float(stop), number, number * number]
+        return [float(self.own), float(self.more), float(pause), number, number * number]
 
     def hear(self, said: Sequence[float], size: int) -> bool:
         """Takes in the sums over all ranks.
@@ -41,15 +41,15 @@ class Control:
         :param size: number of ranks
         :return: whether all were at the same position
         """
-        own, more, stop, number, square = (float(value) for value in said)
-        self.active, self.any_more, self.any_stop = int(round(own)), more > 0.5, stop > 0.5
+        own, more, pause, number, square = (float(value) for value in said)
+        self.active, self.any_more, self.any_pause = int(round(own)), more > 0.5, pause > 0.5
         return number * number == size * square
 
     def alone(self) -> None:
         """The same for a world of one process, which has nobody to ask."""
         self.active, self.any_more = 1, self.more
-        self.any_stop = self.wants_stop is not None and self.wants_stop()
+        self.any_pause = self.wants_pause is not None and self.wants_pause()
 
     def reset(self) -> None:
         """A new pass begins: nobody has said anything."""
-        self.own, self.more, self.active, self.any_more, self.any_stop = True, False, 1, False, False
+        self.own, self.more, self.active, self.any_more, self.any_pause = True, False, 1, False, False

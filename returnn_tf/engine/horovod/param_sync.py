@@ -48,6 +48,7 @@ class ParamSync:
             due = due or self._steps >= self._options.sync_steps
         if self._options.sync_seconds is not None:
             due = due or time.monotonic() - self._last >= self._options.sync_seconds
+        control.any_pause = False  # unless the others say so now
         if due:
             self._synchronize(control)
         return due

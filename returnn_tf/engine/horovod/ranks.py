@@ -24,23 +24,19 @@ class Ranks:
 
     rate_factor = 1.0
     #: whether all ranks have the same parameters, losses and counts after every step
-    in_step = True
+    in_step = False
 
     def __init__(self) -> None:
         self.control = Control()
 
     def take_part(self, batches: Iterable[Converted], any_batch: Optional[Callable[[], Any]]) -> Iterator[Converted]:
-        """The batches to do a step with, see :func:`taken_together`. Ends early after a step if a stop is wanted.
+        """The batches to do a step with, see :func:`taken_together`.
 
         :param batches: (batch, tensors)
         :param any_batch: gives tensors for a rank which has no batch
         """
         self.control.reset()
-        for item in batches:
-            yield item
-            self.control.alone()
-            if self.control.any_stop:
-                return
+        yield from batches
 
     def inputs(self, position: Tuple[float, ...]) -> List[Any]:
         """Further arguments of the traced step; position: step and rate."""
@@ -74,6 +70,7 @@ class Ranks:
 
         :param result: StepResult
         """
+        self.control.alone()
 
     def same_everywhere(self, trainer: Any) -> None:
         """Makes parameters and state equal on all ranks: before a checkpoint and an evaluation."""
@@ -117,6 +114,8 @@ class _Several(Ranks):
 class GradRanks(_Several):
     """Common gradients in each step: all ranks stay equal."""
 
+    in_step = True
+
     def __init__(self, world: Any, options: HorovodOptions, net: Any) -> None:
         super().__init__(world, options, net)
         self._reduction = GradReduction(world.hvd, world.size, options, net.plan.losses)
@@ -146,6 +145,7 @@ class GradRanks(_Several):
         own = grads.norm
         common, graph, total, heard = self._reduction.reduce(grads, graph, inputs[0], total_loss)
         results = {"heard_%i" % index: value for index, value in enumerate(tf.unstack(heard))}
+        results["communication"] = self._reduction.seconds
         results["own"] = inputs[0][0]
         results["own_finite"] = tf.logical_and(tf.math.is_finite(own), tf.math.is_finite(total_loss))
         return common, graph, total, results
@@ -176,8 +176,6 @@ class GradRanks(_Several):
 class ParamRanks(_Several):
     """Own updates on each rank, and the mean of the parameters from time to time."""
 
-    in_step = False
-
     def __init__(self, world: Any, options: HorovodOptions, net: Any) -> None:
         super().__init__(world, options, net)
         self._sync = ParamSync(world.hvd, world.size, options, list(net.params.values()))
@@ -187,7 +185,8 @@ class ParamRanks(_Several):
         return not self.control.own
 
     def after_step(self, result: Any) -> None:
-        self._sync.after_step(self.control)
+        if self._sync.after_step(self.control):
+            result.communication = self._sync.seconds
 
     def same_everywhere(self, trainer: Any) -> None:
         """The mean of the optimizer's state too, so that a run goes on from a checkpoint as if it had not ended."""

@@ -34,6 +34,8 @@ class GradReduction:
         self._options = options
         self._scales: Dict[str, float] = {node.name: node.scale for node in losses}
         self._normalized = frozenset(node.name for node in losses if node.loss.use_normalized_loss)
+        #: scalar of the traced step: seconds from this rank's gradients to those of all
+        self.seconds: Any = None
         #: one more than the last step in which this rank was ready to reduce: tells who keeps the others waiting
         with tf.device("/CPU:0"):
             self.arrived = tf.Variable(-1, dtype="int64", trainable=False, name="arrived")
@@ -92,16 +94,19 @@ class GradReduction:
         scalars = [tf.cast(value, "float64") for value in named.values()] + [tf.cast(total_loss, "float64")]
         with tf.control_dependencies([grad for _, grad in sorted(grads.raw.items())]):
             arrived = self.arrived.assign_add(1)
+            start = tf.timestamp()
         vector = self._sum(tf.concat([tf.stack(scalars), said], 0), "returnn.scalars")
         sums = tf.unstack(vector[: len(scalars)])
         common: Dict[str, Dict[str, Any]] = {kind: {} for kind in _KINDS}
         for (kind, name), value in zip(named, sums):
             common[kind][name] = value
-        with tf.control_dependencies([arrived]):
+        with tf.control_dependencies([arrived, start]):
             raw = self._sum_gradients(grads.raw, "returnn.gradients")
             constraints = self._sum_gradients(grads.constraints, "returnn.constraints")
         total = sums[-1] / self._size if self._options.average_grad else sums[-1]
         norm = global_norm([grad for _, grad in sorted(raw.items())])
+        with tf.control_dependencies([*raw.values(), vector]):
+            self.seconds = tf.timestamp() - start
         return Gradients(raw, norm, constraints), dataclasses.replace(graph, **common), total, vector[len(scalars) :]
 
     def average(self, variables: List[Any], own: Any, active: Any) -> List[Any]:

@@ -34,7 +34,7 @@ def taken_together(
     agree: Callable[[bool], bool],
     any_batch: Optional[Callable[[], Any]] = None,
 ) -> Iterator[Converted]:
-    """The batches of this rank, then idle ones for as long as another rank has some; none after an agreed stop.
+    """The batches of this rank, then idle ones for as long as another rank has some.
 
     The user does one step with each, by which ``control`` hears of the others. An idle step computes the last batch
     again, and its weight is zero.
@@ -57,12 +57,8 @@ def taken_together(
         control.own, control.more = True, following is not None
         yield batch, tensors
         del batch
-        if control.any_stop:
-            return
     if tensors is None:
         tensors, control.any_more = None if any_batch is None else any_batch(), True
     control.own, control.more = False, False
     while control.any_more:
         yield IdleBatch(number), tensors
-        if control.any_stop:
-            return

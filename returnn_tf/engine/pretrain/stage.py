@@ -51,16 +51,17 @@ class Stage:
         self._build(entry, plan or plan_of(entry))
         self._entered = True
 
-    def enter(self, entry: EpochNetwork) -> None:
+    def enter(self, entry: EpochNetwork) -> bool:
         """Goes on with the network and the settings of another epoch; what is equal there stays as it is.
 
+        :return: whether there is another network now
         :raises ConfigError: a parameter has another shape, and no copy mode says what to do then
         """
         if entry.same_network(self.entry):
             if not entry.same_settings(self.entry):
                 self._change_settings(entry)
             self.entry = entry
-            return
+            return False
         old_plan, values, step = self.net.plan, self.net.get_param_values(), self.trainer.step_count
         names = (self.entry.name, entry.name)
         self._set(entry)
@@ -72,6 +73,7 @@ class Stage:
         self.trainer.global_step.assign(step)
         info = "" if entry.info is None else " (%s)" % (entry.info,)
         log.write(3, "Now %s%s; parameters: %s" % (entry.name, info, transfer))
+        return True
 
     def close(self) -> None:
         """Gives the config its own values back."""
