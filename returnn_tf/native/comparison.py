@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+import contextlib
+from typing import Any, Callable, Iterator, Sequence
 
 import numpy
 
@@ -36,10 +37,12 @@ def compare(
     weights = [rng.normal(0, 1, numpy.shape(y)) for y in expected]
     directions = [rng.normal(0, 1, x.shape) for x in inputs]
     tensors = [tf.constant(x, tf.float32) for x in inputs]
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        results = op(*tensors)
-        loss = tf.add_n([tf.reduce_sum(y * tf.constant(w, tf.float32)) for y, w in zip(results, weights)])
+    with _exact_products():
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            results = op(*tensors)
+            loss = tf.add_n([tf.reduce_sum(y * tf.constant(w, tf.float32)) for y, w in zip(results, weights)])
+        gradients = tape.gradient(loss, tensors)
     for index, (got, y) in enumerate(zip(results, expected)):
         if not numpy.allclose(got, y, atol=tolerance, rtol=tolerance):
             raise NativeOpError("the %s that was compiled gives wrong results (number %d)" % (name, index))
@@ -48,10 +51,21 @@ def compare(
         parts = formula(*(x + step * d for x, d in zip(exact, directions)))
         return float(sum((w * y).sum() for w, y in zip(weights, parts)))
 
-    slopes = [_slope(d, g) for d, g in zip(directions, tape.gradient(loss, tensors))]
+    slopes = [_slope(d, g) for d, g in zip(directions, gradients)]
     numeric = (shifted(_STEP) - shifted(-_STEP)) / (2 * _STEP)
     if not abs(sum(slopes) - numeric) <= 10 * tolerance * (1 + sum(map(abs, slopes))):  # NaN is wrong too
         raise NativeOpError("the %s that was compiled gives wrong gradients" % name)
+
+
+@contextlib.contextmanager
+def _exact_products() -> Iterator[None]:
+    """Without TensorFloat-32, which TensorFlow's products on a GPU have otherwise: a gradient may need one."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 def _slope(direction: numpy.ndarray, gradient: Any) -> float:

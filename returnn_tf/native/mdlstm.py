@@ -29,7 +29,7 @@ def native_mdlstm(
 ) -> List[tf.Tensor]:
     """All directions of an MDLSTM over images of their own sizes; the formula is in ``native_ops/mdlstm/mdlstm.h``.
 
-    Float32, on CPU.
+    Float32, on a GPU also bfloat16 and float16.
 
     :param ops: what `mdlstm_ops` returned
     :param z: of each direction the projected input, with bias [batch, height, width, 5 n]
