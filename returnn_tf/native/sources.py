@@ -47,7 +47,12 @@ OPS: Dict[str, NativeOp] = {
             kernels=("align/chain_cpu.cc", "align/acceptor_cpu.cc", "align/transducer_cpu.cc"),
             bindings=("align/chain_op.cc", "align/lattice_op.cc"),
         ),
-        NativeOp(name="mdlstm", kernels=("mdlstm/mdlstm_cpu.cc",), bindings=("mdlstm/mdlstm_op.cc",)),
+        NativeOp(
+            name="mdlstm",
+            kernels=("mdlstm/mdlstm_cpu.cc",),
+            bindings=("mdlstm/mdlstm_op.cc",),
+            cuda=("mdlstm/mdlstm_cuda.cu",),
+        ),
     )
 }
 
