@@ -1,0 +1,105 @@
+"""Trainings in a real Slurm which are taken down and requeued: they end bit for bit as if nothing had happened."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.reliability import toy
+from tests.reliability.slurm_node import slurm  # noqa: F401  a fixture
+
+_STEPS = 240  # of an epoch
+_SIZE = {
+    "train": {"class": "Task12AXDataset", "num_seqs": 5 * 88, "seq_ordering": "random"},
+    "log_verbosity": 5,  # the log shows each step
+}
+_ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+_LONG = 300.0  # seconds that a busy machine may take
+
+
+def _submit(node, folder, *options):
+    command = [sys.executable, str(toy.ROOT / "tools" / "submit.py"), "--time", "30m", "--mem", "500M"]
+    command += ["--program", "%s -m returnn_tf" % sys.executable, *options, "toy.config"]
+    environment = toy.environment(**{**node.env, **_ROOT_MAY, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[3].rstrip(";")
+
+
+def _disturb(node, job, restart, how):
+    """Waits for the middle of a later epoch than the last time, then calls ``how``."""
+
+    def in_the_middle():
+        since = node.log_of(job).rpartition("restarts so far: %d\n" % restart)[2]
+        steps = [(int(epoch), int(step)) for epoch, step in re.findall(r"train epoch (\d+), step (\d+),", since)]
+        return len(steps) > 20 and steps[-1][0] > restart and 20 < steps[-1][1] < _STEPS - 60
+
+    node.until(job, ("RUNNING",), _LONG, restarts=restart)
+    node.poll(in_the_middle, _LONG, job)
+    how(job)
+
+
+def _ended_alike(node, job, folder, expected, restarts):
+    assert node.wait(job, _LONG) == "COMPLETED", node.log_of(job)
+    text = node.log_of(job)
+    assert int(node.facts(job)["Restarts"]) == restarts
+    assert text.count("its state is saved") >= restarts
+    for number in range(restarts):
+        assert "restarts so far: %d" % (number + 1) in text
+    assert len(re.findall(r"goes on at: toy\.\d+\.step\d+", text)) == restarts
+    toy.assert_same_end(folder, expected)
+    status = subprocess.run(
+        [sys.executable, "-m", "returnn_tf", "status", "net"],
+        cwd=folder,
+        env=toy.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "ended (finished, exit code 0)" in status and "resumes at toy.004" in status
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    toy.write_config(folder, **_SIZE)
+    assert toy.start(folder).wait(_LONG) == 0, toy.text_of(folder)
+    return folder
+
+
+def test_one_process_requeued_by_slurm_and_by_itself(slurm, tmp_path, undisturbed):  # noqa: F811
+    toy.write_config(tmp_path, **_SIZE)
+    job = _submit(slurm, tmp_path)
+    _disturb(slurm, job, 0, slurm.requeue)
+    _disturb(slurm, job, 1, slurm.warn)
+    _ended_alike(slurm, job, tmp_path, undisturbed, restarts=2)
+
+
+def _no_horovod():
+    if importlib.util.find_spec("horovod") is None:
+        return "Horovod is not installed: pip install 'returnn-tf[horovod]'"
+    return "" if shutil.which("mpirun") else "no mpirun here: apt-get install openmpi-bin libopenmpi-dev"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(_no_horovod()), reason=_no_horovod())
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
+def test_two_ranks_requeued_three_times(slurm, tmp_path, launcher):  # noqa: F811
+    expected = tmp_path / "undisturbed"
+    for folder in (expected, tmp_path):
+        toy.write_config(folder, **_SIZE)
+    path = pathlib.Path(sys.executable).parent
+    mpirun = ["env", *("%s=%s" % item for item in _ROOT_MAY.items()), "mpirun", "-np", "2", "-bind-to", "none"]
+    run = toy.start(expected, [*mpirun, "-oversubscribe", sys.executable, "-m", "returnn_tf"], use_horovod=True)
+    assert run.wait(_LONG) == 0, toy.text_of(expected)
+    options = ["--tasks", "2", "--launcher", launcher, "--setup", "PATH=%s:$PATH" % path]
+    job = _submit(slurm, tmp_path, *options)
+    for restart in range(3):
+        _disturb(slurm, job, restart, slurm.requeue)
+    _ended_alike(slurm, job, tmp_path, expected, restarts=3)
