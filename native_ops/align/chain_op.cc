@@ -1,4 +1,5 @@
-// Alignments by chains of states, and CTC, as TensorFlow ops. The arithmetic is in chain_cpu.cc.
+// Alignments by chains of states, and CTC, as TensorFlow ops. The arithmetic is in chain_cpu.cc, chain_cuda.cu and
+// viterbi_cuda.cu. On a GPU all integers and flags stay in the memory of the host, where they are checked.
 #include "op_inputs.h"
 
 namespace rtf {
@@ -30,13 +31,7 @@ REGISTER_OP("RtfChainBest")
     .Input("skip: bool")
     .Output("path: int32")   // [T, B]
     .Output("total: float")  // [B]
-    .SetShapeFn([](InferenceContext* context) {
-      ShapeHandle scores;
-      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &scores));
-      context->set_output(0, context->Matrix(context->Dim(scores, 0), context->Dim(scores, 1)));
-      context->set_output(1, context->input(1));
-      return tensorflow::OkStatus();
-    });
+    .SetShapeFn(path_and_total);
 
 REGISTER_OP("RtfCtc")
     .Attr("blank: int")
@@ -62,8 +57,8 @@ class ChainOp : public OpKernel {
   }
 
  protected:
-  // Checks the inputs and allocates what both ops need.
-  Status prepare(OpKernelContext* context, RtfScores* scores, RtfChains* chains, Tensor** total, Tensor* scratch) const {
+  // Checks the inputs and allocates the totals.
+  Status prepare(OpKernelContext* context, RtfScores* scores, RtfChains* chains, Tensor** total) const {
     TF_RETURN_IF_ERROR(check_scores(context->input(0), context->input(1), scores));
     const Tensor &classes = context->input(2), &num_states = context->input(3);
     if (classes.dims() != 2) return InvalidArgument("alignment: states have to be [batch, states]");
@@ -77,9 +72,7 @@ class ChainOp : public OpKernel {
                                classes.shape().DebugString());
     *chains = RtfChains{states, classes.flat<int32_t>().data(), counts, flags(context->input(4)), flags(context->input(5)),
                         optional_ends_};
-    TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({scores->batch}), total));
-    const int n_threads = tf_threads(context).n_threads;
-    return allocate_scratch(context, rtf_chain_scratch_size(scores->frames, states, n_threads), scratch);
+    return context->allocate_output(1, TensorShape({scores->batch}), total);
   }
 
  private:
@@ -98,12 +91,21 @@ class ChainSoftOp : public ChainOp {
   void Compute(OpKernelContext* context) override {
     RtfScores scores;
     RtfChains chains;
-    Tensor *posteriors, *total, scratch;
-    OP_REQUIRES_OK(context, prepare(context, &scores, &chains, &total, &scratch));
+    Tensor *posteriors, *total;
+    OP_REQUIRES_OK(context, prepare(context, &scores, &chains, &total));
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &posteriors));
-    const RtfThreads threads = tf_threads(context);
-    rtf_chain_soft_f32(&scores, &chains, posteriors->flat<float>().data(), total->flat<float>().data(),
-                       scratch.flat<float>().data(), &threads);
+    OP_REQUIRES_OK(context,
+                   run(context, scores, chains, posteriors->flat<float>().data(), total->flat<float>().data()));
+  }
+
+ protected:
+  virtual Status run(OpKernelContext* context, const RtfScores& scores, const RtfChains& chains, float* posteriors,
+                     float* total) const {
+    return run_on_cpu(
+        context, [&](int n_threads) { return rtf_chain_scratch_size(scores.frames, chains.states, n_threads); },
+        [&](void* scratch, const RtfThreads* threads) {
+          rtf_chain_soft_f32(&scores, &chains, posteriors, total, static_cast<float*>(scratch), threads);
+        });
   }
 };
 
@@ -114,12 +116,20 @@ class ChainBestOp : public ChainOp {
   void Compute(OpKernelContext* context) override {
     RtfScores scores;
     RtfChains chains;
-    Tensor *path, *total, scratch;
-    OP_REQUIRES_OK(context, prepare(context, &scores, &chains, &total, &scratch));
+    Tensor *path, *total;
+    OP_REQUIRES_OK(context, prepare(context, &scores, &chains, &total));
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({scores.frames, scores.batch}), &path));
-    const RtfThreads threads = tf_threads(context);
-    rtf_chain_best_f32(&scores, &chains, path->flat<int32_t>().data(), total->flat<float>().data(),
-                       scratch.flat<float>().data(), &threads);
+    OP_REQUIRES_OK(context, run(context, scores, chains, path->flat<int32_t>().data(), total->flat<float>().data()));
+  }
+
+ protected:
+  virtual Status run(OpKernelContext* context, const RtfScores& scores, const RtfChains& chains, int32_t* path,
+                     float* total) const {
+    return run_on_cpu(
+        context, [&](int n_threads) { return rtf_chain_scratch_size(scores.frames, chains.states, n_threads); },
+        [&](void* scratch, const RtfThreads* threads) {
+          rtf_chain_best_f32(&scores, &chains, path, total, static_cast<float*>(scratch), threads);
+        });
   }
 };
 
@@ -144,14 +154,20 @@ class CtcOp : public OpKernel {
     OP_REQUIRES_OK(context, check_classes("labels", labels, counts, scores.batch, scores.classes));
     const RtfCtc ctc = {labels.dim_size(1), labels.flat<int32_t>().data(), counts, static_cast<int32_t>(blank_),
                         label_loop_, normalized_, softmax_};
-    Tensor *loss, *gradient, scratch;
+    Tensor *loss, *gradient;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({scores.batch}), &loss));
     OP_REQUIRES_OK(context, context->allocate_output(1, context->input(0).shape(), &gradient));
-    const RtfThreads threads = tf_threads(context);
-    const int64_t size = rtf_chain_scratch_size(scores.frames, 2 * ctc.max_labels + 1, threads.n_threads);
-    OP_REQUIRES_OK(context, allocate_scratch(context, size, &scratch));
-    rtf_ctc_f32(&scores, &ctc, loss->flat<float>().data(), gradient->flat<float>().data(), scratch.flat<float>().data(),
-                &threads);
+    OP_REQUIRES_OK(context, run(context, scores, ctc, loss->flat<float>().data(), gradient->flat<float>().data()));
+  }
+
+ protected:
+  virtual Status run(OpKernelContext* context, const RtfScores& scores, const RtfCtc& ctc, float* loss,
+                     float* gradient) const {
+    return run_on_cpu(
+        context, [&](int n_threads) { return rtf_chain_scratch_size(scores.frames, 2 * ctc.max_labels + 1, n_threads); },
+        [&](void* scratch, const RtfThreads* threads) {
+          rtf_ctc_f32(&scores, &ctc, loss, gradient, static_cast<float*>(scratch), threads);
+        });
   }
 
  private:
@@ -162,6 +178,57 @@ class CtcOp : public OpKernel {
 REGISTER_KERNEL_BUILDER(Name("RtfChainSoft").Device(tensorflow::DEVICE_CPU), ChainSoftOp);
 REGISTER_KERNEL_BUILDER(Name("RtfChainBest").Device(tensorflow::DEVICE_CPU), ChainBestOp);
 REGISTER_KERNEL_BUILDER(Name("RtfCtc").Device(tensorflow::DEVICE_CPU), CtcOp);
+
+#if RTF_CUDA
+class ChainSoftGpuOp : public ChainSoftOp {
+ public:
+  using ChainSoftOp::ChainSoftOp;
+
+ protected:
+  Status run(OpKernelContext* context, const RtfScores& scores, const RtfChains& chains, float* posteriors,
+             float* total) const override {
+    return run_on_gpu(context, rtf_chain_cuda_workspace(&scores, chains.states), [&](void* workspace, void* stream) {
+      return rtf_chain_soft_cuda_f32(&scores, &chains, posteriors, total, workspace, stream);
+    });
+  }
+};
+
+class ChainBestGpuOp : public ChainBestOp {
+ public:
+  using ChainBestOp::ChainBestOp;
+
+ protected:
+  Status run(OpKernelContext* context, const RtfScores& scores, const RtfChains& chains, int32_t* path,
+             float* total) const override {
+    return run_on_gpu(context, rtf_chain_best_cuda_workspace(&scores, chains.states), [&](void* workspace, void* stream) {
+      return rtf_chain_best_cuda_f32(&scores, &chains, path, total, workspace, stream);
+    });
+  }
+};
+
+class CtcGpuOp : public CtcOp {
+ public:
+  using CtcOp::CtcOp;
+
+ protected:
+  Status run(OpKernelContext* context, const RtfScores& scores, const RtfCtc& ctc, float* loss,
+             float* gradient) const override {
+    const int64_t bytes = rtf_chain_cuda_workspace(&scores, 2 * ctc.max_labels + 1);
+    return run_on_gpu(context, bytes, [&](void* workspace, void* stream) {
+      return rtf_ctc_cuda_f32(&scores, &ctc, loss, gradient, workspace, stream);
+    });
+  }
+};
+
+#define RTF_CHAINS_ON_GPU(name) \
+  Name(name).Device(tensorflow::DEVICE_GPU).HostMemory("lengths").HostMemory("classes").HostMemory("num_states") \
+      .HostMemory("loop").HostMemory("skip")
+REGISTER_KERNEL_BUILDER(RTF_CHAINS_ON_GPU("RtfChainSoft"), ChainSoftGpuOp);
+REGISTER_KERNEL_BUILDER(RTF_CHAINS_ON_GPU("RtfChainBest"), ChainBestGpuOp);
+REGISTER_KERNEL_BUILDER(
+    Name("RtfCtc").Device(tensorflow::DEVICE_GPU).HostMemory("lengths").HostMemory("labels").HostMemory("label_lengths"),
+    CtcGpuOp);
+#endif
 
 }  // namespace
 }  // namespace rtf

@@ -1,4 +1,5 @@
-// Alignments by acceptors and the transducer as TensorFlow ops. The arithmetic is in the files named like them.
+// Alignments by acceptors and the transducer as TensorFlow ops. The arithmetic is in the files named like them. On a GPU all
+// integers stay in the memory of the host, where they are checked.
 #include "op_inputs.h"
 
 namespace rtf {
@@ -18,6 +19,16 @@ REGISTER_OP("RtfAcceptorSoft")
       return tensorflow::OkStatus();
     });
 
+REGISTER_OP("RtfAcceptorBest")
+    .Input("scores: float")
+    .Input("lengths: int32")
+    .Input("edges: int32")
+    .Input("costs: float")
+    .Input("num_states: int32")
+    .Output("path: int32")   // [T, B]
+    .Output("total: float")  // [B]
+    .SetShapeFn(path_and_total);
+
 REGISTER_OP("RtfTransducer")
     .Attr("blank: int")
     .Attr("label_takes_frame: bool")
@@ -34,23 +45,16 @@ REGISTER_OP("RtfTransducer")
       return tensorflow::OkStatus();
     });
 
-class AcceptorSoftOp : public OpKernel {
+class AcceptorOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
-  void Compute(OpKernelContext* context) override {
-    RtfScores scores;
-    RtfAcceptors acceptors;
-    OP_REQUIRES_OK(context, check_scores(context->input(0), context->input(1), &scores));
-    OP_REQUIRES_OK(context, check_acceptors(context, scores, &acceptors));
-    Tensor *posteriors, *total, scratch;
-    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &posteriors));
-    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({scores.batch}), &total));
-    const RtfThreads threads = tf_threads(context);
-    const int64_t size = rtf_acceptor_scratch_size(scores.frames, &acceptors, threads.n_threads);
-    OP_REQUIRES_OK(context, allocate_scratch(context, size, &scratch));
-    rtf_acceptor_soft_f32(&scores, &acceptors, posteriors->flat<float>().data(), total->flat<float>().data(),
-                          scratch.flat<float>().data(), &threads);
+ protected:
+  // Checks the inputs and allocates the totals.
+  static Status prepare(OpKernelContext* context, RtfScores* scores, RtfAcceptors* acceptors, Tensor** total) {
+    TF_RETURN_IF_ERROR(check_scores(context->input(0), context->input(1), scores));
+    TF_RETURN_IF_ERROR(check_acceptors(context, *scores, acceptors));
+    return context->allocate_output(1, TensorShape({scores->batch}), total);
   }
 
  private:
@@ -79,6 +83,55 @@ class AcceptorSoftOp : public OpKernel {
   }
 };
 
+class AcceptorSoftOp : public AcceptorOp {
+ public:
+  using AcceptorOp::AcceptorOp;
+
+  void Compute(OpKernelContext* context) override {
+    RtfScores scores;
+    RtfAcceptors acceptors;
+    Tensor *posteriors, *total;
+    OP_REQUIRES_OK(context, prepare(context, &scores, &acceptors, &total));
+    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &posteriors));
+    OP_REQUIRES_OK(context,
+                   run(context, scores, acceptors, posteriors->flat<float>().data(), total->flat<float>().data()));
+  }
+
+ protected:
+  virtual Status run(OpKernelContext* context, const RtfScores& scores, const RtfAcceptors& acceptors, float* posteriors,
+                     float* total) const {
+    return run_on_cpu(
+        context, [&](int n_threads) { return rtf_acceptor_scratch_size(scores.frames, &acceptors, n_threads); },
+        [&](void* scratch, const RtfThreads* threads) {
+          rtf_acceptor_soft_f32(&scores, &acceptors, posteriors, total, static_cast<float*>(scratch), threads);
+        });
+  }
+};
+
+class AcceptorBestOp : public AcceptorOp {
+ public:
+  using AcceptorOp::AcceptorOp;
+
+  void Compute(OpKernelContext* context) override {
+    RtfScores scores;
+    RtfAcceptors acceptors;
+    Tensor *path, *total;
+    OP_REQUIRES_OK(context, prepare(context, &scores, &acceptors, &total));
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({scores.frames, scores.batch}), &path));
+    OP_REQUIRES_OK(context, run(context, scores, acceptors, path->flat<int32_t>().data(), total->flat<float>().data()));
+  }
+
+ protected:
+  virtual Status run(OpKernelContext* context, const RtfScores& scores, const RtfAcceptors& acceptors, int32_t* path,
+                     float* total) const {
+    return run_on_cpu(
+        context, [&](int n_threads) { return rtf_acceptor_best_scratch_size(scores.frames, &acceptors, n_threads); },
+        [&](void* scratch, const RtfThreads* threads) {
+          rtf_acceptor_best_f32(&scores, &acceptors, path, total, static_cast<int32_t*>(scratch), threads);
+        });
+  }
+};
+
 class TransducerOp : public OpKernel {
  public:
   explicit TransducerOp(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -104,14 +157,19 @@ class TransducerOp : public OpKernel {
     const RtfTransducer transducer = {batch, frames, max_labels, classes, values.flat<float>().data(),
                                       lengths.flat<int32_t>().data(), labels.flat<int32_t>().data(), counts,
                                       static_cast<int32_t>(blank_), label_takes_frame_, normalized_};
-    Tensor *loss, *gradient, scratch;
+    Tensor *loss, *gradient;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({batch}), &loss));
     OP_REQUIRES_OK(context, context->allocate_output(1, values.shape(), &gradient));
-    const RtfThreads threads = tf_threads(context);
-    OP_REQUIRES_OK(context,
-                   allocate_scratch(context, rtf_transducer_scratch_size(&transducer, threads.n_threads), &scratch));
-    rtf_transducer_f32(&transducer, loss->flat<float>().data(), gradient->flat<float>().data(), scratch.flat<float>().data(),
-                       &threads);
+    OP_REQUIRES_OK(context, run(context, transducer, loss->flat<float>().data(), gradient->flat<float>().data()));
+  }
+
+ protected:
+  virtual Status run(OpKernelContext* context, const RtfTransducer& transducer, float* loss, float* gradient) const {
+    return run_on_cpu(
+        context, [&](int n_threads) { return rtf_transducer_scratch_size(&transducer, n_threads); },
+        [&](void* scratch, const RtfThreads* threads) {
+          rtf_transducer_f32(&transducer, loss, gradient, static_cast<float*>(scratch), threads);
+        });
   }
 
  private:
@@ -120,7 +178,56 @@ class TransducerOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RtfAcceptorSoft").Device(tensorflow::DEVICE_CPU), AcceptorSoftOp);
+REGISTER_KERNEL_BUILDER(Name("RtfAcceptorBest").Device(tensorflow::DEVICE_CPU), AcceptorBestOp);
 REGISTER_KERNEL_BUILDER(Name("RtfTransducer").Device(tensorflow::DEVICE_CPU), TransducerOp);
+
+#if RTF_CUDA
+class AcceptorSoftGpuOp : public AcceptorSoftOp {
+ public:
+  using AcceptorSoftOp::AcceptorSoftOp;
+
+ protected:
+  Status run(OpKernelContext* context, const RtfScores& scores, const RtfAcceptors& acceptors, float* posteriors,
+             float* total) const override {
+    return run_on_gpu(context, rtf_acceptor_cuda_workspace(&scores, &acceptors), [&](void* workspace, void* stream) {
+      return rtf_acceptor_soft_cuda_f32(&scores, &acceptors, posteriors, total, workspace, stream);
+    });
+  }
+};
+
+class AcceptorBestGpuOp : public AcceptorBestOp {
+ public:
+  using AcceptorBestOp::AcceptorBestOp;
+
+ protected:
+  Status run(OpKernelContext* context, const RtfScores& scores, const RtfAcceptors& acceptors, int32_t* path,
+             float* total) const override {
+    return run_on_gpu(context, rtf_acceptor_best_cuda_workspace(&scores, &acceptors), [&](void* workspace, void* stream) {
+      return rtf_acceptor_best_cuda_f32(&scores, &acceptors, path, total, workspace, stream);
+    });
+  }
+};
+
+class TransducerGpuOp : public TransducerOp {
+ public:
+  using TransducerOp::TransducerOp;
+
+ protected:
+  Status run(OpKernelContext* context, const RtfTransducer& transducer, float* loss, float* gradient) const override {
+    return run_on_gpu(context, rtf_transducer_cuda_workspace(&transducer), [&](void* workspace, void* stream) {
+      return rtf_transducer_cuda_f32(&transducer, loss, gradient, workspace, stream);
+    });
+  }
+};
+
+#define RTF_ACCEPTORS_ON_GPU(name) \
+  Name(name).Device(tensorflow::DEVICE_GPU).HostMemory("lengths").HostMemory("edges").HostMemory("num_states")
+REGISTER_KERNEL_BUILDER(RTF_ACCEPTORS_ON_GPU("RtfAcceptorSoft"), AcceptorSoftGpuOp);
+REGISTER_KERNEL_BUILDER(RTF_ACCEPTORS_ON_GPU("RtfAcceptorBest"), AcceptorBestGpuOp);
+REGISTER_KERNEL_BUILDER(
+    Name("RtfTransducer").Device(tensorflow::DEVICE_GPU).HostMemory("lengths").HostMemory("labels").HostMemory("label_lengths"),
+    TransducerGpuOp);
+#endif
 
 }  // namespace
 }  // namespace rtf

@@ -3,6 +3,10 @@
 
 #include "../common/tf_op.h"
 #include "align.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#include "align_cuda.h"
+#endif
 
 namespace rtf {
 
@@ -39,9 +43,33 @@ inline Status check_scores(const Tensor& values, const Tensor& lengths, RtfScore
   return check_lengths("length", lengths, scores->batch, scores->frames);
 }
 
-// Memory of a kernel for the time of its call.
-inline Status allocate_scratch(OpKernelContext* context, int64_t floats, Tensor* scratch) {
-  return context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({floats}), scratch);
+// Of the ops for best paths: [time, batch] and [batch], of scores [time, batch, classes].
+inline Status path_and_total(InferenceContext* context) {
+  ShapeHandle scores;
+  TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &scores));
+  context->set_output(0, context->Matrix(context->Dim(scores, 0), context->Dim(scores, 1)));
+  context->set_output(1, context->input(1));
+  return tensorflow::OkStatus();
 }
+
+// Calls run(scratch, threads) with scratch memory of size(number of threads) numbers of 32 bits.
+template <typename Size, typename Run>
+Status run_on_cpu(OpKernelContext* context, const Size& size, const Run& run) {
+  const RtfThreads threads = tf_threads(context);
+  Tensor scratch;
+  TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({size(threads.n_threads)}), &scratch));
+  run(scratch.data(), &threads);
+  return tensorflow::OkStatus();
+}
+
+#if RTF_CUDA
+// Calls run(workspace, stream), which returns null or the text of an error, with a workspace of so many bytes.
+template <typename Run>
+Status run_on_gpu(OpKernelContext* context, int64_t bytes, const Run& run) {
+  Tensor workspace;
+  TF_RETURN_IF_ERROR(gpu_workspace(context, bytes, &workspace));
+  return gpu_status("alignment", run(gpu_memory(workspace), gpu_stream(context)));
+}
+#endif
 
 }  // namespace rtf

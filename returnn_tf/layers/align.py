@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Tuple
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.layers.alignments import acceptor_alignment, best_alignment, soft_alignment
+from returnn_tf.layers.alignments import acceptor_alignment, acceptor_path, best_alignment, soft_alignment
 from returnn_tf.layers.base import Layer
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from returnn_tf.layers.plan_context import PlanContext
 
 _ALIGN_TARGETS = ("ctc", "hmm", "staircase", "automaton")
-_TOPOLOGIES = ("ctc", "rna")
+_TOPOLOGIES = ("ctc", "rna", "automaton")
 _INPUT_TYPES = ("prob", "log_prob")
 
 
@@ -137,7 +137,8 @@ class FastBaumWelchLayer(Layer):
 class ForcedAlignLayer(Layer):
     """The best alignment of labels to frames (Viterbi): a label or the blank for every frame.
 
-    topology "ctc": every label lasts one or more frames; "rna": exactly one frame (Sak et al. 2017).
+    topology "ctc": every label lasts one or more frames; "rna": exactly one frame (Sak et al. 2017). "automaton": what
+    the function in ``automaton`` says, as in `fast_bw`.
     Output: time-major, sparse. Sub output ``scores`` [batch]: the log score of the best path.
     Parameters: none. Lengths: those of the source.
 
@@ -151,7 +152,8 @@ class ForcedAlignLayer(Layer):
     """
 
     align_target: Any = option(help="layer or data:key with the labels", refs=True)
-    topology: str = option(help="ctc or rna")
+    topology: str = option(help="ctc, rna or automaton")
+    automaton: Any = option(None, help="for automaton: function from the labels of a sequence to edges, see fast_bw")
     input_type: str = option(help="what the source gives: prob or log_prob")
     blank_idx: int = option(-1, help="index of the blank; -1: the last class")
     blank_included: bool = option(False, help="whether the labels count the blank as one of theirs")
@@ -161,6 +163,11 @@ class ForcedAlignLayer(Layer):
         data = _scores_template(ctx, self.input_type)
         if self.topology not in _TOPOLOGIES:
             raise ctx.error("unknown topology %r. %s" % (self.topology, did_you_mean(self.topology, _TOPOLOGIES)))
+        if (self.topology == "automaton") != callable(self.automaton):
+            raise ctx.error(
+                "topology 'automaton' and the option 'automaton', a function from labels to edges, belong together; "
+                "got topology %r and automaton %r." % (self.topology, self.automaton)
+            )
         labels = self.align_target.output
         _check_labels(ctx, data, labels, self.align_target.path)
         classes = data.feature_dim
@@ -183,8 +190,13 @@ class ForcedAlignLayer(Layer):
         scores, lens = _scores(ctx, self.input_type, 0.0)
         labels, label_lens = _labels(ctx, self.align_target)
         classes = scores.shape[-1]
-        topology = ctc_topology(labels, label_lens, self.blank_idx % classes, label_loop=self.topology == "ctc")
-        path, total = best_alignment(scores, lens, topology)
+        if self.topology == "automaton":
+            where = "Layer %r: automaton" % ctx.node.path
+            acceptors = acceptors_by_function(self.automaton, labels, label_lens, classes, where)
+            path, total = acceptor_path(scores, lens, acceptors)
+        else:
+            topology = ctc_topology(labels, label_lens, self.blank_idx % classes, label_loop=self.topology == "ctc")
+            path, total = best_alignment(scores, lens, topology)
         ctx.set_sub_output("scores", total)
         return path
 

@@ -1,6 +1,6 @@
 """Alignments for layers and losses: as native ops where these can be used, else in plain TensorFlow.
 
-On CPU and in float32 only so far: with a GPU the plain form stays on the device where its arrays are.
+In float32 only. With a GPU the ops run there (see `returnn_tf.native.library`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,16 @@ def acceptor_alignment(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[An
     if ops is None:
         return fsa.soft_alignment_of_acceptors(scores, lens, acceptors)
     return native.native_acceptor_alignment(
+        ops, scores, _int32(lens), acceptors.edges, acceptors.costs, acceptors.num_states
+    )
+
+
+def acceptor_path(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
+    """See `returnn_tf.ops.fsa.best_path_of_acceptors`."""
+    ops = _ops_for(scores)
+    if ops is None:
+        return fsa.best_path_of_acceptors(scores, lens, acceptors)
+    return native.native_acceptor_path(
         ops, scores, _int32(lens), acceptors.edges, acceptors.costs, acceptors.num_states
     )
 

@@ -1,4 +1,4 @@
-"""Forward-backward over any finite-state acceptors, batched, in log space: one per sequence, with classes on its edges.
+"""Forward-backward and Viterbi over any finite-state acceptors, batched: one per sequence, with classes on its edges.
 
 An acceptor has the states 0, 1, ..., n - 1. State 0 is where it begins, state n - 1 where it ends. Each edge reads one
 frame: it goes from a state to a state, has the class whose score counts, and a cost (minus the log of a probability).
@@ -15,6 +15,7 @@ from returnn_tf.util.lazy_tf import tf
 
 #: In place of -inf, so that differences stay numbers.
 _NEG = -1e30
+_MINUS_INF = float("-inf")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +132,56 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
     _, _, posteriors = tf.while_loop(lambda t, *_: t >= 0, backward, (frames - 1, end, posteriors))
     # Without any frame, stack() does not know the other axes.
     return tf.reshape(posteriors.stack(), tf.shape(scores)), tf.where(found, total, float("-inf"))
+
+
+def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
+    """The class of every frame on the best path, and its score (Viterbi).
+
+    Of paths that are equally good up to a state, that with the earlier last edge is taken.
+
+    :param scores: [time, batch, classes] log scores
+    :param lens: int32 [batch], frames
+    :return: (int32 [time, batch], 0 in padded frames and where there is no path; [batch], -inf there). No gradients.
+    """
+    scores = tf.stop_gradient(scores)
+    frames, batch = tf.shape(scores)[0], tf.shape(scores)[1]
+    states = tf.reduce_max(tf.concat([acceptors.num_states, [1]], axis=0))
+    exists = acceptors.edges[:, :, 2] >= 0
+    origin, goal, label = (tf.where(exists, acceptors.edges[:, :, i], 0) for i in range(3))
+    number = tf.broadcast_to(tf.range(tf.shape(origin)[1]), tf.shape(origin))
+    ids = tf.reshape(goal + tf.range(batch)[:, None] * states, [-1])
+
+    def by_state(segment: Any, values: Any) -> Any:  # [batch, edges] -> [batch, states]
+        return tf.reshape(segment(tf.reshape(values, [-1]), ids, batch * states), [batch, states])
+
+    def forward(t: Any, alpha: Any, last_edges: Any) -> Any:
+        ways = tf.gather(alpha, origin, batch_dims=1) + (tf.gather(scores[t], label, batch_dims=1) - acceptors.costs)
+        ways = tf.where(exists, ways, _MINUS_INF)
+        best = by_state(tf.math.unsorted_segment_max, ways)
+        best = tf.where(best <= scores.dtype.min, _MINUS_INF, best)  # that is the maximum of nothing
+        is_best = tf.logical_and(exists, tf.equal(ways, tf.gather(best, goal, batch_dims=1)))
+        last = by_state(tf.math.unsorted_segment_min, tf.where(is_best, number, tf.int32.max))
+        is_nan = by_state(tf.math.unsorted_segment_max, tf.cast(tf.math.is_nan(ways), tf.int32)) > 0
+        best = tf.where(is_nan, tf.cast(float("nan"), best.dtype), best)  # comes through, to be noticed
+        return t + 1, tf.where((t < lens)[:, None], best, alpha), last_edges.write(t, last)
+
+    last_edges = tf.TensorArray(tf.int32, size=frames, element_shape=[None, None])
+    start = tf.where(tf.range(states) > 0, _MINUS_INF, 0.0) + tf.zeros([batch, 1], scores.dtype)
+    _, alpha, last_edges = tf.while_loop(lambda t, *_: t < frames, forward, (0, start, last_edges))
+    end = acceptors.num_states - 1
+    total = tf.gather(alpha, end[:, None], batch_dims=1)[:, 0]
+    found = tf.math.is_finite(total)
+
+    def back(t: Any, state: Any, path: Any) -> Any:
+        inside = tf.logical_and(t < lens, found)
+        edge = tf.gather(last_edges.read(t), state[:, None], batch_dims=1)
+        edge = tf.where(inside[:, None], edge, 0)
+        path = path.write(t, tf.where(inside, tf.gather(label, edge, batch_dims=1)[:, 0], 0))
+        return t - 1, tf.where(inside, tf.gather(origin, edge, batch_dims=1)[:, 0], state), path
+
+    path = tf.TensorArray(tf.int32, size=frames, element_shape=[None])
+    _, _, path = tf.while_loop(lambda t, *_: t >= 0, back, (frames - 1, end, path))
+    return tf.reshape(path.stack(), [frames, batch]), total
 
 
 def _segment_logsumexp(x: Any, ids: Any, count: Any) -> Any:

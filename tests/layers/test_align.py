@@ -51,6 +51,17 @@ def test_gradient_of_the_full_sum():
     assert numpy.abs(out.grads["p/W"]).max() > 1e-3
 
 
+def best_path(**options):
+    layer = {"class": "forced_align", "align_target": "data:labels", "input_type": "prob", "from": "p", **options}
+    return {"p": {"class": "softmax", "n_out": 6, "from": "data"}, "output": layer}
+
+
+@pytest.mark.parametrize("options", [{"topology": "automaton"}, {"topology": "ctc", "automaton": hmm}])
+def test_automaton_of_a_best_path(options):
+    with pytest.raises(ConfigError, match="belong together; got topology"):
+        template(best_path(**options))
+
+
 @pytest.mark.parametrize(
     "options,match",
     [

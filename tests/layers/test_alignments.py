@@ -83,6 +83,13 @@ NETWORKS = {
             "from": "p", "is_output_layer": True,
         },
     },
+    "forced_align, automaton": {
+        "p": {**SOFTMAX, "loss": "ctc", "target": "labels"},
+        "output": {
+            "class": "forced_align", "align_target": "data:labels", "topology": "automaton", "automaton": edges,
+            "input_type": "prob", "from": "p", "is_output_layer": True,
+        },
+    },
     "ctc": {"output": {**SOFTMAX, "loss": "ctc", "target": "labels"}},
     "ctc, native": {"output": {**SOFTMAX, "loss": "ctc", "target": "labels", "loss_opts": {"use_native": True}}},
     "ctc_loss": {"z": LOGITS, "output": {**CTC, "blank_index": 2}},

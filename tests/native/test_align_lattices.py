@@ -4,8 +4,8 @@ import numpy
 import pytest
 
 from returnn_tf.native import align_ops
-from returnn_tf.native.align import native_acceptor_alignment, native_transducer
-from returnn_tf.ops.fsa import Acceptors, soft_alignment_of_acceptors
+from returnn_tf.native.align import native_acceptor_alignment, native_acceptor_path, native_transducer
+from returnn_tf.ops.fsa import Acceptors, best_path_of_acceptors, soft_alignment_of_acceptors
 from returnn_tf.ops.transducer import transducer_loss
 from returnn_tf.util.lazy_tf import tf
 from tests.native import align_reference as reference
@@ -126,6 +126,23 @@ def test_acceptors_are_the_plain_form(ops, size):
         numpy.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("size", [(1, 1, 1, 1, 1), (7, 9, 5, 4, 12), (5, 30, 40, 9, 60), (4, 0, 3, 2, 3)], ids=str)
+@pytest.mark.parametrize("ties", [False, True])
+def test_best_paths_of_acceptors_are_those_of_the_plain_form(ops, size, ties):
+    """Bit for bit, also where several are equally good."""
+    scores, lens, acceptors = draw_acceptors(*size)
+    if ties:
+        scores, acceptors = (
+            numpy.round(scores),
+            Acceptors(acceptors.edges, numpy.round(acceptors.costs), acceptors.num_states),
+        )
+    plain = best_path_of_acceptors(tf.constant(scores), tf.constant(lens), acceptors)
+    scores[numpy.arange(size[1])[:, None] >= lens] = numpy.nan
+    native = native_acceptor_path(ops, scores, lens, acceptors.edges, acceptors.costs, acceptors.num_states)
+    for a, b in zip(plain, native):
+        numpy.testing.assert_array_equal(a, b)
+
+
 GOOD = {
     "acceptor_soft": {
         "scores": numpy.zeros((3, 1, 2), "float32"), "lengths": [3], "edges": [[[0, 1, 1]]], "costs": [[0.0]],
@@ -136,7 +153,9 @@ GOOD = {
         "blank": 0, "label_takes_frame": False, "normalized": False,
     },
 }  # fmt: skip
+GOOD["acceptor_best"] = GOOD["acceptor_soft"]
 BAD = [
+    ("acceptor_best", {"edges": [[[0, 2, 1]]]}, "edge (from 0, to 2, class 1), but there are 2 states and 2 classes"),
     ("acceptor_soft", {"edges": [[[0, 2, 1]]]}, "edge (from 0, to 2, class 1), but there are 2 states and 2 classes"),
     ("acceptor_soft", {"edges": [[[-1, 1, 0]]]}, "edge (from -1"),
     ("acceptor_soft", {"edges": [[[0, 1, 2]]]}, "class 2), but there are 2 states and 2 classes"),

@@ -6,7 +6,12 @@ import numpy
 import pytest
 
 from returnn_tf.ops.fast_bw import ctc_topology, label_topology, soft_alignment
-from returnn_tf.ops.fsa import Acceptors, acceptors_by_function, soft_alignment_of_acceptors
+from returnn_tf.ops.fsa import (
+    Acceptors,
+    acceptors_by_function,
+    best_path_of_acceptors,
+    soft_alignment_of_acceptors,
+)
 from returnn_tf.util.lazy_tf import tf
 
 CLASSES, BLANK = 4, 3
@@ -42,11 +47,11 @@ def scores(seed=1):
     return x - numpy.log(numpy.exp(x).sum(-1, keepdims=True))
 
 
-def by_acceptors(function):
+def by_acceptors(function, align=soft_alignment_of_acceptors):
     @tf.function
     def run():
         acceptors = acceptors_by_function(function, tf.constant(LABELS), tf.constant(LABEL_LENS), CLASSES, "here")
-        return soft_alignment_of_acceptors(tf.constant(scores()), tf.constant(LENS), acceptors)
+        return align(tf.constant(scores()), tf.constant(LENS), acceptors)
 
     return [x.numpy() for x in run()]
 
@@ -65,17 +70,43 @@ def test_as_the_topology(function, topology):
     numpy.testing.assert_allclose(posteriors, expected, rtol=1e-4, atol=1e-6)
 
 
+def all_paths(function, b):
+    """The probability and the classes of each path of a sequence."""
+    edges = function(LABELS[b][: LABEL_LENS[b]])
+    for path in itertools.product(edges, repeat=LENS[b]):
+        ways = [0] + [e[1] for e in path]
+        if all(e[0] == ways[t] for t, e in enumerate(path)) and ways[-1] == max(e[1] for e in edges):
+            yield numpy.exp(sum(scores()[t, b, e[2]] - e[3] for t, e in enumerate(path))), [e[2] for e in path]
+
+
+def test_best_against_all_paths():
+    path, total = by_acceptors(weighted, best_path_of_acceptors)
+    for b, length in enumerate(LENS):
+        p, classes = max(all_paths(weighted, b))
+        numpy.testing.assert_allclose(total[b], numpy.log(p), rtol=1e-5)
+        assert path[:length, b].tolist() == classes and not path[length:, b].any()
+
+
+def test_best_without_a_path():
+    path, total = by_acceptors(lambda labels: [(0, 1, 0), (2, 3, 1)], best_path_of_acceptors)
+    assert not path.any() and (total == -numpy.inf).all()
+
+
+def test_first_of_equal_ways():
+    """The later edges are as good, but have another class."""
+    edges = [[[0, 0, 2], [0, 0, 1], [0, 1, 1], [0, 1, 0], [-1, -1, -1]]]
+    path, total = best_path_of_acceptors(
+        tf.zeros([3, 1, 3]), tf.constant([3]), Acceptors(tf.constant(edges), tf.zeros([1, 5]), tf.constant([2]))
+    )
+    assert path.numpy()[:, 0].tolist() == [2, 2, 1] and float(total[0]) == 0
+
+
 def test_against_all_paths():
     posteriors, total = by_acceptors(weighted)
     for b, length in enumerate(LENS):
-        edges = weighted(LABELS[b][: LABEL_LENS[b]])
-        sums, final = numpy.zeros([length, CLASSES]), max(e[1] for e in edges)
-        for path in itertools.product(edges, repeat=length):
-            ways = [0] + [e[1] for e in path]
-            if all(e[0] == ways[t] for t, e in enumerate(path)) and ways[-1] == final:
-                p = numpy.exp(sum(scores()[t, b, e[2]] - e[3] for t, e in enumerate(path)))
-                for t, e in enumerate(path):
-                    sums[t, e[2]] += p
+        sums = numpy.zeros([length, CLASSES])
+        for p, classes in all_paths(weighted, b):
+            sums[range(length), classes] += p
         numpy.testing.assert_allclose(total[b], numpy.log(sums[0].sum()), rtol=1e-5)
         numpy.testing.assert_allclose(posteriors[:length, b], sums / sums[0].sum(), rtol=1e-4, atol=1e-6)
         assert not posteriors[length:, b].any()
@@ -101,3 +132,7 @@ def test_scores_that_are_no_numbers_show_in_the_sum() -> None:
         scores, tf.constant([3, 3]), Acceptors(edges, tf.zeros([2, 3]), tf.constant([2, 2]))
     )
     assert numpy.isnan(total[0]) and numpy.isfinite(total[1])
+    path, total = best_path_of_acceptors(
+        scores, tf.constant([3, 3]), Acceptors(edges, tf.zeros([2, 3]), tf.constant([2, 2]))
+    )
+    assert numpy.isnan(total[0]) and float(total[1]) == 0 and not path.numpy()[:, 0].any()
