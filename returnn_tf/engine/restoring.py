@@ -78,16 +78,16 @@ class Resumption:
         others = len(found) - len(known)
         if known:
             listed = ", ".join(known[:_MAX_LISTED] + ["..."] * (len(known) > _MAX_LISTED))
-            more = "; and %i other names of the config" % others if others else ""
+            more = "; and %i other name%s of the config" % (others, "s" * (others > 1)) if others else ""
             log.write(2, "The config has changed since %s was saved: %s%s" % (self._path, listed, more))
 
     def restore_rates(self, control: LearningRateControl) -> None:
         """Learning rates and scores of epochs which the learning-rate file lacks, if there is one at all."""
         if self._info is not None and self._own:
-            added = control.add_epochs(parse(self._info.learning_rates))
+            stored = parse(self._info.learning_rates)
+            added = [str(epoch) for epoch in control.add_epochs(stored) if stored[epoch].error]
             if added and control.filename:
-                epochs = ", ".join(map(str, added))
-                log.write(2, "%s lacks the epochs %s; taken from %s" % (control.filename, epochs, self._path))
+                log.write(2, "%s lacks epoch %s; taken from %s" % (control.filename, ", ".join(added), self._path))
 
     def progress(self, data: Mapping[str, str]) -> Optional[Progress]:
         """The position within the epoch; None at its begin.

@@ -1,7 +1,7 @@
 """Signals which end a training in order: SIGTERM and SIGUSR1 of clusters that want the machine back, and Ctrl-C.
 
 The first one is a request: the current step is finished, the state saved, the program ends. A second SIGINT or SIGTERM
-ends it at once. The signals are read from a pipe by a thread, because the interpreter would handle them only after the
+ends it at once; SIGUSR1, the warning of a scheduler whose SIGTERM follows, does not count for that. The signals are read from a pipe by a thread, because the interpreter would handle them only after the
 TensorFlow call that is running, which may be the tracing of a large network.
 """
 
@@ -42,7 +42,7 @@ class StopRequest:
         self.graceful = False
         #: Called before the program ends at once.
         self.on_abort: List[Callable[[], None]] = []
-        self._last = 0.0
+        self._insisted: Optional[float] = None  # when SIGINT or SIGTERM came first
         self._old: Dict[int, Any] = {}
         self._pipe = (-1, -1)
         self._old_fd = -1
@@ -77,14 +77,15 @@ class StopRequest:
 
     def _received(self, number: int) -> None:
         now = time.monotonic()
-        again, self._last = now - self._last < _SAME_SECONDS, now
         if not self.graceful:
             self._abort(number, "nothing was trained yet that would have to be saved")
         elif self.signum is None:
             log.warn("%s: finishing the step and saving; once more to end at once" % name_of(number))
             self.signum = number
-        elif number in _INSISTING and not again:
+        elif self._insisted is not None and number in _INSISTING and now - self._insisted > _SAME_SECONDS:
             self._abort(number, "ending at once, without saving")
+        if number in _INSISTING and self._insisted is None:
+            self._insisted = now
 
     def _abort(self, number: int, why: str) -> None:
         try:

@@ -50,6 +50,10 @@ num_epochs = 4
 device = "cpu"
 tf_log_dir = None
 tf_session_opts = {"intra_op_parallelism_threads": 1, "inter_op_parallelism_threads": 1}
+
+def startup_callback(config):
+    from tests.reliability.faults import install
+    install(config.typed("fault"))
 """
 
 

@@ -1,0 +1,50 @@
+"""Signals at exact places of a run: the toy's setting ``fault = (place, number, signal)``.
+
+``("step", 30, "SIGTERM")`` sends the process a signal in its 30th step.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from returnn_tf.engine import checkpoint_files
+from returnn_tf.engine.pauses import Pauses
+from returnn_tf.engine.trainer import Trainer
+
+#: Place -> object and the name of its function at which the signal comes.
+PLACES: Dict[str, Tuple[Any, str]] = {
+    "step": (Trainer, "step"),  # in a step
+    "batch": (Pauses, "after_batch"),  # between two batches of an evaluation
+    "trace": (Trainer, "_emit"),  # while the first step is traced
+    "write": (checkpoint_files, "describe"),  # while a checkpoint is written: beside the training
+    "rename": (checkpoint_files.os, "replace"),  # while its files are moved to their place
+}
+
+
+def install(fault: Optional[Tuple[Any, ...]]) -> None:
+    """Arms a fault.
+
+    :param fault: place, the number of its call from 1, name of the signal; further names of signals follow it
+    """
+    if fault:
+        place, number, *names = fault
+        owner, name = PLACES[place]
+        setattr(owner, name, _failing(getattr(owner, name), number, names))
+
+
+def _failing(function: Callable[..., Any], number: int, names: Any) -> Callable[..., Any]:
+    calls = []
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == number:
+            for sent, name in enumerate(names):
+                time.sleep(0.7 * bool(sent))  # closer together they count as one
+                os.kill(os.getpid(), getattr(signal, name))
+            time.sleep(0.2)  # it is heard by another thread
+        return function(*args, **kwargs)
+
+    return failing

@@ -1,0 +1,115 @@
+"""Signals: once to save and end, twice to end at once; and no process that stays behind."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import time
+from typing import Any, List
+
+import pytest
+
+from returnn_tf.engine import checkpoint
+from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
+from tests.reliability import toy
+
+
+def temporary(folder: pathlib.Path) -> List[str]:
+    """What should not be left in the folder of the checkpoints after an end in order."""
+    return [name for name in os.listdir(str(folder / "net")) if ".tmp" in name or name.endswith(".lock")]
+
+
+def all_whole(folder: pathlib.Path) -> bool:
+    """Whether there is no half-written checkpoint."""
+    model = str(folder / "net/toy")
+    found = [*find_checkpoints(model).values(), *find_step_checkpoints(model).values()]
+    return all(checkpoint.unfinished(path) or checkpoint.defect(path) is None for path in found)
+
+
+@pytest.mark.parametrize(
+    "fault, code, saved",
+    [
+        (("trace", 1, "SIGUSR1"), 138, [(1, 1)]),  # in the first step, while it is traced
+        (("step", 9, "SIGINT"), 130, [(1, 9)]),
+        (("write", 2, "SIGTERM"), 143, None),  # while a checkpoint is written
+        (("batch", 2, "SIGTERM"), 143, []),  # in the evaluation, when the epoch's checkpoint is there already
+        (("step", 9, "SIGUSR1", "SIGTERM"), 138, [(1, 9)]),  # both of a scheduler, warning and end: saved nevertheless
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_the_first_signal_saves_and_ends(
+    warm: toy.Warm, undisturbed: pathlib.Path, tmp_path: pathlib.Path, fault: Any, code: int, saved: Any
+) -> None:
+    toy.write_config(tmp_path, fault=fault, **({"save_every_steps": 10} if saved is None else {}))
+    assert warm.run(tmp_path) == code, toy.text_of(tmp_path)
+    steps = find_step_checkpoints(str(tmp_path / "net/toy"))
+    assert saved is None or sorted(steps) == saved
+    assert temporary(tmp_path) == [] and all_whole(tmp_path)
+    toy.write_config(tmp_path)
+    assert warm.run(tmp_path) == 0, toy.text_of(tmp_path)
+    toy.assert_same_end(tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("fault", [("step", 30, "SIGINT", "SIGINT"), ("write", 3, "SIGTERM", "SIGTERM")])
+def test_the_second_one_ends_at_once_without_half_a_file(warm: toy.Warm, tmp_path: pathlib.Path, fault: Any) -> None:
+    toy.write_config(tmp_path, fault=fault, save_every_steps=10)
+    assert warm.run(tmp_path) == 128 + getattr(signal, fault[-1])
+    assert "ending at once, without saving" in toy.text_of(tmp_path)
+    assert temporary(tmp_path) == [] and all_whole(tmp_path)
+    toy.write_config(tmp_path, num_epochs=1)
+    assert warm.run(tmp_path) == 0, toy.text_of(tmp_path)
+
+
+def test_before_the_first_step_there_is_nothing_to_save(tmp_path: pathlib.Path) -> None:
+    """In a fresh process: imports and the making of the network go on for seconds."""
+    toy.write_config(tmp_path)
+    process = toy.start(tmp_path)
+    try:
+        while "config: toy.config" not in toy.text_of(tmp_path):
+            time.sleep(0.02)
+        time.sleep(0.3)
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(20) == 143, toy.text_of(tmp_path)
+    finally:
+        process.kill()
+    assert not find_checkpoints(str(tmp_path / "net/toy")) and not find_step_checkpoints(str(tmp_path / "net/toy"))
+
+
+def test_the_code_for_a_cluster_that_starts_the_job_again(warm: toy.Warm, tmp_path: pathlib.Path) -> None:
+    toy.write_config(tmp_path, fault=("step", 5, "SIGUSR1"), requeue_exit_code=99)
+    assert warm.run(tmp_path) == 99
+    toy.write_config(tmp_path, fault=("step", 5, "SIGINT"), requeue_exit_code=99)
+    assert warm.run(tmp_path) == 130
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_no_process_of_a_run_lives_longer(warm: toy.Warm, tmp_path: pathlib.Path, name: str) -> None:
+    """The loading processes of the datasets are gone within 5 seconds, however the run ends."""
+    toy.write_config(tmp_path, num_epochs=100)
+    pid = warm.start(tmp_path)
+    while "start train epoch 2" not in toy.text_of(tmp_path):
+        assert warm.poll(pid) is None
+        time.sleep(0.05)
+    session = processes_of(pid)
+    assert len(session) >= 3  # the run, train and dev
+    os.kill(pid, getattr(signal, name))
+    warm.wait(pid)
+    end = time.monotonic() + 5.0
+    while processes_of(pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert processes_of(pid) == []
+
+
+def processes_of(session: int) -> List[int]:
+    """The living processes of a session."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/stat" % name) as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(name))
+    return found
