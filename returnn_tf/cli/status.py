@@ -178,7 +178,15 @@ def _signal(status: Dict[str, Any]) -> List[str]:
 def _ranks(status: Dict[str, Any]) -> List[str]:
     """One line per rank: what the run wrote about each."""
     ranks = [rank for rank in status.get("ranks", []) if isinstance(rank, dict)]
-    return ["rank %d: %s" % (i, ", ".join("%s %s" % item for item in rank.items())) for i, rank in enumerate(ranks)]
+    if len(ranks) < 2:
+        return []
+    names = ["rank %d on %s" % pair for pair in enumerate(status.get("hosts") or ["?"] * len(ranks))]
+    texts = [", ".join("%s %s" % (key, _number(value)) for key, value in rank.items()) for rank in ranks]
+    return ["%s: %s" % pair for pair in zip(names, texts)]
+
+
+def _number(value: Any) -> str:
+    return "%.4g" % value if isinstance(value, float) else str(value)
 
 
 def _checkpoints_line(found: List[Dict[str, Any]]) -> str:

@@ -26,6 +26,7 @@ class RunStatus:
         self._config = config
         self._stop = stop
         self._noted: Optional[int] = None
+        self._running = False  # a step is done
         self._file = StatusFile(config.str("model", "") or "", enabled=world.is_chief)
         self._file.update(world_size=world.size, hosts=world.hosts())
         stop.on_abort.append(lambda: self._file.ended(_ABORTED))
@@ -49,8 +50,10 @@ class RunStatus:
         :param progress: the epoch
         :param result: what is done of it
         """
-        seconds = max(result.seconds, 1e-9)
+        seconds, first = max(result.seconds, 1e-9), not self._running
+        self._running = True
         self._file.update(
+            now=first,
             epoch=progress.epoch,
             step=result.steps,
             global_step=progress.first_step + result.steps,

@@ -39,6 +39,7 @@ _TYPES = {
     "signal": dict,
     "ended": dict,
     "ranks": list,
+    "hosts": list,
 }
 
 

@@ -66,19 +66,19 @@ def _ended_alike(node, job, folder, expected, restarts):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def longer_undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     toy.write_config(folder, **_SIZE)
     assert toy.start(folder).wait(_LONG) == 0, toy.text_of(folder)
     return folder
 
 
-def test_one_process_requeued_by_slurm_and_by_itself(slurm, tmp_path, undisturbed):  # noqa: F811
+def test_one_process_requeued_by_slurm_and_by_itself(slurm, tmp_path, longer_undisturbed):  # noqa: F811
     toy.write_config(tmp_path, **_SIZE)
     job = _submit(slurm, tmp_path)
     _disturb(slurm, job, 0, slurm.requeue)
     _disturb(slurm, job, 1, slurm.warn)
-    _ended_alike(slurm, job, tmp_path, undisturbed, restarts=2)
+    _ended_alike(slurm, job, tmp_path, longer_undisturbed, restarts=2)
 
 
 def _no_horovod():

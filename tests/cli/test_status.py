@@ -1,0 +1,137 @@
+"""returnn-tf status: what it makes of files, whole and damaged ones. Of real runs: tests/reliability/test_status.py."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from returnn_tf.cli import status
+from returnn_tf.cli.main import main
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.engine import status_file
+from returnn_tf.engine.learning_rate_file import EpochData, write_file
+from returnn_tf.engine.status_file import StatusFile, read_status
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def _checkpoint(prefix, size=5):
+    pathlib.Path(str(prefix) + ".index").write_bytes(b"x" * 5)
+    manifest = {"epoch": 1, "step": 1, "files": {os.path.basename(prefix) + ".index": {"size": size, "sha256": ""}}}
+    pathlib.Path(str(prefix) + ".manifest.json").write_text(json.dumps(manifest))
+
+
+def test_everything_in_one_report(tmp_path, capsys):
+    model = str(tmp_path / "net")
+    rates = str(tmp_path / "newbob.data")
+    write_file(rates, {1: EpochData(0.1, {"dev_score": 2.5}), 2: EpochData(0.1, {"dev_score": 1.5, ":meta:x": 1.0})})
+    for name, size in (("net.001", 5), ("net.002", 5), ("net.003.step70", 5), ("net.003.step90", 6)):
+        _checkpoint(str(tmp_path / name), size)
+    file = StatusFile(model)
+    file.update(
+        now=True, epoch=3, num_epochs=5, step=20, global_step=90, complete=0.25, seconds_per_step=0.5, hosts=["a", "b"]
+    )
+    file.update(learning_rate_file=rates, frames_per_second=1000.0, loss=1.25, ranks=[{"wait": 0.25}, {"wait": 0.125}])
+    file.signal("SIGTERM")
+    file.ended("stopped", 143)
+    assert main(["status", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("%s: ended (stopped, exit code 143) at 20" % model)
+    assert lines[0].endswith("it was pid %d on %s" % (os.getpid(), os.uname().nodename))
+    expected = "epoch 3 of 5, step 20 (in all 90), 25.0% of the epoch, 0.500 s/step, 1000 frames/s, loss 1.25"
+    assert lines[1] == "  " + expected
+    assert lines[2].startswith("  last signal: SIGTERM at 20")
+    assert lines[3:5] == ["  rank 0 on a: wait 0.25", "  rank 1 on b: wait 0.125"]
+    assert lines[5] == "  best: dev_score 1.5 (epoch 2)"
+    bad = "net.003.step90 (net.003.step90.index has 5 bytes, written were 6)"
+    assert lines[6] == "  resumes at net.003.step70; other checkpoints: net.002, net.001; not usable: " + bad
+    assert len(lines) == 7
+    assert main(["status", "--point", model]) == 0
+    assert capsys.readouterr().out == "net.003.step70\n"
+    assert main(["status", "--json", model]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["best"] == {"dev_score": [2, 1.5]}
+
+
+def test_all_runs_of_a_folder(tmp_path, capsys):
+    for name in ("b.001", "a.pretrain.001"):
+        _checkpoint(str(tmp_path / name))
+    StatusFile(str(tmp_path / "c")).update(now=True)
+    assert main(["status", str(tmp_path), "--point"]) == 0
+    assert capsys.readouterr().out == "a.pretrain.001\nb.001\nthe beginning\n"
+    assert main(["status", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "a: no status file, so only checkpoints are known" in out
+    assert "c: dead without a last word" in out  # nobody holds its lock
+
+
+def test_wrong_arguments(tmp_path):
+    for args, error in (
+        ([], "expected returnn-tf status"),
+        (["--jsn", "x"], "expected returnn-tf status"),
+        ([str(tmp_path)], "no run in the folder"),
+    ):
+        with pytest.raises(ConfigError, match=error):
+            status.run(args)
+
+
+@pytest.mark.parametrize(
+    "content, error",
+    [
+        (b"", "not a whole status file"),
+        (b'{"epoch": 3', "not a whole status file"),
+        (b"[1]", r"expected \{...\}"),
+        (b'{"epoch": "3"}', "'epoch' has a wrong value, '3'"),
+        (b'{"epoch": true}', "'epoch' has a wrong value"),
+        (b'{"ended": []}', "'ended' has a wrong value"),
+        (b'{"pid": ' + b"[" * 200000 + b"]" * 200000 + b"}", "not a whole status file"),
+        (b"\xff\xfe", "not a whole status file"),
+        (b" " * (status_file.MAX_BYTES + 1), "has more than 1048576 bytes"),
+    ],
+)
+def test_damaged_status_files(content, error, tmp_path, capsys):
+    path = tmp_path / "net.status.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=error):
+        read_status(str(path))
+    assert main(["status", str(tmp_path)]) == 0
+    assert "problem: " in capsys.readouterr().out
+
+
+def test_written_at_most_every_few_seconds_and_whole(tmp_path):
+    file = StatusFile(str(tmp_path / "net"), interval=0.2)
+    start, versions = time.monotonic(), set()
+    while time.monotonic() < start + 1.0:
+        file.update(step=len(versions))
+        versions.add(os.stat(file.path).st_ino)
+        read_status(file.path)
+    assert 2 <= len(versions) <= 8
+    assert os.listdir(tmp_path) == ["net.status.json"]
+
+
+def test_a_full_disk_does_not_stop_a_training(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("returnn_tf"), "propagate", True)
+    file = StatusFile(str(tmp_path / "nowhere" / "net"))
+    file.update(now=True, epoch=1)
+    file.update(now=True, epoch=2)
+    assert caplog.text.count("can't be written") == 1
+
+
+def test_silent_where_it_is_not_wanted(tmp_path):
+    StatusFile("").update(now=True)
+    StatusFile(str(tmp_path / "net"), enabled=False).ended("finished")
+    assert os.listdir(tmp_path) == []
+
+
+def test_needs_no_tensorflow(tmp_path):
+    _checkpoint(str(tmp_path / "net.001"))
+    code = "import sys; from returnn_tf.cli.main import main; main(sys.argv[1:]); print('tensorflow' in sys.modules)"
+    command = [sys.executable, "-c", code, "status", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\nFalse\n") and "resumes at net.001" in done.stdout
