@@ -2,12 +2,12 @@
 
     python bench/gpu/mdlstm.py [--rounds N] [--rows digits,lines] [--threads N]
 
-Needs nvcc, g++, NumPy and PyTorch with CUDA, but no TensorFlow. Four directions, ragged images (50 - 100 % of the array).
-First all results are compared with those of the kernels for the CPU, which the tests compare with NumPy. Then both are
+Needs nvcc, g++, NumPy and PyTorch with CUDA, but no TensorFlow. Four directions, ragged images (50 - 100 % of the
+array). First all results are compared with those of the kernels for the CPU, which the tests compare with NumPy. Then both are
 timed in turn: forward and backward with the gradients of the weights, medians over the rounds; a GPU has to be 10 times
 faster. GFLOP/s count the products of the recurrence of valid pixels only. ``--ways`` shows what other plans would take,
-for whom tunes `clocks_of` in ``native_ops/mdlstm/cuda_plan.h``. ``--emulated`` compares a small size on the CPU, without
-a GPU and PyTorch.
+for whom tunes `clocks_of` in ``native_ops/mdlstm/cuda_plan.h``. ``--emulated`` compares a small size on the CPU,
+without a GPU and PyTorch.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def compare_ways(torch: Any, library: Any, images: Images) -> None:
             continue
         seen.add(plans_of(gpu))
         gpu.forward()
-        times = [milliseconds(torch, step) for step in (gpu.forward, gpu.backward)]
-        print("  forward %.3f ms, backward %.3f ms: %s" % (*times, plans_of(gpu)), flush=True)
+        forward, backward = (milliseconds(torch, step) for step in (gpu.forward, gpu.backward))
+        print("  forward %.3f ms, backward %.3f ms: %s" % (forward, backward, plans_of(gpu)), flush=True)
 
 
 def emulate(libraries: Any) -> None:
