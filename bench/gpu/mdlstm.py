@@ -3,11 +3,11 @@
     python bench/gpu/mdlstm.py [--rounds N] [--rows digits,lines] [--threads N]
 
 Needs nvcc, g++, NumPy and PyTorch with CUDA, but no TensorFlow. Four directions, ragged images (50 - 100 % of the
-array). First all results are compared with those of the kernels for the CPU, which the tests compare with NumPy. Then both are
-timed in turn: forward and backward with the gradients of the weights, medians over the rounds; a GPU has to be 10 times
-faster. GFLOP/s count the products of the recurrence of valid pixels only. ``--ways`` shows what other plans would take,
-for whom tunes `clocks_of` in ``native_ops/mdlstm/cuda_plan.h``. ``--emulated`` compares a small size on the CPU,
-without a GPU and PyTorch.
+array). First all results are compared with those of the kernels for the CPU, which the tests compare with NumPy. Then
+both are timed in turn: forward and backward with the gradients of the weights, medians over the rounds; a GPU has to
+be 10 times faster. GFLOP/s count the products of the recurrence of valid pixels only. ``--ways`` shows what other
+plans would take, for whom tunes `clocks_of` in ``native_ops/mdlstm/cuda_plan.h``. ``--emulated`` compares a small
+size on the CPU, without a GPU and PyTorch.
 """
 
 from __future__ import annotations
