@@ -76,14 +76,14 @@ class Block {
 
   // A stage of a step. wait(): when it returns, what other blocks sent is there; arrive(): this block has sent its own.
   template <class Stage, class P, class Wait, class Arrive>
-  __device__ __forceinline__ void run(P& product, int stage, int step, int active, const Wait& wait, const Arrive& arrive) {
+  __device__ __forceinline__ void run(const P& product, int stage, int step, int active, const Wait& wait, const Arrive& arrive) {
     const int passes = (active + kPassRows - 1) / kPassRows;
     typename Stage::Input input{};
     typename Stage::Output output{};
     if (is_mine(0, active)) Stage::load(arrays_, place(0, step), &input);
     wait();
     const void* x = x_of(layout_, buffers_, stage, group_, stage == 0 && R::kBackward ? step + 1 : step);
-    product.begin(rows_of_pass(product, x, 0, active));
+    product.begin(x_ring_, rows_of_pass(product, x, 0, active));
     for (int pass = 0; pass < passes; ++pass) {
       if (pass > 0 && is_mine(pass, active)) Stage::load(arrays_, place(pass, step), &input);
       float* partial = partial_ + pass % 2 * kPartial;
@@ -117,10 +117,10 @@ class Block {
   }
 
   template <class P>
-  __device__ __forceinline__ void multiply(P& product, const void* x, int pass, int active, float* partial) const {
+  __device__ __forceinline__ void multiply(const P& product, const void* x, int pass, int active, float* partial) {
     typename P::Sums sums;
     const PassRows here = rows_of_pass(product, x, pass, active);
-    product.pass(sums, here, rows_of_pass(product, x, pass + 1, active));
+    product.pass(sums, x_ring_, here, rows_of_pass(product, x, pass + 1, active));
     product.share(sums, here.columns, partial);
   }
 
@@ -159,6 +159,7 @@ class Block {
   const Layout& layout_;
   const Buffers& buffers_;
   int group_, unit_, row_, n_rows_, state_row_;
+  Ring x_ring_;
   int2* rows_;
   float *partial_, *state_, *own_state_;
 };

@@ -25,7 +25,6 @@ inline int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to
 // Shared memory that the rest of a block leaves to weights goes to the first stage, then to the second one.
 template <class R, class Stage>
 void plan_weights(Plan* plan, int stage, int64_t* free_bytes) {
-  constexpr int kRing = Product<typename R::Math, Stage::kTiles, Stage::kHeld>::kRing;
   constexpr int64_t kChunk = int64_t{kWarps} * Stage::kTiles * kFragmentVectors * sizeof(int4);  // one for each warp
   const int64_t left = std::max<int64_t>(0, (plan->layout.chunks[stage] + kWarps - 1) / kWarps - Stage::kHeld);
   const int64_t room = *free_bytes / kChunk / kRing * kRing;

@@ -37,6 +37,10 @@ struct PassRows {
   int columns;  // tiles, 0 .. kColumns
 };
 
+// Chunks of X that are on their way or in use; chunk i of a warp is in slot i % kRing.
+constexpr int kRing = 4;
+using Ring = int4[kRing][kColumns];
+
 // Packs fragments: to [unit tiles, chunks, row tiles, half, lane] int4. Row r of a unit tile is (unit r / gates, gate r % gates).
 template <class Math, int kUnits, int kTiles>
 __global__ void pack_weights(WeightView<typename Math::Element> from, int chunks, int4* to) {
@@ -68,8 +72,6 @@ __global__ void pack_weights(WeightView<typename Math::Element> from, int chunks
 template <class Math, int kTiles, int kHeld>
 class Product {
  public:
-  // Chunks of X that are on their way or in use; chunk i of a warp is in slot i % kRing.
-  static constexpr int kRing = 4;
   static_assert(kHeld % kRing == 0, "each part of the weights begins with slot 0");
   using Sums = float[kTiles][kColumns][4];
 
@@ -99,13 +101,13 @@ class Product {
   }
 
   // Before the first pass over an x.
-  __device__ void begin(const PassRows& rows) {
+  __device__ void begin(Ring& x, const PassRows& rows) const {
 #pragma unroll
-    for (int slot = 0; slot < kRing; ++slot) read(slot, rows, slot);
+    for (int slot = 0; slot < kRing; ++slot) read(x[slot], rows, slot);
   }
 
   // This warp's part of the product with the rows of `here`; those of `after` are on their way at the end.
-  __device__ void pass(Sums& sums, const PassRows& here, const PassRows& after) {
+  __device__ void pass(Sums& sums, Ring& x, const PassRows& here, const PassRows& after) const {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
 #pragma unroll
@@ -115,12 +117,12 @@ class Product {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i)
       if (i < count_) {
-        multiply(sums, held_[i], i % kRing, here.columns);
-        refill(i % kRing, i, here, after);
+        multiply(sums, held_[i], x[i % kRing], here.columns);
+        refill(x, i % kRing, i, here, after);
       }
     const int shared_end = min(count_, kHeld + n_shared_);
-    stream(sums, kHeld, shared_end, shared_, here, after);
-    stream(sums, kHeld + n_shared_, count_, packed_ + (kHeld + n_shared_) * kStride, here, after);
+    stream(sums, x, kHeld, shared_end, shared_, here, after);
+    stream(sums, x, kHeld + n_shared_, count_, packed_ + (kHeld + n_shared_) * kStride, here, after);
   }
 
   // The sums of this warp into partial [kWarps, kPassRows, kPartialRow].
@@ -157,42 +159,42 @@ class Product {
   }
 
   // Other blocks wrote x since this one last read it: past L1.
-  __device__ __forceinline__ void read(int slot, PassRows rows, int i) {
+  __device__ __forceinline__ void read(int4 (&x)[kColumns], PassRows rows, int i) const {
     if (i >= count_) return;
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
-      if (n < rows.columns) x_[slot][n] = __ldcg(rows.at + 8 * n * row_vectors_ + (i * kWarps + warp_) * 4);
+      if (n < rows.columns) x[n] = __ldcg(rows.at + 8 * n * row_vectors_ + (i * kWarps + warp_) * 4);
   }
 
   // After chunk i of `here` the slot is free for a later one, or for `after`.
-  __device__ __forceinline__ void refill(int slot, int i, const PassRows& here, const PassRows& after) {
+  __device__ __forceinline__ void refill(Ring& x, int slot, int i, const PassRows& here, const PassRows& after) const {
     const bool more = i + kRing < count_;
     const PassRows rows{more ? here.at : after.at, more ? here.columns : after.columns};  // no address of either is taken
-    read(slot, rows, more ? i + kRing : slot);
+    read(x[slot], rows, more ? i + kRing : slot);
   }
 
   // Chunks first .. end - 1 with weights from memory.
-  __device__ __forceinline__ void stream(Sums& sums, int first, int end, const int4* weights, const PassRows& here,
-                                         const PassRows& after) {
+  __device__ __forceinline__ void stream(Sums& sums, Ring& x, int first, int end, const int4* weights, const PassRows& here,
+                                         const PassRows& after) const {
     for (int i = first; i < end; i += kRing, weights += kRing * kStride)
 #pragma unroll
       for (int slot = 0; slot < kRing; ++slot)
         if (i + slot < end) {
           Weights fragment;
           read_weights(fragment, weights + slot * kStride);
-          multiply(sums, fragment, slot, here.columns);
-          refill(slot, i + slot, here, after);
+          multiply(sums, fragment, x[slot], here.columns);
+          refill(x, slot, i + slot, here, after);
         }
   }
 
-  __device__ __forceinline__ void multiply(Sums& sums, const Weights& weights, int slot, int columns) const {
+  static __device__ __forceinline__ void multiply(Sums& sums, const Weights& weights, const int4 (&x)[kColumns], int columns) {
     uint32_t b[2][kColumns][2];
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
-      b[0][n][0] = static_cast<uint32_t>(x_[slot][n].x);
-      b[0][n][1] = static_cast<uint32_t>(x_[slot][n].y);
-      b[1][n][0] = static_cast<uint32_t>(x_[slot][n].z);
-      b[1][n][1] = static_cast<uint32_t>(x_[slot][n].w);
+      b[0][n][0] = static_cast<uint32_t>(x[n].x);
+      b[0][n][1] = static_cast<uint32_t>(x[n].y);
+      b[1][n][0] = static_cast<uint32_t>(x[n].z);
+      b[1][n][1] = static_cast<uint32_t>(x[n].w);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -201,7 +203,6 @@ class Product {
   }
 
   Weights held_[kHeld > 0 ? kHeld : 1];
-  int4 x_[kRing][kColumns];
   const int4* packed_;
   int4* shared_;
   int warp_, count_, row_vectors_, n_shared_;

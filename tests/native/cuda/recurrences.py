@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy
 
-from tests.native.reference import sigmoid
+from tests.native import reference
 
 Array = numpy.ndarray
 #: name -> number in the C interface, how a float gets into memory, tolerances of values and gradients
@@ -54,6 +55,7 @@ class Kernels:
     """
 
     def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        self.name = name
         self._size = getattr(library, "rtf_%s_cuda_workspace" % name)
         self._size.restype = ctypes.c_int64
         self._passes = [getattr(library, "rtf_%s_%s_cuda" % (name, part)) for part in ("forward", "backward")]
@@ -101,21 +103,32 @@ def each_step(
             step(b, t, t == order[0])
 
 
-def lstm_gradients(z, w_re, c0, h0, lengths, reverse, dh, dc_last, dh_last):
-    """Of `tests.native.reference.lstm`: gates [T, B, 4H], c [T, B, H]; then dz, dc0, dh0."""
-    units, shape = w_re.shape[0], dh.shape
+@dataclass
+class Case:
+    """A call: what the kernels get and what they have to give."""
+
+    inputs: List[Array]  # of forward
+    outputs: List[Array]  # of forward, expected
+    for_backward: Callable[[List[Array]], List[Array]]  # its inputs, given what forward gave
+    gradients: List[Array]  # outputs of backward, expected
+
+
+def lstm_case(draw: Callable[..., Array], size: Tuple[int, int, int], lengths: Array, reverse: bool) -> Case:
+    """An LSTM; the forward pass is that of `tests.native.reference.lstm`."""
+    n_frames, batch, units = size
+    z, w_re = draw(n_frames, batch, 4 * units), draw(units, 4 * units, scale=units**-0.5)
+    c0, h0, dh, dc_last, dh_last = (draw(*s) for s in ((batch, units),) * 2 + (size,) + ((batch, units),) * 2)
+    gates, c = numpy.zeros(z.shape), numpy.zeros(size)
+    h, c_last, h_last = reference.lstm(z, w_re, c0, h0, lengths, reverse)
     shift = 1 if reverse else -1
-    gates, c, h = numpy.zeros(z.shape), numpy.zeros(shape), numpy.zeros(shape)
+    dz, dc, dh_state = numpy.zeros(z.shape), dc_last.astype("float64"), dh_last.astype("float64")
 
     def forward(b: int, t: int, first: bool) -> None:
-        before = (c0[b], h0[b]) if first else (c[t + shift, b], h[t + shift, b])
-        a = z[t, b] + before[1] @ w_re
-        gates[t, b] = numpy.concatenate([numpy.tanh(a[:units]), sigmoid(a[units:])])
-        j, i, f, o = numpy.split(gates[t, b], 4)
-        c[t, b] = f * before[0] + i * j
-        h[t, b] = o * numpy.tanh(c[t, b])
-
-    dz, dc, dh_state = numpy.zeros(z.shape), dc_last.astype("float64"), dh_last.astype("float64")
+        c_before, h_before = (c0[b], h0[b]) if first else (c[t + shift, b], h[t + shift, b])
+        a = z[t, b] + h_before @ w_re
+        gates[t, b] = numpy.concatenate([numpy.tanh(a[:units]), reference.sigmoid(a[units:])])
+        j, i, f, _ = numpy.split(gates[t, b], 4)
+        c[t, b] = f * c_before + i * j
 
     def backward(b: int, t: int, first: bool) -> None:
         j, i, f, o = numpy.split(gates[t, b], 4)
@@ -129,4 +142,90 @@ def lstm_gradients(z, w_re, c0, h0, lengths, reverse, dh, dc_last, dh_last):
 
     each_step(lengths, reverse, forward)
     each_step(lengths, reverse, backward, back=True)
-    return gates, c, dz, dc, dh_state
+    return Case(
+        inputs=[z, w_re, c0, h0],
+        outputs=[h, c, gates, c_last, h_last],
+        for_backward=lambda out: [w_re, c0, out[1], out[2], dh, dc_last, dh_last],
+        gradients=[dz, dc, dh_state],
+    )
+
+
+def gru_case(draw: Callable[..., Array], size: Tuple[int, int, int], lengths: Array, reverse: bool) -> Case:
+    """A GRU; see ``native_ops/gru/gru.h``."""
+    n_frames, batch, units = size
+    z, w_gates = draw(n_frames, batch, 3 * units), draw(units, 2 * units, scale=units**-0.5)
+    w_candidate = draw(units, units, scale=units**-0.5)
+    h0, dh, dh_last = draw(batch, units), draw(*size), draw(batch, units)
+    gates, h, h_last = numpy.zeros(z.shape), numpy.zeros(size), h0.astype("float64")
+    dz, reset_h, dh_state = numpy.zeros(z.shape), numpy.zeros(size), dh_last.astype("float64")
+    shift = 1 if reverse else -1
+
+    def forward(b: int, t: int, first: bool) -> None:
+        r, u = numpy.split(reference.sigmoid(z[t, b, : 2 * units] + h_last[b] @ w_gates), 2)
+        reset_h[t, b] = r * h_last[b]
+        c = numpy.tanh(z[t, b, 2 * units :] + reset_h[t, b] @ w_candidate)
+        gates[t, b] = numpy.concatenate([r, u, c])
+        h[t, b] = h_last[b] = u * h_last[b] + (1 - u) * c
+
+    def backward(b: int, t: int, first: bool) -> None:
+        r, u, c = numpy.split(gates[t, b], 3)
+        before, dh_now = h0[b] if first else h[t + shift, b], dh[t, b] + dh_state[b]
+        da_c = dh_now * (1 - u) * (1 - c * c)
+        d_reset = w_candidate @ da_c
+        da_ru = numpy.concatenate([d_reset * before * r * (1 - r), dh_now * (before - c) * u * (1 - u)])
+        dz[t, b] = numpy.concatenate([da_ru, da_c])
+        dh_state[b] = dh_now * u + d_reset * r + w_gates @ da_ru
+
+    each_step(lengths, reverse, forward)
+    each_step(lengths, reverse, backward, back=True)
+    return Case(
+        inputs=[z, w_gates, w_candidate, h0],
+        outputs=[h, gates, h_last],
+        for_backward=lambda out: [w_gates, w_candidate, h0, out[0], out[1], dh, dh_last],
+        gradients=[dz, reset_h, dh_state],
+    )
+
+
+CASES = {"lstm": lstm_case, "gru": gru_case}
+
+
+def ragged(n_frames: int, batch: int, seed: int = 1) -> Array:
+    """Lengths: the first is whole, the second empty."""
+    lengths = numpy.random.RandomState(seed).randint(0, n_frames + 1, batch).astype("int32")
+    lengths[:1], lengths[1:2] = n_frames, 0
+    return lengths
+
+
+def run(
+    kernels: Kernels, size: Tuple[int, int, int], numbers: int, lengths: Optional[Array], reverse: bool, seed: int = 1
+) -> Tuple[List[Array], List[Array], List[Array]]:
+    """Both passes, with NaN in all padding: what they give, what is expected, how far they may be apart."""
+    n_frames, batch, _ = size
+    rng = numpy.random.RandomState(seed)
+
+    def draw(*shape: int, scale: float = 1.0) -> Array:
+        return from_memory(numbers, to_memory(numbers, rng.normal(0, scale, shape)))
+
+    whole = numpy.full(batch, n_frames, "int32") if lengths is None else lengths
+    case = CASES[kernels.name](draw, size, whole, reverse)
+    padded = numpy.arange(n_frames)[:, None] >= whole
+    shape = sequences(*size, lengths, reverse)
+
+    def dirty(x: Array) -> Array:
+        return numpy.where(padded[..., None], numpy.nan, x) if x.shape[:2] == padded.shape and x.ndim == 3 else x
+
+    forward = kernels.call(shape, numbers, False, [dirty(x) for x in case.inputs], [x.shape for x in case.outputs])
+    inputs = [dirty(x) for x in case.for_backward(forward)]
+    backward = kernels.call(shape, numbers, True, inputs, [x.shape for x in case.gradients])
+    tolerances = [TOLERANCES[numbers][0]] * len(forward) + [TOLERANCES[numbers][1]] * len(backward)
+    return forward + backward, case.outputs + case.gradients, tolerances
+
+
+def check(kernels: Kernels, size: Tuple[int, int, int], numbers: int = FLOAT, *, dense: bool = False, reverse: bool = False, seed: int = 1) -> List[Array]:  # fmt: skip  # noqa: E501
+    """Compare both passes with the reference; what they give."""
+    results, expected, tolerances = run(
+        kernels, size, numbers, None if dense else ragged(*size[:2], seed), reverse, seed
+    )
+    for result, value, tolerance in zip(results, expected, tolerances):
+        numpy.testing.assert_allclose(result, value, atol=tolerance, rtol=tolerance)
+    return results
