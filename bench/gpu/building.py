@@ -1,4 +1,4 @@
-"""What the programs here share: building kernels without TensorFlow, for a GPU, the CPU or the emulator; their times."""
+"""What the programs here share: kernels built without TensorFlow, for a GPU, the CPU or the emulator; their times."""
 
 from __future__ import annotations
 
