@@ -123,6 +123,21 @@ def native_acceptor_alignment(
     return result.posteriors, result.total
 
 
+def native_acceptor_path(
+    ops: Any, scores: tf.Tensor, lens: tf.Tensor, edges: tf.Tensor, costs: tf.Tensor, num_states: tf.Tensor
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """The class of every frame on the best path through finite-state acceptors, and its score (Viterbi).
+
+    Parameters: see `native_acceptor_alignment`.
+
+    :return: as `native_best_alignment`
+    """
+    result = ops.rtf_acceptor_best(
+        scores=tf.stop_gradient(scores), lengths=lens, edges=edges, costs=costs, num_states=num_states
+    )
+    return result.path, result.total
+
+
 def native_transducer(
     ops: Any,
     scores: tf.Tensor,
