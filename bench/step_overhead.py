@@ -58,7 +58,7 @@ def framework_step(feed: Dict[str, numpy.ndarray], dim: int, hidden: int) -> Cal
 
 def native_outputs(z: Any, w_re: Any, c0: Any, h0: Any, lengths: Any) -> Any:
     """The kernel that the framework takes."""
-    return native_lstm(lstm_ops(), z, w_re, c0, h0, lengths)[0]
+    return native_lstm(lstm_ops(z.dtype), z, w_re, c0, h0, lengths)[0]
 
 
 def loop_outputs(loop: Callable[..., Any]) -> Callable[..., Any]:

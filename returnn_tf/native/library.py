@@ -54,6 +54,11 @@ def _has_kernels(name: str) -> bool:
     return not tf.config.get_visible_devices("GPU") or bool(OPS[name].cuda and tf.test.is_built_with_cuda())
 
 
+def runs_on_gpu(name: str) -> bool:
+    """Whether the op runs on a GPU here if it can be used at all; on the CPU there is float32 only."""
+    return bool(tf.config.get_visible_devices("GPU")) and _has_kernels(name)
+
+
 def devices(name: str) -> List[str]:
     """Where the op runs here: "CPU:0", and each GPU if it has kernels for it."""
     gpus = tf.config.list_logical_devices("GPU") if OPS[name].cuda and tf.test.is_built_with_cuda() else []
@@ -85,9 +90,13 @@ def _test_on(device: str, ops: Any, self_test: SelfTest) -> None:
 
     :raises NativeOpError: something is wrong there; the text names the device if it is no CPU
     """
+    fast = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)  # the tests ask for the precision of float
     try:
         with tf.device(device):
             self_test(ops)
     except (NativeOpError, tf.errors.OpError) as exc:
         where = "" if device.startswith("CPU") else "on %s: " % device
         raise NativeOpError(where + str(exc).splitlines()[0]) from exc
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(fast)

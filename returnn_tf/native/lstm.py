@@ -8,15 +8,19 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 import numpy
 
 from returnn_tf.native.comparison import compare
-from returnn_tf.native.library import native_op
+from returnn_tf.native.library import native_op, runs_on_gpu
 from returnn_tf.util.lazy_tf import tf
 
 Result = Tuple["tf.Tensor", "tf.Tensor", "tf.Tensor"]
 
 
-def lstm_ops() -> Optional[Any]:
-    """The ops, or None if they cannot be used here (a warning has said why)."""
-    return native_op("lstm", self_test)
+def lstm_ops(dtype: tf.DType) -> Optional[Any]:
+    """The ops, or None if they cannot be used here (a warning has said why), or not for this type.
+
+    :param dtype: float32; on a GPU also bfloat16 and float16
+    """
+    wanted = dtype == tf.float32 or (dtype in (tf.bfloat16, tf.float16) and runs_on_gpu("lstm"))
+    return native_op("lstm", self_test) if wanted else None
 
 
 def native_lstm(
@@ -25,7 +29,8 @@ def native_lstm(
     """LSTM with gates in the order cell input j, input gate i, forget gate f, output gate o, over a ragged batch.
 
     ``j, i, f, o = split(z_t + h W_re);  c = sigmoid(f) c + sigmoid(i) tanh(j);  h = sigmoid(o) tanh(c)``
-    (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000). Float32, on CPU.
+    (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000). Types: see `lstm_ops`. On a GPU the products with
+    ``w_re`` have the precision of TF32 where TensorFlow's own have it.
 
     :param ops: what `lstm_ops` returned
     :param z: projected input, with bias [time, batch, 4 n]

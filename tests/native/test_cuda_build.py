@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from returnn_tf.native import build as build_module
-from returnn_tf.native import cache, cuda_toolchain, library, sources
+from returnn_tf.native import cache, cuda_toolchain, library, lstm, sources
 from returnn_tf.native.build import build, find_compilers
 from returnn_tf.native.cuda_toolchain import find_cuda_toolchain, nvcc_candidates, visible_archs
 from returnn_tf.native.errors import NativeOpError
@@ -318,3 +318,19 @@ def _registered_ops(name):
 
 def test_prebuilding_needs_kernels_for_gpus(monkeypatch):
     assert find_compilers(NativeOp("none", (), ()), ["sm_90"]).cuda is None
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_which_types_the_lstm_has(monkeypatch, on_gpu):
+    """What is no float32 has kernels on a GPU only."""
+    monkeypatch.setattr(lstm, "native_op", lambda name, self_test: name)
+    monkeypatch.setattr(lstm, "runs_on_gpu", lambda name: on_gpu)
+    types = [dtype for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64) if lstm.lstm_ops(dtype)]
+    assert types == ([tf.float16, tf.bfloat16, tf.float32] if on_gpu else [tf.float32])
+
+
+def test_self_tests_have_the_precision_of_float(monkeypatch):
+    """Products on a GPU may have that of TF32 otherwise."""
+    seen = []
+    library._test_on("CPU:0", None, lambda _: seen.append(tf.config.experimental.tensor_float_32_execution_enabled()))
+    assert seen == [False] and tf.config.experimental.tensor_float_32_execution_enabled()

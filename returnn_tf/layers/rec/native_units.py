@@ -13,10 +13,10 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def lstm_kernel(cell: Cell, dtype: tf.DType) -> Optional[NativeKernel]:
-    """The native LSTM for cells that compute its formula and nothing else, in float32."""
-    if not isinstance(cell, LstmCell) or not cell.is_plain or dtype != tf.float32:
+    """The native LSTM for cells that compute its formula and nothing else, in a type that it has."""
+    if not isinstance(cell, LstmCell) or not cell.is_plain or lstm_ops(dtype) is None:
         return None
-    return None if lstm_ops() is None else _run_lstm
+    return _run_lstm
 
 
 def _run_lstm(
@@ -34,7 +34,7 @@ def _run_lstm(
         lengths = tf.fill([tf.shape(z)[1]], tf.shape(z)[0])
     c0, h0 = state
     weights = cell.recurrent_weights(params, seed)
-    h, c_last, h_last = native_lstm(lstm_ops(), z, weights, c0, h0, tf.cast(lengths, tf.int32), reverse=reverse)
+    h, c_last, h_last = native_lstm(lstm_ops(z.dtype), z, weights, c0, h0, tf.cast(lengths, tf.int32), reverse=reverse)
     return h, (c_last, h_last)
 
 
