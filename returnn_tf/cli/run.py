@@ -35,7 +35,12 @@ def run(args: List[str]) -> int:
                 "%s: expected a function of the config, got %r" % (config.where("startup_callback"), callback)
             )
         callback(config=config)
-    code = task(config)
+    try:
+        code = task(config)
+    except Exception as exc:
+        members.failed(str(exc) or type(exc).__name__)
+        raise
+    members.leave()
     log.write(3, log.elapsed_line())
     return code
 

@@ -26,6 +26,8 @@ _HOMES: Dict[str, str] = {
     "returnn.pretrain": "returnn_tf.config.epoch_value",
     "returnn.tf": "",
     "returnn.tf.compat": "returnn_tf.engine.foreign.tf_compat",
+    "returnn.tf.native_op": "returnn_tf.engine.foreign.native_op",
+    "returnn.tf.horovod": "returnn_tf.engine.foreign.horovod",
     "returnn.tf.util": "",
     "returnn.tf.util.basic": "returnn_tf.engine.foreign.tf_util",
     "returnn.tf.util.data": "returnn_tf.engine.foreign.tensors",
@@ -38,6 +40,8 @@ _OLD_NAMES: Dict[str, str] = {
     "GeneratingDataset": "returnn.datasets.generating",
     "Pretrain": "returnn.pretrain",
     "TFCompat": "returnn.tf.compat",
+    "TFNativeOp": "returnn.tf.native_op",
+    "TFHorovod": "returnn.tf.horovod",
     "TFUtil": "returnn.tf.util.basic",
     "Util": "returnn.util.basic",
 }

@@ -125,6 +125,7 @@ class Engine:
         lock.acquire()
         self._resources.callback(lock.release)
         self._stop.on_abort += [remove_staged, lock.release]
+        self.world.on_abort += [remove_staged, lock.release]
         return lock
 
     def _set_up_reports(self) -> None:

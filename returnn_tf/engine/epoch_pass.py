@@ -81,6 +81,7 @@ class Pass:
         result = PassResult(**{**asdict(begun), "sums": {}})
         scores = Scores(self.normalized, with_exp=self.with_exp, sums=begun.sums)
         bar = log.progress(self.phase)
+        self.world.board.lasting(self.phase)
         start = time.perf_counter() - begun.seconds
         prefetcher = Prefetcher(batches, lambda batch: self.convert(batch.feed))
         try:
@@ -96,6 +97,7 @@ class Pass:
                 if step_result.updated:
                     scores.add(step_result)
                 self._log_step(batch, step_result, result.steps, now - before, now - start)
+                self.world.board.done(self.phase)
                 if self.on_step is not None:
                     self.on_step(batch, step_result)
                 result.steps += 1
@@ -116,6 +118,7 @@ class Pass:
 
         :raises DataError: there was no batch
         """
+        self.world.board.lasting("after %s" % self.phase)
         by_rank = ranks_report.gather(self.world, result)
         if not any(state.steps for state in by_rank):
             raise DataError("%s: there is no batch; is every sequence left out by length limits?" % self.phase)

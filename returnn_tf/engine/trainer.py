@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine import world
 from returnn_tf.engine.evaluator import normalized_losses
 from returnn_tf.engine.horovod.ranks import ranks_for
@@ -75,7 +75,15 @@ class Trainer:
             self.ranks.after_step(result)
             return result
         inputs = self.ranks.inputs((self.steps_begun, value))
-        result = self._packer.unpack(self._function(tensors)(tensors, self._rate(value), *inputs).numpy())
+        function = self._function(tensors)
+        try:
+            vector = function(tensors, self._rate(value), *inputs).numpy()
+        except tf.errors.OpError as exc:
+            text = self.ranks.explain(exc)
+            if text is None:
+                raise
+            raise DataError(text) from exc
+        result = self._packer.unpack(vector)
         self.steps_begun += 1
         self.ranks.after_step(result)
         if not result.finite and self._guard.stops_on_nonfinite:
@@ -100,6 +108,7 @@ class Trainer:
         """The concrete function for these feed keys: lengths may be left out where another key has the same axis."""
         keys = frozenset(tensors)
         if keys not in self._functions:
+            self.ranks.lasting("tracing the step")
             signature = {name: spec for name, spec in self.net.input_signature().items() if name in keys}
             rate = tf.TensorSpec([], "float32", name="learning_rate")
             specs = [signature, rate, *self.ranks.signature()]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
-from typing import Any, Callable, List, Tuple
+import time
+from typing import Any, Callable, List, Optional, Tuple
 
 from returnn_tf.engine.horovod import library
+from returnn_tf.engine.horovod.board import Board
 from returnn_tf.engine.horovod.environment import check_world_size, started_by
+from returnn_tf.engine.horovod.options import HorovodOptions
+from returnn_tf.engine.horovod.watchdog import Watchdog
 from returnn_tf.log import log
 from returnn_tf.util.lazy_tf import tf
 
+_WATCHDOG_SECONDS = 5.0  # so long it may take to find out which rank is gone
 _ENVIRONMENT = "RETURNN_TF_WORLD"  # for child processes, which are not part of the world
 
 
@@ -25,6 +31,10 @@ class World:
 
     def __init__(self) -> None:
         self.host = socket.gethostname()
+        #: what this process is doing
+        self.board = Board()
+        #: called before the process ends because of another one
+        self.on_abort: List[Callable[[], None]] = []
 
     @property
     def is_chief(self) -> bool:
@@ -63,14 +73,18 @@ class World:
         :param variables: a list, in the same order on all ranks
         """
 
-    def chief_first(self, what: str, function: Callable[[], Any]) -> Any:
-        """Calls a function on the chief; the others wait meanwhile and do nothing.
+    def leave(self) -> None:
+        """The work is done: that this process ends is no reason for the others to end."""
 
-        :return: what it gave; None elsewhere
+    def failed(self, message: str) -> None:
+        """This process ends because of an error, so the others have to end too.
+
+        :param message: what went wrong
         """
-        result = function() if self.is_chief else None
-        self.barrier(what)
-        return result
+
+    def explain(self, exc: BaseException) -> Optional[str]:
+        """What to say if an operation failed because of another rank; None if that is not so."""
+        return None
 
 
 class HorovodWorld(World):
@@ -83,7 +97,36 @@ class HorovodWorld(World):
         super().__init__()
         self.hvd = hvd
         self._hosts: List[str] = []
+        self._watchdog: Optional[Watchdog] = None
         self.refresh()
+
+    def watch(self, timeout: float) -> None:
+        """Begins to watch the other ranks.
+
+        :param timeout: seconds without progress of a rank until all end
+        """
+        if self.size > 1:
+            self._watchdog = Watchdog(self, self.board, timeout)
+            self._watchdog.on_abort = self.on_abort
+            self._watchdog.begin()
+            atexit.register(self.leave)
+
+    def leave(self) -> None:
+        """See :class:`World`."""
+        if self._watchdog is not None:
+            self._watchdog.leave()
+
+    def failed(self, message: str) -> None:
+        """See :class:`World`."""
+        if self._watchdog is not None:
+            self._watchdog.failed(message)
+
+    def explain(self, exc: BaseException) -> Optional[str]:
+        """See :class:`World`. Gives the watchdog the time to tell more, which ends the process."""
+        if "orovod" not in str(exc):
+            return None
+        time.sleep(_WATCHDOG_SECONDS)
+        return "Another rank has ended, or the connection to it is broken: %s" % exc
 
     def refresh(self) -> None:
         """Asks Horovod anew: in elastic mode the world changes."""
@@ -100,7 +143,7 @@ class HorovodWorld(World):
         """See :class:`World`."""
         if self.size == 1:
             return bool(flag)
-        with tf.device("/CPU:0"):
+        with self.board.meeting("agreeing"), tf.device("/CPU:0"):
             total = self.hvd.allreduce(tf.constant(float(bool(flag))), op=self.hvd.Sum, name="world.any")
         return bool(float(total) > 0)
 
@@ -109,7 +152,7 @@ class HorovodWorld(World):
         if self.size == 1:
             return [value]
         text = json.dumps(value).encode("ascii") + b"\n"
-        with tf.device("/CPU:0"):
+        with self.board.meeting("gathering"), tf.device("/CPU:0"):
             sent = tf.constant(list(text), tf.uint8)
             together = self.hvd.allgather(sent, name="world.gather").numpy().tobytes()
         return [json.loads(line) for line in together.splitlines()]
@@ -121,11 +164,18 @@ class HorovodWorld(World):
 
     def broadcast(self, variables: Any) -> None:
         """See :class:`World`."""
-        if self.size > 1 and variables:
+        if self.size == 1 or not variables:
+            return
+        with self.board.meeting("sending parameters"):
             self.hvd.broadcast_variables(variables, root_rank=0)
 
 
 _known: List[World] = []
+
+
+def current() -> World:
+    """The world which :func:`from_config` gave last."""
+    return _known[0] if _known else alone()
 
 
 def alone() -> World:
@@ -151,11 +201,12 @@ def from_config(config: Any) -> World:
         world = HorovodWorld(library.load())
         if config.bool("horovod_check_world_size", True):
             check_world_size(world.size)
+        world.watch(HorovodOptions.from_config(config).timeout)
         _known[:] = [world]
     return _known[0]
 
 
-def of_process() -> Tuple[int, int, int, int]:
-    """Rank, size, local rank and local size, in a loading process too; (0, 1, 0, 1) without Horovod."""
-    rank, size, local_rank, local_size = json.loads(os.environ.get(_ENVIRONMENT, "[0, 1, 0, 1]"))
-    return rank, size, local_rank, local_size
+def of_process() -> Optional[Tuple[int, int, int, int]]:
+    """Rank, size, local rank and local size; in a loading process those of its parent. None before there is a world."""
+    text = os.environ.get(_ENVIRONMENT)
+    return tuple(json.loads(text)) if text else None

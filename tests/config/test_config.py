@@ -136,7 +136,7 @@ def test_import_of_a_file_beside(tmp_path):
         ("import sys\nsys.exit(3)\n", [":2: SystemExit"]),
         ("from TFUtil import OpCodeCompiler\n", [":1: the import of OpCodeCompiler needs something", "'TFUtil'"]),
         ("from Pretrain import Pretrain\n", ["'Pretrain' of RETURNN", "Copy what you need"]),
-        ("import returnn.tf.horovod\n", ["this import needs the module 'returnn.tf.horovod' of RETURNN"]),
+        ("import returnn.tf.engine\n", ["this import needs the module 'returnn.tf.engine' of RETURNN"]),
         ("import no_such_module_\n", [":1: ModuleNotFoundError", "Install it"]),
         ("x = config.int('y', 0)\ny = 0.5\nz = config.int('y')\n", [":3: config key 'y'", "expected an int, got 0.5"]),
         ("this is no config at all\n", [":1: not valid Python", "lines 'key value'"]),

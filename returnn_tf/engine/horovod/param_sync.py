@@ -20,14 +20,13 @@ class ParamSync:
     in the next one, with weight zero. The mean is over the ranks which did a step since the last time.
     """
 
-    def __init__(self, hvd: Any, size: int, options: HorovodOptions, params: Sequence[Any]) -> None:
+    def __init__(self, world: Any, options: HorovodOptions, params: Sequence[Any]) -> None:
         """
-        :param hvd: ``horovod.tensorflow``
-        :param size: number of ranks
+        :param world: of several processes
         :param params: variables to average; those which are not floating point stay each rank's own
         """
-        self._hvd = hvd
-        self._size = size
+        self._hvd, self._size = world.hvd, world.size
+        self._board = world.board
         self._options = options
         self._params = [var for var in params if var.dtype.is_floating]
         self._function: Optional[Any] = None
@@ -70,7 +69,7 @@ class ParamSync:
     def _run(self, weight: float, said: List[float]) -> Any:
         if self._function is None:
             self._function = tf.function(self._emit, autograph=False)
-        with self._device():
+        with self._board.meeting("averaging parameters"), self._device():
             heard = self._function(tf.constant(weight, "float32"), tf.constant(said, "float64")).numpy()
         self._count += 1
         self._steps = 0

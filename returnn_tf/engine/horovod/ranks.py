@@ -72,6 +72,13 @@ class Ranks:
         """
         self.control.alone()
 
+    def lasting(self, phase: str) -> None:
+        """Tells the others that something may take long."""
+
+    def explain(self, exc: BaseException) -> Optional[str]:
+        """See `World.explain`."""
+        return None
+
     def same_everywhere(self, trainer: Any) -> None:
         """Makes parameters and state equal on all ranks: before a checkpoint and an evaluation."""
 
@@ -92,6 +99,12 @@ class _Several(Ranks):
         self.options = options
         self.rate_factor = float(world.size) if options.scale_lr else 1.0
         net.noise_seed = net.seed + _NOISE * world.rank
+
+    def lasting(self, phase: str) -> None:
+        self.world.board.lasting(phase)
+
+    def explain(self, exc: BaseException) -> Optional[str]:
+        return self.world.explain(exc)
 
     def take_part(self, batches: Iterable[Converted], any_batch: Optional[Callable[[], Any]]) -> Iterator[Converted]:
         return taken_together(batches, self.control, self.world.any, any_batch)
@@ -119,16 +132,17 @@ class GradRanks(_Several):
     def __init__(self, world: Any, options: HorovodOptions, net: Any) -> None:
         super().__init__(world, options, net)
         self._reduction = GradReduction(world.hvd, world.size, options, net.plan.losses)
+        self._steps = 0
+        world.board.arrived = self._waits
         self._statistics = [
             net.params[name]
             for name, spec in net.param_specs.items()
             if not spec.trainable and net.params[name].dtype.is_floating
         ]
 
-    @property
-    def arrived(self) -> Any:
-        """Variable: number of the last step in which this rank was ready to reduce."""
-        return self._reduction.arrived
+    def _waits(self) -> bool:
+        """Within a step: whether this rank has its gradient and waits for those of the others."""
+        return int(self._reduction.arrived.numpy()) >= self._steps
 
     def inputs(self, position: Tuple[float, ...]) -> List[Any]:
         return [tf.constant(self.control.say(*position), "float64")]
@@ -167,6 +181,7 @@ class GradRanks(_Several):
                 variable.assign(value)
 
     def after_step(self, result: Any) -> None:
+        self._steps += 1
         if not self.control.hear(result.heard, self.world.size):
             places = self.world.gather([self.world.name, result.step, result.learning_rate])
             text = ", ".join("%s: step %s, learning rate %s" % tuple(place) for place in places)
@@ -178,7 +193,7 @@ class ParamRanks(_Several):
 
     def __init__(self, world: Any, options: HorovodOptions, net: Any) -> None:
         super().__init__(world, options, net)
-        self._sync = ParamSync(world.hvd, world.size, options, list(net.params.values()))
+        self._sync = ParamSync(world, options, list(net.params.values()))
         self._whole: Optional[ParamSync] = None
 
     def idle(self) -> bool:
@@ -192,7 +207,7 @@ class ParamRanks(_Several):
         """The mean of the optimizer's state too, so that a run goes on from a checkpoint as if it had not ended."""
         variables = _variables(trainer)
         if self._whole is None:
-            self._whole = ParamSync(self.world.hvd, self.world.size, self.options, variables)
+            self._whole = ParamSync(self.world, self.options, variables)
         self._whole.once()
         self.world.broadcast([var for var in variables if not var.dtype.is_floating])
 
