@@ -2,7 +2,7 @@
 
     python bench/gpu/align.py [--rounds N]
 
-Needs nvcc, g++, NumPy and PyTorch with CUDA, but no TensorFlow. Every kernel is compared with the one for the CPU (which
+Needs nvcc, g++, NumPy and PyTorch with CUDA, but no TensorFlow. Every kernel is compared with that for the CPU (which
 the tests compare with NumPy), CTC with that of PyTorch in float64 too. Then CTC is timed, loss and gradient, each side
 with its softmax, in turn; the others are timed alone. ``--emulated`` compares small sizes on the CPU, without a GPU and
 PyTorch.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional
 
 from returnn_tf.layers.concat_input import ConcatInputLayer
 from returnn_tf.layers.node import Node
 from returnn_tf.layers.options import option
 from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.shape import size_of, transpose
-from returnn_tf.ops.windows import axis_slice, overlap_add, pad_axis
+from returnn_tf.native.chunk import chunk_ops, native_chunk, native_unchunk
+from returnn_tf.ops.chunks import chunk, chunk_count, unchunk
+from returnn_tf.ops.shape import transpose
 from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
 
@@ -59,24 +60,17 @@ class TimeChunkingLayer(ConcatInputLayer):
     def emit(self, ctx: "EmitContext") -> Any:
         """Frames gathered by chunk."""
         x = transpose(self.emit_input(ctx), self._axes)
-        count, frames = self.chunk_count(ctx)
-        x = pad_axis(x, 0, 0, frames - size_of(x, 0))
-        batch = ctx.size(self.batch_dim)
+        frames, batch = ctx.size(self.frames_dim), ctx.size(self.batch_dim)
+        count = chunk_count(frames, self.chunk_size, self.chunk_step)
         ctx.define_size(self.chunks_dim, batch * count)
         starts = tf.range(count) * self.chunk_step
         lens = tf.broadcast_to(tf.reshape(ctx.lens(self.frames_dim), [-1, 1]), [batch, count]) - starts
         lens = tf.clip_by_value(lens, 0, self.chunk_size)
         ctx.define_lens(self.chunk_dim, tf.reshape(lens, [-1]), size=self.chunk_size)
-        y = tf.gather(x, starts + tf.range(self.chunk_size)[:, None])  # [chunk_size, chunks, batch, others]
-        y = transpose(y, [0, 2, 1] + list(range(3, y.shape.rank)))
-        return tf.reshape(y, tf.concat([[self.chunk_size, -1], tf.shape(x)[2:]], axis=0))
-
-    def chunk_count(self, ctx: "EmitContext") -> Tuple[Any, Any]:
-        """(Number of chunks per sequence, number of frames that they cover)."""
-        frames = ctx.size(self.frames_dim)
-        count = tf.maximum(-(-(frames - self.chunk_size) // self.chunk_step), 0) + 1
-        covered = (count - 1) * self.chunk_step + self.chunk_size
-        return count, tf.maximum(covered, frames)
+        ops = _ops_for(x)
+        if ops is None:
+            return chunk(x, self.chunk_size, self.chunk_step)
+        return native_chunk(ops, x, self.chunk_size, self.chunk_step)
 
 
 @register_layer("time_unchunking")
@@ -118,17 +112,13 @@ class TimeUnchunkingLayer(ConcatInputLayer):
         chunking = self._chunking
         assert chunking is not None
         x = transpose(self.emit_input(ctx), self._axes)
-        count, _ = chunking.chunk_count(ctx)
-        frames = ctx.size(chunking.frames_dim)
-        step = chunking.chunk_step
-        shape = tf.concat([[chunking.chunk_size, ctx.size(chunking.batch_dim), count], tf.shape(x)[2:]], axis=0)
-        x = tf.reshape(x, shape)
-        x = transpose(x, [0, 2, 1] + list(range(3, x.shape.rank)))  # [chunk_size, chunks, batch, others]
-        covered = overlap_add(tf.ones([chunking.chunk_size, count], x.dtype), stride=step)
-        covered = tf.reshape(covered, [-1] + [1] * (x.shape.rank - 2))
-        y = tf.math.divide_no_nan(overlap_add(x, stride=step), covered)
-        y = pad_axis(y, 0, 0, tf.maximum(frames - tf.shape(y)[0], 0))
-        return axis_slice(y, 0, 0, frames)
+        sizes = (ctx.size(chunking.frames_dim), chunking.chunk_size, chunking.chunk_step)
+        ops = _ops_for(x)
+        return unchunk(x, *sizes) if ops is None else native_unchunk(ops, x, *sizes)
+
+
+def _ops_for(x: Any) -> Optional[Any]:
+    return chunk_ops() if x.dtype == tf.float32 else None
 
 
 def _chunking_of(node: Any) -> Optional[TimeChunkingLayer]:

@@ -44,8 +44,26 @@ OPS: Dict[str, NativeOp] = {
         ),
         NativeOp(
             name="align",
-            kernels=("align/chain_cpu.cc", "align/acceptor_cpu.cc", "align/transducer_cpu.cc"),
+            kernels=(
+                "align/chain_cpu.cc",
+                "align/acceptor_cpu.cc",
+                "align/acceptor_best_cpu.cc",
+                "align/transducer_cpu.cc",
+            ),
             bindings=("align/chain_op.cc", "align/lattice_op.cc"),
+            cuda=(
+                "align/chain_cuda.cu",
+                "align/viterbi_cuda.cu",
+                "align/acceptor_cuda.cu",
+                "align/acceptor_best_cuda.cu",
+                "align/transducer_cuda.cu",
+            ),
+        ),
+        NativeOp(
+            name="chunk",
+            kernels=("chunk/chunk_cpu.cc",),
+            bindings=("chunk/chunk_op.cc",),
+            cuda=("chunk/chunk_cuda.cu",),
         ),
         NativeOp(
             name="mdlstm",
