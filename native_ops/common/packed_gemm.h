@@ -19,31 +19,43 @@ constexpr int kMaxRows = 6;
 #else
 constexpr int kMaxRows = 2;
 #endif
-constexpr int kPanel = 4 * kLanes;
+constexpr int kVectors = 4;  // of a panel
+constexpr int kPanel = kVectors * kLanes;
 
-inline int64_t n_panels(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
+// A matrix may consist of parts of equal width, such as the gates of a cell. Then a panel has the same columns of each of them,
+// so that one call of an epilogue has all gates of some units. 1, 2 or 4 parts.
+inline int64_t n_panels(int64_t columns, int parts = 1) {
+  const int64_t panel = kPanel / parts;
+  return (columns / parts + panel - 1) / panel;
+}
 
 // Floats of a packed matrix. It has to start at a multiple of kLanes floats: see align_up.
-inline int64_t packed_size(int64_t depth, int64_t columns) { return depth * n_panels(columns) * kPanel; }
+inline int64_t packed_size(int64_t depth, int64_t columns, int parts = 1) {
+  return depth * n_panels(columns, parts) * kPanel;
+}
 
 inline float* align_up(float* p) {
   const uintptr_t step = kLanes * sizeof(float), at = reinterpret_cast<uintptr_t>(p);
   return reinterpret_cast<float*>((at + step - 1) / step * step);
 }
 
-// Panels first .. last - 1 of w [depth, columns] -> packed [panel][depth][kPanel], with zeros beyond the last column.
-inline void pack(const float* w, int64_t depth, int64_t columns, int64_t first, int64_t last, float* packed) {
+// Panels first .. last - 1 of w [depth, columns] -> packed [panel][depth][kPanel], with zeros beyond the last column of a part.
+inline void pack(const float* w, int64_t depth, int64_t columns, int64_t first, int64_t last, float* packed,
+                 int parts = 1) {
+  const int64_t width = columns / parts, slice = kPanel / parts;
   for (int64_t panel = first; panel < last; ++panel) {
-    const int64_t begin = panel * kPanel, n = std::min<int64_t>(kPanel, columns - begin);
-    for (int64_t k = 0; k < depth; ++k) {
-      float* to = packed + (panel * depth + k) * kPanel;
-      std::copy(w + k * columns + begin, w + k * columns + begin + n, to);
-      std::fill(to + n, to + kPanel, 0.0f);
-    }
+    const int64_t begin = panel * slice, n = std::min<int64_t>(slice, width - begin);
+    float* to = packed + panel * depth * kPanel;
+    for (int64_t k = 0; k < depth; ++k)
+      for (int part = 0; part < parts; ++part, to += slice) {
+        const float* from = w + k * columns + part * width + begin;
+        std::copy(from, from + n, to);
+        std::fill(to + n, to + slice, 0.0f);
+      }
   }
 }
 
-// The same of the transposed matrix: w is [columns, depth].
+// The same of the transposed matrix, in one part: w is [columns, depth].
 inline void pack_transposed(const float* w, int64_t depth, int64_t columns, int64_t first, int64_t last, float* packed) {
   constexpr int64_t kTile = 16;  // so many rows of the result are written while a cache line of each column is read
   for (int64_t panel = first; panel < last; ++panel) {
@@ -62,33 +74,46 @@ inline void pack_transposed(const float* w, int64_t depth, int64_t columns, int6
 struct Matrix {
   const float* data;
   int64_t depth, columns;
-  int64_t panel_step;  // from one panel to the next
-  int64_t row_step;    // from one row of a panel to the next
+  int parts;
+  int64_t panel_step;         // from one panel to the next
+  int64_t row_step;           // from one row of a panel to the next
+  int64_t vectors[kVectors];  // where the vectors of a row of a panel are
+
+  int64_t panels() const { return n_panels(columns, parts); }
 };
 
-inline Matrix packed_matrix(const float* packed, int64_t depth, int64_t columns) {
-  return Matrix{packed, depth, columns, depth * kPanel, kPanel};
+inline Matrix packed_matrix(const float* packed, int64_t depth, int64_t columns, int parts = 1) {
+  return Matrix{packed, depth, columns, parts, depth * kPanel, kPanel, {0, kLanes, 2 * kLanes, 3 * kLanes}};
 }
 
 // A matrix as it is. Packing costs more than it gains where the matrix is used for a few rows only.
-inline Matrix plain_matrix(const float* w, int64_t depth, int64_t columns) {
-  return Matrix{w, depth, columns, kPanel, columns};
+inline Matrix plain_matrix(const float* w, int64_t depth, int64_t columns, int parts = 1) {
+  Matrix matrix{w, depth, columns, parts, kPanel / parts, columns, {}};
+  const int of_part = kVectors / parts;
+  for (int v = 0; v < kVectors; ++v) matrix.vectors[v] = v / of_part * (columns / parts) + v % of_part * kLanes;
+  return matrix;
 }
 
 // Whether plain_matrix may stand for it: the last panel is whole.
 inline bool has_whole_panels(int64_t columns) { return columns % kPanel == 0; }
 
-// y[row][0 .. n) += x[row] * panel, for kRows rows and the n <= kPanel columns of one panel.
-template <int kRows>
-inline __attribute__((always_inline)) void multiply_panel(const float* const* x, int64_t depth, const float* panel,
-                                                          int64_t row_step, float* const* y, int64_t n) {
-  Vec sums[kRows][4];
+// epilogue(row, x[row] * panel as kVectors vectors) for kRows rows. The sums stay in registers.
+template <int kRows, typename Epilogue>
+inline __attribute__((always_inline)) void multiply_rows(const float* const* rows, const Matrix& matrix, int64_t panel,
+                                                         const Epilogue& epilogue) {
+  const float *x[kRows], *w = matrix.data + panel * matrix.panel_step;
+  const int64_t depth = matrix.depth, row_step = matrix.row_step;
+  const int64_t at1 = matrix.vectors[1], at2 = matrix.vectors[2], at3 = matrix.vectors[3];
+  Vec sums[kRows][kVectors];
 #pragma GCC unroll 8
-  for (int row = 0; row < kRows; ++row)
+  for (int row = 0; row < kRows; ++row) {
+    x[row] = rows[row];
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) sums[row][v] = Vec{};
-  for (int64_t k = 0; k < depth; ++k, panel += row_step) {
-    const Vec w0 = load(panel), w1 = load(panel + kLanes), w2 = load(panel + 2 * kLanes), w3 = load(panel + 3 * kLanes);
+    for (int v = 0; v < kVectors; ++v) sums[row][v] = Vec{};
+  }
+#pragma GCC unroll 2
+  for (int64_t k = 0; k < depth; ++k, w += row_step) {
+    const Vec w0 = load(w), w1 = load(w + at1), w2 = load(w + at2), w3 = load(w + at3);
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
       const Vec value = splat(x[row][k]);
@@ -98,55 +123,70 @@ inline __attribute__((always_inline)) void multiply_panel(const float* const* x,
       sums[row][3] += value * w3;
     }
   }
-  if (n == kPanel) {
+  Vec done[kRows][kVectors];  // sums themselves would not stay in registers if a loop that is not unrolled saw them
 #pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row)
-#pragma GCC unroll 4
-      for (int v = 0; v < 4; ++v) store(y[row] + v * kLanes, load(y[row] + v * kLanes) + sums[row][v]);
-    return;
-  }
   for (int row = 0; row < kRows; ++row)
-    for (int v = 0; v < 4 && v * kLanes < n; ++v) {
-      const int part = static_cast<int>(std::min<int64_t>(kLanes, n - v * kLanes));
-      store_part(y[row] + v * kLanes, load_part(y[row] + v * kLanes, part) + sums[row][v], part);
-    }
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) done[row][v] = sums[row][v];
+#pragma GCC unroll 1
+  for (int row = 0; row < kRows; ++row) epilogue(row, done[row]);
 }
 
-template <int kRows>
-void multiply_rows(const Matrix& matrix, int64_t panel, const float* const* x, float* const* y) {
-  const int64_t column = panel * kPanel, n = std::min<int64_t>(kPanel, matrix.columns - column);
-  const float* x_rows[kRows];
-  float* y_rows[kRows];
-  for (int row = 0; row < kRows; ++row) {
-    x_rows[row] = x[row];
-    y_rows[row] = y[row] + column;
-  }
-  multiply_panel<kRows>(x_rows, matrix.depth, matrix.data + panel * matrix.panel_step, matrix.row_step, y_rows, n);
-}
-
-// y[row][0 .. columns) += x[row][0 .. depth) * matrix, for all rows. Pieces of nearly equal size: 8 rows are 4 + 4, not 6 + 2.
-inline void multiply_add(const float* const* x, size_t n_rows, const Matrix& matrix, float* const* y) {
-  for (int64_t panel = 0; panel < n_panels(matrix.columns); ++panel) {
-    size_t pieces = (n_rows + kMaxRows - 1) / kMaxRows;
-    for (size_t at = 0, size; at < n_rows; at += size, --pieces) {
-      size = (n_rows - at + pieces - 1) / pieces;
-      switch (size) {
-        case 1: multiply_rows<1>(matrix, panel, x + at, y + at); break;
-        case 2: multiply_rows<2>(matrix, panel, x + at, y + at); break;
+// epilogue(row, x(row) [depth] * panel as kVectors vectors) for all rows: pieces of nearly equal size, 8 rows are 4 + 4, not 6 + 2.
+template <typename Input, typename Epilogue>
+inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix, int64_t panel, const Epilogue& epilogue) {
+  int64_t pieces = (n_rows + kMaxRows - 1) / kMaxRows;
+  for (int64_t at = 0, size; at < n_rows; at += size, --pieces) {
+    size = (n_rows - at + pieces - 1) / pieces;
+    const float* rows[kMaxRows];
+    for (int64_t row = 0; row < size; ++row) rows[row] = x(at + row);
+    const auto piece = [&](int row, const Vec* sums) __attribute__((always_inline)) { epilogue(at + row, sums); };
+    switch (size) {
+      case 1: multiply_rows<1>(rows, matrix, panel, piece); break;
+      case 2: multiply_rows<2>(rows, matrix, panel, piece); break;
 #if defined(__AVX512F__)
-        case 3: multiply_rows<3>(matrix, panel, x + at, y + at); break;
-        case 4: multiply_rows<4>(matrix, panel, x + at, y + at); break;
-        case 5: multiply_rows<5>(matrix, panel, x + at, y + at); break;
-        case 6: multiply_rows<6>(matrix, panel, x + at, y + at); break;
+      case 3: multiply_rows<3>(rows, matrix, panel, piece); break;
+      case 4: multiply_rows<4>(rows, matrix, panel, piece); break;
+      case 5: multiply_rows<5>(rows, matrix, panel, piece); break;
+      case 6: multiply_rows<6>(rows, matrix, panel, piece); break;
 #endif
-      }
     }
   }
 }
 
+// function(column, whether all lanes are in use, how many are, sum) for the vectors of a panel in one part that begins at a column.
+template <typename Function>
+inline __attribute__((always_inline)) void for_units(int64_t begin, int64_t columns, const Vec* sums, const Function& function) {
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t at = begin + v * kLanes;
+    if (at + kLanes <= columns)
+      function(at, std::true_type(), kLanes, sums[v]);
+    else if (at < columns)
+      function(at, std::false_type(), static_cast<int>(columns - at), sums[v]);
+  }
+}
+
+// The vectors of a panel in one part from a row of the result, 0 beyond its end.
+inline void load_units(const float* row, int64_t begin, int64_t columns, Vec* vectors) {
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t at = begin + v * kLanes;
+    vectors[v] = at < columns ? load_part(row + at, static_cast<int>(std::min<int64_t>(kLanes, columns - at))) : Vec{};
+  }
+}
+
+// y[row][0 .. columns) += x[row][0 .. depth) * packed, for all rows, in one part.
 inline void multiply_add(const float* const* x, size_t n_rows, int64_t depth, const float* packed, int64_t columns,
                          float* const* y) {
-  multiply_add(x, n_rows, packed_matrix(packed, depth, columns), y);
+  const Matrix matrix = packed_matrix(packed, depth, columns);
+  for (int64_t panel = 0; panel < matrix.panels(); ++panel) {
+    const int64_t column = panel * kPanel;
+    multiply_panel([&](int64_t row) { return x[row]; }, n_rows, matrix, panel, [&](int64_t row, const Vec* sums) {
+      for_units(column, columns, sums, [&](int64_t at, auto whole, int n, Vec sum) __attribute__((always_inline)) {
+        float* to = y[row] + at;
+        store_n<decltype(whole)::value>(to, load_n<decltype(whole)::value>(to, n) + sum, n);
+      });
+    });
+  }
 }
 
 }  // namespace rtf

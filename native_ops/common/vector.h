@@ -64,26 +64,43 @@ inline void by_vectors(int64_t units, Function function) {
   if (u < units) function(u, std::false_type(), static_cast<int>(units - u));
 }
 
-// exp(x) = scale * (1 + rest) with scale a power of 2 and |rest| < 0.42. The argument is clipped such that all of it stays finite
-// and normal. NaN comes through in rest.
-inline void exp_parts(Vec x, Vec* scale, Vec* rest) {
-  const Vec high = splat(87.0f), low = splat(-87.0f);
-  x = x > high ? high : x;
-  x = x < low ? low : x;
-  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, which then is in the low bits
-  const Vec shifted = x * splat(1.44269504089f) + magic;
-  const Vec n = shifted - magic;
-  const Vec r = (x - n * splat(0.693359375f)) - n * splat(-2.12194440e-4f);  // log 2 in two parts (Cody & Waite)
-  Vec p = splat(1.0f / 5040);
-  p = p * r + splat(1.0f / 720);
-  p = p * r + splat(1.0f / 120);
-  p = p * r + splat(1.0f / 24);
-  p = p * r + splat(1.0f / 6);
-  p = p * r + splat(0.5f);
-  *rest = (p * r) * r + r;
+// The smaller or the larger of both; NaN if x is.
+inline Vec at_most(Vec x, Vec limit) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec>(_mm512_maskz_min_ps(0xFFFF, reinterpret_cast<__m512>(limit), reinterpret_cast<__m512>(x)));
+#else
+  return x > limit ? limit : x;
+#endif
+}
+
+inline Vec at_least(Vec x, Vec limit) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec>(_mm512_maskz_max_ps(0xFFFF, reinterpret_cast<__m512>(limit), reinterpret_cast<__m512>(x)));
+#else
+  return x < limit ? limit : x;
+#endif
+}
+
+// exp(factor * x) = scale * (1 + rest) with scale a power of 2 and |rest| < 0.42. The argument is clipped such that all of it stays
+// finite and normal. NaN comes through in rest.
+inline void exp_parts(Vec x, Vec* scale, Vec* rest, float factor = 1.0f) {
+  const float limit = 87.0f / (factor < 0 ? -factor : factor);
+  x = at_least(at_most(x, splat(limit)), splat(-limit));
+  const Vec high = splat(1.44269502f * factor), low = splat(1.92596299e-8f * factor);  // 1 / log(2) in two parts
+  // 1.5 * 2^23: adding it rounds to an integer, which then is in the low bits; with the 127 that an exponent begins at
+  const Vec magic = splat(12582912.0f + 127.0f);
+  const Vec shifted = x * high + magic;
+  const Vec r = x * low + (x * high - (shifted - magic));  // 2^r - 1 by its series: log(2)^k / k!
+  Vec p = splat(1.5403530e-4f);
+  p = p * r + splat(1.3333558e-3f);
+  p = p * r + splat(9.6181291e-3f);
+  p = p * r + splat(5.5504109e-2f);
+  p = p * r + splat(2.4022651e-1f);
+  p = p * r + splat(6.9314718e-1f);
+  *rest = p * r;
   IVec bits;
   std::memcpy(&bits, &shifted, sizeof(bits));
-  bits = (bits - 0x4B400000 + 127) << 23;
+  bits = bits << 23;
   std::memcpy(scale, &bits, sizeof(bits));
 }
 
@@ -99,14 +116,14 @@ inline Vec reciprocal(Vec x) {
 
 inline Vec sigmoid(Vec x) {
   Vec scale, rest;
-  exp_parts(-x, &scale, &rest);
+  exp_parts(x, &scale, &rest, -1.0f);
   return reciprocal(splat(1.0f) + (scale + scale * rest));
 }
 
 // (e^2x - 1) / (e^2x + 1), where e^2x - 1 is computed without cancellation.
 inline Vec tanh(Vec x) {
   Vec scale, rest;
-  exp_parts(x + x, &scale, &rest);
+  exp_parts(x, &scale, &rest, 2.0f);
   const Vec less_one = scale * rest + (scale - splat(1.0f));
   return less_one * reciprocal(less_one + splat(2.0f));
 }

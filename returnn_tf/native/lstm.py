@@ -9,6 +9,7 @@ import numpy
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op, runs_on_gpu
+from returnn_tf.native.weight_gradient import weight_gradient
 from returnn_tf.util.lazy_tf import tf
 
 Result = Tuple["tf.Tensor", "tf.Tensor", "tf.Tensor"]
@@ -51,32 +52,13 @@ def native_lstm(
                 r=w_re, c0=c0, lengths=lengths, c=out.c, gates=out.gates, dh=dh, dc_last=dc_last, dh_last=dh_last,
                 reverse=reverse,
             )  # fmt: skip
-            return dz, _weight_gradient(out.h, h0, dz, lengths, reverse), dc0, dh0
+            return dz, weight_gradient(out.h, h0, dz, lengths, reverse), dc0, dh0
 
         return (out.h, out.c_last, out.h_last), gradient
 
     h, c_last, h_last = run(z, w_re, c0, h0)
     h.set_shape([z.shape[0], z.shape[1], w_re.shape[0]])
     return h, c_last, h_last
-
-
-def _weight_gradient(h: tf.Tensor, h0: tf.Tensor, dz: tf.Tensor, lengths: tf.Tensor, reverse: bool) -> tf.Tensor:
-    """Sum over all frames of the outer product of the output one step before and the gradient of the gates' inputs.
-
-    Two products on parts of the arrays as they are: no copy of an array with h0 as its first frame. Padded frames are
-    0 in both arrays and add nothing.
-    """
-    n = h0.shape[1] or tf.shape(h0)[1]
-
-    def product(before: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(tf.reshape(before, [-1, n]), tf.reshape(gradient, [-1, 4 * n]), transpose_a=True)
-
-    if not reverse:
-        first = dz[:1]  # no frame if there is none at all
-        return product(h[:-1], dz[1:]) + product(tf.tile(h0[None], [tf.shape(first)[0], 1, 1]), first)
-    n_frames = tf.shape(dz)[0]
-    starts = tf.one_hot(lengths - 1, n_frames, axis=0, dtype=dz.dtype)  # [time, batch]
-    return product(h[1:], dz[:-1]) + product(h0, tf.einsum("tb,tbg->bg", starts, dz))
 
 
 def self_test(ops: Any) -> None:

@@ -42,6 +42,7 @@ OPS: Dict[str, NativeOp] = {
             bindings=("lstm/lstm_op.cc",),
             cuda=("lstm/lstm_cuda.cu",),
         ),
+        NativeOp(name="gru", kernels=("gru/gru_cpu.cc",), bindings=("gru/gru_op.cc",)),
         NativeOp(
             name="align",
             kernels=(

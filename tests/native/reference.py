@@ -21,6 +21,20 @@ def lstm(z, w_re, c0, h0, lengths, reverse=False):
     return out, c_last, h_last
 
 
+def gru(z, w_gates, w_candidate, h0, lengths, reverse=False):
+    """z [T, B, 3H] -> h [T, B, H], last h [B, H]; see returnn_tf.native.gru.native_gru."""
+    n_frames, batch, width = z.shape
+    n = width // 3
+    out, h_last = numpy.zeros((n_frames, batch, n)), h0.astype("float64")
+    for b in range(batch):
+        frames = range(lengths[b])
+        for t in reversed(frames) if reverse else frames:
+            r, u = numpy.split(sigmoid(z[t, b, : 2 * n].astype("float64") + h_last[b] @ w_gates), 2)
+            c = numpy.tanh(z[t, b, 2 * n :] + (r * h_last[b]) @ w_candidate)
+            h_last[b] = out[t, b] = u * h_last[b] + (1 - u) * c
+    return out, h_last
+
+
 def mdlstm(z, left, up, heights, widths, flips, stable=True):
     """z [B, H, W, 5n] of one direction -> h [B, H, W, n]; see returnn_tf.ops.mdlstm."""
     n = left.shape[0]

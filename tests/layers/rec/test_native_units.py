@@ -13,6 +13,8 @@ NETWORKS = {
     "other order of gates": {"unit": "standardlstm", "direction": -1},
     "low memory": {"unit": "nativelstmlowmem"},
     "initial state": {"unit": "lstm", "initial_state": "var"},
+    "GRU": {"unit": "gru"},
+    "GRU backward": {"unit": "grucell", "direction": -1, "initial_state": "var"},
     "recurrent dropout": {"unit": "lstm", "unit_opts": {"rec_weight_dropout": 0.3}},
 }
 
@@ -20,9 +22,15 @@ NETWORKS = {
 def run(options, monkeypatch, native):
     monkeypatch.setenv(library.SWITCH, "1" if native else "0")
     monkeypatch.setattr(library, "_loaded", {})
+    n_states = 1 if "gru" in options["unit"] else 2
     network = {
         "lstm": {"class": "rec", "n_out": 5, "from": "data", **options},
-        "last": {"class": "get_last_hidden_state", "n_out": 10, "from": "lstm", "key": "*"},
+        "last": {
+            "class": "get_last_hidden_state",
+            "n_out": 5 * n_states,
+            "from": "lstm",
+            "key": "*",
+        },
         "last_sum": {"class": "reduce", "mode": "sum", "axes": "f", "from": "last", "loss": "as_is"},
         "output": {"class": "softmax", "from": "lstm", "target": "classes", "loss": "ce"},
     }
@@ -56,9 +64,15 @@ def test_same_as_plain_tensorflow(options, monkeypatch):
         numpy.testing.assert_allclose(gradient, plain.grads[name], atol=1e-5, err_msg=name)
 
 
-def test_it_is_the_native_op_that_runs(monkeypatch):
+@pytest.mark.parametrize("unit, op", [("lstm", "native_lstm"), ("gru", "native_gru")])
+def test_it_is_the_native_op_that_runs(monkeypatch, unit, op):
     calls = []
-    plain = native_units.native_lstm
-    monkeypatch.setattr(native_units, "native_lstm", lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs))
-    run({"unit": "lstm"}, monkeypatch, native=True)
+    plain = getattr(native_units, op)
+    monkeypatch.setattr(native_units, op, lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs))
+    run({"unit": unit}, monkeypatch, native=True)
     assert calls
+
+
+def test_other_activation_runs_in_plain_tensorflow(monkeypatch):
+    monkeypatch.setattr(native_units, "native_gru", None)
+    run({"unit": "gru", "unit_opts": {"activation": "relu"}}, monkeypatch, native=True)

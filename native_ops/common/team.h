@@ -1,0 +1,132 @@
+// Threads that share each step of a recurrence: for batches so small that there are not enough sequences to go round.
+//
+// A step has one part for each member, always the same one, so that its share of the weights stays in the member's own
+// cache. All parts of a step are done before one of the next begins. The first thread that comes leads. A member which is not
+// there when the leader is done with its own part has its part done by the leader: nobody waits for a thread that does not
+// run, only for one that has begun. So tasks may also be run one after the other.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace rtf {
+
+// How many recurrences run in this process at this moment. Two directions of a network, say, occupy the threads: then a team
+// would only have its members wait for each other.
+class Running {
+ public:
+  Running() { count().fetch_add(1, std::memory_order_relaxed); }
+  ~Running() { count().fetch_sub(1, std::memory_order_relaxed); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  static bool others() { return count().load(std::memory_order_relaxed) > 1; }
+
+ private:
+  static std::atomic<int>& count() {
+    static std::atomic<int> running{0};
+    return running;
+  }
+};
+
+// Waits shortly, and then lets other threads run.
+class Patience {
+ public:
+  // Whether the wait has become long.
+  bool wait() {
+    if (++spins_ < kSpins) {
+#if defined(__x86_64__)
+      _mm_pause();
+#endif
+      return false;
+    }
+    std::this_thread::yield();
+    return true;
+  }
+
+ private:
+  static constexpr int kSpins = 2000;
+  int spins_ = 0;
+};
+
+class Team {
+ public:
+  explicit Team(int64_t size) : members_(size) {}
+
+  // Each of the tasks calls it; part(step, member) for steps 0 .. n_steps - 1 and members 0 .. size - 1.
+  template <typename Part>
+  void join(int64_t n_steps, const Part& part) {
+    const int64_t member = n_arrived_.fetch_add(1);
+    if (member == 0)
+      lead(n_steps, part);
+    else
+      follow(member, part);
+  }
+
+ private:
+  static constexpr int64_t kClosed = std::numeric_limits<int64_t>::max();
+  static constexpr int kMaxLongWaits = 8;  // a scheduler that takes members away from their work is no friend of a team
+
+  struct alignas(64) Member {
+    std::atomic<int64_t> claimed{-1}, done{-1};  // the last step whose part somebody has begun, or the member has done
+  };
+
+  template <typename Part>
+  void lead(int64_t n_steps, const Part& part) {
+    const int64_t size = members_.size();
+    bool open = size > 1;
+    for (int64_t step = 0; step < n_steps; ++step) {
+      if (open && (Running::others() || long_waits_ >= kMaxLongWaits)) {
+        open = false;
+        posted_.store(kClosed, std::memory_order_release);
+      }
+      if (open) posted_.store(step, std::memory_order_release);
+      part(step, 0);
+      for (int64_t member = 1; member < size; ++member) {
+        if (!open || claim(member, step))
+          part(step, member);
+        else
+          wait_for(member, step);
+      }
+    }
+    posted_.store(kClosed, std::memory_order_release);
+  }
+
+  template <typename Part>
+  void follow(int64_t member, const Part& part) {
+    for (int64_t last = -1;;) {
+      int64_t step = posted_.load(std::memory_order_acquire);
+      for (Patience patience; step == last; step = posted_.load(std::memory_order_acquire)) patience.wait();
+      if (step == kClosed) return;
+      last = step;
+      if (!claim(member, step)) continue;
+      part(step, member);
+      members_[member].done.store(step, std::memory_order_release);
+    }
+  }
+
+  bool claim(int64_t member, int64_t step) {
+    int64_t before = step - 1;
+    return members_[member].claimed.compare_exchange_strong(before, step, std::memory_order_acq_rel);
+  }
+
+  void wait_for(int64_t member, int64_t step) {
+    bool is_long = false;
+    for (Patience patience; members_[member].done.load(std::memory_order_acquire) != step;) is_long |= patience.wait();
+    long_waits_ += is_long;
+  }
+
+  std::vector<Member> members_;
+  alignas(64) std::atomic<int64_t> posted_{-1};
+  alignas(64) std::atomic<int64_t> n_arrived_{0};
+  int long_waits_ = 0;
+};
+
+}  // namespace rtf

@@ -1,0 +1,103 @@
+"""The native GRU, with its gradient."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Optional, Sequence, Tuple
+
+import numpy
+
+from returnn_tf.native.comparison import compare
+from returnn_tf.native.library import native_op
+from returnn_tf.native.weight_gradient import outer_sum, weight_gradient
+from returnn_tf.util.lazy_tf import tf
+
+Result = Tuple["tf.Tensor", "tf.Tensor"]
+
+
+def gru_ops() -> Optional[Any]:
+    """The ops, or None if they cannot be used here (a warning has said why)."""
+    return native_op("gru", self_test)
+
+
+def native_gru(
+    ops: Any,
+    z: tf.Tensor,
+    w_gates: tf.Tensor,
+    w_candidate: tf.Tensor,
+    h0: tf.Tensor,
+    lengths: tf.Tensor,
+    *,
+    reverse: bool = False,
+) -> Result:
+    """GRU with reset gate r, update gate u and candidate c, over a ragged batch.
+
+    ``r, u = sigmoid(split(z_ru + h W_gates));  c = tanh(z_c + (r h) W_candidate);  h = u h + (1 - u) c``
+    (Cho et al. 2014, arXiv 1406.1078). Float32.
+
+    :param ops: what `gru_ops` returned
+    :param z: projected input, with bias, in the order r, u, c [time, batch, 3 n]
+    :param w_gates: recurrent weights of r and u [n, 2 n]
+    :param w_candidate: recurrent weights of c [n, n]
+    :param h0: initial state [batch, n]
+    :param lengths: int32 [batch], at most ``time``
+    :param reverse: each sequence runs from its last frame to its first one; z and the result keep the order of time
+    :return: h [time, batch, n], 0 after the end of each sequence; h [batch, n] after the frame that ran last
+    """
+
+    @tf.custom_gradient
+    def run(
+        z: tf.Tensor, w_gates: tf.Tensor, w_candidate: tf.Tensor, h0: tf.Tensor
+    ) -> Tuple[Result, Callable[..., Any]]:
+        weights = {"r_gates": w_gates, "r_candidate": w_candidate, "h0": h0, "lengths": lengths, "reverse": reverse}
+        out = ops.rtf_gru(z=z, **weights)
+
+        def gradient(dh: tf.Tensor, dh_last: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+            dz, reset_h, dh0 = ops.rtf_gru_grad(h=out.h, gates=out.gates, dh=dh, dh_last=dh_last, **weights)
+            split = 2 * (h0.shape[1] or tf.shape(h0)[1])
+            dw_gates = weight_gradient(out.h, h0, dz[..., :split], lengths, reverse)
+            return dz, dw_gates, outer_sum(reset_h, dz[..., split:]), dh0
+
+        return (out.h, out.h_last), gradient
+
+    h, h_last = run(z, w_gates, w_candidate, h0)
+    h.set_shape([z.shape[0], z.shape[1], w_candidate.shape[0]])
+    return h, h_last
+
+
+def self_test(ops: Any) -> None:
+    """Compare the op and its gradient with numpy on a small ragged batch, in both directions.
+
+    :raises NativeOpError: they differ
+    """
+    rng = numpy.random.RandomState(1)
+    n_frames, batch, n = 5, 9, 37
+    lengths = numpy.array([5, 0, 3, 5, 1, 2, 4, 5, 3], "int32")
+    shapes = [(n_frames, batch, 3 * n), (n, 2 * n), (n, n), (batch, n)]
+    inputs = [rng.normal(0, 0.5, shape) for shape in shapes]
+    for reverse in (False, True):
+        compare(
+            "GRU",
+            partial(native_gru, ops, lengths=lengths, reverse=reverse),
+            partial(_numpy_gru, lengths=lengths, reverse=reverse),
+            inputs,
+        )
+
+
+def _numpy_gru(
+    z: numpy.ndarray,
+    w_gates: numpy.ndarray,
+    w_candidate: numpy.ndarray,
+    h: numpy.ndarray,
+    lengths: numpy.ndarray,
+    reverse: bool,
+) -> Sequence[numpy.ndarray]:
+    """The formula of `native_gru`, frame by frame."""
+    out, n = numpy.zeros([len(z), *h.shape]), h.shape[1]
+    for t in range(len(z))[:: -1 if reverse else 1]:
+        r, u = numpy.split(1 / (1 + numpy.exp(-(z[t, :, : 2 * n] + h @ w_gates))), 2, axis=1)
+        c = numpy.tanh(z[t, :, 2 * n :] + (r * h) @ w_candidate)
+        runs = (t < lengths)[:, None]
+        h = numpy.where(runs, u * h + (1 - u) * c, h)
+        out[t] = numpy.where(runs, h, 0)
+    return out, h
