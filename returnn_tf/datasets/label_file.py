@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.safe_files import read_literal, read_plain_pickle, read_text
 
 
@@ -24,7 +24,10 @@ def read_labels(path: str) -> List[str]:
         table = read_literal(path)
     if isinstance(table, (list, tuple)):
         return [str(label) for label in table]
-    names = {index: str(label) for label, index in sorted(table.items())}  # of two labels the last one is the name
+    if not isinstance(table, dict) or not all(type(index) is int for index in table.values()):
+        raise DataError("vocab_file %r: expected a dict {label: index, ...} or a list of labels." % path)
+    table = {str(label): index for label, index in table.items()}
+    names = {index: label for label, index in sorted(table.items())}  # of two labels the last one is the name
     if sorted(names) != list(range(len(names))):
         raise ConfigError("vocab_file %r: the indices of its labels are not 0 to %d." % (path, len(names) - 1))
     return [names[index] for index in range(len(names))]

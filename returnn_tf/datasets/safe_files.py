@@ -44,7 +44,7 @@ def read_literal(path: str) -> Any:
     """The Python literal (numbers, strings, lists, dicts, ...) in a text file."""
     try:
         return ast.literal_eval(read_text(path).strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as exc:
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
         raise DataError(
             "file %r does not hold a Python literal such as {'tag': 12, ...}: %s" % (path, str(exc)[:200])
         ) from exc

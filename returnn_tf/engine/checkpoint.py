@@ -125,7 +125,7 @@ def info(prefix: str) -> Optional[CheckpointInfo]:
             settings={str(key): str(value) for key, value in manifest.get("settings", {}).items()},
             progress=manifest.get("progress"),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise DataError("%s%s lacks an entry or has one of the wrong kind: %s" % (prefix, _MANIFEST, exc)) from None
 
 

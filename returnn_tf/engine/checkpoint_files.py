@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
 from returnn_tf.config import DataError
 
 _BLOCK = 1 << 20
+_MAX_MANIFEST = 1 << 28  # it holds all settings of the config
 _staged: Set[str] = set()
 
 
@@ -77,15 +78,31 @@ def read_manifest(path: str) -> Optional[Dict[str, Any]]:
     :raises DataError: the file is there but is no manifest
     """
     try:
-        with open(path, encoding="utf8") as file:
-            manifest = json.load(file)
+        with open(path, "rb") as file:
+            content = file.read(_MAX_MANIFEST + 1)
+        if len(content) > _MAX_MANIFEST:
+            raise ValueError("it has more than %i bytes" % _MAX_MANIFEST)
+        manifest = json.loads(content.decode("utf8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise DataError("%s can't be read as manifest of a checkpoint: %s" % (path, exc)) from None
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+    if not isinstance(manifest, dict) or not _describes_files(manifest.get("files")):
         raise DataError("%s is not the manifest of a checkpoint." % path)
     return manifest
+
+
+def _describes_files(described: Any) -> bool:
+    """Whether it is what :func:`describe` gives, for files of the same folder."""
+    return isinstance(described, dict) and all(
+        os.path.basename(name) == name
+        and "\0" not in name
+        and name.isprintable()
+        and isinstance(facts, dict)
+        and type(facts.get("size")) is int
+        and isinstance(facts.get("sha256"), str)
+        for name, facts in described.items()
+    )
 
 
 @contextlib.contextmanager

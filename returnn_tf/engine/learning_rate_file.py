@@ -17,6 +17,7 @@ from returnn_tf.config import ConfigError, DataError
 
 META = ":meta:"
 _MULTI_LINE_FROM = 40
+_MAX_CHARS = 1 << 26
 
 
 @dataclass
@@ -34,12 +35,14 @@ def read_file(path: str) -> Dict[int, EpochData]:
     """
     try:
         with open(path, encoding="utf8") as f:
-            text = f.read()
+            text = f.read(_MAX_CHARS + 1)
     except FileNotFoundError:
         raise DataError("learning-rate file %r not found" % path) from None
     except (OSError, UnicodeDecodeError) as exc:
         raise DataError("learning-rate file %r can't be read: %s" % (path, exc)) from None
     try:
+        if len(text) > _MAX_CHARS:
+            raise DataError("it has more than %d characters" % _MAX_CHARS)
         return parse(text)
     except DataError as exc:
         raise DataError("learning-rate file %s: %s. Mend it, or remove it to begin a new one" % (path, exc)) from None
@@ -204,5 +207,9 @@ def scores_of(error: Mapping[str, Any]) -> Dict[str, Any]:
 
 def best_epochs(epochs: Mapping[int, EpochData], key: str, count: Optional[int] = None) -> List[int]:
     """The epochs with a finite value of ``key``, best (lowest) first; of equal ones the smaller epoch first."""
-    values = {e: d.error[key] for e, d in epochs.items() if key in d.error and math.isfinite(d.error[key])}
+    values = {epoch: data.error[key] for epoch, data in epochs.items() if _is_finite(data.error.get(key))}
     return sorted(values, key=lambda e: (values[e], e))[:count]
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -20,6 +20,7 @@ from returnn_tf.engine import model_dir
 from returnn_tf.log import log
 
 BEAT_SECONDS = 5.0
+_MAX_BYTES = 1 << 16
 PATIENCE_SECONDS = 6 * BEAT_SECONDS  # so long without a beat means that the holder is gone
 
 
@@ -171,8 +172,8 @@ def _content(path: str) -> Optional[Dict[str, Any]]:
     """None if there is no lock file, or one that says nothing."""
     try:
         with open(path, encoding="utf8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
+            found = json.loads(file.read(_MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
