@@ -54,8 +54,9 @@ def _run_gru(
     reverse: bool,
 ) -> Tuple[tf.Tensor, State]:
     """See `returnn_tf.ops.cells.kernels.NativeKernel`."""
-    weights = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
-    h, h_last = native_gru(gru_ops(), z, *weights, *state, _lengths(lengths, z), reverse=reverse)
+    w_gates, w_candidate = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
+    (h0,) = state
+    h, h_last = native_gru(gru_ops(), z, w_gates, w_candidate, h0, _lengths(lengths, z), reverse=reverse)
     return h, (h_last,)
 
 
