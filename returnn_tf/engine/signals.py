@@ -1,8 +1,9 @@
 """Signals which end a training in order: SIGTERM and SIGUSR1 of clusters that want the machine back, and Ctrl-C.
 
 The first one is a request: the current step is finished, the state saved, the program ends. A second SIGINT or SIGTERM
-ends it at once; SIGUSR1, the warning of a scheduler whose SIGTERM follows, does not count for that. The signals are read from a pipe by a thread, because the interpreter would handle them only after the
-TensorFlow call that is running, which may be the tracing of a large network.
+ends it at once; SIGUSR1, the warning of a scheduler whose SIGTERM follows, does not count for that. The signals are
+read from a pipe by a thread, because the interpreter would handle them only after the TensorFlow call that is running,
+which may be a long one.
 """
 
 from __future__ import annotations
