@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 import numpy
 
 from tests.native import reference
+from tests.native.cuda.memory import HostMemory
 
 Array = numpy.ndarray
-#: name -> number in the C interface, how a float gets into memory, tolerances of values and gradients
+#: ``RtfNumbers``
 FLOAT, TF32, BFLOAT16, FLOAT16 = range(4)
+DTYPES = {FLOAT: "float32", TF32: "float32", BFLOAT16: "bfloat16", FLOAT16: "float16"}
+#: of values, of gradients
 TOLERANCES = {FLOAT: (3e-6, 1e-5), TF32: (4e-3, 2e-2), BFLOAT16: (2e-2, 8e-2), FLOAT16: (3e-3, 1e-2)}
 
 
@@ -35,21 +38,16 @@ def sequences(n_frames: int, batch: int, units: int, lengths: Optional[Array], r
 
 def to_memory(numbers: int, x: Array) -> Array:
     """Floats as they lie in the memory of a kind of numbers."""
-    x = numpy.ascontiguousarray(x, "float32")
-    if numbers == BFLOAT16:
-        bits = x.view("uint32")
-        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-        return numpy.where(numpy.isnan(x), 0x7FC0, rounded).astype("uint16")
-    return x.astype("float16") if numbers == FLOAT16 else x.copy()
+    return HostMemory().upload(x, DTYPES[numbers])
 
 
 def from_memory(numbers: int, x: Array) -> Array:
     """The other way round."""
-    return (x.astype("uint32") << 16).view("float32") if numbers == BFLOAT16 else x.astype("float32")
+    return HostMemory().download(x, DTYPES[numbers]).astype("float32")
 
 
 class Kernels:
-    """The C functions of one recurrence, whose arrays are in the memory of this process as in the emulator.
+    """The C functions of one recurrence.
 
     :param name: as in ``rtf_<name>_forward_cuda``
     """
@@ -62,6 +60,23 @@ class Kernels:
         for function in self._passes:
             function.restype = ctypes.c_char_p
 
+    def workspace_bytes(self, shape: Sequences, numbers: int, backward: bool) -> int:
+        """-1 for a bad shape."""
+        return self._size(ctypes.byref(shape), numbers, int(backward))
+
+    def launch(
+        self, shape: Sequences, numbers: int, backward: bool, pointers: Sequence[int], workspace: int, stream: int = 0
+    ) -> None:
+        """Begin a pass.
+
+        :param pointers: of all arrays, in the order of the C function
+        :raises ValueError: with the text of the error
+        """
+        args = [ctypes.c_void_p(pointer) for pointer in (*pointers, workspace, stream)]
+        error = self._passes[backward](ctypes.byref(shape), numbers, *args)
+        if error is not None:
+            raise ValueError(error.decode())
+
     def call(
         self,
         shape: Sequences,
@@ -70,26 +85,19 @@ class Kernels:
         inputs: Sequence[Array],
         outputs: Sequence[Tuple[int, ...]],
     ) -> List[Array]:
-        """Run a pass on floats; outputs are full of NaN before it.
-
-        :raises ValueError: with the text of the error
-        """
+        """Run a pass in the emulator on floats; outputs are full of NaN before it."""
         memory = [to_memory(numbers, x) for x in inputs]
         results = [to_memory(numbers, numpy.full(size, numpy.nan)) for size in outputs]
         self.call_on(shape, numbers, backward, memory + results)
         return [from_memory(numbers, x) for x in results]
 
     def call_on(self, shape: Sequences, numbers: int, backward: bool, arrays: Sequence[Array]) -> None:
-        """Run a pass on arrays in memory."""
-        size = self._size(ctypes.byref(shape), numbers, int(backward))
+        """Run a pass in the emulator on arrays in memory."""
+        size = self.workspace_bytes(shape, numbers, backward)
         workspace = numpy.full(max(size, 0) // 4 + 64, numpy.nan, "float32")
         start = -workspace.ctypes.data % 256
-        args: List[Any] = [ctypes.c_void_p(x.ctypes.data) for x in arrays]
-        error = self._passes[backward](
-            ctypes.byref(shape), numbers, *args, ctypes.c_void_p(workspace.ctypes.data + start), None
-        )
-        if error is not None:
-            raise ValueError(error.decode())
+        pointers = [x.ctypes.data for x in arrays]
+        self.launch(shape, numbers, backward, pointers, workspace.ctypes.data + start)
         assert numpy.isnan(workspace[(start + size) // 4 :]).all(), "the pass wrote beyond its workspace"
 
 
