@@ -40,7 +40,7 @@ WAYS = [227 << 10, 160 << 10, 100 << 10, 60 << 10, 30 << 10, 2000]
 def make_images(row: Row) -> Images:
     """Random inputs; weights such that small differences stay small from pixel to pixel."""
     rng = numpy.random.RandomState(1)
-    heights, widths = row.draw_sizes(rng)
+    heights, widths = row.sizes()
     shape, n = (row.batch, row.height, row.width), row.units
     scales = (0.5, (*shape, 5 * n)), (0.5 * n**-0.5, (2 * n, 5 * n)), (1, (*shape, n))
     z, r, dh = ([rng.normal(0, scale, size).astype("float32") for _ in FLIPS] for scale, size in scales)
@@ -103,7 +103,6 @@ def measure(torch: Any, libraries: Any, name: str, images: Images, args: argpars
     cpu = CpuRun(libraries[1], images, threads=args.threads)
     cpu.forward()
     cpu.backward()
-    pixels = int((images.heights * images.widths).sum())
     for dtype in TOLERANCES:
         gpu = GpuRun(libraries[0], images, memory=memory, dtype=dtype)
         whole(gpu, torch.matmul)()
@@ -112,7 +111,7 @@ def measure(torch: Any, libraries: Any, name: str, images: Images, args: argpars
         parts = [milliseconds(torch, step) for step in (gpu.forward, gpu.backward)]
         ratio = cpu_time / gpu_time
         print("  %-9s GPU %.3f ms (forward %.3f, backward %.3f), CPU %.1f ms, %.0f times (asked: %.0f), %.0f GFLOP/s%s"
-              % (dtype, gpu_time, *parts, cpu_time, ratio, ASKED, row.gflop(pixels) / sum(parts) * 1e3,
+              % (dtype, gpu_time, *parts, cpu_time, ratio, ASKED, row.gflop() / sum(parts) * 1e3,
                  "" if ratio >= ASKED else "  below the limit"))  # fmt: skip
         print("            " + plans_of(gpu), flush=True)
     if args.ways:

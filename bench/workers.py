@@ -1,0 +1,112 @@
+"""Steps that are timed in processes of their own, in turn, so that other load on the machine hits all of them.
+
+Imports numpy only: some workers run in the Python of another framework.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict, List, Sequence
+
+import numpy
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Worker:
+    """A process that is ready to run steps; it sleeps while another one is timed.
+
+    :param script: relative to this folder; it calls `serve`
+    :param threads: for the script in ``BENCH_THREADS``, and for libraries with OpenMP
+    :param by_cpu: count CPU time of all threads
+    """
+
+    def __init__(
+        self, name: str, python: str, script: str, args: Sequence[str], threads: int, by_cpu: bool, **environment: str
+    ) -> None:
+        self.name = name
+        self.times: Dict[str, List[float]] = {}
+        self.by_cpu = by_cpu
+        self.last: Dict[str, Any] = {}
+        self._steps: Dict[str, int] = {}
+        path = os.path.join(HERE, script)
+        variables = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        paths = os.pathsep.join([os.path.dirname(path), HERE, os.path.dirname(HERE)])
+        self.process = subprocess.Popen(
+            [python, path, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **variables, **environment, "PYTHONPATH": paths},
+        )  # fmt: skip
+
+    def run(self, what: str = "step") -> None:
+        """Time a step, in the mean of as many as take a third of a second, and note it in ``times``."""
+        if what not in self._steps:
+            self._steps[what] = max(1, int(0.3 / self._ask(what, 1)))
+        self.times.setdefault(what, []).append(self._ask(what, self._steps[what]))
+
+    def wait(self, what: str = "step") -> None:
+        """Until it is ready: before the first time of any process, as getting ready takes all threads."""
+        self._ask(what, 0)
+
+    def steps(self, what: str = "step") -> int:
+        """How many `run` takes at once."""
+        return self._steps.get(what, 1)
+
+    def median(self, what: str = "step") -> float:
+        """Seconds of a step."""
+        return float(numpy.median(self.times[what]))
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def _ask(self, what: str, steps: int) -> float:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write("%s %d\n" % (what, steps))
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit("%s ended" % self.name)
+        self.last = json.loads(line)
+        return self.last["cpu" if self.by_cpu else "seconds"] / max(1, steps)
+
+
+def serve(make_steps: Callable[[], Dict[str, Callable[[], Any]]]) -> None:
+    """The life of a worker: makes its steps, then answers each line "name n" with the time of n of them.
+
+    An answer also has the last result of the step, and the most memory so far in MB: of the process (``peak_mb``), and
+    beyond what it had before its steps were made (``grown_mb``).
+    """
+    out, sys.stdout = sys.stdout, sys.stderr
+    before = status_mb("VmRSS")
+    steps = make_steps()
+    for step in steps.values():
+        step()
+    for line in sys.stdin:
+        name, count = line.split()
+        start, cpu, result = time.perf_counter(), time.process_time(), None
+        for _ in range(int(count)):
+            result = steps[name]()
+        answer = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - cpu, "result": result}
+        peak = status_mb("VmHWM")
+        print(json.dumps({**answer, "peak_mb": peak, "grown_mb": peak - before}), file=out, flush=True)
+
+
+def sgemm_gflops(size: int = 2048) -> float:
+    """The peak of this machine, as numpy's library reaches it with all its cores."""
+    a, b = (numpy.random.RandomState(i).rand(size, size).astype("float32") for i in range(2))
+    start = time.perf_counter()
+    numpy.dot(a, b)
+    return 2 * size**3 / (time.perf_counter() - start) / 1e9
+
+
+def status_mb(key: str) -> float:
+    """Memory of this process, in MB; keys as in the manual of ``/proc/self/status``."""
+    with open("/proc/self/status", encoding="utf8") as f:
+        return next(int(line.split()[1]) / 1024 for line in f if line.startswith(key))
