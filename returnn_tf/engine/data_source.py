@@ -38,11 +38,11 @@ class DataSource:
             batches is wrong
         :raises DataError: it is empty
         """
-        self._world = world.from_config(config)
+        self.world = world.from_config(config)
         distribution = HorovodOptions.from_config(config).distribution
         #: each process reads every n-th sequence; else all read all, each in its own order
-        self.shares = self._world.size > 1 and (name != "train" or distribution == SHARD)
-        self._defaults: Dict[str, Any] = {} if self.shares else {"rank": self._world.rank}
+        self.shares = self.world.size > 1 and (name != "train" or distribution == SHARD)
+        self._defaults: Dict[str, Any] = {} if self.shares else {"rank": self.world.rank}
         dataset = dataset_from_config(config, name, **self._defaults)
         if dataset is None:
             raise ConfigError(_no_dataset(config, name))
@@ -114,9 +114,13 @@ class DataSource:
 
         :param order: array [sequences]
         """
-        return order[self._world.rank :: self._world.size]
+        return order[self.world.rank :: self.world.size]
 
-    def _order(self, epoch: int) -> Any:
+    def order(self, epoch: int) -> Any:
+        """The sequences of all processes together in an epoch: array of positions in the corpus.
+
+        :raises ConfigError: the dataset is endless
+        """
         order = self.dataset.seq_order(epoch)
         if order is None:
             raise ConfigError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.log import bytes_text, log, process_memory
@@ -13,30 +15,75 @@ from returnn_tf.util.lazy_tf import tf
 _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
 
 
-def set_up(config: Any) -> None:
+_for_rank: List[int] = []  # the local rank for which it was done
+
+
+def set_up(config: Any, local_rank: int = 0, local_size: int = 1) -> None:
     """Chooses the device; to be called before anything is computed.
 
     ``cpu``; ``gpu`` or ``gpu<index>``; absent or ``all``: a GPU if there is one. GPU memory is taken as it is needed.
+    Of several processes on a host each takes the GPU with its local rank, and its share of the cores. For these it is
+    done as soon as they know each other; a later call does nothing.
 
+    :param local_rank: of this process on its host
+    :param local_size: number of processes on this host
     :raises ConfigError: another value, or a GPU that is not there
     """
+    if _for_rank:
+        return
+    if local_size > 1:
+        _for_rank.append(local_rank)
     wanted = config.str("device", "all").lower()
     match = _DEVICE.match(wanted)
     if match is None:
         raise ConfigError("device must be 'cpu', 'gpu' or 'gpu<index>', not %r." % wanted)
     gpus: List[Any] = tf.config.list_physical_devices("GPU")
-    index = int(match.group(2) or 0)
+    index = int(match.group(2) or _gpu_of_rank(local_rank, local_size, 0 if wanted == "cpu" else len(gpus)))
     if wanted.startswith("gpu") and index >= len(gpus):
         raise ConfigError(
             "device = %r, but TensorFlow sees %i GPUs. Run returnn-tf doctor, or compute on the CPU: ++device cpu"
             % (wanted, len(gpus))
         )
-    _session_options(config.typed("tf_session_opts", None) or {})
+    options = config.typed("tf_session_opts", None) or {}
+    if local_size > 1 and isinstance(options, dict):
+        options = {"intra_op_parallelism_threads": share_of_cores(local_size), **options}
+    _session_options(options)
     if gpus:
         visible = [] if wanted == "cpu" else gpus[index : index + 1]
         _unless_running(lambda: tf.config.set_visible_devices(visible, "GPU"), "device")
         for gpu in visible:
             _unless_running(partial(tf.config.experimental.set_memory_growth, gpu, True), "device")
+
+
+def share_of_cores(local_size: int, environ: Optional[Mapping[str, str]] = None) -> int:
+    """How many threads each of the processes of a host is to have.
+
+    :param local_size: number of these processes
+    """
+    environ = os.environ if environ is None else environ
+    if environ.get("SLURM_CPUS_PER_TASK", "").isdigit():
+        return max(int(environ["SLURM_CPUS_PER_TASK"]), 1)
+    there = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
+    if "OMPI_COMM_WORLD_SIZE" in environ and allowed * local_size <= there:
+        return allowed  # mpirun has bound each process to its own cores
+    return max(allowed // local_size, 1)
+
+
+def _gpu_of_rank(local_rank: int, local_size: int, number: int) -> int:
+    """The index of the GPU for a process; where the scheduler shows it only one, that.
+
+    :param number: of GPUs
+    :raises ConfigError: there are fewer GPUs than processes
+    """
+    if local_size == 1 or number < 2:
+        return 0
+    if number < local_size:
+        raise ConfigError(
+            "%d processes run on this host (%s), but it has %d GPUs. Start one process for each GPU, or compute on the "
+            "CPU: ++device cpu" % (local_size, socket.gethostname(), number)
+        )
+    return local_rank
 
 
 def memory_text() -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine import checkpoint_files as files
 from returnn_tf.engine.epoch_pass import PassResult
+from returnn_tf.engine.world import World
 
 _MULTI_LINE_FROM = 40  # characters of all items of a dict
 
@@ -84,6 +85,11 @@ class SequenceScores:
             "error": np.float32(result.errors.get(self._loss, float("nan")) / count),
         }
         self._rows[batch.seq_indices[0]] = (tag, {field: values[field] for field in self._fields})
+
+    def merge(self, world: World) -> None:
+        """Takes in the sequences of all processes."""
+        for rows in world.gather_values(self._rows):
+            self._rows.update(rows)
 
     def write(self, path: str) -> None:
         """Writes the file as a whole."""

@@ -66,6 +66,21 @@ class ErrorReport:
             if any(ref != hyp for ref, hyp in pairs):
                 self._tables[batch.seq_indices[row]] = table(batch.seq_tags[row], pairs)
 
+    def state(self) -> Any:
+        """What was counted, for :meth:`merge`."""
+        return self.label_errors, self.word_errors, self._tables
+
+    def merge(self, states: Iterable[Any]) -> None:
+        """Counts what several processes counted instead of what this one did.
+
+        :param states: of all processes, this one too
+        """
+        self.label_errors, self.word_errors, self._tables = Errors(), Errors(), {}
+        for label_errors, word_errors, tables in states:
+            self.label_errors.join(label_errors)
+            self.word_errors.join(word_errors)
+            self._tables.update(tables)
+
     def lines(self) -> List[str]:
         """The rates; the word errors only where words are not the labels."""
         lines = ["%s: label errors %s" % (self.layer, self.label_errors.text())]

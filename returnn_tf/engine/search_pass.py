@@ -10,7 +10,7 @@ import numpy as np
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.data_source import DataSource
 from returnn_tf.engine.prefetch import Prefetcher
-from returnn_tf.engine.scores import Scores, batch_means
+from returnn_tf.engine.scores import Scores, added_sums, batch_means
 from returnn_tf.engine.search_errors import ErrorReport
 from returnn_tf.engine.search_labels import Labels
 from returnn_tf.engine.searching import Hypothesis, Searcher, SearchResult
@@ -32,6 +32,7 @@ class SearchPass:
         self._source = source
         self._labels = labels
         self._reports = reports
+        self._world = source.world
         self._scores = Scores()
         self._not_ended: Dict[str, int] = {}  # loop -> sequences
         self._texts: Dict[int, Tuple[str, Dict[str, Any]]] = {}  # position in the corpus -> tag, layer -> text(s)
@@ -42,8 +43,10 @@ class SearchPass:
         :param epoch: of the model; of the data too, where data is generated
         :raises DataError: a sequence is left out by the options of the dataset
         """
-        order = longest_first(self._source.dataset, epoch)
+        whole = longest_first(self._source.dataset, epoch)
+        order = self._source.share(whole)
         phase = phase_text("search", epoch, self._source.name)
+        self._world.board.lasting(phase)
         start, compute, steps = time.perf_counter(), 0.0, 0
         batches = self._source.batches(epoch, seq_order=order, chunking=None)
         prefetcher = Prefetcher(batches, lambda batch: self._searcher.tensors(batch.feed))
@@ -56,17 +59,20 @@ class SearchPass:
                 now = time.perf_counter()
                 compute += now - before
                 self._add(batch, result)
+                self._world.board.done(phase)
                 _log_step(phase, steps, batch, result, now - before, now - start)
                 steps += 1
                 bar.update(steps, batch.complete)
         finally:
             bar.close()
             prefetcher.close()
-        if len(self._texts) < len(order):
-            missing = self._source.dataset.tag(next(int(index) for index in order if int(index) not in self._texts))
+        self._world.board.lasting(phase)
+        self._merge()
+        if len(self._texts) < len(whole):
+            missing = self._source.dataset.tag(next(int(index) for index in whole if int(index) not in self._texts))
             raise DataError(
                 "%s: %d of %d sequences are left out, e.g. %r. Raise the limits on the length of sequences."
-                % (phase, len(order) - len(self._texts), len(order), missing)
+                % (phase, len(whole) - len(self._texts), len(whole), missing)
             )
         log.write(3, pass_line(phase, steps, time.perf_counter() - start, compute))
         for path, count in self._not_ended.items():
@@ -75,6 +81,21 @@ class SearchPass:
                     "Layer %r: of %d sequences the best hypothesis of %d had not ended after max_seq_len steps, so it "
                     "is cut off. Raise max_seq_len, or train the end better." % (path, len(self._texts), count)
                 )
+
+    def _merge(self) -> None:
+        """Puts the results of all processes together, on all of them."""
+        if self._world.size == 1:
+            return
+        states = [report.state() for report in self._reports]
+        parts = self._world.gather_values((self._texts, self._not_ended, self._scores.sums(), states))
+        self._not_ended = {}
+        for texts, not_ended, _, _ in parts:
+            self._texts.update(texts)
+            for path, count in not_ended.items():
+                self._not_ended[path] = self._not_ended.get(path, 0) + count
+        self._scores = Scores(sums=added_sums([part[2] for part in parts]))
+        for index, report in enumerate(self._reports):
+            report.merge([part[3][index] for part in parts])
 
     def rows(self) -> List[Tuple[str, Dict[str, Any]]]:
         """(tag, layer -> text, or [(score, text), ...] best first where a beam is left) in the order of the corpus."""

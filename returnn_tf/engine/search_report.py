@@ -36,6 +36,11 @@ class Errors:
         self.deletions += sum(hyp is None for _, hyp in pairs)
         self.substitutions += sum(None not in pair and pair[0] != pair[1] for pair in pairs)
 
+    def join(self, other: "Errors") -> None:
+        """Adds the counts of another corpus."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
     def text(self) -> str:
         """E.g. ``12.50% (2 of 16: 1 substitution, 0 deletions, 1 insertions)``."""
         return "%.2f%% (%d of %d: %d substitutions, %d deletions, %d insertions)" % (

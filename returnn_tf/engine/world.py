@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import pickle
 import socket
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
+from returnn_tf.engine import devices
 from returnn_tf.engine.horovod import library
 from returnn_tf.engine.horovod.board import Board
 from returnn_tf.engine.horovod.environment import check_world_size, started_by
@@ -57,6 +59,10 @@ class World:
         """
         return [value]
 
+    def gather_values(self, value: Any) -> List[Any]:
+        """As :meth:`gather`, for larger values of any kind, e.g. arrays."""
+        return [value]
+
     def hosts(self) -> List[str]:
         """The host of each rank. Any rank may ask for itself: nothing is sent."""
         return [self.host]
@@ -100,11 +106,12 @@ class HorovodWorld(World):
         self._watchdog: Optional[Watchdog] = None
         self.refresh()
 
-    def watch(self, timeout: float) -> None:
-        """Begins to watch the other ranks.
+    def meet(self, timeout: float) -> None:
+        """The ranks learn of each other, and begin to watch each other. The first operation of TensorFlow.
 
         :param timeout: seconds without progress of a rank until all end
         """
+        self._hosts = self.gather(self.host)
         if self.size > 1:
             self._watchdog = Watchdog(self, self.board, timeout)
             self._watchdog.on_abort = self.on_abort
@@ -133,7 +140,6 @@ class HorovodWorld(World):
         self.rank, self.size = self.hvd.rank(), self.hvd.size()
         self.local_rank, self.local_size = self.hvd.local_rank(), self.hvd.local_size()
         os.environ[_ENVIRONMENT] = json.dumps([self.rank, self.size, self.local_rank, self.local_size])
-        self._hosts = self.gather(self.host)
 
     def hosts(self) -> List[str]:
         """See :class:`World`."""
@@ -156,6 +162,18 @@ class HorovodWorld(World):
             sent = tf.constant(list(text), tf.uint8)
             together = self.hvd.allgather(sent, name="world.gather").numpy().tobytes()
         return [json.loads(line) for line in together.splitlines()]
+
+    def gather_values(self, value: Any) -> List[Any]:
+        """See :class:`World`. Pickled: what arrives comes from the processes of this very run."""
+        if self.size == 1:
+            return [value]
+        content = pickle.dumps(value, protocol=4)
+        sizes = self.gather(len(content))
+        with self.board.meeting("gathering results"), tf.device("/CPU:0"):
+            sent = tf.io.decode_raw(tf.constant(content), tf.uint8)
+            together = self.hvd.allgather(sent, name="world.gather_values").numpy().tobytes()
+        starts = [sum(sizes[:rank]) for rank in range(self.size)]
+        return [pickle.loads(together[start : start + size]) for start, size in zip(starts, sizes)]
 
     def barrier(self, what: str) -> None:
         """See :class:`World`."""
@@ -201,7 +219,8 @@ def from_config(config: Any) -> World:
         world = HorovodWorld(library.load())
         if config.bool("horovod_check_world_size", True):
             check_world_size(world.size)
-        world.watch(HorovodOptions.from_config(config).timeout)
+        devices.set_up(config, world.local_rank, world.local_size)
+        world.meet(HorovodOptions.from_config(config).timeout)
         _known[:] = [world]
     return _known[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from returnn_tf.config import ConfigError
+from returnn_tf.engine import world
 from returnn_tf.engine.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.epoch_pass import PassResult
 from returnn_tf.engine.eval_output import SequenceScores, write_scores
@@ -26,17 +27,20 @@ def evaluate(config: Any) -> int:
         raise ConfigError("There is no dataset to evaluate; set dev, eval or eval_datasets.")
     epoch = choice.epoch or 1
     evaluator = Evaluator(net, config)
+    members = world.from_config(config)
     try:
         results: Dict[str, PassResult] = {}
         if config.str("eval_output_file_per_seq", ""):
             results = _per_sequence(config, evaluator, epoch, sources)
         else:
             for name, source in sources.items():
-                results[name] = evaluator.run(name, epoch, source.batches(epoch))
+                results[name] = evaluator.run(name, epoch, source.batches(epoch), world=members)
     finally:
         for source in sources.values():
             source.close()
     log.write(1, eval_line({name: (result.scores, result.errors) for name, result in results.items()}))
+    if not members.is_chief:
+        return 0
     path = config.str("eval_output_file", "")
     if path:
         write_scores(path, results)
@@ -60,6 +64,9 @@ def _per_sequence(
     writer = SequenceScores(
         loss, config.list("output_per_seq_format", ["score"]), config.str("output_per_seq_file_format", "txt") or "txt"
     )
-    result = evaluator.run(name, epoch, source.batches(epoch, max_seqs=1), on_step=writer.add)
-    writer.write(config.str("eval_output_file_per_seq", ""))
+    members = source.world
+    result = evaluator.run(name, epoch, source.batches(epoch, max_seqs=1), on_step=writer.add, world=members)
+    writer.merge(members)
+    if members.is_chief:
+        writer.write(config.str("eval_output_file_per_seq", ""))
     return {name: result}

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, List
+from typing import Any, Dict, Iterator, List, Tuple
 
-from returnn_tf.config import ConfigError
+import numpy as np
+
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.data_source import DataSource, dataset_name
 from returnn_tf.engine.forwarding import Forwarder
+from returnn_tf.engine.horovod.in_order import in_order
 from returnn_tf.engine.load_model import load_network
 from returnn_tf.engine.prefetch import Prefetcher
 from returnn_tf.engine.step_errors import naming_sequences
 from returnn_tf.log import log, pass_line, phase_text
 from returnn_tf.tasks.registry import register_task
+
+_Rows = Tuple[np.ndarray, Dict[int, np.ndarray], List[str]]  # [sequence, ...], axis -> lengths, tags
 
 
 @register_task("forward", "hpx")
@@ -49,29 +54,85 @@ def _output_path(config: Any, epoch: int) -> str:
 
 def _write(forwarder: Forwarder, source: DataSource, path: str, target: str, epoch: int, changes: Any) -> None:
     output = forwarder.output
-    phase = phase_text("forward", epoch, source.name)
+    one_pass = _Pass(forwarder, source, epoch, changes)
+    if not source.world.is_chief:
+        for _ in in_order(source.world, one_pass.results()):
+            pass  # the chief gets them
+        return
     partial = "%s.new-%i" % (path, os.getpid())  # the final name only once it is complete
-    start, compute, steps = time.perf_counter(), 0.0, 0
-    prefetcher = Prefetcher(source.batches(epoch, **changes), lambda batch: forwarder.tensors(batch.feed))
-    bar = log.progress(phase)
     try:
         with HDFWriter(partial, dim=output.dim, labels=_labels(source, target, output), ndim=output.rank - 1) as writer:
+            for value, lengths, tags in one_pass.all_results():
+                writer.insert_batch(value, lengths, tags)
+        os.replace(partial, path)
+    finally:
+        if os.path.exists(partial):
+            os.remove(partial)
+    log.write(3, "Wrote %s: %s for %i sequences" % (path, output, writer.num_seqs))
+
+
+class _Pass:
+    """The values of all sequences of a dataset, of which this process computes its share."""
+
+    def __init__(self, forwarder: Forwarder, source: DataSource, epoch: int, changes: Any) -> None:
+        self._forwarder = forwarder
+        self._source = source
+        self._epoch = epoch
+        self._changes = changes
+
+    def batches(self) -> Iterator[_Rows]:
+        """Value, lengths and tags of each batch of this process."""
+        source, board = self._source, self._source.world.board
+        phase = phase_text("forward", self._epoch, source.name)
+        start, compute, steps = time.perf_counter(), 0.0, 0
+        batches = source.batches(self._epoch, **self._changes)
+        prefetcher = Prefetcher(batches, lambda batch: self._forwarder.tensors(batch.feed))
+        bar = log.progress(phase)
+        board.lasting(phase)
+        try:
             for batch, tensors in prefetcher:
                 before = time.perf_counter()
                 with naming_sequences(phase, batch.seq_tags):
-                    result = forwarder.run(tensors)
+                    result = self._forwarder.run(tensors)
                 compute += time.perf_counter() - before
-                writer.insert_batch(result.value, result.lengths, batch.seq_tags)
+                yield result.value, result.lengths, batch.seq_tags
                 steps += 1
+                board.done(phase)
                 bar.update(steps, batch.complete)
-        os.replace(partial, path)
-    finally:
-        bar.close()
-        prefetcher.close()
-        if os.path.exists(partial):
-            os.remove(partial)
-    log.write(3, pass_line(phase, steps, time.perf_counter() - start, compute))
-    log.write(3, "Wrote %s: %s for %i sequences" % (path, output, writer.num_seqs))
+        finally:
+            bar.close()
+            prefetcher.close()
+        board.lasting(phase)
+        log.write(3, pass_line(phase, steps, time.perf_counter() - start, compute))
+
+    def results(self) -> Iterator[List[_Rows]]:
+        """The same as lists with an entry for each sequence."""
+        for value, lengths, tags in self.batches():
+            yield [
+                (value[row : row + 1], {axis: lens[row : row + 1] for axis, lens in lengths.items()}, [tag])
+                for row, tag in enumerate(tags)
+            ]
+
+    def all_results(self) -> Iterator[_Rows]:
+        """Those of all processes, in the order of the dataset.
+
+        :raises DataError: another process had other sequences than its share
+        """
+        if self._source.world.size == 1:
+            yield from self.batches()
+            return
+        order = self._source.order(self._epoch)
+        number = 0
+        for number, (value, lengths, tags) in enumerate(in_order(self._source.world, self.results()), 1):
+            wanted = self._source.dataset.tag(int(order[number - 1])) if number <= len(order) else "no further sequence"
+            if tags != [wanted]:
+                raise DataError(
+                    "forward: the processes gave %r where %r should be. Sequences must not be cut or left out: set "
+                    "chunking = None and no limits, or use a single process." % (tags[0], wanted)
+                )
+            yield value, lengths, tags
+        if number < len(order):
+            raise DataError("forward: %d of %d sequences are missing." % (len(order) - number, len(order)))
 
 
 def _labels(source: DataSource, target: str, output: Any) -> List[str]:

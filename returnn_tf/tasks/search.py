@@ -40,7 +40,7 @@ def search(config: Any) -> int:
     finally:
         source.close()
     one_pass.log_errors()
-    if output is not None:
+    if output is not None and source.world.is_chief:
         rows = one_pass.rows()
         output.write((tag, {layer: texts[layer] for layer in layers}) for tag, texts in rows)
         log.write(3, "Wrote %s: %s for %i sequences" % (path, ", ".join(layers), len(rows)))
