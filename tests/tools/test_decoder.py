@@ -1,0 +1,97 @@
+"""A program in C++, without any Python, loads a native op which was compiled ahead of time, and an exported graph."""
+
+import os
+import subprocess
+import sys
+
+import numpy
+import pytest
+from tensorflow.core.protobuf import saved_model_pb2
+
+from returnn_tf.native import lstm_ops, native_lstm
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.toolchain import find_toolchain
+from returnn_tf.util.lazy_tf import tf
+from tests.native import reference
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOOL = os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools", "compile_native_op.py")
+FRAMES, BATCH, UNITS = 5, 3, 7
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """The decoder, linked against the libraries of the installed TensorFlow."""
+    try:
+        compiler = find_toolchain().compiler
+    except NativeOpError as exc:
+        pytest.skip(str(exc))
+    to = str(tmp_path_factory.mktemp("decoder") / "decoder")
+    folder = tf.sysconfig.get_lib()
+    libraries = ["-L" + folder, "-l:libtensorflow_cc.so.2", *tf.sysconfig.get_link_flags()[1:], "-Wl,-rpath," + folder]
+    command = [*compiler, "-std=c++17", "-O1", *tf.sysconfig.get_compile_flags(), os.path.join(HERE, "decoder.cc")]
+    done = subprocess.run([*command, *libraries, "-o", to], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return to
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    to = str(tmp_path_factory.mktemp("op") / "rtf_lstm.so")
+    subprocess.run([sys.executable, TOOL, "lstm", "--output", to], check=True, capture_output=True)
+    return to
+
+
+@pytest.fixture(scope="module")
+def weights():
+    return numpy.random.RandomState(1).normal(0, 0.5, (UNITS, 4 * UNITS)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, weights):
+    """A graph with an LSTM, as an export writes it."""
+    folder = str(tmp_path_factory.mktemp("exported"))
+    module = tf.Module()
+
+    @tf.function(
+        autograph=False,
+        input_signature=[
+            tf.TensorSpec([None, None, 4 * UNITS], tf.float32, "z"),
+            tf.TensorSpec([None], tf.int32, "lengths"),
+        ],
+    )
+    def run(z, lengths):
+        zeros = tf.zeros([tf.shape(z)[1], UNITS])
+        return native_lstm(lstm_ops(tf.float32), z, tf.constant(weights), zeros, zeros, lengths)[0]
+
+    module.run = run
+    tf.saved_model.save(module, folder, signatures=run)
+    return folder
+
+
+def run(program, library, exported):
+    saved = saved_model_pb2.SavedModel()
+    with open(os.path.join(exported, "saved_model.pb"), "rb") as f:
+        saved.ParseFromString(f.read())
+    (result,) = saved.meta_graphs[0].signature_def["serving_default"].outputs.values()
+    output = result.name.partition(":")[0]
+    command = [program, library, exported, output, str(FRAMES), str(BATCH), str(4 * UNITS)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_decoder(program, library, exported, weights):
+    done = run(program, library, exported)
+    assert done.returncode == 0, done.stdout + done.stderr
+    got = numpy.array(done.stdout.split(), "float64").reshape(FRAMES, BATCH, UNITS)
+    z = numpy.sin(0.1 * numpy.arange(FRAMES * BATCH * 4 * UNITS)).reshape(FRAMES, BATCH, 4 * UNITS)
+    zeros = numpy.zeros((BATCH, UNITS))
+    expected = reference.lstm(z, weights, zeros, zeros, FRAMES - numpy.arange(BATCH) % FRAMES)[0]
+    numpy.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_without_the_op_the_graph_cannot_be_loaded(program, exported, tmp_path):
+    (tmp_path / "none.so").write_text("no library")
+    done = run(program, str(tmp_path / "none.so"), exported)
+    assert done.returncode == 1 and done.stdout.startswith("TF_LoadLibrary: ")
