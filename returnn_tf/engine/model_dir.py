@@ -84,7 +84,8 @@ def prepare(model: str) -> None:
         os.makedirs(folder, exist_ok=True)
         for entry in os.listdir(folder):
             if entry.startswith(".%s." % name) and ".tmp-" in entry:
-                shutil.rmtree(os.path.join(folder, entry), ignore_errors=True)
+                path = os.path.join(folder, entry)
+                shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.remove(path)
         with files.staging(folder, name + ".probe") as probe:
             with open(os.path.join(probe, "probe"), "wb") as file:
                 file.write(b"x")

@@ -38,6 +38,7 @@ class ModelLock:
         self._mine = {**_machine(), "pid": os.getpid(), "born": _born(os.getpid())}
         self._token = uuid.uuid4().hex
         self._held = False
+        self._asked = 0.0  # when
         self._released = threading.Event()
 
     def acquire(self) -> None:
@@ -47,6 +48,7 @@ class ModelLock:
         """
         if not self._wanted or self._held or not os.path.isdir(os.path.dirname(self.path)):
             return
+        self._asked = time.monotonic()
         try:
             while not self._create():
                 other = _content(self.path)
@@ -83,7 +85,7 @@ class ModelLock:
                 json.dump(content, file)
             os.link(temp, self.path)
             return True
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):  # the latter: who has the lock by now has cleaned up
             return False
         finally:
             with contextlib.suppress(OSError):
@@ -101,19 +103,25 @@ class ModelLock:
         return False
 
     def _take_over(self, other: Optional[Dict[str, Any]]) -> None:
-        """Removes a dead lock. Of several processes which try that, none removes the new lock of another."""
-        aside = "%s.dead-%s" % (self.path, self._token)
+        """Removes a dead lock. Of several processes which try that only one does, and none removes a newer lock."""
+        guard = self.path + ".guard"
         try:
-            os.rename(self.path, aside)
-        except FileNotFoundError:
+            os.mkdir(guard)
+        except FileExistsError:
+            time.sleep(BEAT_SECONDS / 50)
+            if time.monotonic() - self._asked > PATIENCE_SECONDS:  # who made it has died
+                with contextlib.suppress(OSError):
+                    os.rmdir(guard)
             return
-        found = _content(aside)
-        if found != other and found is not None:
-            with contextlib.suppress(OSError):
-                os.link(aside, self.path)
-        elif other is not None:
-            log.write(2, "Took over the lock of %s on %s, which has ended" % (other.get("pid"), other.get("host")))
-        os.remove(aside)
+        try:
+            if _content(self.path) == other:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(self.path)
+                if other is not None:
+                    facts = (other.get("pid"), other.get("host"))
+                    log.write(2, "Took over the lock of process %s on %s, which has ended" % facts)
+        finally:
+            os.rmdir(guard)
 
     def _beat(self) -> None:
         while not self._released.wait(BEAT_SECONDS):
