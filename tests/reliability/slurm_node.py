@@ -119,8 +119,9 @@ class SlurmNode:
     def _daemon(self, command: List[str]) -> None:
         with open(self.folder / ("%s.out" % command[0]), "wb") as out:
             program = shutil.which(command[0], path=_PATH) or command[0]
+            guard = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []  # if the tests are killed
             self._daemons.append(
-                subprocess.Popen([program, *command[1:]], env=self.env, stdout=out, stderr=subprocess.STDOUT)
+                subprocess.Popen([*guard, program, *command[1:]], env=self.env, stdout=out, stderr=subprocess.STDOUT)
             )
 
     def stop(self) -> None:

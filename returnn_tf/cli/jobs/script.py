@@ -107,7 +107,7 @@ def _mpirun(job: Description) -> List[str]:
     options = ["-np", str(job.tasks), "-bind-to", "none", "-map-by", "slot"]
     options += ["-mca", "odls_base_sigkill_timeout", str(_MPIRUN_PATIENCE), *job.launcher_args]
     return [
-        shell.STOP_BY_CHILD.rstrip(),
+        shell.STOP_BY_MPIRUN.rstrip(),
         "command=(mpirun %s)" % " ".join(shlex.quote(option) for option in options),
         "for variable in %s; do" % " ".join([*_PASSED, *job.env]),
         '  [ -z "${!variable+x}" ] || command+=(-x "$variable")',

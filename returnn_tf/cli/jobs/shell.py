@@ -51,7 +51,7 @@ warn() { say "$1: the training is told to save and stop"; interrupted=1; warned=
 TRAPS = {
     "slurm": """\
 trap 'warn SIGUSR1' USR1
-trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1' TERM
+trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1; end_launcher' TERM
 """,
     "sge": """\
 trap 'warn SIGUSR1' USR1
@@ -62,11 +62,21 @@ trap 'warn SIGUSR2' USR2
 #: how SIGUSR1 reaches the training; horovodrun itself would die of it, so rank 0 gets it, which tells the others
 STOP_BY_CHILD = """\
 stop_training() { kill -s USR1 "$child"; }
+end_launcher() { :; }
+"""
+#: after SIGTERM mpirun sleeps for all of its patience, even if its processes have ended long ago
+STOP_BY_MPIRUN = """\
+stop_training() { kill -s USR1 "$child"; }
+end_launcher() {
+  while ps -o stat= --ppid "$child" | grep -q '^[^Z]'; do sleep 1; done
+  kill -s KILL "$child"
+}
 """
 STOP_BY_RANK_0 = """\
 rank_0=$(mktemp)
 trap 'rm -f "$rank_0"' EXIT
 stop_training() { kill -s USR1 "$(cat "$rank_0")"; }
+end_launcher() { :; }
 """
 #: what horovodrun starts: rank 0 writes its process id, then becomes the training
 NOTE_RANK_0 = '[ "${HOROVOD_RANK:-$OMPI_COMM_WORLD_RANK}" != 0 ] || echo $$ > "$0"; exec "$@"'

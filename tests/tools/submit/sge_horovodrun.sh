@@ -61,6 +61,7 @@ training=("${program[@]}" "$config" "${arguments[@]}")
 rank_0=$(mktemp)
 trap 'rm -f "$rank_0"' EXIT
 stop_training() { kill -s USR1 "$(cat "$rank_0")"; }
+end_launcher() { :; }
 command=(horovodrun -np 4 -H "$(awk '{print $1 ":" $2}' "$PE_HOSTFILE" | paste -sd,)")
 command+=(bash -c '[ "${HOROVOD_RANK:-$OMPI_COMM_WORLD_RANK}" != 0 ] || echo $$ > "$0"; exec "$@"' "$rank_0" "${training[@]}")
 

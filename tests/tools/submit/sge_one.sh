@@ -52,6 +52,7 @@ fi
 
 training=("${program[@]}" "$config" "${arguments[@]}")
 stop_training() { kill -s USR1 "$child"; }
+end_launcher() { :; }
 command=("${training[@]}")
 
 "${command[@]}" < /dev/null &

@@ -24,7 +24,7 @@ child='' interrupted='' warned='' taken=''
 say() { echo "$(date '+%Y-%m-%d %H:%M:%S') job $id: $*"; }
 warn() { say "$1: the training is told to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
 trap 'warn SIGUSR1' USR1
-trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1' TERM
+trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1; end_launcher' TERM
 
 name=a
 log_dir=log
@@ -62,6 +62,7 @@ training=("${program[@]}" "$config" "${arguments[@]}")
 rank_0=$(mktemp)
 trap 'rm -f "$rank_0"' EXIT
 stop_training() { kill -s USR1 "$(cat "$rank_0")"; }
+end_launcher() { :; }
 command=(horovodrun -np 4 -H "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/$/:2/" | paste -sd,)")
 command+=(bash -c '[ "${HOROVOD_RANK:-$OMPI_COMM_WORLD_RANK}" != 0 ] || echo $$ > "$0"; exec "$@"' "$rank_0" "${training[@]}")
 

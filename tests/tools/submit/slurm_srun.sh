@@ -24,7 +24,7 @@ child='' interrupted='' warned='' taken=''
 say() { echo "$(date '+%Y-%m-%d %H:%M:%S') job $id: $*"; }
 warn() { say "$1: the training is told to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
 trap 'warn SIGUSR1' USR1
-trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1' TERM
+trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1; end_launcher' TERM
 
 name=a
 log_dir=log
@@ -60,6 +60,7 @@ fi
 
 training=("${program[@]}" "$config" "${arguments[@]}")
 stop_training() { kill -s USR1 "$child"; }
+end_launcher() { :; }
 command=(srun --ntasks=4 --cpus-per-task=3 --kill-on-bad-exit=1 --mpi=pmix "${training[@]}")
 
 "${command[@]}" < /dev/null &
