@@ -42,7 +42,7 @@ class CudaToolchain:
         codes = ["arch=compute_%s,code=sm_%s" % (number, number) for number in numbers]
         codes.append("arch=compute_%s,code=compute_%s" % (numbers[-1], numbers[-1]))
         # TensorFlow's own compiler may be newer or older than what nvcc asks for: our kernels need little of it
-        flags = ["-O3", "-std=c++17", "-allow-unsupported-compiler", "-Xcompiler", "-fPIC"]
+        flags = ["-O3", "-std=c++17", "-allow-unsupported-compiler", "-Xcompiler", "-fPIC", "--threads", "0"]
         return [*flags, *(word for code in codes for word in ("-gencode", code))]
 
     def compile_command(self, compiler: Sequence[str]) -> List[str]:

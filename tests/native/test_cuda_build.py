@@ -35,7 +35,7 @@ if words == ["--version"]:
 elif words == ["--list-gpu-code"]:
     print("sm_80\\nsm_90")
 else:
-    takes_one = ("-ccbin", "-gencode", "-Xcompiler", "-Xlinker", "-cudart")
+    takes_one = ("-ccbin", "-gencode", "-Xcompiler", "-Xlinker", "-cudart", "--threads")
     rest, shared = [], "-shared" in words
     while words:
         word = words.pop(0)
