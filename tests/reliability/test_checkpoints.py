@@ -1,0 +1,219 @@
+"""Checkpoints of a training: written beside it, the bad passed over, always enough of them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+from typing import Any, Dict, Iterator, List
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.engine import checkpoint, checkpoint_files
+from returnn_tf.engine.engine import Engine
+from returnn_tf.engine.learning_rate_file import EpochData
+from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.progress import PassState, Progress
+from returnn_tf.engine.saver import Saver
+from returnn_tf.engine.trainer import Trainer
+from returnn_tf.network.network import Network
+from tests.reliability import toy
+
+OPTIONS: Dict[str, Any] = {
+    "network": {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}},
+    "extern_data": {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}},
+    "optimizer": {"class": "adam"},
+}
+FEED = {
+    "data": np.ones((1, 4, 3), "float32"),
+    "data/size0": np.array([4], "int32"),
+    "classes": np.zeros((1, 4), "int32"),
+    "classes/size0": np.array([4], "int32"),
+}
+RATES = {1: EpochData(0.1)}
+
+
+class Training:
+    """A trainer with a saver in a folder."""
+
+    def __init__(self, folder: pathlib.Path, **options: Any) -> None:
+        self.model = str(folder / "net")
+        self.config = Config({**OPTIONS, "model": self.model, **options})
+        self.trainer = Trainer(Network.from_config(self.config, train=True), self.config)
+        self.saver = Saver(self.config)
+
+    def step(self) -> int:
+        """One update; how many there were."""
+        self.trainer.step(FEED, 0.1)
+        return self.trainer.step_count
+
+    def save_within(self, epoch: int = 1) -> None:
+        """A checkpoint from within an epoch."""
+        self.saver.save_within(self.trainer, Progress(epoch, 0, PassState(self.trainer.step_count)), RATES)
+
+    def stored(self) -> List[str]:
+        """The names of all checkpoints."""
+        found = [*find_step_checkpoints(self.model).values(), *find_checkpoints(self.model).values()]
+        return sorted(os.path.basename(path) for path in found)
+
+
+@pytest.fixture
+def training(tmp_path: pathlib.Path) -> Iterator[Training]:
+    """Without options."""
+    made = Training(tmp_path)
+    yield made
+    made.saver.close()
+
+
+class Held:
+    """Writing waits here until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go, self.running, self.most = threading.Event(), 0, 0
+        original = checkpoint_files.describe
+
+        def describe(*args: Any) -> Any:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            assert self.go.wait(30)
+            self.running -= 1
+            return original(*args)
+
+        monkeypatch.setattr(checkpoint_files, "describe", describe)
+
+
+def test_training_goes_on_while_its_state_is_written(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written is the state at the time of the snapshot; the next one waits, so that never two are written at once."""
+    held = Held(monkeypatch)
+    training.step()
+    then = {name: var.numpy() for name, var in {**training.trainer.net.params, **training.trainer.state()}.items()}
+    training.save_within()
+    for _ in range(5):
+        training.step()
+    assert training.stored() == []
+    assert any((var.numpy() != then[name]).any() for name, var in training.trainer.net.params.items())
+    waiting = threading.Thread(target=training.save_within)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive() and held.most == 1
+    held.go.set()
+    waiting.join()
+    training.saver.wait()
+    assert training.stored() == ["net.001.step1", "net.001.step6"] and held.most == 1
+    prefix = training.model + ".001.step1"
+    values = {**checkpoint.read(prefix), **checkpoint.read_state(prefix)}
+    assert values.pop(checkpoint.GLOBAL_STEP) == 1 and sorted(values) == sorted(then)
+    for name, value in then.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+def test_what_goes_wrong_beside_the_training_ends_it(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> Any:
+        raise OSError(13, "Permission denied")
+
+    training.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_files, "describe", fails)
+        training.save_within()
+        with pytest.raises(DataError, match="net.001.step1 can't be written: .*Permission denied"):
+            for _ in range(1000):
+                training.saver.check()
+                threading.Event().wait(0.01)
+    training.saver.check()
+    assert training.stored() == []
+
+
+def test_of_the_checkpoints_within_an_epoch_two_stay(training: Training) -> None:
+    names = []
+    for epoch in (1, 1, 1, 2):
+        for _ in range(2):
+            training.step()
+        training.save_within(epoch)
+        training.saver.wait()
+        names.append(training.stored())
+    training.saver.save(training.trainer, 2, RATES)
+    training.saver.wait()
+    names.append(training.stored())
+    assert names == [
+        ["net.001.step2"],
+        ["net.001.step2", "net.001.step4"],
+        ["net.001.step4", "net.001.step6"],
+        ["net.001.step6", "net.002.step8"],
+        ["net.002", "net.002.step8"],
+    ]
+    training.saver.finish()
+    assert training.stored() == ["net.002", "net.002.step8"]
+    training.step()
+    training.saver.save(training.trainer, 3, RATES)
+    training.saver.finish()
+    assert training.stored() == ["net.002", "net.003"]
+
+
+def test_nothing_is_deleted_before_the_new_one_has_proven_whole(
+    training: Training, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        training.step()
+        if number == 2:
+            monkeypatch.setattr(checkpoint_files, "publish", damaged(checkpoint_files.publish))
+        training.save_within()
+    training.saver.wait()
+    assert training.stored() == ["net.001.step1", "net.001.step2", "net.001.step3"]
+    assert "step3 is not whole (the checksum of " in capsys.readouterr().out
+
+
+def damaged(publish: Any) -> Any:
+    """What is on the disk is not what was written."""
+
+    def publish_damaged(source: str, folder: str, names: List[str]) -> None:
+        path = os.path.join(source, names[0])
+        with open(path, "r+b") as file:
+            byte = file.read(1)
+            file.seek(0)
+            file.write(bytes([byte[0] ^ 1]))
+        publish(source, folder, names)
+
+    return publish_damaged
+
+
+def test_when_a_checkpoint_is_due(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(tmp_path / "steps", save_every_steps=3)
+    assert [step for step in range(1, 8) if training.saver.due(step)] == [3, 4, 5, 6, 7]  # until it is written
+    training.step()
+    training.save_within()
+    assert not training.saver.due(4)
+    training.saver.close()
+    timed = Training(tmp_path / "minutes", save_every_minutes=0.001)
+    assert not timed.saver.due(1)
+    threading.Event().wait(0.08)
+    assert timed.saver.due(2)
+    timed.saver.close()
+    for key in ("save_every_steps", "save_every_minutes"):
+        with pytest.raises(ConfigError, match="%s.*must be more than 0" % key):
+            Saver(Config({**OPTIONS, "model": training.model, key: -1}))
+
+
+def test_a_damaged_newest_one_is_passed_over_and_the_one_before_taken(
+    warm: toy.Warm, undisturbed: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    toy.write_config(tmp_path, save_every_steps=7, fault=("step", 72, "SIGKILL"))
+    assert warm.run(tmp_path) == -9
+    newest = max(find_step_checkpoints(str(tmp_path / "net/toy")))
+    path = tmp_path / ("net/toy.%03d.step%d.state.data-00000-of-00001" % newest)
+    path.write_bytes(path.read_bytes()[:-100])
+    toy.write_config(tmp_path, save_every_steps=7)
+    assert warm.run(tmp_path) == 0, toy.text_of(tmp_path)
+    text = toy.text_of(tmp_path)
+    assert "The checkpoint net/toy.%03d.step%d is not used: " % newest in text and "The one before is taken." in text
+    assert "Going on within epoch" in text or "Loaded net/toy.001\n" in text
+    toy.assert_same_end(tmp_path, undisturbed)
+
+
+def test_a_checkpoint_within_an_epoch_is_nothing_without_its_position(tmp_path: pathlib.Path) -> None:
+    prefix = str(tmp_path / "net.001.step5")
+    checkpoint.save(prefix, {"output/W": np.zeros(3)}, {}, checkpoint.CheckpointInfo(1, 5, 42))
+    data = {"class": "Task12AXDataset", "num_seqs": 2}
+    with pytest.raises(DataError, match="net.001.step5 was made within an epoch, but .* position is missing"):
+        Engine(Config({**OPTIONS, "model": str(tmp_path / "net"), "train": data}))
