@@ -8,10 +8,12 @@ parent's clean-up, and never frees what it inherited. Where there is no fork (Wi
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -19,14 +21,13 @@ import traceback
 import warnings
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 from returnn_tf.config import ConfigError
-from returnn_tf.datasets.loader_worker import main_forked
+from returnn_tf.datasets.loader_worker import PARENTS_SIGNALS, main_forked
 
-# Ctrl-C is for the parent, which ends this process: already while modules are imported
 _CODE = (
-    "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = json.loads(sys.argv[3]); "
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
     "from returnn_tf.datasets.loader_worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 
@@ -89,12 +90,23 @@ def _start_fresh(content: bytes) -> Tuple[Any, Connection]:
     arguments = [str(fd), str(os.getpid()), json.dumps([os.path.abspath(path) for path in sys.path])]
     # should a config import TensorFlow, it must not take memory of a GPU here
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    process = subprocess.Popen(
-        [sys.executable, "-c", _CODE] + arguments, pass_fds=[fd], env=environment, stdin=subprocess.DEVNULL
-    )
+    with _without_stop_signals():
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CODE] + arguments, pass_fds=[fd], env=environment, stdin=subprocess.DEVNULL
+        )
     theirs.close()
     ours.send_bytes(content)
     return process, ours
+
+
+@contextlib.contextmanager
+def _without_stop_signals() -> Iterator[None]:
+    """A process started within never hears them, from its first instant on: they are for the parent, which ends it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_forked(factory: Callable[[], Any]) -> Tuple[Any, Connection]:

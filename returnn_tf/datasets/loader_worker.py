@@ -21,6 +21,9 @@ from typing import Any, Callable, Dict
 from returnn_tf.config import ConfigError, DataError
 
 PARENT_CHECK_SECONDS = 1.0
+PARENTS_SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+]
 
 
 def main(fd: int, parent_pid: int) -> None:
@@ -81,9 +84,9 @@ def _describe(exc: Exception) -> Any:
 
 def _set_signals() -> None:
     """Signals for the whole job are the parent's business; this process ends when the parent does."""
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)  # after a fork it would still wake the parent
+    for number in PARENTS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _watch_parent(parent_pid: int) -> None:

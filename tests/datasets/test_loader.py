@@ -226,6 +226,14 @@ def test_signals_of_the_job_do_not_stop_it():
         _assert_same([first] + list(batches), dataset.batches(epoch=1, batch_size=200))
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_nor_do_signals_at_its_very_beginning(number):
+    dataset = Dataset.from_config(TASK)
+    with BatchLoader(dataset) as loader:
+        os.kill(loader.pid, number)
+        _assert_same(loader.batches(epoch=1, batch_size=200), dataset.batches(epoch=1, batch_size=200))
+
+
 def test_from_config(tmp_path):
     path = tmp_path / "my.config"
     path.write_text(

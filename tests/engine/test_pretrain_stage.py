@@ -99,3 +99,28 @@ def test_functions_see_the_settings_of_the_epoch_though_the_network_stays() -> N
             step(feed)
             assert set(seen) == {x}, (epoch, step)
     stage.close()
+
+
+@pytest.mark.parametrize("then, kept", [({"dropout": 0.3}, True), ({"n_out": 3}, False)])
+def test_the_state_of_the_optimizer_stays_where_no_parameter_is_new(
+    then: Dict[str, Any], kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+    monkeypatch.setattr(log, "write", lambda level, text, **_: said.append(text))
+    changed = network(2)
+    changed["h"].update(then)
+    config = config_of(network(2), changed)
+    schedule, stage = NetworkSchedule(config), Stage(config)
+    stage.begin(schedule.at(1))
+    for var in stage.trainer.state().values():
+        var.assign(var + 5)
+    before = {name: var.numpy() for name, var in stage.trainer.state().items()}
+    stage.enter(schedule.at(2))
+    after = {name: var.numpy() for name, var in stage.trainer.state().items()}
+    assert sorted(after) == sorted(before)
+    if kept:
+        assert [name for name in after if (after[name] != before[name]).any()] == []
+    else:
+        assert after["optimizer_0/iterations"] == 0 and not after["output/b/adam_m"].any()
+    assert said[-1].endswith("; state of the optimizer: %s" % ("kept" if kept else "started anew"))
+    stage.close()

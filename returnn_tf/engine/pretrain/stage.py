@@ -63,6 +63,7 @@ class Stage:
             self.entry = entry
             return False
         old_plan, values, step = self.net.plan, self.net.get_param_values(), self.trainer.step_count
+        state = {name: var.numpy() for name, var in self.trainer.state().items()}
         names = (self.entry.name, entry.name)
         self._set(entry)
         plan = plan_of(entry)
@@ -71,8 +72,9 @@ class Stage:
         self._build(entry, plan)
         self._carry(transfer, values)
         self.trainer.global_step.assign(step)
+        kept = self._carry_state(transfer, state)
         info = "" if entry.info is None else " (%s)" % (entry.info,)
-        log.write(3, "Now %s%s; parameters: %s" % (entry.name, info, transfer))
+        log.write(3, "Now %s%s; parameters: %s; state of the optimizer: %s" % (entry.name, info, transfer, kept))
         return True
 
     def close(self) -> None:
@@ -105,6 +107,17 @@ class Stage:
         self.evaluator = Evaluator(self.net, entry.config)
         self.trainer.global_step.assign(old.global_step)
         checkpoint_params.assign_matching(self.trainer.state(), state)
+
+    def _carry_state(self, transfer: Transfer, state: Dict[str, numpy.ndarray]) -> str:
+        """Keeps the state of the optimizer if no parameter is new or has changed, and says so.
+
+        Otherwise all of it starts anew: how often an optimizer was applied is one number for all of its parameters, and
+        with that of the old ones it would give new ones much too large updates.
+        """
+        if transfer.fresh or transfer.anew or transfer.grown:
+            return "started anew"
+        left = checkpoint_params.assign_matching(self.trainer.state(), state)
+        return "started anew for %s" % ", ".join(left) if left else "kept"
 
     def _carry(self, transfer: Transfer, values: Dict[str, numpy.ndarray]) -> None:
         specs = self.net.param_specs
