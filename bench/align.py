@@ -1,149 +1,92 @@
-"""Alignments: the native ops against their form in plain TensorFlow, and CTC against `tf.nn.ctc_loss`.
+"""Alignments: the native ops, the same in plain TensorFlow, and CTC of TensorFlow and PyTorch, side by side.
 
-    python bench/align.py [--rounds N] [--sizes speech,digits]
+    python bench/align.py [--rounds N] [--rows speech,digits] [--threads N] [--cpu] [--torch PYTHON] [--plot align.png]
 
-Forward and backward, in a `tf.function`; both sides of a line are timed in turn, in CPU seconds of this process, such
-that other load on the machine does little. The figure is the median of the ratios of the rounds.
+Losses with their gradients, in compiled functions. Each form has a process of its own, the native ops one more with a
+single thread; they take turns, so that other load on the machine hits all. First both forms have to compute the same.
+Figures are medians over the rounds, ratios those of medians; 2.0 means that the other one takes twice as long as the
+native op. Memory is the most that a process had for all its steps, beyond what TensorFlow needs by itself. ``--torch``
+names a Python with PyTorch (``$BENCH_TORCH``). The same on a GPU: ``bench/gpu/align.py``.
 """
 
 from __future__ import annotations
 
 import argparse
-from functools import partial
-from typing import Any, Callable, Dict, List, Tuple
+import math
+import os
+import sys
+from typing import Any, Dict, List
 
-import numpy
-from timing import in_turn
+from align_rows import ROWS
+from report import plot, table
+from workers import Worker
 
-from returnn_tf.native import align as native
-from returnn_tf.ops.ctc_variants import ctc_variant
-from returnn_tf.ops.fast_bw import best_alignment, ctc_topology, soft_alignment
-from returnn_tf.ops.fsa import Acceptors, soft_alignment_of_acceptors
-from returnn_tf.ops.transducer import transducer_loss
-from returnn_tf.util.lazy_tf import tf
-
-#: frames, batch, classes, labels
-SIZES = {"digits": (80, 32, 12, 8), "phones": (500, 32, 48, 60), "speech": (300, 16, 1001, 50)}
-
-Side = Callable[..., Any]
+NAMES = ("fast_bw", "fast_bw:edges", "forced_align", "forced_align:edges", "ctc", "ctc:normalized", "transducer",
+         "chunk", "unchunk")  # fmt: skip
+HEADER = ["op", "native ms", "one thread / native", "plain / native", "tf.nn.ctc_loss / native", "PyTorch / native"]
 
 
-def make_batch(frames: int, batch: int, classes: int, n_labels: int) -> List[Any]:
-    """Random scores, a ragged batch; the blank is the last class."""
-    rng = numpy.random.RandomState(1)
-    lens = numpy.linspace(frames * 2 // 3, frames, batch).astype("int32")
-    return [
-        tf.constant(rng.normal(0, 2, (frames, batch, classes)).astype("float32")),
-        tf.constant(lens),
-        tf.constant(rng.randint(0, classes - 1, (batch, n_labels)).astype("int32")),
-        tf.constant(lens * n_labels // frames),
-    ]
+def check(native: Worker, plain: Worker, name: str) -> None:
+    """Both have to give the same sum.
+
+    :raises SystemExit: they do not
+    """
+    ours, other = native.last["result"], plain.last["result"]
+    if not math.isclose(ours, other, rel_tol=1e-4):
+        raise SystemExit("%s: the native op gives %s, the plain form %s" % (name, ours, other))
 
 
-def training(loss: Side) -> Side:
-    """The loss with its gradient."""
-
-    @tf.function(autograph=False)
-    def step(x: Any, *others: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            value = tf.reduce_sum(loss(x, *others))
-        return value, tape.gradient(value, x)
-
-    return step
-
-
-def aligning(align: Side, is_native: bool, blank: int) -> Side:
-    """An alignment with the states of CTC."""
-
-    @tf.function(autograph=False)
-    def step(x: Any, lens: Any, labels: Any, label_lens: Any) -> Any:
-        chain = ctc_topology(labels, label_lens, blank)
-        if not is_native:
-            return align(x, lens, chain)
-        parts = (chain.classes, chain.num_states, chain.loop, chain.skip)
-        return align(native.align_ops(), x, lens, *parts, optional_ends=True)
-
-    return step
-
-
-def hmm_acceptors(labels: Any, label_lens: Any, scores: Any) -> Acceptors:
-    """A loop in each label, and an edge on to the next one."""
-    place = tf.range(tf.shape(labels)[1])[None] + tf.zeros_like(labels)
-    forward = tf.stack([place, place + 1, labels], axis=2)
-    loop = tf.stack([place + 1, place + 1, labels], axis=2)
-    exists = tf.sequence_mask(label_lens, tf.shape(labels)[1])[:, :, None]
-    edges = tf.concat([tf.where(exists, forward, -1), tf.where(exists, loop, -1)], axis=1)
-    return Acceptors(edges, tf.zeros(tf.shape(edges)[:2], scores.dtype), label_lens + 1)
-
-
-def by_edges(is_native: bool) -> Side:
-    """An alignment over the edges of automata."""
-
-    @tf.function(autograph=False)
-    def step(x: Any, lens: Any, labels: Any, label_lens: Any) -> Any:
-        given = hmm_acceptors(labels, label_lens, x)
-        if not is_native:
-            return soft_alignment_of_acceptors(x, lens, given)
-        parts = (given.edges, given.costs, given.num_states)
-        return native.native_acceptor_alignment(native.align_ops(), x, lens, *parts)
-
-    return step
-
-
-def comparisons(blank: int) -> Dict[str, Tuple[Side, Side]]:
-    """Name -> native side, other side."""
-
-    def ctc(*batch: Any, **options: Any) -> Any:
-        return native.native_ctc(native.align_ops(), *batch, blank=blank, **options)
-
-    def dense(x: Any, lens: Any, labels: Any, label_lens: Any) -> Any:
-        return tf.nn.ctc_loss(labels, x, label_lens, lens, blank_index=blank)
-
-    return {
-        "fast_bw": (aligning(native.native_soft_alignment, True, blank), aligning(soft_alignment, False, blank)),
-        "fast_bw, edges": (by_edges(True), by_edges(False)),
-        "forced_align": (aligning(native.native_best_alignment, True, blank), aligning(best_alignment, False, blank)),
-        "ctc, TF's op": (training(ctc), training(lambda *batch: ctc_variant(*batch, blank=blank))),
-        "ctc, tf.nn.ctc_loss": (training(ctc), training(dense)),
-        "ctc, normalized": (
-            training(lambda *batch: ctc(*batch, normalized=True)),
-            training(lambda *batch: ctc_variant(*batch, blank=blank, normalized=True)),
-        ),
-        "transducer": (
-            training(lambda *batch: native.native_transducer(native.align_ops(), *joint(*batch), blank=blank)),
-            training(lambda *batch: transducer_loss(*joint(*batch), blank=blank)),
-        ),
-    }
-
-
-def joint(x: Any, lens: Any, labels: Any, label_lens: Any) -> Tuple[Any, Any, Any, Any]:
-    """Scores of a transducer of two sequences, else they do not fit into the memory of a small machine."""
-    scores = tf.transpose(x[:, :2], [1, 0, 2])[:, :, None]
-    by_label = tf.sin(tf.cast(tf.range(tf.shape(labels)[1] + 1), x.dtype))[:, None]
-    return scores + by_label, lens[:2], labels[:2], label_lens[:2]
-
-
-def run(side: Side, batch: List[Any]) -> None:
-    """One step, to its end."""
-    numpy.asarray(side(*batch)[0])
+def measure(row: str, args: argparse.Namespace) -> List[List[Any]]:
+    """Prints the table of a row; gives its lines."""
+    script = "align_worker.py"
+    native = Worker("native", sys.executable, script, [row, "native"], args.threads, args.cpu)
+    plain = Worker("plain", sys.executable, script, [row, "plain"], args.threads, args.cpu, RETURNN_TF_NATIVE="0")
+    single = Worker("single", sys.executable, script, [row, "native"], 1, args.cpu)
+    torch = (
+        Worker("PyTorch", args.torch, "align_worker_torch.py", [row], args.threads, args.cpu) if args.torch else None
+    )
+    workers = [worker for worker in (native, plain, single, torch) if worker]
+    for _ in range(args.rounds):
+        for name in NAMES:
+            native.run(name)
+            plain.run(name)
+            check(native, plain, name)
+            single.run(name)
+        plain.run("tf.nn.ctc_loss")
+        if torch:
+            torch.run("ctc")
+    lines = []
+    for name in NAMES:
+        own = native.median(name)
+        others: List[float] = [single.median(name), plain.median(name)]
+        ratios = ["%.2f" % (seconds / own) for seconds in others]
+        for worker, what in ((plain, "tf.nn.ctc_loss"), (torch, "ctc")):
+            ratios.append("%.2f" % (worker.median(what) / own) if name == "ctc" and worker else "")
+        lines.append([name, "%.2f" % (1e3 * own), *ratios])
+    print("\n%s: frames %d, batch %d, classes %d, labels %d\n" % (row, *ROWS[row]))
+    print(table(HEADER, lines))
+    print("\nmemory: %s" % ", ".join("%s %.0f MB" % (worker.name, worker.last["grown_mb"]) for worker in workers))
+    sys.stdout.flush()
+    for worker in workers:
+        worker.close()
+    return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default=",".join(SIZES), help="some of %s" % ",".join(SIZES))
-    parser.add_argument("--rounds", type=int, default=7)
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--cpu", action="store_true", help="CPU time of all threads: for a machine with other load")
+    parser.add_argument("--torch", default=os.environ.get("BENCH_TORCH"))
+    parser.add_argument("--plot", help="write a picture of the ratios to this file")
     args = parser.parse_args()
-    for size in args.sizes.split(","):
-        batch = make_batch(*SIZES[size])
-        print("%s: frames %d, batch %d, classes %d, labels %d" % (size, *SIZES[size]))
-        for name, (ours, other) in comparisons(SIZES[size][2] - 1).items():
-            sides = [partial(run, side, batch) for side in (ours, other)]
-            in_turn(*sides, rounds=2)
-            times = in_turn(*sides, rounds=args.rounds, cpu=True)
-            fast, slow = 1e3 * numpy.median(times, axis=0)
-            ratio = numpy.median(times[:, 1] / times[:, 0])
-            print("  %-20s %9.2f ms  other %9.2f ms  %6.1f times" % (name, fast, slow, ratio), flush=True)
+    print("medians of %d rounds, %d threads%s" % (args.rounds, args.threads, ", CPU time" if args.cpu else ""))
+    lines = {row: measure(row, args) for row in args.rows.split(",")}
+    if args.plot:
+        ratios: Dict[str, List[float]] = {row: [float(line[3]) for line in own] for row, own in lines.items()}
+        plot(args.plot, NAMES, ratios, "time of the plain form / native", 1.0)
 
 
 if __name__ == "__main__":
