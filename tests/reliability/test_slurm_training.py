@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -14,13 +16,13 @@ import pytest
 from tests.reliability import toy
 from tests.reliability.slurm_node import slurm  # noqa: F401  a fixture
 
-_STEPS = 240  # of an epoch
+_STEPS = 140  # of an epoch
 _SIZE = {
-    "train": {"class": "Task12AXDataset", "num_seqs": 5 * 88, "seq_ordering": "random"},
+    "train": {"class": "Task12AXDataset", "num_seqs": 250, "seq_ordering": "random"},
     "log_verbosity": 5,  # the log shows each step
 }
 _ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-_LONG = 300.0  # seconds that a busy machine may take
+_LONG = 600.0  # seconds that a busy machine may take
 
 
 def _submit(node, folder, *options):
@@ -32,13 +34,24 @@ def _submit(node, folder, *options):
     return done.stdout.split()[3].rstrip(";")
 
 
+def _undisturbed(folder, command=None, **overrides):
+    toy.write_config(folder, **_SIZE)
+    process = toy.start(folder, command, **overrides)
+    try:
+        assert process.wait(_LONG) == 0, toy.text_of(folder)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return folder
+
+
 def _disturb(node, job, restart, how):
     """Waits for the middle of a later epoch than the last time, then calls ``how``."""
 
     def in_the_middle():
         since = node.log_of(job).rpartition("restarts so far: %d\n" % restart)[2]
         steps = [(int(epoch), int(step)) for epoch, step in re.findall(r"train epoch (\d+), step (\d+),", since)]
-        return len(steps) > 20 and steps[-1][0] > restart and 20 < steps[-1][1] < _STEPS - 60
+        return len(steps) > 20 and steps[-1][0] > restart and 20 < steps[-1][1] < _STEPS - 50
 
     node.until(job, ("RUNNING",), _LONG, restarts=restart)
     node.poll(in_the_middle, _LONG, job)
@@ -66,10 +79,7 @@ def _ended_alike(node, job, folder, expected, restarts):
 
 @pytest.fixture(scope="module")
 def longer_undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    toy.write_config(folder, **_SIZE)
-    assert toy.start(folder).wait(_LONG) == 0, toy.text_of(folder)
-    return folder
+    return _undisturbed(tmp_path_factory.mktemp("undisturbed"))
 
 
 def test_one_process_requeued_by_slurm_and_by_itself(slurm, tmp_path, longer_undisturbed):  # noqa: F811
@@ -90,13 +100,11 @@ def _no_horovod():
 @pytest.mark.skipif(bool(_no_horovod()), reason=_no_horovod())
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
 def test_two_ranks_requeued_three_times(slurm, tmp_path, launcher):  # noqa: F811
-    expected = tmp_path / "undisturbed"
-    for folder in (expected, tmp_path):
-        toy.write_config(folder, **_SIZE)
+    toy.write_config(tmp_path, **_SIZE)
     path = pathlib.Path(sys.executable).parent
     mpirun = ["env", *("%s=%s" % item for item in _ROOT_MAY.items()), "mpirun", "-np", "2", "-bind-to", "none"]
-    run = toy.start(expected, [*mpirun, "-oversubscribe", sys.executable, "-m", "returnn_tf"], use_horovod=True)
-    assert run.wait(_LONG) == 0, toy.text_of(expected)
+    command = [*mpirun, "-oversubscribe", sys.executable, "-m", "returnn_tf"]
+    expected = _undisturbed(tmp_path / "undisturbed", command, use_horovod=True)
     options = ["--tasks", "2", "--launcher", launcher, "--setup", "PATH=%s:$PATH" % path]
     job = _submit(slurm, tmp_path, *options)
     for restart in range(3):
