@@ -13,7 +13,7 @@ struct GruForward {
   using Math = Math_;
   using Element = typename Math::Element;
   static constexpr int kUnits = 16, kStages = 2;
-  static constexpr bool kBackward = false;
+  static constexpr bool kBackward = false, kStreams = true;
   static int64_t product_length(int, int64_t units) { return units; }
 
   struct Arrays {
@@ -97,7 +97,7 @@ struct GruBackward {
   using Math = Math_;
   using Element = typename Math::Element;
   static constexpr int kUnits = 16, kStages = 2;
-  static constexpr bool kBackward = true;
+  static constexpr bool kBackward = true, kStreams = true;
   static int64_t product_length(int stage, int64_t units) { return stage == 0 ? 2 * units : units; }
 
   struct Arrays {

@@ -12,7 +12,7 @@ struct LstmForward {
   using Math = Math_;
   using Element = typename Math::Element;
   static constexpr int kUnits = kUnits_, kStages = 1;
-  static constexpr bool kBackward = false;
+  static constexpr bool kBackward = false, kStreams = kUnits == 16;  // narrow tiles only where all stay on the chip
   static int64_t product_length(int, int64_t units) { return units; }
 
   struct Arrays {
@@ -76,7 +76,7 @@ struct LstmBackward {
   using Math = Math_;
   using Element = typename Math::Element;
   static constexpr int kUnits = 16, kStages = 1;
-  static constexpr bool kBackward = true;
+  static constexpr bool kBackward = true, kStreams = true;
   static int64_t product_length(int, int64_t units) { return 4 * units; }
 
   struct Arrays {

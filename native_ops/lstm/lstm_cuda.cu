@@ -13,7 +13,7 @@ namespace {
 template <class Math, class Function>
 auto with_forward(const RtfSequences& shape, const DeviceFacts& facts, const Function& function) {
   const Plan narrow = make_plan<LstmForward<Math, 8>>(shape, facts), wide = make_plan<LstmForward<Math, 16>>(shape, facts);
-  if (narrow.persistent && narrow.cost < wide.cost) return function(LstmForward<Math, 8>(), narrow);
+  if (narrow.on_chip && narrow.cost < wide.cost) return function(LstmForward<Math, 8>(), narrow);
   return function(LstmForward<Math, 16>(), wide);
 }
 

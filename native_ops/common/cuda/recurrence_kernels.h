@@ -1,6 +1,7 @@
-// The kernels of any recurrence R (LSTM, GRU; forward, backward): a persistent one that runs all steps, and one for a single step.
+// The kernels of any recurrence R (LSTM, GRU; forward, backward). One launch runs all steps, with one barrier between the blocks of
+// a group for each product: with weights that stay on the chip, or with all of them from L2 where they are too many for that.
 //
-// R has: Math, kUnits (of a tile), kStages, kBackward; Arrays (of the caller); start(arrays, place, length, x row), which returns the
+// R has: Math, kUnits (of a tile), kStages, kBackward, kStreams (it may run with weights from L2); Arrays (of the caller); start(arrays, place, length, x row), which returns the
 // state of a sequence before its first step and writes what concerns no step; and for each of its stages (First, Second; Finish,
 // after the last step of backward) a struct with
 //   kRows: rows of its product per unit;  kTiles: 16 rows each;  kHeld: chunks of weights per warp in registers
@@ -14,6 +15,8 @@
 
 namespace rtf {
 namespace recurrence {
+
+constexpr int kStreamingBlocks = 2;  // on a multiprocessor: twice the loads under way
 
 // What a recurrence has as a stage that it does without.
 struct NoStage {
@@ -30,17 +33,20 @@ class Block {
 
   __device__ Block(const Arrays& arrays, const Layout& layout, const Buffers& buffers, int group, int tile)
       : arrays_(arrays), layout_(layout), buffers_(buffers), group_(group) {
-    unit_ = tile * R::kUnits + static_cast<int>(threadIdx.x) % R::kUnits;
+    take_tile(tile);
     row_ = static_cast<int>(threadIdx.x) / R::kUnits;
   }
 
-  // Shared memory: rows, partial sums, and with own_state the states. Returns what follows.
+  __device__ void take_tile(int tile) { unit_ = tile * R::kUnits + static_cast<int>(threadIdx.x) % R::kUnits; }
+
+  // Shared memory: rows, partial sums, and with own_state room for own_states(). Returns what follows.
   __device__ unsigned char* carve(unsigned char* shared, bool own_state) {
     rows_ = reinterpret_cast<int2*>(shared);
     partial_ = reinterpret_cast<float*>(rows_ + layout_.group_rows);
     float* after = partial_ + partial_floats();
-    state_ = buffers_.state + static_cast<int64_t>(group_) * layout_.group_rows * layout_.state_units + unit_;
+    state_ = buffers_.state + static_cast<int64_t>(group_) * layout_.group_rows * layout_.state_units;
     state_row_ = layout_.state_units;
+    first_unit_ = 0;
     if (!own_state) return reinterpret_cast<unsigned char*>(after);
     own_state_ = after;
     return reinterpret_cast<unsigned char*>(after + layout_.group_rows * R::kUnits);
@@ -56,12 +62,14 @@ class Block {
     __syncthreads();
   }
 
+  // States of one tile move to shared memory.
   __device__ void own_states() {
-    float* mine = own_state_ + static_cast<int>(threadIdx.x) % R::kUnits;
+    const int column = static_cast<int>(threadIdx.x) % R::kUnits;
     if (unit_ < layout_.units && row_ < kPassRows)
-      for (int i = row_; i < n_rows_; i += kPassRows) mine[i * R::kUnits] = state_[static_cast<int64_t>(i) * state_row_];
-    state_ = mine;
+      for (int i = row_; i < n_rows_; i += kPassRows) own_state_[i * R::kUnits + column] = *state_of(i);
+    state_ = own_state_;
     state_row_ = R::kUnits;
+    first_unit_ = unit_ - column;
   }
 
   __device__ int n_rows() const { return n_rows_; }
@@ -93,7 +101,7 @@ class Block {
       float sums[Stage::kRows];
       add_up<P::kPartialRow>(partial, sums);
       const Place at = place(pass, step);
-      output = Stage::compute(sums, input, at, &state_[static_cast<int64_t>(row_in_group(pass)) * state_row_]);
+      output = Stage::compute(sums, input, at, state_of(row_in_group(pass)));
       send<Stage>(output, step, row_in_group(pass));
       if (pass + 1 < passes) Stage::store(arrays_, output, at);
     }
@@ -102,6 +110,8 @@ class Block {
   }
 
  private:
+  __device__ float* state_of(int row) const { return state_ + static_cast<int64_t>(row) * state_row_ + unit_ - first_unit_; }
+
   __device__ int row_in_group(int pass) const { return pass * kPassRows + row_; }
 
   __device__ bool is_mine(int pass, int active) const {
@@ -158,7 +168,7 @@ class Block {
   const Arrays& arrays_;
   const Layout& layout_;
   const Buffers& buffers_;
-  int group_, unit_, row_, n_rows_, state_row_;
+  int group_, unit_, row_, n_rows_, state_row_, first_unit_;
   Ring x_ring_;
   int2* rows_;
   float *partial_, *state_, *own_state_;
@@ -254,23 +264,47 @@ __global__ void __launch_bounds__(kThreads, 1) all_steps(const __grid_constant__
     if (steps > 0) block.template run<typename R::Finish>(first, 0, -1, active, wait, arrive);
 }
 
-// One stage of one step, with states in global memory; grid: groups x tiles. Weights are read from L2.
-template <class R, class Stage, int kStage>
-__global__ void __launch_bounds__(kThreads) one_step(const __grid_constant__ typename R::Arrays arrays,
-                                                     const __grid_constant__ Layout layout,
-                                                     const __grid_constant__ Buffers buffers,
-                                                     const __grid_constant__ RowTable table, int step) {
-  const int group = static_cast<int>(blockIdx.x) / layout.tiles, tile = static_cast<int>(blockIdx.x) % layout.tiles;
-  Block<R> block(arrays, layout, buffers, group, tile);
+// A stage of a step for all tiles of this block.
+template <class Stage, int kStage, class R>
+__device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout, const Buffers& buffers, int step, int active,
+                                          SplitBarrier* barrier) {
+  const int blocks = static_cast<int>(gridDim.x), vectors = layout.chunks[kStage] * Stage::kTiles * kFragmentVectors;
+  for (int tile = static_cast<int>(blockIdx.x); tile < layout.tiles; tile += blocks) {
+    Product<typename R::Math, Stage::kTiles, 0> product;
+    product.hold(buffers.packed[kStage] + static_cast<int64_t>(tile) * vectors, layout.chunks[kStage],
+                 layout.chunks[kStage] * kChunkBytes / 16, 0, nullptr);
+    block.take_tile(tile);
+    const auto wait = [&] {
+      if (tile < blocks) barrier->wait();
+      else __syncthreads();  // the partial sums of the tile before are read
+    };
+    const auto arrive = [&] {
+      if (tile + blocks >= layout.tiles) barrier->arrive();
+    };
+    block.template run<Stage>(product, kStage, step, active, wait, arrive);
+  }
+}
+
+// The same for more tiles of units than multiprocessors, one group: a block has several tiles, their states are in global memory,
+// and all weights are read from L2 in each step. Grid: any number of blocks up to the number of tiles, cooperative.
+template <class R>
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks) all_steps_streaming(
+    const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,
+    const __grid_constant__ Buffers buffers, const __grid_constant__ RowTable table) {
+  Block<R> block(arrays, layout, buffers, 0, 0);
   block.carve(dynamic_shared<unsigned char>(), false);
   block.read_rows(table);
-  const int active = block.active_in(step < 0 ? 0 : step, block.n_rows());
-  if (active == 0) return;
-  Product<typename R::Math, Stage::kTiles, 0> product;
-  const int vectors = layout.chunks[kStage] * Stage::kTiles * kFragmentVectors;
-  product.hold(buffers.packed[kStage] + static_cast<int64_t>(tile) * vectors, layout.chunks[kStage],
-               layout.chunks[kStage] * kChunkBytes / 16, 0, nullptr);
-  block.template run<Stage>(product, kStage, step, active, [] {}, [] {});
+  SplitBarrier barrier(buffers.counters, static_cast<int>(gridDim.x));
+  const int steps = block.length(0);
+  int active = 0;
+  for (int i = 0; i < steps; ++i) {
+    const int step = R::kBackward ? steps - 1 - i : i;
+    active = block.active_in(step, i == 0 && !R::kBackward ? block.n_rows() : active);
+    run_tiles<typename R::First, 0>(block, layout, buffers, step, active, &barrier);
+    if constexpr (R::kStages == 2) run_tiles<typename R::Second, 1>(block, layout, buffers, step, active, &barrier);
+  }
+  if constexpr (R::kBackward)
+    if (steps > 0) run_tiles<typename R::Finish, 0>(block, layout, buffers, -1, active, &barrier);
 }
 
 }  // namespace recurrence

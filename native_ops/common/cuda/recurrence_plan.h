@@ -11,7 +11,7 @@ namespace rtf {
 namespace recurrence {
 
 struct Plan {
-  bool persistent;  // all steps in one launch: there are as many multiprocessors as tiles of units
+  bool on_chip;  // a multiprocessor for each tile of units, which keeps its weights as far as they fit
   Layout layout;
   int64_t launch_rows;  // most sequences of a launch
   size_t shared_bytes;
@@ -51,7 +51,7 @@ template <class R>
 Plan plan_for_groups(const RtfSequences& shape, const DeviceFacts& facts, int64_t tiles, int64_t groups) {
   Plan plan{};
   Layout& layout = plan.layout;
-  plan.persistent = tiles * groups <= facts.multiprocessors;
+  plan.on_chip = tiles * groups <= facts.multiprocessors;
   plan.launch_rows = std::min<int64_t>(shape.batch, kMaxRows);
   const int64_t rows = (plan.launch_rows + groups - 1) / groups;
   layout.batch = shape.batch;
@@ -65,7 +65,7 @@ Plan plan_for_groups(const RtfSequences& shape, const DeviceFacts& facts, int64_
   for (int stage = 0; stage < R::kStages; ++stage)
     layout.chunks[stage] = static_cast<int>((R::product_length(stage, shape.units) + kChunk - 1) / kChunk);
   plan.shared_bytes = layout.group_rows * sizeof(int2) + Block<R>::partial_floats() * sizeof(float);
-  if (!plan.persistent) return plan;
+  if (!plan.on_chip) return plan;
   plan.shared_bytes += static_cast<size_t>(layout.group_rows) * R::kUnits * sizeof(float);
   int64_t free_bytes = facts.shared_per_block - static_cast<int64_t>(plan.shared_bytes);
   plan_weights<R, typename R::First>(&plan, 0, &free_bytes);
@@ -94,7 +94,7 @@ void place_buffers(Plan* plan) {
   plan->bytes = at;
 }
 
-// The cheapest number of groups; with too many tiles for the multiprocessors one group, and a launch for each step.
+// The cheapest number of groups; one if there are too many tiles for the multiprocessors.
 template <class R>
 Plan make_plan(const RtfSequences& shape, const DeviceFacts& facts) {
   const int64_t tiles = (shape.units + R::kUnits - 1) / R::kUnits;

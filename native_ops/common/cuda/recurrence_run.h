@@ -82,20 +82,26 @@ cudaError_t pad(const Call<R>& call, const RowTable& table) {
   return cudaSuccess;
 }
 
+// With as many blocks as are on the GPU at once.
 template <class R>
-void run_step_by_step(const Call<R>& call, const Plan& plan, const Buffers& buffers, const RowTable& table, Errors* errors) {
+cudaError_t launch_streaming(const Call<R>& call, const Plan& plan, const Buffers& buffers, const RowTable& table) {
+  DeviceFacts facts;
+  int most = 0;
+  cudaError_t error = device_facts(&facts);
+  if (error == cudaSuccess) error = blocks_per_multiprocessor(&most, all_steps_streaming<R>, kThreads, plan.shared_bytes);
+  if (error != cudaSuccess) return error;
+  const int blocks = std::min(plan.layout.tiles, std::min(most, kStreamingBlocks) * facts.multiprocessors);
+  return launch_cooperative(all_steps_streaming<R>, static_cast<unsigned>(blocks), kThreads, plan.shared_bytes, call.stream,
+                            call.arrays, plan.layout, buffers, table);
+}
+
+template <class R>
+cudaError_t launch_steps(const Call<R>& call, const Plan& plan, const Buffers& buffers, const RowTable& table) {
+  if constexpr (R::kStreams)
+    if (!plan.on_chip) return launch_streaming(call, plan, buffers, table);
   const unsigned blocks = static_cast<unsigned>(plan.layout.groups) * plan.layout.tiles;
-  const auto step_of = [&](auto kernel, int step) {
-    (*errors)(launch(kernel, blocks, kThreads, plan.shared_bytes, call.stream, call.arrays, plan.layout, buffers, table, step));
-  };
-  const int steps = table.rows[0].y;
-  for (int i = 0; i < steps && errors->none(); ++i) {
-    const int step = R::kBackward ? steps - 1 - i : i;
-    step_of(one_step<R, typename R::First, 0>, step);
-    if constexpr (R::kStages == 2) step_of(one_step<R, typename R::Second, 1>, step);
-  }
-  if constexpr (R::kBackward)
-    if (steps > 0 && errors->none()) step_of(one_step<R, typename R::Finish, 0>, -1);
+  return launch_cooperative(all_steps<R>, blocks, kThreads, plan.shared_bytes, call.stream, call.arrays, plan.layout, buffers,
+                            table);
 }
 
 // The sequences of one table, with weights that are packed already.
@@ -105,11 +111,7 @@ void run_rows(const Call<R>& call, const Plan& plan, const Buffers& buffers, con
   const dim3 starts(static_cast<unsigned>(table.count), static_cast<unsigned>((plan.layout.units + kThreads - 1) / kThreads));
   (*errors)(launch(start_sequences<R>, starts, kThreads, 0, call.stream, call.arrays, plan.layout, buffers, table));
   (*errors)(pad(call, table));
-  if (!errors->none() || table.rows[0].y == 0) return;
-  if (!plan.persistent) return run_step_by_step(call, plan, buffers, table, errors);
-  const unsigned blocks = static_cast<unsigned>(plan.layout.groups) * plan.layout.tiles;
-  (*errors)(launch_cooperative(all_steps<R>, blocks, kThreads, plan.shared_bytes, call.stream, call.arrays, plan.layout, buffers,
-                               table));
+  if (errors->none() && table.rows[0].y > 0) (*errors)(launch_steps(call, plan, buffers, table));
 }
 
 template <class R>
