@@ -19,6 +19,7 @@ _EMULATION = (
     "-x", "c++", "-std=c++17", "-O1", "-g", "-DRTF_CUDA_EMULATION=1", "-Wall", "-Werror", "-Wno-unknown-pragmas",
     "-Wno-unused-function", "-fno-gnu-unique", "-I", HERE, "-I", SOURCES,
 )  # fmt: skip
+SANITIZERS = ("address,undefined", "thread")
 _built: Dict[Tuple[str, ...], str] = {}
 _folder = tempfile.TemporaryDirectory(prefix="rtf-emulated-")
 
@@ -51,17 +52,26 @@ def build_emulated(source: str, *flags: str) -> ctypes.CDLL:
     return ctypes.CDLL(emulated(source, *flags))
 
 
-def run_sanitized(source: str, *flags: str, seed: int = 1, timeout: float = 120, arguments: Sequence[str] = ()) -> None:
-    """Run a program under the sanitizers for addresses and undefined behaviour; it has to print "good" only.
+def run_sanitized(
+    source: str,
+    *flags: str,
+    seed: int = 1,
+    timeout: float = 120,
+    arguments: Sequence[str] = (),
+    sanitizer: str = SANITIZERS[0],
+) -> None:
+    """Run a program under sanitizers of the compiler; it has to print "good" only.
 
     :param source: a program that includes the ``.cu`` file and calls its kernels on arrays of exactly their size
+    :param sanitizer: one of `SANITIZERS`. "thread" finds accesses of two threads of CUDA to one place that nothing
+        orders, also where the numbers come out right.
     """
-    program = emulated(source, "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *flags, program=True)
+    program = emulated(source, "-fsanitize=" + sanitizer, "-fno-sanitize-recover=all", *flags, program=True)
     environ = {**os.environ, "RTF_EMULATION_SEED": str(seed), "ASAN_OPTIONS": "detect_leaks=0"}
     done = subprocess.run(
         [program, *arguments], capture_output=True, text=True, check=False, timeout=timeout, env=environ
     )
-    assert done.stdout.strip() == "good", done.stdout + done.stderr
+    assert done.stdout.strip() == "good" and done.returncode == 0, done.stdout + done.stderr
 
 
 def compile_for_gpu(source: str, arch: str, *flags: str) -> str:

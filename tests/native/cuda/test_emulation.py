@@ -6,8 +6,9 @@ import os
 import numpy
 import pytest
 
-from tests.native.cuda.build import HERE, build_emulated, compile_for_gpu, run_sanitized
+from tests.native.cuda.build import HERE, SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
 
+SANITIZED = os.path.join(HERE, "sanitized_kernels.cu")
 KERNELS = os.path.join(HERE, "kernels_of_the_tests.cu")
 
 
@@ -168,11 +169,15 @@ def test_nvcc(arch):
     assert "spill stores" in compile_for_gpu(KERNELS, arch)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_sanitizers(seed):
-    run_sanitized(os.path.join(HERE, "sanitized_kernels.cu"), "-Wno-sign-compare", seed=seed)
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_sanitizers(sanitizer, seed):
+    run_sanitized(SANITIZED, "-Wno-sign-compare", seed=seed, sanitizer=sanitizer)
 
 
-def test_sanitizers_find_what_is_wrong():
-    with pytest.raises(AssertionError, match="heap-buffer-overflow"):
-        run_sanitized(os.path.join(HERE, "sanitized_kernels.cu"), "-Wno-sign-compare", arguments=["wrong"])
+@pytest.mark.parametrize(
+    "sanitizer, wrong, message",
+    [("address,undefined", "memory", "heap-buffer-overflow"), ("thread", "race", "data race")],
+)
+def test_sanitizers_find_what_is_wrong(sanitizer, wrong, message):
+    with pytest.raises(AssertionError, match=message):
+        run_sanitized(SANITIZED, "-Wno-sign-compare", arguments=[wrong], sanitizer=sanitizer)

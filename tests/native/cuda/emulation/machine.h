@@ -35,6 +35,7 @@ struct Collective {
   unsigned mask = 0;
   void* payload = nullptr;
   void (*combine)(void** payloads, unsigned lanes) = nullptr;
+  bool orders_memory = false;  // what lanes did before it, all of them see after it
 };
 
 // A copy to shared memory that is under way.
@@ -63,6 +64,10 @@ struct Block {
   std::unique_ptr<unsigned char, void (*)(void*)> shared{nullptr, free};
   std::vector<Fiber> fibers;
   int alive = 0, at_barrier = 0;
+  unsigned barriers = 0;    // how many have been passed
+  char ordered[2] = {};     // by barriers; two, as some threads come to the next one while others leave this one
+  char warps[32][2] = {};   // the same for __syncwarp
+  unsigned syncwarps[32] = {};
 };
 
 // One launch after another; a function of the number of a random draw, so that a seed gives the same run again.
@@ -76,12 +81,16 @@ class Machine {
   Fiber* self() const { return self_; }
   const std::string& failure() const { return failure_; }
   std::mt19937& random() { return random_; }
-  bool chance(unsigned of) { return random_() % of == 0; }
+  bool chance(unsigned of) {
+    const Unwatched unwatched;
+    return random_() % of == 0;
+  }
 
   // Runs blocks at the same time until all are through.
   // returns: false if they wait for each other for ever, or broke a rule of CUDA; failure() says how
   bool run(const std::vector<uint3>& blocks, dim3 block_shape, size_t shared_bytes, bool cooperative,
            const std::function<void()>& body) {
+    const Unwatched unwatched;
     body_ = &body;
     cooperative_ = cooperative;
     failure_.clear();
@@ -91,12 +100,18 @@ class Machine {
     strategy_ = random_() % 3;
     for (const uint3& index : blocks) add_block(index, block_shape, shared_bytes);
     idle_ = 0;
+    main_.introduce(true);
+    before(&start_);
     while (failure_.empty() && pick()) {
       threadIdx = self_->thread;
       blockIdx = self_->block->index;
       Fiber* fiber = self_;
       main_.go_to(fiber);
     }
+    after(&end_);
+    for (const auto& block : blocks_)
+      for (Fiber& fiber : block->fibers)
+        if (fiber.state == State::done) fiber.forget();
     self_ = nullptr;
     return failure_.empty();
   }
@@ -105,15 +120,20 @@ class Machine {
 
   // The calling thread waits for the others of its block.
   void barrier(const char* name, const char* file, int line) {
-    wait_as(State::at_barrier, name, file, line);
+    const Unwatched unwatched;
     Block* block = self_->block;
+    void* order = &block->ordered[block->barriers % 2];
+    wait_as(State::at_barrier, name, file, line);
     ++block->at_barrier;
+    before(order);
     release_barrier(block);
     leave();
+    after(order);
   }
 
   // The calling thread lets others run.
   void spin(const char* file, int line) {
+    const Unwatched unwatched;
     wait_as(State::spins, "spin_pause", file, line);
     spinning_.push_back(self_);
     leave();
@@ -121,18 +141,24 @@ class Machine {
 
   // The calling thread may be overtaken here.
   void stumble() {
+    const Unwatched unwatched;
     if (!chance(8)) return;
     make_ready(self_);
     leave();
   }
 
   void together(const Collective& what, const char* file, int line) {
+    const Unwatched unwatched;
     const int lane = self_->index % 32;
     if ((what.mask >> lane & 1) == 0) fail("the thread is not in the mask of its own call", what.name, file, line);
     wait_as(State::in_warp, what.name, file, line);
     self_->collective = what;
-    release_warp(self_->block, self_->index / 32);
+    const int warp = self_->index / 32;
+    void* order = &self_->block->warps[warp][self_->block->syncwarps[warp] % 2];
+    if (what.orders_memory) before(order);
+    release_warp(self_->block, warp);
     leave();
+    if (what.orders_memory) after(order);
   }
 
   // Ends the launch: the kernel did something that CUDA does not allow.
@@ -154,7 +180,7 @@ class Machine {
     block->shared.reset(static_cast<unsigned char*>(memory));
     block->alive = static_cast<int>(shape.x * shape.y * shape.z);
     block->fibers.resize(static_cast<size_t>(block->alive));
-    const size_t before = (blocks_.size() - 1) * block->fibers.size();
+    const size_t earlier = (blocks_.size() - 1) * block->fibers.size();
     for (int i = 0; i < block->alive; ++i) {
       Fiber& fiber = block->fibers[static_cast<size_t>(i)];
       const unsigned u = static_cast<unsigned>(i);
@@ -162,8 +188,9 @@ class Machine {
       fiber.index = i;
       fiber.thread = {u % shape.x, u / shape.x % shape.y, u / (shape.x * shape.y)};
       fiber.copies.resize(1);
-      if (stacks_.size() <= before + u) stacks_.emplace_back(new StackMemory(kStackBytes));
-      fiber.begin(stacks_[before + u].get(), &Machine::enter);
+      if (stacks_.size() <= earlier + u) stacks_.emplace_back(new StackMemory(kStackBytes));
+      fiber.begin(stacks_[earlier + u].get(), &Machine::enter);
+      fiber.introduce(false);
       ready_.push_back(&fiber);
     }
   }
@@ -172,17 +199,22 @@ class Machine {
   static void enter() {
     Machine& machine = get();
     Stack::arrived(machine.self_, &machine.main_);
+    after(&machine.start_);
     (*machine.body_)();
     machine.end();
   }
 
   void end() {
-    Block* block = self_->block;
-    self_->state = State::done;
-    --block->alive;
-    idle_ = 0;
-    release_barrier(block);
-    release_warp(block, self_->index / 32);
+    {
+      const Unwatched unwatched;
+      Block* block = self_->block;
+      self_->state = State::done;
+      before(&end_);
+      --block->alive;
+      idle_ = 0;
+      release_barrier(block);
+      release_warp(block, self_->index / 32);
+    }
     for (;;) leave();
   }
 
@@ -196,6 +228,7 @@ class Machine {
     self_->waits_for = name;
     self_->file = file;
     self_->line = line;
+    before(&end_);
     if (state != State::spins) idle_ = 0;
   }
 
@@ -208,6 +241,7 @@ class Machine {
   void release_barrier(Block* block) {
     if (block->at_barrier == 0 || block->at_barrier < block->alive) return;
     block->at_barrier = 0;
+    ++block->barriers;
     for (Fiber& fiber : block->fibers)
       if (fiber.state == State::at_barrier) make_ready(&fiber);
   }
@@ -236,6 +270,7 @@ class Machine {
           return;
         }
       what.combine(payloads, here);
+      if (what.orders_memory) ++block->syncwarps[warp];
       for (int lane = 0; lane < count; ++lane)
         if ((here >> lane & 1) != 0) make_ready(&lanes[lane]);
     }
@@ -304,6 +339,7 @@ class Machine {
   }
 
   Stack main_;
+  char start_ = 0, end_ = 0;  // what comes before all threads, and after them
   Fiber* self_ = nullptr;
   const std::function<void()>* body_ = nullptr;
   std::string failure_;

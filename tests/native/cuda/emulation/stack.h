@@ -13,6 +13,8 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
+#include "races.h"
+
 namespace rtf {
 namespace emulation {
 
@@ -103,9 +105,25 @@ class Context {
 
 #endif
 
-// A context that tells the address sanitizer which stack is in use.
+// A context that tells the sanitizers which stack is in use, and who uses it.
 class Stack : public Context {
  public:
+  // Before anybody goes to it. main: whether it is the stack of the program itself.
+  void introduce(bool main) {
+#if defined(__SANITIZE_THREAD__)
+    fiber_ = main ? __tsan_get_current_fiber() : __tsan_create_fiber(0);
+#else
+    (void)main;
+#endif
+  }
+
+  // When nobody will go to it any more.
+  void forget() {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_destroy_fiber(fiber_);
+#endif
+  }
+
   // Leaves this stack for another; returns when somebody comes back.
   void go_to(Stack* to) {
 #if defined(__SANITIZE_ADDRESS__)
@@ -113,6 +131,9 @@ class Stack : public Context {
       __sanitizer_start_switch_fiber(&fake_, to->memory_->bottom(), to->memory_->bytes());
     else
       __sanitizer_start_switch_fiber(&fake_, to->outer_bottom_, to->outer_bytes_);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(to->fiber_, __tsan_switch_to_fiber_no_sync);
 #endif
     jump(to);
     arrived(this, to);
@@ -135,6 +156,9 @@ class Stack : public Context {
   }
 
  private:
+#if defined(__SANITIZE_THREAD__)
+  void* fiber_ = nullptr;
+#endif
 #if defined(__SANITIZE_ADDRESS__)
   void* fake_ = nullptr;
   const void* outer_bottom_ = nullptr;

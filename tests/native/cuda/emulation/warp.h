@@ -10,7 +10,7 @@ struct Vote {
   unsigned in, out;
 };
 
-inline unsigned vote(const char* name, unsigned mask, bool mine, const char* file, int line) {
+inline unsigned vote(const char* name, unsigned mask, bool mine, const char* file, int line, bool orders_memory = false) {
   Vote payload{mine ? 1u : 0u, 0};
   const Collective what{name, mask, &payload, [](void** payloads, unsigned lanes) {
                           unsigned all = 0;
@@ -18,7 +18,8 @@ inline unsigned vote(const char* name, unsigned mask, bool mine, const char* fil
                             if ((lanes >> lane & 1) != 0) all |= static_cast<Vote*>(payloads[lane])->in << lane;
                           for (int lane = 0; lane < 32; ++lane)
                             if ((lanes >> lane & 1) != 0) static_cast<Vote*>(payloads[lane])->out = all;
-                        }};
+                        },
+                        orders_memory};
   Machine::get().together(what, file, line);
   return payload.out;
 }
@@ -53,17 +54,17 @@ inline int group(int width) { return lane() & ~(width - 1); }
 
 }  // namespace emulation
 
-inline unsigned load_acquire(const unsigned* address) { return *const_cast<const volatile unsigned*>(address); }
+inline unsigned load_acquire(const unsigned* address) { return __atomic_load_n(address, __ATOMIC_ACQUIRE); }
 
 inline void store_release(unsigned* address, unsigned value) {
-  *const_cast<volatile unsigned*>(address) = value;
+  __atomic_store_n(address, value, __ATOMIC_RELEASE);
   emulation::Machine::get().stumble();
 }
 
 }  // namespace rtf
 
 inline void __syncwarp(unsigned mask = 0xffffffffu RTF_CALLER_PARAMETER) {
-  rtf::emulation::vote("__syncwarp", mask, false, RTF_CALLER);
+  rtf::emulation::vote("__syncwarp", mask, false, RTF_CALLER, true);
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate RTF_CALLER_PARAMETER) {
   return rtf::emulation::vote("__ballot_sync", mask, predicate != 0, RTF_CALLER);
@@ -102,23 +103,25 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32 RTF_CALLER_PA
 inline void __threadfence() { rtf::emulation::Machine::get().stumble(); }
 inline void __threadfence_block() {}
 
-#define RTF_ATOMIC(NAME, T, NEW)                         \
-  inline T NAME(T* address, T value) {                   \
-    rtf::emulation::Machine::get().stumble();            \
-    const T old = *address;                              \
-    *address = NEW;                                      \
-    return old;                                          \
+#define RTF_ATOMIC(NAME, T, NEW)                                                                            \
+  inline T NAME(T* address, T value) {                                                                      \
+    rtf::emulation::Machine::get().stumble();                                                               \
+    T old, result;                                                                                          \
+    __atomic_load(address, &old, __ATOMIC_ACQUIRE);                                                         \
+    do {                                                                                                    \
+      result = NEW;                                                                                         \
+    } while (!__atomic_compare_exchange(address, &old, &result, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)); \
+    return old;                                                                                             \
   }
-#define RTF_ATOMICS(T)                          \
-  RTF_ATOMIC(atomicAdd, T, old + value)         \
-  RTF_ATOMIC(atomicExch, T, value)              \
-  RTF_ATOMIC(atomicMin, T, min(old, value))     \
-  RTF_ATOMIC(atomicMax, T, max(old, value))     \
-  inline T atomicCAS(T* address, T compare, T value) {   \
-    rtf::emulation::Machine::get().stumble();            \
-    const T old = *address;                              \
-    if (old == compare) *address = value;                \
-    return old;                                          \
+#define RTF_ATOMICS(T)                                                                               \
+  RTF_ATOMIC(atomicAdd, T, old + value)                                                              \
+  RTF_ATOMIC(atomicExch, T, value)                                                                   \
+  RTF_ATOMIC(atomicMin, T, min(old, value))                                                          \
+  RTF_ATOMIC(atomicMax, T, max(old, value))                                                          \
+  inline T atomicCAS(T* address, T compare, T value) {                                               \
+    rtf::emulation::Machine::get().stumble();                                                        \
+    __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE); \
+    return compare;                                                                                  \
   }
 RTF_ATOMICS(int)
 RTF_ATOMICS(unsigned)
