@@ -91,8 +91,9 @@ class DataSource:
         started = self._started.pop((epoch, start_batch), None)
         if started is not None and not changes:
             return started
-        options = batch_options_from_config(self._config_of(epoch), train=self.name == "train", epoch=epoch)
-        options.update(changes, used_data_keys=self._used_keys, start_batch=start_batch)
+        options = {**self._options(epoch, changes), "start_batch": start_batch}
+        if self.shares and "seq_order" not in options:
+            options["seq_order"] = self.share(self.order(epoch))
         if self._in_process:
             log.write(4, "The data of %r is loaded in this process: the config can't be sent to another." % self.name)
             return self.dataset.batches(epoch, **options)
