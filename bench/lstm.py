@@ -1,123 +1,200 @@
-"""A whole training step of LSTM networks, here and in other frameworks, side by side.
+"""LSTM and GRU networks here and in other frameworks, side by side: training steps, recurrences, single sequences.
 
-    python bench/lstm.py [--rows ce-short,ce-long] [--rounds 5] [--threads 2] [--torch /path/to/python]
+    python bench/lstm.py [--torch /path/to/python] [--rows ce-short,ce-long] [--rounds 5] [--threads 2] [--cpu]
+                         [--no-recurrences] [--plot lstm.png]
 
 Each framework runs in a process of its own, which sleeps while another one is timed; they take turns, so that other
-load on the machine hits all of them. Figures: the median over the rounds, the ratio of the medians, and the share of
-the sgemm peak, which is measured in the same run. ``--torch`` names a Python with PyTorch (``$BENCH_TORCH``); without
-it that column is left out. Limits: 0.9 x the best other one on ce-short and ce-long, 0.7 x on ce-long-4, 0.5 x on
-ctc-long-4.
+load on the machine hits all of them. Figures are medians over the rounds, ratios those of medians; a process that has
+used its seconds for a row (``--cap``) takes part in no further round. Where a framework needs a minute or so for a step
+it gets a part of the frames, and the table has its time multiplied by that, with a note such as (1/8).
+
+``--torch`` names a Python with PyTorch (``$BENCH_TORCH``); without it those columns are left out. Peak: a product of
+2048 x 2048 x 2048 by PyTorch, or without it by numpy, in the same run. GFLOP/s count the products of the valid frames,
+without the gradient to the input of the network. Memory is the most that a process had beyond its framework. With
+``--cpu`` times are CPU seconds of all threads: for a machine with other load.
+
+Asked: 0.9 x the best other one on ce-short and ce-long, 0.7 x on ce-long-4, 0.5 x on ctc-long-4; recurrences at 85 % of
+the peak; two threads 1.7 times as fast as one; single sequences as fast as in PyTorch; the memory of a recurrence, both
+passes, at most 7 T B H floats beyond inputs and outputs (these alone are 5 T B H for the LSTM, 4 for the GRU).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import time
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
-import numpy
+from report import plot, table
+from workers import Worker
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-WORKERS = os.path.join(HERE, "lstm_workers")
-sys.path.insert(0, WORKERS)
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lstm_workers"))
 
 from rows import ROWS  # noqa: E402
+from sizes import MEMORY, RECURRENCES, SINGLE, gflop, name_of  # noqa: E402
 
 LIMITS = {"ce-short": 0.9, "ce-long": 0.9, "ce-long-4": 0.7, "ctc-long-4": 0.5}
+PARTS = {("PyTorch", "ce-long-4"): 8, ("PyTorch", "ctc-long-4"): 8, ("Keras", "ctc-long-4"): 4}
+"""Who gets 1 / n of the frames of a row."""
+
+STEP_HEADER = ("row", "here ms", "1 thread / %d", "Keras ms", "PyTorch ms", "ratio", "asked", "GFLOP/s", "% of sgemm",
+               "MB here", "Keras", "PyTorch")  # fmt: skip
+RECURRENCE_HEADER = ("recurrence", "ms", "1 thread / %d", "GFLOP/s", "% of sgemm", "% of its products",
+                     "1 thread: GFLOP/s", "% of sgemm", "% of its products")  # fmt: skip
 
 
-class Worker:
-    """A framework, ready to run steps of a row."""
+class Sides:
+    """The processes of a comparison: our op or network with all threads and with one, and the others."""
 
-    def __init__(
-        self, name: str, python: str, script: str, row: str, threads: int, by_cpu: bool, **environment: str
-    ) -> None:
-        self.name = name
-        self.times: List[float] = []
-        self.by_cpu = by_cpu
-        self.peak_mb = 0.0
-        variables = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        paths = os.pathsep.join([WORKERS, os.path.dirname(HERE)])
-        self.process = subprocess.Popen(
-            [python, os.path.join(WORKERS, script), row],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, **variables, **environment, "PYTHONPATH": paths},
-        )  # fmt: skip
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.workers: Dict[str, Worker] = {}
+        self.scales: Dict[str, int] = {}
 
-    def run(self, steps: int) -> float:
-        """Seconds of a step."""
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write("%d\n" % steps)
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit("%s ended" % self.name)
-        answer = json.loads(line)
-        self.peak_mb = answer["peak_mb"]
-        return answer["cpu" if self.by_cpu else "seconds"] / steps
+    def add(self, name: str, python: str, script: str, arguments: Sequence[str], threads: int, scale: int = 1) -> None:
+        """Starts a process; its times are multiplied by ``scale``."""
+        self.workers[name] = Worker(name, python, "lstm_workers/" + script, arguments, threads, self.args.cpu)
+        self.scales[name] = scale
+
+    def take_turns(self, what: str) -> None:
+        """Time a step of all, for as many rounds as their seconds last, and at least once."""
+        spent = dict.fromkeys(self.workers, 0.0)
+        for worker in self.workers.values():
+            worker.wait(what)
+        for _ in range(self.args.rounds):
+            for name, worker in self.workers.items():
+                if spent[name] < self.args.cap:
+                    start = time.perf_counter()
+                    worker.run(what)
+                    spent[name] += time.perf_counter() - start
+
+    def seconds(self, name: str, what: str = "step") -> float:
+        """The median of a step, of all frames."""
+        return self.workers[name].median(what) * self.scales[name]
 
     def close(self) -> None:
-        """Ends the process."""
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait()
+        """Ends the processes."""
+        for worker in self.workers.values():
+            worker.close()
 
 
-def sgemm_gflops(size: int = 2048) -> float:
-    """The peak of this machine, as numpy's library reaches it."""
-    a, b = (numpy.random.RandomState(i).rand(size, size).astype("float32") for i in range(2))
-    start = time.perf_counter()
-    numpy.dot(a, b)
-    return 2 * size**3 / (time.perf_counter() - start) / 1e9
+def compare_steps(row: str, args: argparse.Namespace, peak: float) -> Dict[str, Any]:
+    """Whole training steps: the cells of a row, by the names of the columns, and "ratios" to the others."""
+    sides, others = Sides(args), ["Keras", "PyTorch"] if args.torch else ["Keras"]
+    parts = {name: PARTS.get((name, row), 1) for name in others}
+    sides.add("here", sys.executable, "ours.py", [row, "1"], args.threads)
+    sides.add("single", sys.executable, "ours.py", [row, "1"], 1)
+    sides.add("Keras", sys.executable, "keras_tf.py", [row, str(parts["Keras"])], args.threads, parts["Keras"])
+    if args.torch:
+        sides.add("PyTorch", args.torch, "pytorch.py", [row, str(parts["PyTorch"])], args.threads, parts["PyTorch"])
+    sides.take_turns("step")
+    here, rate = sides.seconds("here"), ROWS[row].gflop() / sides.seconds("here")
+    ratios = {name: here / sides.seconds(name) for name in others}
+    cells: Dict[str, Any] = {"row": row, "here ms": "%.4g" % (1e3 * here), "asked": LIMITS.get(row, "")}
+    for name in others:
+        note = " (1/%d)" % parts[name] if parts[name] > 1 else ""
+        cells[name + " ms"] = "%.4g%s" % (1e3 * sides.seconds(name), note)
+        cells[name] = "%.0f%s" % (sides.workers[name].last["grown_mb"], note)
+    cells["1 thread / %d"] = "%.2f" % (sides.seconds("single") / here)
+    cells["ratio"] = "%.2f" % max(ratios.values())
+    cells["GFLOP/s"], cells["% of sgemm"] = "%.0f" % rate, "%.0f" % (100 * rate / peak)
+    cells["MB here"] = "%.0f" % sides.workers["here"].last["grown_mb"]
+    sides.close()
+    return {**cells, "ratios": ratios}
 
 
-def measure(row: str, rounds: int, threads: int, torch: Optional[str], plain: bool, by_cpu: bool) -> Dict[str, float]:
-    """Prints the line of a row."""
-    workers = [Worker("returnn_tf", sys.executable, "ours.py", row, threads, by_cpu)]
-    if plain:
-        workers.append(Worker("plain TF", sys.executable, "ours.py", row, threads, by_cpu, RETURNN_TF_NATIVE="0"))
-    workers.append(Worker("Keras", sys.executable, "keras_tf.py", row, threads, by_cpu))
-    if torch:
-        workers.append(Worker("PyTorch", torch, "pytorch.py", row, threads, by_cpu))
-    for worker in workers:
-        first = worker.run(1)
-        worker.steps = max(1, int(0.3 / first))  # type: ignore[attr-defined]
-    peaks = []
-    for _ in range(rounds):
-        for worker in workers:
-            worker.times.append(worker.run(worker.steps))  # type: ignore[attr-defined]
-        peaks.append(sgemm_gflops())
-    medians = {worker.name: float(numpy.median(worker.times)) for worker in workers}
-    best_other = min(seconds for name, seconds in medians.items() if name in ("Keras", "PyTorch"))
-    gflops, peak = ROWS[row].gflop() / medians["returnn_tf"], float(numpy.median(peaks))
-    print("%-12s" % row, "  ".join("%s %.1f ms" % (name, 1e3 * seconds) for name, seconds in medians.items()), end="  ")
-    print("| ours / best other %.2f (asked %s)" % (medians["returnn_tf"] / best_other, LIMITS.get(row, "-")), end="  ")
-    print("| %.0f GFLOP/s, %.0f %% of sgemm (%.0f)" % (gflops, 100 * gflops / peak, peak), end="  ")
-    print("| peak MB", "  ".join("%s %.0f" % (worker.name, worker.peak_mb) for worker in workers), flush=True)
-    for worker in workers:
-        worker.close()
-    return medians
+def compare_recurrences(args: argparse.Namespace) -> List[str]:
+    """Recurrences by themselves, and single sequences: tables."""
+    sides = Sides(args)
+    for name, threads in (("", args.threads), ("1", 1)):
+        sides.add("here" + name, sys.executable, "recurrence.py", [], threads)
+        sides.add("blas" + name, args.torch or sys.executable, "blas.py", [], threads)
+    for names, steps in (
+        (("blas", "blas1"), ["cube"]),
+        (("here", "here1", "blas", "blas1"), [name_of(*size) for size in RECURRENCES]),
+        (("here", "blas") if args.torch else ("here",), ["single-" + name_of(u, t, 1, n) for u, t, n in SINGLE]),
+    ):
+        everyone, sides.workers = sides.workers, {name: sides.workers[name] for name in names}
+        for step in steps:
+            sides.take_turns(step)
+        sides.workers = everyone
+    tables = [_recurrence_table(sides, args.threads), _single_table(sides, bool(args.torch)), _memory_table(args)]
+    sides.close()
+    return tables
 
 
-def main() -> None:
+def _recurrence_table(sides: Sides, threads: int) -> str:
+    rows = []
+    for size in RECURRENCES:
+        step, work, cells = name_of(*size), gflop(*size), []
+        for which in ("", "1"):
+            here, products, cube = (sides.seconds(side + which, what) for side, what in (("here", step), ("blas", step), ("blas", "cube")))  # fmt: skip  # noqa: E501
+            peak = 2e-9 * 2048**3 / cube
+            cells += ["%.0f" % (work / here), "%.0f" % (100 * work / here / peak), "%.0f" % (100 * products / here)]
+        both = sides.seconds("here", step), sides.seconds("here1", step)
+        rows.append([step, "%.4g" % (1e3 * both[0]), "%.2f" % (both[1] / both[0]), *cells])
+    return table([name % threads if "%d" in name else name for name in RECURRENCE_HEADER], rows)
+
+
+def _single_table(sides: Sides, with_torch: bool) -> str:
+    rows = []
+    for unit, frames, n in SINGLE:
+        step = "single-" + name_of(unit, frames, 1, n)
+        row = ["%s, %d frames, %d units" % (unit, frames, n), "%.1f" % (1e6 * sides.seconds("here", step) / frames)]
+        if with_torch:
+            other = sides.seconds("blas", step)
+            row += ["%.1f" % (1e6 * other / frames), "%.2f" % (sides.seconds("here", step) / other)]
+        rows.append(row)
+    return table(["one sequence", "us a frame", "PyTorch", "ratio"][: len(rows[0])], rows)
+
+
+def _memory_table(args: argparse.Namespace) -> str:
+    rows = []
+    for unit in ("lstm", "gru"):
+        sides = Sides(args)
+        sides.add("here", sys.executable, "memory.py", [unit], args.threads)
+        sides.workers["here"].run("memory")
+        rows.append([name_of(unit, *MEMORY), "%.2f" % sides.workers["here"].last["result"]])
+        sides.close()
+    return table(["memory of both passes, beyond inputs", "T B H floats"], rows)
+
+
+def sgemm_peak(args: argparse.Namespace) -> float:
+    """GFLOP/s of a large product, in a process of its own."""
+    sides = Sides(args)
+    sides.add("blas", args.torch or sys.executable, "blas.py", [], args.threads)
+    sides.take_turns("cube")
+    peak = 2e-9 * 2048**3 / sides.seconds("blas", "cube")
+    sides.close()
+    return peak
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="ce-short,ce-long")
+    parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cap", type=float, default=15.0, help="seconds of a process for a row")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--torch", default=os.environ.get("BENCH_TORCH"))
-    parser.add_argument("--plain", action="store_true", help="our loop in plain TensorFlow too")
-    parser.add_argument(
-        "--cpu", action="store_true", help="CPU time of all threads instead: for a machine with other load"
-    )
-    args = parser.parse_args()
-    print("medians of %d rounds, %d threads%s" % (args.rounds, args.threads, ", CPU time" if args.cpu else ""))
-    for row in args.rows.split(","):
-        measure(row, args.rounds, args.threads, args.torch, args.plain, args.cpu)
+    parser.add_argument("--no-recurrences", action="store_true", help="whole steps only")
+    parser.add_argument("--plot", help="a picture of the ratios")
+    parser.add_argument("--cpu", action="store_true", help="CPU time of all threads")
+    args = parser.parse_args(arguments)
+    if not args.no_recurrences:
+        print("\n\n".join(compare_recurrences(args)), flush=True)
+    peak, lines = sgemm_peak(args), []
+    print("\nsgemm: %.0f GFLOP/s; %d threads%s" % (peak, args.threads, ", CPU time" if args.cpu else ""))
+    header = [name for name in STEP_HEADER if args.torch or not name.startswith("PyTorch")]
+    for row in filter(None, args.rows.split(",")):
+        lines.append(compare_steps(row, args, peak))
+        print("  ".join("%s %s" % (name, lines[-1][name]) for name in header), flush=True)
+    if lines:
+        print("\n" + table([name.replace("%d", str(args.threads)) for name in header], [[line[name] for name in header] for line in lines]))  # fmt: skip  # noqa: E501
+    if lines and args.plot:
+        series = {"time / " + name: [line["ratios"][name] for line in lines] for name in lines[0]["ratios"]}
+        plot(args.plot, [line["row"] for line in lines], series, "ours / other", limit=1.0)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ from returnn_tf.util.lazy_tf import tf
 
 def make_step(row: Row) -> Callable[[], Any]:
     """A whole training step with Adam."""
-    tf.config.threading.set_intra_op_parallelism_threads(int(os.environ["BENCH_THREADS"]))
     network, source = {}, "data"
     for layer in range(row.layers):
         names = ["fw%d" % layer, "bw%d" % layer][: 2 if row.bidirectional else 1]
         for name, direction in zip(names, (1, -1)):
             network[name] = {
                 "class": "rec",
-                "unit": "lstm",
+                "unit": row.unit,
                 "n_out": row.hidden,
                 "direction": direction,
                 "from": source,
@@ -54,4 +53,6 @@ def make_step(row: Row) -> Callable[[], Any]:
     return lambda: float(trainer.step(tensors).total_loss)
 
 
+tf.config.threading.set_intra_op_parallelism_threads(int(os.environ["BENCH_THREADS"]))
+tf.zeros([])  # what TensorFlow needs by itself is not counted
 serve(make_step)

@@ -1,4 +1,4 @@
-"""The step in PyTorch: torch.nn.LSTM, packed sequences where lengths differ."""
+"""The step in PyTorch: torch.nn.LSTM and GRU, packed sequences where lengths differ."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ class Model(torch.nn.Module):
     def __init__(self, row: Row) -> None:
         super().__init__()
         self.row = row
-        self.lstm = torch.nn.LSTM(row.dim, row.hidden, num_layers=row.layers, bidirectional=row.bidirectional)
+        unit = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[row.unit]
+        self.rnn = unit(row.dim, row.hidden, num_layers=row.layers, bidirectional=row.bidirectional)
         self.output = torch.nn.Linear(row.hidden * (2 if row.bidirectional else 1), LABELS + (row.loss == "ctc"))
 
     def forward(self, x: Any, lengths: Any) -> Any:
         """x [frames, batch, dim] -> logits"""
         if self.row.shortest < 1:
             x = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
-        x, _ = self.lstm(x)
+        x, _ = self.rnn(x)
         if self.row.shortest < 1:
             x, _ = torch.nn.utils.rnn.pad_packed_sequence(x)
         return self.output(x[-1] if self.row.loss == "last" else x)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict
 
 import numpy
+import workers
 
+GATES = {"lstm": 4, "gru": 3}
 LABELS = 10
 RATE = 1e-3
 
@@ -21,6 +21,7 @@ class Row:
     :param layers: number of layers
     :param bidirectional: two directions, concatenated
     :param loss: "last": cross-entropy on the last frame; "frame": on each frame; "ctc"
+    :param unit: "lstm" or "gru"
     :param shortest: length of the shortest sequence, as a part of the frames; 1.0 is a dense batch
     """
 
@@ -32,6 +33,7 @@ class Row:
     bidirectional: bool = False
     loss: str = "last"
     shortest: float = 1.0
+    unit: str = "lstm"
 
     def gflop(self) -> float:
         """Multiply-adds x 2 of a training step in 1e9, without the gradient of the input and without padding."""
@@ -40,7 +42,7 @@ class Row:
         for layer in range(self.layers):
             directions = 2 if self.bidirectional else 1
             per_frame = 3 * (dim + self.hidden) - (dim if layer == 0 else 0)
-            total += directions * 2 * frames * 4 * self.hidden * per_frame
+            total += directions * 2 * frames * GATES[self.unit] * self.hidden * per_frame
             dim = directions * self.hidden
         return total / 1e9
 
@@ -65,26 +67,17 @@ ROWS = {
     "ce-long": Row(32, 1000),
     "ce-long-4": Row(32, 1000, layers=4, bidirectional=True),
     "ctc-long-4": Row(32, 1000, layers=4, bidirectional=True, loss="ctc", shortest=0.5),
+    "gru-short": Row(64, 100, unit="gru"),
+    "gru-long": Row(32, 1000, unit="gru"),
     "blstm-5x500": Row(40, 50, dim=40, hidden=500, layers=5, bidirectional=True, loss="frame"),
 }
 
 
 def serve(make_step: Callable[[Row], Callable[[], Any]]) -> None:
-    """The life of a worker: makes the step, then answers each line on its input, a number n, with the time of n steps.
+    """The life of a worker with one step: that of the row which the command line names, with a part of its frames.
 
-    Between the lines it sleeps, so that the workers do not disturb each other.
+    Arguments: the row, and a number n: the sequences are cut to 1 / n of their frames.
     """
-    out, sys.stdout = sys.stdout, sys.stderr
-    step = make_step(ROWS[sys.argv[1]])
-    step()
-    for line in sys.stdin:
-        start, cpu = time.perf_counter(), time.process_time()
-        for _ in range(int(line)):
-            step()
-        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-        print(json.dumps({"seconds": seconds, "cpu": cpu, "peak_mb": _peak_mb()}), file=out, flush=True)
-
-
-def _peak_mb() -> float:
-    with open("/proc/self/status", encoding="utf8") as f:
-        return next(int(line.split()[1]) / 1024 for line in f if line.startswith("VmHWM"))
+    row = ROWS[sys.argv[1]]
+    part = replace(row, frames=row.frames // int(sys.argv[2]))
+    workers.serve(lambda: {"step": make_step(part)})
