@@ -4,15 +4,17 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
+HOROVOD := $(VENV)/.horovod
 SUPPORTED := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
 CANDIDATES := python3 python3.11 python3.12 python3.10 python3.9 python
 # several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help venv demo test test-long lint bench clean
+.PHONY: help venv horovod demo test test-long lint bench clean
 
 help:
 	@echo "make venv    the environment with all that the other targets need (.venv)"
+	@echo "make horovod tries once more to build Horovod in it, if that failed"
 	@echo "make demo    trains a recogniser for lines of handwritten digits, draws its learning curve and results"
 	@echo "make test    the test suite; ARGS='-k name' for a part of it"
 	@echo "make test-long   what takes minutes: hundreds of killed runs and the like"
@@ -20,7 +22,7 @@ help:
 	@echo "make bench   the measurements under bench/"
 	@echo "make clean   deletes .venv and what the tools cache"
 
-venv: $(STAMP)
+venv: $(STAMP) $(HOROVOD)
 
 $(STAMP): setup.py pyproject.toml
 	@python=''; for candidate in $(PYTHON) $(CANDIDATES); do \
@@ -38,7 +40,26 @@ $(STAMP): setup.py pyproject.toml
 	$(PY) -m pip install -qq --disable-pip-version-check -e '.[cpu,plot,dev]'
 	@touch $@
 
-demo: venv
+# built here, against the TensorFlow of the environment, in some minutes; without MPI there is still Gloo. Nothing but
+# its own tests needs it, so that a failure is told and not repeated ("make horovod" tries again)
+$(HOROVOD): $(STAMP)
+	@echo "make venv: building Horovod, for training with several processes (minutes)"
+	@mpi=HOROVOD_WITHOUT_MPI=1; if command -v mpicxx >/dev/null; then mpi=HOROVOD_WITH_MPI=1; fi; \
+	cmake=; if ! command -v cmake >/dev/null; then cmake='cmake<4'; fi; \
+	if $(PY) -c 'import horovod.tensorflow' 2>/dev/null || { \
+	  $(PY) -m pip install -qq --disable-pip-version-check 'setuptools<80' wheel packaging $$cmake && \
+	  PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MAKEFLAGS= HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 \
+	    HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1 env $$mpi $(PY) -m pip install --disable-pip-version-check \
+	    --no-build-isolation -e '.[horovod]'; } >$(VENV)/horovod.log 2>&1; then :; \
+	else echo "make venv: Horovod can't be built here (see $(VENV)/horovod.log), so its tests will be skipped; it" \
+	  "needs g++, make and, for MPI, mpicxx (apt-get install g++ make openmpi-bin libopenmpi-dev)" >&2; fi
+	@touch $@
+
+horovod: $(STAMP)
+	@rm -f $(HOROVOD)
+	@$(MAKE) --no-print-directory $(HOROVOD)
+
+demo: $(STAMP)
 	$(PY) demos/digits/run.py
 
 test: venv
@@ -47,7 +68,7 @@ test: venv
 test-long: venv
 	$(PY) -m pytest -m long $(ARGS)
 
-lint: venv
+lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 

@@ -47,7 +47,8 @@ EXTRAS = {
     "cpu": ["tensorflow-cpu" + TENSORFLOW],
     "gpu": ["tensorflow[and-cuda]" + TENSORFLOW],
     "audio": ["tensorflow-io==0.37.1"],
-    "horovod": ["horovod[tensorflow]==0.28.1"],
+    # built against the TensorFlow which is there: pip install --no-build-isolation, with setuptools < 80 and cmake
+    "horovod": ["horovod==0.28.1", "packaging"],
     "kenlm": ["kenlm>=0.2"],
     "plot": ["matplotlib>=3.5"],
     "dev": ["mypy>=1.8", "pytest>=7.4", "ruff>=0.6"],

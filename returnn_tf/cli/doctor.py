@@ -17,6 +17,7 @@ from typing import Callable, List, Optional, Sequence
 
 from returnn_tf._version import __version__
 from returnn_tf.config import ConfigError
+from returnn_tf.engine.horovod import library
 from returnn_tf.log import paint, wants_color
 
 _TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
@@ -31,6 +32,13 @@ print("PROBE" + json.dumps({
     "gpus": [tf.config.experimental.get_device_details(d).get("device_name", d.name)
              for d in tf.config.list_physical_devices("GPU")],
 }))
+"""
+
+_HOROVOD_PROBE = """
+import json, os
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import horovod.tensorflow as hvd
+print("PROBE" + json.dumps({"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": bool(hvd.nccl_built())}))
 """
 
 
@@ -189,6 +197,19 @@ def _native_ops() -> Finding:
     return Finding(False, wrong[0] if wrong else last, "plain TensorFlow takes over, which is slower")
 
 
+def _horovod() -> Finding:
+    version = version_of("horovod")
+    if version is None:
+        return Finding(False, "not installed", "to train with several processes: " + library.INSTALL)
+    output = output_of([sys.executable, "-c", _HOROVOD_PROBE], timeout=120)
+    lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
+    if not lines:
+        advice = "built without TensorFlow, or for another one: pip uninstall -y horovod; " + library.INSTALL
+        return Finding(False, version + ", but horovod.tensorflow can't be imported", advice)
+    built = json.loads(lines[-1][len("PROBE") :])
+    return Finding(True, "%s with %s" % (version, ", ".join(name for name in built if built[name]) or "nothing"))
+
+
 CHECKS = [
     Check("Python", _python, required=True),
     Check("numpy", _package("numpy", "pip install 'numpy<2'"), required=True),
@@ -198,11 +219,7 @@ CHECKS = [
     Check("C++ compiler", _compiler, required=False),
     Check("nvcc", _nvcc, required=False),
     Check("native ops", _native_ops, required=False),
-    Check(
-        "Horovod",
-        _package("horovod", "to train with several processes: pip install 'returnn-tf[horovod]' (needs cmake, MPI)"),
-        required=False,
-    ),
+    Check("Horovod", _horovod, required=False),
     Check("tensorflow-io", _package("tensorflow-io", "for audio: pip install 'returnn-tf[audio]'"), required=False),
     Check("matplotlib", _package("matplotlib", "to draw: pip install 'returnn-tf[plot]'"), required=False),
 ]
