@@ -61,6 +61,7 @@ KNOWN_KEYS = {
     "load_epoch": "epoch of the checkpoint to load",
     "epoch": "epoch to evaluate",
     "import_model_train_epoch1": "checkpoint whose weights start epoch 1",
+    "init_params": "checkpoint for initial weights, also of parts: a path, or a dict as in preload_from_files",
     "preload_from_files": "weights of parts of the network from other checkpoints",
     "use_last_best_model": "goes back to the best model when scores get worse",
     "pretrain": "network construction which grows over the first epochs",

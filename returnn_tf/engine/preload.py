@@ -1,6 +1,7 @@
 """Parameters of parts of the network from other checkpoints, e.g. of a language model.
 
-The option ``preload_from_files`` of the config, and ``load_on_init`` of layers of the class ``subnetwork``.
+The option ``preload_from_files`` of the config, its short form ``init_params`` for the start of a training, and
+``load_on_init`` of layers of the class ``subnetwork``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from returnn_tf.log import log
 from returnn_tf.network.plan import Plan
 
 _OPTION = "preload_from_files"
+_INITIAL = "init_params"
 _MAX_LISTED = 10
 
 
@@ -65,14 +67,23 @@ class Preload:
 
 
 def entries(config: Any) -> List[Preload]:
-    """The option, in the order in which the entries are loaded: by name.
+    """The options, in the order in which the entries are loaded: ``init_params``, then the others by name.
 
-    :raises ConfigError: it is wrong, or a checkpoint is not there
+    ``init_params`` is the path of a checkpoint, or the dict of one entry with ``init_for_train`` on.
+
+    :raises ConfigError: one of them is wrong
     """
     given = config.typed(_OPTION, None) or {}
     if not isinstance(given, Mapping):
         raise ConfigError("%s must be a dict from name to options, not %r." % (_OPTION, given))
-    return [_entry("%s[%r]" % (_OPTION, name), given[name]) for name in sorted(given)]
+    found = [_entry("%s[%r]" % (_OPTION, name), given[name]) for name in sorted(given)]
+    initial = config.typed(_INITIAL, None)
+    if initial:
+        options = {"filename": initial} if isinstance(initial, str) else initial
+        if isinstance(options, Mapping):
+            options = {"init_for_train": True, **options}
+        found.insert(0, _entry(_INITIAL, options))
+    return found
 
 
 def load(config: Any, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Set[str]:
@@ -82,7 +93,7 @@ def load(config: Any, params: Mapping[str, Any], *, train: bool = False, fresh: 
     :param train: for a training; otherwise for the other tasks
     :param fresh: see :meth:`Preload.applies`
     :return: the names of the parameters which were set
-    :raises ConfigError: an entry is wrong, or there are no parameters for it
+    :raises ConfigError: an entry is wrong, its checkpoint is not there, or there are no parameters for it
     :raises DataError: a checkpoint is damaged, or a parameter is not in it, or there with another shape
     """
     done: Set[str] = set()
@@ -120,6 +131,8 @@ def _entries_of_layers(plan: Plan, params: Iterable[str]) -> Iterator[Preload]:
 
 
 def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Set[str]:
+    if not checkpoint_exists(_prefix_of(entry.filename)):
+        raise ConfigError("%s: there is no checkpoint %s." % (entry.where, entry.filename))
     stored = checkpoint.read(_prefix_of(entry.filename))
     chosen, absent = _choose(entry, params, stored)
     source = "%s: the checkpoint %s" % (entry.where, entry.filename)
@@ -178,8 +191,6 @@ def _entry(where: str, options: Any) -> Preload:
         raise ConfigError("%s: checkpoint_format is %r, but only 'tf' can be read." % (where, entry.checkpoint_format))
     if entry.init_for_train not in (True, False, "always"):
         raise ConfigError("%s: init_for_train must be True, False or 'always', not %r." % (where, entry.init_for_train))
-    if not checkpoint_exists(_prefix_of(entry.filename)):
-        raise ConfigError("%s: there is no checkpoint %s." % (where, entry.filename))
     return entry
 
 

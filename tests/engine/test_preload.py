@@ -161,6 +161,35 @@ def test_training_and_loading(tmp_path, init):
     np.testing.assert_array_equal(net.params["output/W"].numpy(), trained["output/W"])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefix": "lm_", "ignore_missing": True},
+        {"var_name_mapping": {"lm_in/W": "in/W", "lm_in/b": "in/b"}, "ignore_params_prefixes": ["output/"]},
+    ],
+)
+def test_initial_values_of_a_part(tmp_path, options):
+    """They count once: a training that goes on needs the file no more."""
+    save(str(tmp_path / "other"), {"in/W": [[1.0, 2.0], [3.0, 4.0]], "in/b": [5.0, 6.0]})
+    given = {"filename": str(tmp_path / "other"), **options}
+    with Engine(config_of(tmp_path, init_params=given)) as engine:
+        assert engine.net.params["lm_in/b"].numpy().tolist() == [5.0, 6.0]
+        engine.net.params["lm_in/b"].assign([7.0, 8.0])
+        engine.train()
+    given["filename"] = "no longer there"
+    with Engine(config_of(tmp_path, init_params=given, num_epochs=2)) as engine:
+        assert engine.net.params["lm_in/b"].numpy().tolist() == [7.0, 8.0]
+
+
+def test_initial_values_of_the_whole_network_by_a_path(tmp_path):
+    values = {"lm_in/W": np.eye(2), "lm_in/b": [1, 2], "output/W": np.ones((2, 3)), "output/b": [1, 2, 3]}
+    save(str(tmp_path / "other"), values)
+    with Engine(config_of(tmp_path, init_params=str(tmp_path / "other"))) as engine:
+        assert engine.net.params["output/b"].numpy().tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(ConfigError, match="init_params: there is no checkpoint nowhere"):
+        Engine(config_of(tmp_path, init_params="nowhere"))
+
+
 def config_with_subnetwork(folder: Any, load_on_init: Any) -> Config:
     layers = {"in": {"class": "linear", "activation": "tanh", "n_out": 2, "from": "data"}}
     layers["output"] = {"class": "linear", "activation": None, "n_out": 2, "from": "in"}
