@@ -34,9 +34,16 @@ def checksum(path: str) -> str:
     return digest.hexdigest()
 
 
-def write_text(path: str, text: str) -> None:
-    """Replaces a text file as a whole; a reader sees the old or the new content, never a part."""
-    temp = "%s.tmp-%i" % (path, os.getpid())
+def write_text(path: str, text: str, *, owner: str = "") -> None:
+    """Replaces a text file as a whole; a reader sees the old or the new content, never a part.
+
+    :param path: of the file
+    :param text: new content
+    :param owner: name of the model whose runs clean up after a kill; default the name of the file
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    prefix = ".%s." % owner if owner else ""
+    temp = os.path.join(folder, "%s%s.tmp-%i" % (prefix, name, os.getpid()))
     try:
         with open(temp, "w", encoding="utf8") as file:
             file.write(text)
@@ -47,7 +54,7 @@ def write_text(path: str, text: str) -> None:
         with contextlib.suppress(OSError):
             os.remove(temp)
         raise
-    sync(os.path.dirname(os.path.abspath(path)))
+    sync(folder)
 
 
 def describe(folder: str, names: Sequence[str]) -> Dict[str, Dict[str, Any]]:

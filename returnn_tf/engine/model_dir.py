@@ -103,9 +103,9 @@ def not_writable(model: str, exc: OSError) -> ConfigError:
 
 def write_index(model: str) -> None:
     """Writes the file ``checkpoint`` by which TensorFlow's own tools find the newest one."""
-    folder, _ = os.path.split(os.path.abspath(model))
+    folder, owner = os.path.split(os.path.abspath(model))
     names: List[str] = [os.path.basename(path) for _, path in sorted(find_checkpoints(model).items())]
     if names:
         lines = ['model_checkpoint_path: "%s"' % names[-1]]
         lines += ['all_model_checkpoint_paths: "%s"' % name for name in names]
-        files.write_text(os.path.join(folder, "checkpoint"), "\n".join(lines) + "\n")
+        files.write_text(os.path.join(folder, "checkpoint"), "\n".join(lines) + "\n", owner=owner)

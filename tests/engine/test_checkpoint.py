@@ -187,6 +187,7 @@ def test_a_folder_which_cannot_be_written_is_an_error_before_training(tmp_path: 
     with pytest.raises(ConfigError, match="can't be written"):
         model_dir.prepare(str(tmp_path / "file/net"))
     (tmp_path / ".net.004.tmp-1").mkdir()
+    (tmp_path / ".net.checkpoint.tmp-1").touch()
     model_dir.prepare(str(tmp_path / "net"))
     assert sorted(os.listdir(str(tmp_path))) == ["file"]
 
