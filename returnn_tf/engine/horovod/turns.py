@@ -49,7 +49,7 @@ def taken_together(
     following = next(iterator, None)
     if not agree(following is not None):
         return
-    tensors, number = None, 0
+    tensors, number, has_some = None, 0, following is not None
     while following is not None:
         batch, tensors = following
         number = batch.number + 1
@@ -57,7 +57,7 @@ def taken_together(
         control.own, control.more = True, following is not None
         yield batch, tensors
         del batch
-    if tensors is None:
+    if not has_some:
         tensors, control.any_more = None if any_batch is None else any_batch(), True
     control.own, control.more = False, False
     while control.any_more:

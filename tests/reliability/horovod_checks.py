@@ -1,0 +1,386 @@
+"""What several processes check together in one run: importing TensorFlow takes longer than all of it.
+
+Started by mpirun or horovodrun with a folder as argument. Each function ``check_...`` is called on all ranks; what it
+returns or raises goes, by name, into ``rank<n>.json`` in the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import traceback
+from typing import Any, Callable, Dict, List
+
+import numpy as np
+
+import returnn_tf
+from returnn_tf.engine import world as worlds
+from returnn_tf.engine.horovod import start_checks
+from returnn_tf.engine.horovod.blame import blame
+from returnn_tf.engine.horovod.in_order import in_order
+from returnn_tf.engine.nonfinite import NonFiniteError, first_bad_layer
+from returnn_tf.tasks.registry import run_task
+from tests.reliability import toy
+
+STEPS = 12
+FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+CHECKS: Dict[str, Callable[[Any], Any]] = {}
+
+
+def check(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Decorator: a function of the world."""
+    CHECKS[function.__name__[len("check_") :]] = function
+    return function
+
+
+def settings(*, normalized: bool = False, norm_layer: bool = False, **more: Any) -> Dict[str, Any]:
+    """Of a small net which all ranks train."""
+    between = {"class": "batch_norm"} if norm_layer else {"class": "copy"}
+    loss = {"loss": "ce", "target": "classes", "loss_opts": {"use_normalized_loss": normalized}}
+    return {
+        "extern_data": {"data": {"dim": 5}, "classes": {"dim": 3, "sparse": True}},
+        "network": {
+            "hidden": {"class": "linear", "activation": "tanh", "n_out": 7, "from": "data", "L2": 0.01},
+            "between": {**between, "from": "hidden"},
+            "output": {"class": "softmax", "from": "between", **loss},
+        },
+        "optimizer": {"class": "adam"},
+        "gradient_clip_global_norm": 1.0,
+        "learning_rate": 0.01,
+        "use_horovod": True,
+        **more,
+    }
+
+
+def trainer_of(given: Dict[str, Any]) -> Any:
+    config = returnn_tf.Config(given)
+    return returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
+
+
+def global_batches(steps: int = STEPS) -> List[Dict[str, np.ndarray]]:
+    """The same on all ranks: ragged batches of five sequences."""
+    rng = np.random.default_rng(3)
+    batches = []
+    for _ in range(steps):
+        lens = rng.integers(1, 7, 5).astype("int32")
+        lens[0] = 6
+        feed = {"data": rng.normal(size=(5, 6, 5)).astype("float32"), "classes": rng.integers(0, 3, (5, 6), "int32")}
+        batches.append({**feed, "data/size0": lens, "classes/size0": lens})
+    return batches
+
+
+def part_of(world: Any, feed: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    """Unequal parts: the first rank has three sequences, the others share the rest."""
+    rows = slice(0, 3) if world.rank == 0 else slice(3, 5)
+    return {key: value[rows] for key, value in feed.items()}
+
+
+def distance(ours: Any, theirs: Any) -> float:
+    """Largest difference of the parameters of two trainers."""
+    pairs = [(ours.net.params[name].numpy(), theirs.net.params[name].numpy()) for name in ours.net.params]
+    return float(max(np.max(np.abs(a - b)) for a, b in pairs))
+
+
+def compare_with_one(world: Any, **given: Any) -> Dict[str, Any]:
+    """Trains on parts, and alone on the whole batches."""
+    ours, alone = trainer_of(settings(**given)), trainer_of(settings(**{**given, "use_horovod": False}))
+    curves = [(ours.step(part_of(world, feed)), alone.step(feed)) for feed in global_batches()]
+    ours.ranks.check_same(ours, "at the end")
+    return {
+        "loss": max(abs(a.total_loss - b.total_loss) / abs(b.total_loss) for a, b in curves),
+        "norm": max(abs(a.grad_norm - b.grad_norm) for a, b in curves),
+        "counts": all(a.counts == b.counts for a, b in curves),
+        "params": distance(ours, alone),
+    }
+
+
+@check
+def check_world(world: Any) -> Any:
+    import tensorflow as tf
+
+    variable = tf.Variable([float(world.rank + 1)])
+    world.broadcast([variable])
+    arrays = world.gather_values({"x": np.arange(world.rank + 1)})
+    return {
+        "any": [world.any(world.rank == 1), world.any(False)],
+        "gather": world.gather({"rank": world.rank, "float": 0.1 + world.rank, "text": "ä\n"}),
+        "arrays": [part["x"].tolist() for part in arrays],
+        "broadcast": variable.numpy().tolist(),
+        "hosts": len(world.hosts()),
+    }
+
+
+@check
+def check_summed_loss(world: Any) -> Any:
+    return compare_with_one(world)
+
+
+@check
+def check_normalized_loss(world: Any) -> Any:
+    return compare_with_one(world, normalized=True)
+
+
+@check
+def check_decoupled_constraints(world: Any) -> Any:
+    return compare_with_one(world, decouple_constraints=True)
+
+
+@check
+def check_accumulated(world: Any) -> Any:
+    return compare_with_one(world, accum_grad_multiple_step=3)
+
+
+@check
+def check_fp16(world: Any) -> Any:
+    return compare_with_one(world, horovod_compression="fp16")
+
+
+@check
+def check_average_grad(world: Any) -> Any:
+    """The mean of the gradients of all ranks: with SGD the step is that of one rank with a rate divided by the size."""
+    sgd = {"optimizer": {"class": "sgd"}, "gradient_clip_global_norm": 0.0}
+    ours = trainer_of(settings(horovod_avg_grad=True, **sgd))
+    alone = trainer_of(settings(use_horovod=False, **sgd))
+    for name in ours.net.params:
+        assert np.array_equal(ours.net.params[name], alone.net.params[name])
+    feed = global_batches(1)[0]
+    before = {name: var.numpy() for name, var in alone.net.params.items()}
+    ours.step(part_of(world, feed), 0.1)
+    alone.step(feed, 0.1)
+    l2 = {"hidden/W": 2 * 0.01, "hidden/b": 2 * 0.01}  # the constraint counts once on each rank, so wholly in the mean
+    worst = 0.0
+    for name, start in before.items():
+        moved = alone.net.params[name].numpy() - start
+        constraint = -0.1 * l2.get(name, 0.0) * start
+        expected = (moved - constraint) / world.size + constraint
+        worst = max(worst, float(np.max(np.abs(ours.net.params[name].numpy() - start - expected))))
+    return worst
+
+
+@check
+def check_scaled_rate(world: Any) -> Any:
+    return trainer_of(settings(horovod_scale_lr=True)).step(part_of(world, global_batches(1)[0]), 0.1).learning_rate
+
+
+@check
+def check_statistics(world: Any) -> Any:
+    """Running means of layers are the same on all ranks after each step."""
+    trainer = trainer_of(settings(norm_layer=True))
+    for feed in global_batches(4):
+        trainer.step(part_of(world, feed))
+        trainer.ranks.check_same(trainer, "after a step")
+    return True
+
+
+@check
+def check_dropout_differs(world: Any) -> Any:
+    """Two ranks with the same data drop other units."""
+    given = settings(use_horovod=True)
+    given["network"]["hidden"]["dropout"] = 0.5
+    trainer = trainer_of(given)
+    graph = returnn_tf.Network.from_config(returnn_tf.Config(given), train=True)
+    return [trainer.net.noise_seed, graph.noise_seed]
+
+
+class _Batch:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@check
+def check_join(world: Any) -> Any:
+    """The first rank has five batches, the other one two: equal to one rank with what each step has together."""
+    ours, alone = trainer_of(settings()), trainer_of(settings(use_horovod=False))
+    feeds = global_batches(5)
+    own = [(_Batch(i), part_of(world, feed)) for i, feed in enumerate(feeds[: 5 if world.rank == 0 else 2])]
+    tags = []
+    for batch, tensors in ours.ranks.take_part(own, None):
+        result = ours.step(tensors)
+        tags.append([isinstance(batch, _Batch), result.own, ours.ranks.control.active])
+    for number, feed in enumerate(feeds):
+        alone.step(feed if number < 2 else {key: value[:3] for key, value in feed.items()})
+    return {"steps": tags, "params": distance(ours, alone)}
+
+
+@check
+def check_no_data_at_all(world: Any) -> Any:
+    """A rank without any batch takes part with what it is given to compute."""
+    trainer = trainer_of(settings())
+    own = [(_Batch(0), global_batches(1)[0])] if world.rank == 0 else []
+    steps = [trainer.step(tensors).own for _, tensors in trainer.ranks.take_part(own, lambda: global_batches(1)[0])]
+    nobody = list(trainer.ranks.take_part([], lambda: global_batches(1)[0]))
+    trainer.ranks.check_same(trainer, "at the end")
+    return [steps, len(nobody)]
+
+
+@check
+def check_param_sync(world: Any) -> Any:
+    """Own updates for three steps, then the mean of what each rank would have alone."""
+    given = {"horovod_reduce_type": "param", "horovod_param_sync_step": 3}
+    ours, alone = trainer_of(settings(**given)), trainer_of(settings(use_horovod=False))
+    alone.net.noise_seed = ours.net.noise_seed
+    ours.ranks.control.more = True
+    apart = []
+    for feed in global_batches(3):
+        ours.step(part_of(world, feed))
+        alone.step(part_of(world, feed))
+        apart.append(distance(ours, alone))
+    mine = {name: var.numpy() for name, var in alone.net.params.items()}
+    parts = world.gather_values(mine)
+    means = {name: np.mean([part[name] for part in parts], axis=0) for name in mine}
+    worst = max(float(np.max(np.abs(ours.net.params[name].numpy() - mean))) for name, mean in means.items())
+    before_whole = len(set(world.gather(str([var.numpy().tolist() for var in ours.state().values()]))))
+    ours.ranks.same_everywhere(ours)
+    ours.ranks.check_same(ours, "after an epoch")
+    return {"apart": apart[:2], "mean": worst, "slots_before": before_whole}
+
+
+@check
+def check_param_join(world: Any) -> Any:
+    """Five and two batches, synchronised each two steps; and by time, where all wait for the slower one."""
+    steps = []
+    for more in ({"horovod_param_sync_step": 2}, {"horovod_param_sync_time_diff": 0.05}):
+        trainer = trainer_of(settings(horovod_reduce_type="param", horovod_avg_param_on_cpu=True, **more))
+        own = [(_Batch(i), part_of(world, feed)) for i, feed in enumerate(global_batches(5 if world.rank == 0 else 2))]
+        steps.append(sum(trainer.step(tensors).own for _, tensors in trainer.ranks.take_part(own, None)))
+        values = world.gather([var.numpy().tolist() for var in trainer.net.params.values()])
+        steps.append(values[0] == values[1])
+    return steps
+
+
+@check
+def check_pause(world: Any) -> Any:
+    """One rank wants a pause: all hear of it with the same step."""
+    trainer = trainer_of(settings())
+    heard = []
+    for number, feed in enumerate(global_batches(4)):
+        trainer.ranks.control.wants_pause = lambda number=number: world.rank == 1 and number == 2
+        trainer.step(part_of(world, feed))
+        heard.append(trainer.ranks.control.any_pause)
+    return heard
+
+
+@check
+def check_nan(world: Any) -> Any:
+    """NaN in the batch of one rank: all raise before the update, and name rank, sequences and layer."""
+    trainer = trainer_of(settings())
+    before = {name: var.numpy() for name, var in trainer.net.params.items()}
+    feed = part_of(world, global_batches(1)[0])
+    if world.rank == 1:
+        feed["data"] = feed["data"] * np.float32("nan")
+    try:
+        trainer.step(feed)
+    except NonFiniteError as exc:
+        error = blame(world, exc, ["seq-%i" % world.rank], lambda: first_bad_layer(trainer.net, feed, step=0))
+        same = all(np.array_equal(before[name], var.numpy()) for name, var in trainer.net.params.items())
+        return [str(error), same]
+    return "no error"
+
+
+@check
+def check_other_step(world: Any) -> Any:
+    """Ranks that are not at the same step are an error on all of them."""
+    trainer = trainer_of(settings())
+    try:
+        trainer.step(part_of(world, global_batches(1)[0]), 0.1 * (1 + world.rank))
+    except returnn_tf.config.DataError as exc:
+        return str(exc)
+    return "no error"
+
+
+@check
+def check_diverged(world: Any) -> Any:
+    """A parameter that changed on one rank."""
+    trainer = trainer_of(settings())
+    if world.rank == 1:
+        trainer.net.params["output/b"].assign_add([1e-6, 0.0, 0.0])
+    try:
+        trainer.ranks.check_same(trainer, "train epoch 1")
+    except returnn_tf.config.DataError as exc:
+        return str(exc)
+    return "no error"
+
+
+@check
+def check_start(world: Any) -> Any:
+    """Ranks with other settings, networks or data."""
+    facts = {
+        "settings": {"settings": {"batch_size": str(5 + world.rank), "same": "1"}},
+        "network": {"network": {"hidden/W": "float32 [5, %d]" % (7 + world.rank)}},
+        "data": {"data of 'train'": {"sequences": "100"} if world.rank else {}},
+        "same": {"settings": {"batch_size": "5"}},
+    }
+    found = {}
+    for name, given in facts.items():
+        try:
+            start_checks.check_same(world, given)
+            found[name] = ""
+        except returnn_tf.ConfigError as exc:
+            found[name] = str(exc)
+    return found
+
+
+@check
+def check_in_order(world: Any) -> Any:
+    """Batches of other sizes on each rank, in the order of all sequences."""
+    own = list(range(world.rank, 11, world.size))
+    sizes = [1, 4, 1] if world.rank == 0 else [3, 2]
+    batches = [own[sum(sizes[:i]) : sum(sizes[: i + 1])] for i in range(len(sizes))]
+    return list(in_order(world, batches))
+
+
+def run_tasks(folder: pathlib.Path, name: str, **more: Any) -> None:
+    """Evaluation, search and forwarding of the model in a folder."""
+    base = {"num_epochs": 2, "eval": {"class": "Task12AXDataset", "num_seqs": 9, "fixed_random_seed": 3}, **more}
+    for task, own in (
+        ("eval", {"eval_output_file": str(folder / (name + ".scores"))}),
+        (
+            "eval",
+            {"eval_output_file_per_seq": str(folder / (name + ".seqs")), "loss_name": "output", "dev": None},
+        ),
+        ("forward", {"output_file": str(folder / (name + ".hdf"))}),
+    ):
+        config = returnn_tf.Config.from_file(str(folder / "toy.config"))
+        config.update({**base, **own, "task": task, "learning_rate_file": None, "use_horovod": True, **more})
+        run_task(config)
+
+
+@check
+def check_training(world: Any) -> Any:
+    """A whole training of two epochs, then evaluation and forwarding by all ranks and by the first one alone."""
+    folder = FOLDER / "training"
+    if world.is_chief:
+        toy.write_config(folder)
+    world.barrier("config")
+    os.chdir(folder)
+    config = returnn_tf.Config.from_file("toy.config")
+    config.update({"use_horovod": True, "num_epochs": 2, "save_every_steps": 20, "learning_rate_control": "newbob"})
+    code = run_task(config)
+    run_tasks(folder, "together")
+    if world.is_chief:
+        run_tasks(folder, "alone", use_horovod=False)
+    world.barrier("alone")
+    return [code, sorted(os.listdir(folder / "net"))]
+
+
+def main() -> None:
+    """All checks; those named on the command line only, if there are any."""
+    world = worlds.from_config(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
+    results: Dict[str, Any] = {}
+    names = sys.argv[2:] or list(CHECKS)
+    for name in names:
+        try:
+            results[name] = {"result": CHECKS[name](world)}
+        except Exception:
+            results[name] = {"error": traceback.format_exc()}
+        failed = [rank for rank, bad in enumerate(world.gather("error" in results[name])) if bad]
+        if failed and "error" not in results[name]:
+            results[name] = {"error": "failed on rank %s" % failed}
+    (FOLDER / ("rank%d.json" % world.rank)).write_text(json.dumps(results))
+    world.leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Two processes train, evaluate and forward together; what they do is compared with what one process does."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, Callable, List
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.reliability import horovod_runs, toy
+
+Results = Callable[[str], List[Any]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Of the run which does all checks."""
+    folder = tmp_path_factory.mktemp("horovod")
+    process = horovod_runs.start(
+        folder, horovod_runs.launcher(), ["-m", "tests.reliability.horovod_checks", str(folder)]
+    )
+    assert process.wait(horovod_runs.SECONDS) == 0, toy.text_of(folder)[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(folder: pathlib.Path) -> Results:
+    """Name of a check -> what it gave on each rank."""
+    by_rank = [json.loads((folder / ("rank%d.json" % rank)).read_text()) for rank in range(2)]
+
+    def of(name: str) -> List[Any]:
+        for found in by_rank:
+            assert "error" not in found[name], found[name]["error"]
+        return [found[name]["result"] for found in by_rank]
+
+    return of
+
+
+def test_world(results: Results) -> None:
+    """Agreeing, gathering, sending."""
+    first, second = results("world")
+    assert first == second
+    assert first["any"] == [True, False] and first["broadcast"] == [1.0] and first["hosts"] == 2
+    assert first["gather"] == [{"rank": rank, "float": 0.1 + rank, "text": "ä\n"} for rank in range(2)]
+    assert first["arrays"] == [[0], [0, 1]]
+
+
+@pytest.mark.parametrize("name", ["summed_loss", "normalized_loss", "decoupled_constraints", "accumulated"])
+def test_as_one_rank(results: Results, name: str) -> None:
+    """Losses, gradient and parameters are those of one rank with the whole batches."""
+    for found in results(name):
+        assert found["loss"] < 1e-4 and found["norm"] < 1e-4 and found["params"] < 1e-4
+        assert found["counts"]
+
+
+def test_compression(results: Results) -> None:
+    """Half precision: nearly the same."""
+    for found in results("fp16"):
+        assert 0.0 < found["params"] < 1e-2
+
+
+def test_options_of_gradient_and_rate(results: Results) -> None:
+    """The mean instead of the sum, and the rate times the number of ranks."""
+    assert max(results("average_grad")) < 1e-6
+    assert results("scaled_rate") == [pytest.approx(0.2)] * 2
+
+
+def test_running_means(results: Results) -> None:
+    """Batch normalisation has the same statistics everywhere."""
+    assert results("statistics") == [True, True]
+
+
+def test_random_numbers(results: Results) -> None:
+    """Each rank drops other units; the initial values have the same seed."""
+    (first, same), (second, also_same) = results("dropout_differs")
+    assert first != second and same == also_same == first
+
+
+def test_join(results: Results) -> None:
+    """A rank without data takes part with weight zero until the other one is done."""
+    first, second = results("join")
+    assert first["params"] < 1e-5 and second["params"] < 1e-5
+    assert first["steps"] == [[True, True, 2]] * 2 + [[True, True, 1]] * 3
+    assert second["steps"] == [[True, True, 2]] * 2 + [[False, False, 1]] * 3
+    assert results("no_data_at_all") == [[[True], 0], [[False], 0]]
+
+
+def test_averaged_parameters(results: Results) -> None:
+    """Own steps up to the mean; the state of the optimizer is put together at the end of an epoch."""
+    for found in results("param_sync"):
+        assert found["apart"] == [0.0, 0.0] and found["mean"] < 1e-6 and found["slots_before"] == 2
+    assert results("param_join") == [[5, True, 5, True], [2, True, 2, True]]
+
+
+def test_pause(results: Results) -> None:
+    """Both hear with the same step that one of them wants to stop or save."""
+    assert results("pause") == [[False, False, True, False]] * 2
+
+
+def test_nan(results: Results) -> None:
+    """The rank, host, sequence and layer that are bad, on both; no update was done."""
+    for text, same in results("nan"):
+        assert same
+        assert "on rank 1/2 on " in text and "Sequences: seq-1" in text and "'hidden'" in text
+
+
+def test_not_the_same(results: Results) -> None:
+    """Ranks at other steps, with other parameters, or about to do something else."""
+    for text in results("other_step"):
+        assert "do not do the same step" in text and "rank 0/2" in text and "rank 1/2" in text
+    for text in results("diverged"):
+        assert "train epoch 1: the parameters of rank 1/2" in text
+    for found in results("start"):
+        assert "differ in their settings" in found["settings"] and "batch_size: 5 on rank 0" in found["settings"]
+        assert "6 on rank 1" in found["settings"] and "same" not in found["settings"].split("batch_size")[1]
+        assert "hidden/W: float32 [5, 7] on rank 0" in found["network"]
+        assert "data of 'train'" in found["data"] and "sequences: absent on rank 0" in found["data"]
+        assert found["same"] == ""
+
+
+def test_order_of_results(results: Results) -> None:
+    """All of them, on the first rank."""
+    assert results("in_order") == [list(range(11)), []]
+
+
+def test_training(folder: pathlib.Path, results: Results) -> None:
+    """Two epochs with checkpoints, by one rank only."""
+    for code, files in results("training"):
+        assert code == 0
+        assert "toy.001.index" in files and "toy.002.index" in files
+        assert not [name for name in files if "tmp" in name or "rank" in name]
+    scores = toy.scores(folder / "training")
+    assert sorted(scores) == [1, 2] and "dev_score" in scores[2][1]
+
+
+def test_tasks_together(folder: pathlib.Path, results: Results) -> None:
+    """Evaluating and forwarding on two ranks gives the files of one rank."""
+    results("training")
+    base = folder / "training"
+    assert (base / "together.seqs").read_text() == (base / "alone.seqs").read_text()
+    ours, theirs = ((base / (name + ".scores")).read_text() for name in ("together", "alone"))
+    ours, theirs = eval(ours, {}), eval(theirs, {})  # noqa: S307  what the program wrote itself
+    for dataset, found in theirs.items():
+        assert ours[dataset]["score"]["cost:output"] == pytest.approx(found["score"]["cost:output"], rel=1e-6)
+    with h5py.File(base / "together.hdf") as ours, h5py.File(base / "alone.hdf") as theirs:
+        assert list(ours["seqTags"]) == list(theirs["seqTags"])
+        np.testing.assert_array_equal(ours["seqLengths"], theirs["seqLengths"])
+        np.testing.assert_allclose(ours["inputs"], theirs["inputs"], rtol=1e-5)

@@ -1,0 +1,150 @@
+"""A rank that dies, falls silent or hangs, really: all ranks end within a minute and name it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Dict, List
+
+import pytest
+
+from tests.reliability import horovod_runs, toy
+
+PATIENCE = 5  # seconds, horovod_timeout
+
+CONFIG = """
+import returnn.tf.horovod as TFHorovod
+import time
+
+def slow(dataset, **options):
+    position = 0
+    while dataset.is_less_than_num_seqs(position):
+        if HANGS and position == 20 and TFHorovod.get_ctx().rank() == 1:
+            time.sleep(1000)
+        yield position, 0, dataset.get_seq_length(position)["data"]
+        position += 1
+
+HANGS = %r
+chunking = slow if HANGS else None
+train = {"class": "Task12AXDataset", "num_seqs": 400}
+extern_data = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
+network = {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}}
+batch_size = 1000
+max_seqs = 1
+learning_rate = 0.001
+model = "net/toy"
+num_epochs = 4000
+device = "cpu"
+use_horovod = True
+horovod_timeout = %d
+tf_log_dir = None
+log_verbosity = 5
+"""
+
+
+def begin(folder: pathlib.Path, launcher: str, *, hangs: bool = False) -> "subprocess.Popen[bytes]":
+    """A training for ever."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "toy.config").write_text(CONFIG % (hangs, PATIENCE))
+    return horovod_runs.start(folder, horovod_runs.launcher(launcher), ["-m", "returnn_tf", "toy.config"])
+
+
+def wait_for(folder: pathlib.Path, text: str, process: "subprocess.Popen[bytes]") -> None:
+    end = time.monotonic() + horovod_runs.SECONDS
+    while text not in toy.text_of(folder):
+        assert process.poll() is None and time.monotonic() < end, toy.text_of(folder)[-4000:]
+        time.sleep(0.2)
+
+
+def ended(folder: pathlib.Path, process: "subprocess.Popen[bytes]", seconds: float) -> str:
+    """Waits for the end, which must be an error; what was said."""
+    try:
+        assert process.wait(seconds) != 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return toy.text_of(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher,number,words",
+    [
+        ("mpirun", signal.SIGKILL, "has ended or was killed"),
+        ("mpirun", signal.SIGSTOP, "is silent for"),
+        ("horovodrun", signal.SIGKILL, "has ended or was killed"),
+    ],
+    ids=lambda value: getattr(value, "name", str(value).replace(" ", "_")),
+)
+def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int, words: str) -> None:
+    """Killed, or stopped with its machine."""
+    process = begin(tmp_path, launcher)
+    victim = 0
+    try:
+        wait_for(tmp_path, "step 5,", process)
+        victim = horovod_runs.process_of_rank(tmp_path, 1)
+        os.kill(victim, number)
+        text = ended(tmp_path, process, 60)
+    finally:
+        if victim and number == signal.SIGSTOP:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    assert "rank 1 on %s" % socket.gethostname() in text and words in text
+
+
+@pytest.mark.slow
+def test_a_rank_hangs(tmp_path: pathlib.Path) -> None:
+    """In reading its data, while the other one waits for it in the sum of the gradients."""
+    process = begin(tmp_path, "mpirun", hangs=True)
+    wait_for(tmp_path, "step 10,", process)
+    text = ended(tmp_path, process, 60 + PATIENCE)
+    assert "rank 1 on %s" % socket.gethostname() in text and "makes no progress" in text
+
+
+WRONG: Dict[str, List[str]] = {
+    "import sys; sys.modules['horovod'] = None": [
+        "Horovod is not installed",
+        "pip install",
+        "HOROVOD_WITH_TENSORFLOW=1",
+    ],
+    "import sys, types; sys.modules['horovod'] = types.ModuleType('horovod'); "
+    "sys.modules['horovod'].__path__ = ['%s']": ["built without TensorFlow", "pip uninstall"],
+}
+
+
+@pytest.mark.parametrize("code", WRONG, ids=["missing", "without_tensorflow"])
+def test_no_usable_horovod(tmp_path: pathlib.Path, code: str) -> None:
+    """Asked for, but not there: how to install it."""
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('Extension horovod.tensorflow has not been built')\n")
+    program = (
+        (code % tmp_path if "%s" in code else code)
+        + "\nfrom returnn_tf.cli.main import main\n"
+        + "sys.exit(main(['toy.config', '++use_horovod', 'True']))\n"
+    )
+    toy.write_config(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=str(tmp_path), env=toy.environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    for words in WRONG[code]:
+        assert words in done.stderr
+    assert not (tmp_path / "net").exists()
+
+
+def test_another_world_than_the_scheduler_started(tmp_path: pathlib.Path) -> None:
+    """A single process where Slurm has started two: each would be rank 0 of 1."""
+    horovod_runs.launcher()
+    toy.write_config(tmp_path)
+    command = [sys.executable, "-m", "returnn_tf", "toy.config", "++use_horovod", "True"]
+    env = toy.environment(SLURM_NTASKS="2", TF_CPP_MIN_LOG_LEVEL="3")
+    done = subprocess.run(command, cwd=str(tmp_path), env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Horovod sees 1 process, but Slurm's SLURM_NTASKS = 2" in done.stderr and "mpirun -np 2" in done.stderr
+    assert not (tmp_path / "net").exists()
