@@ -94,7 +94,7 @@ class SlurmNode:
     def _start(self) -> None:
         for name in ("state", "spool"):
             (self.folder / name).mkdir(mode=0o755)
-        ctld_port, slurmd_port = _free_ports(2)
+        ctld_port, slurmd_port = free_ports(2)
         user = subprocess.run(["id", "-un"], check=True, capture_output=True, text=True).stdout.strip()
         conf = _CONF.format(
             folder=self.folder,
@@ -111,10 +111,10 @@ class SlurmNode:
         files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         options = ["--%s=%s/munge.%s" % (option, self.folder, name) for option, name in files.items()]
         self._daemon(["munged", "--foreground", "--force", *options])
-        _until(lambda: (self.folder / "munge.socket").exists(), 30, "munged does not start", self._logs)
+        until(lambda: (self.folder / "munge.socket").exists(), 30, "munged does not start", self._logs)
         self._daemon(["slurmctld", "-D", "-c"])
         self._daemon(["slurmd", "-D", "-c"])
-        _until(lambda: self._output("sinfo", "-h", "-o", "%T", check=False) == "idle", 60, "no idle node", self._logs)
+        until(lambda: self._output("sinfo", "-h", "-o", "%T", check=False) == "idle", 60, "no idle node", self._logs)
 
     def _daemon(self, command: List[str]) -> None:
         with open(self.folder / ("%s.out" % command[0]), "wb") as out:
@@ -130,7 +130,7 @@ class SlurmNode:
             with contextlib.suppress(subprocess.SubprocessError):
                 self._output("scancel", "--full", "--signal=KILL", "--state=RUNNING", "--partition=main", check=False)
                 self._output("scancel", "--partition=main", check=False)
-                _until(lambda: not self._output("squeue", "-h", "-t", "R,CG", check=False), 20, "jobs stay", self._logs)
+                until(lambda: not self._output("squeue", "-h", "-t", "R,CG", check=False), 20, "jobs stay", self._logs)
         for daemon in reversed(self._daemons):
             daemon.terminate()
             try:
@@ -186,7 +186,7 @@ class SlurmNode:
                 raise AssertionError("job %s ended as %s\n%s" % (job, state, self.log_of(job)))
             return state in states and int(self.facts(job)["Restarts"]) >= restarts
 
-        _until(there, timeout, "job %s is not %s" % (job, " or ".join(states)), lambda: self.log_of(job))
+        until(there, timeout, "job %s is not %s" % (job, " or ".join(states)), lambda: self.log_of(job))
         return self.state(job)
 
     def wait(self, job: str, timeout: float) -> str:
@@ -205,7 +205,7 @@ class SlurmNode:
 
     def poll(self, condition: Callable[[], bool], timeout: float, job: str) -> None:
         """Waits for something which a job does; fails with the log of the job."""
-        _until(condition, timeout, "job %s has not come so far" % job, lambda: self.log_of(job))
+        until(condition, timeout, "job %s has not come so far" % job, lambda: self.log_of(job))
 
     def cancel(self, job: str) -> None:
         """``scancel``."""
@@ -217,7 +217,7 @@ class SlurmNode:
         return path.read_text(errors="replace") if path.exists() else "(job %s has printed nothing)" % job
 
 
-def _free_ports(count: int) -> List[int]:
+def free_ports(count: int) -> List[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -225,7 +225,7 @@ def _free_ports(count: int) -> List[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def _until(condition: Any, timeout: float, what: str, logs: Any) -> None:
+def until(condition: Any, timeout: float, what: str, logs: Any) -> None:
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:

@@ -7,58 +7,13 @@ test_slurm_training.py.
 from __future__ import annotations
 
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
+from tests.reliability.job_program import ROOT, submit, write_config
 from tests.reliability.slurm_node import slurm  # noqa: F401  a fixture
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-#: "trains" until a signal comes: then it "saves" (another checkpoint) and exits, as the config says
-_PROGRAM = """\
-import os, pathlib, signal, sys, time
-if sys.argv[1] == "status":
-    os.execv(sys.executable, [sys.executable, "-m", "returnn_tf"] + sys.argv[1:])
-settings = {}
-exec(pathlib.Path(sys.argv[1]).read_text(), settings)
-model = pathlib.Path(settings["model"])
-saved = len(list(pathlib.Path(".").glob(model.name + ".*.index")))
-print("training", sys.argv[1:], "from", saved, flush=True)
-
-def stop(number, frame):
-    print("got", signal.Signals(number).name, flush=True)
-    if settings["saves"]:
-        pathlib.Path("%s.%03d.index" % (model, saved + 1)).write_text("")
-    sys.exit(128 + number)
-
-signal.signal(signal.SIGUSR1, stop)
-signal.signal(signal.SIGTERM, stop)
-if settings["stops"]:
-    os.kill(os.getpid(), signal.SIGUSR1)
-pathlib.Path("ready.%d" % saved).write_text("")
-while saved < settings["goal"]:
-    time.sleep(0.1)
-print("finished", flush=True)
-"""
-
-
-def _config(path, **settings):
-    settings = {"model": str(path.parent / "net"), "goal": 2, "saves": True, "stops": False, **settings}
-    path.write_text("".join("%s = %r\n" % item for item in settings.items()))
-    return path.name
-
-
-def _submit(slurm, folder, *arguments):  # noqa: F811
-    (folder / "program.py").write_text(_PROGRAM)
-    command = [sys.executable, str(ROOT / "tools" / "submit.py"), "--time", "10m", "--mem", "100M"]
-    command += ["--program", "%s program.py" % sys.executable, "--env", "PYTHONPATH=%s" % ROOT, *arguments]
-    done = subprocess.run(command, cwd=folder, env=slurm.env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("submitted as job ")
-    return done.stdout.split()[3].rstrip(";")
 
 
 def _until_ready(slurm, job, folder, saved):  # noqa: F811
@@ -75,8 +30,8 @@ def folder(tmp_path):
 
 
 def test_a_job_that_is_warned_saves_and_goes_back_to_the_queue(slurm, folder):  # noqa: F811
-    config = _config(folder / "a b.config")
-    job = _submit(slurm, folder, config, "++key", "a 'value'")
+    config = write_config(folder / "a b.config")
+    job = submit(slurm.env, folder, config, "++key", "a 'value'")
     for start in range(2):
         _until_ready(slurm, job, folder, start)
         slurm.warn(job)  # as Slurm does it some time before the end: --signal=B:USR1@180
@@ -92,7 +47,7 @@ def test_a_job_that_is_warned_saves_and_goes_back_to_the_queue(slurm, folder):  
 
 
 def test_a_job_that_slurm_takes_down_and_requeues(slurm, folder):  # noqa: F811
-    job = _submit(slurm, folder, _config(folder / "a.config", goal=1))
+    job = submit(slurm.env, folder, write_config(folder / "a.config", goal=1))
     _until_ready(slurm, job, folder, 0)
     slurm.requeue(job)
     assert slurm.wait(job, 60) == "COMPLETED"
@@ -102,7 +57,7 @@ def test_a_job_that_slurm_takes_down_and_requeues(slurm, folder):  # noqa: F811
 
 
 def test_a_cancelled_job_stays_away(slurm, folder):  # noqa: F811
-    job = _submit(slurm, folder, _config(folder / "a.config"))
+    job = submit(slurm.env, folder, write_config(folder / "a.config"))
     _until_ready(slurm, job, folder, 0)
     slurm.cancel(job)
     assert slurm.wait(job, 60) == "CANCELLED"
@@ -111,7 +66,7 @@ def test_a_cancelled_job_stays_away(slurm, folder):  # noqa: F811
 
 
 def test_a_job_without_progress_gives_up(slurm, folder):  # noqa: F811
-    job = _submit(slurm, folder, "--max-starts", "2", _config(folder / "a.config", saves=False, stops=True))
+    job = submit(slurm.env, folder, "--max-starts", "2", write_config(folder / "a.config", saves=False, stops=True))
     assert slurm.wait(job, 120) == "FAILED"
     text = slurm.log_of(job)
     assert "giving up: 2 starts ended without progress, all at: the beginning" in text
@@ -120,15 +75,15 @@ def test_a_job_without_progress_gives_up(slurm, folder):  # noqa: F811
 
 def test_a_training_that_fails_is_not_repeated(slurm, folder):  # noqa: F811
     (folder / "a.config").write_text("model = 'net'")  # this "training" fails, as goal is not set
-    job = _submit(slurm, folder, "a.config")
+    job = submit(slurm.env, folder, "a.config")
     assert slurm.wait(job, 60) == "FAILED"
     assert slurm.facts(job)["ExitCode"] == "1:0"
     assert "ended with exit code 1" in slurm.log_of(job)
 
 
 def test_an_array(slurm, folder):  # noqa: F811
-    configs = [_config(folder / ("%s.config" % name), model=str(folder / name), goal=0) for name in "ab"]
-    job = _submit(slurm, folder, *configs)
+    configs = [write_config(folder / ("%s.config" % name), model=str(folder / name), goal=0) for name in "ab"]
+    job = submit(slurm.env, folder, *configs)
     for index, config in enumerate(configs):
         assert slurm.wait("%s_%d" % (job, index), 60) == "COMPLETED"
         text = (folder / "log" / ("a.%s_%d.log" % (job, index))).read_text()
@@ -148,7 +103,7 @@ def test_slurm_understands_every_option(slurm, folder):  # noqa: F811
         "--lead",
         "1m",
     ]
-    job = _submit(slurm, folder, "--launcher", "srun", *options, _config(folder / "a.config", goal=0))
+    job = submit(slurm.env, folder, "--launcher", "srun", *options, write_config(folder / "a.config", goal=0))
     facts = slurm.facts(job)
     assert facts["NumTasks"] == "2" and facts["Requeue"] == "0" and facts["TimeLimit"] == "00:10:00"
     assert facts["MinMemoryNode"] == "200M" and facts["Partition"] == "main"
@@ -157,7 +112,7 @@ def test_slurm_understands_every_option(slurm, folder):  # noqa: F811
 
 
 def test_a_refused_job_says_why(slurm, folder):  # noqa: F811
-    _config(folder / "a.config")
+    write_config(folder / "a.config")
     command = [sys.executable, str(ROOT / "tools" / "submit.py"), "--queue", "nowhere", "a.config"]
     done = subprocess.run(command, cwd=folder, env=slurm.env, capture_output=True, text=True)
     assert done.returncode == 2

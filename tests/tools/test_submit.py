@@ -139,6 +139,10 @@ def test_dry_run_of_the_tool(tmp_path):
         ({"env": ["A=1"]}, "expected a dict of variables"),
         ({"modules": "cuda"}, r"submit\['modules'\]: expected a list of strings, got 'cuda'"),
         ({"log_dir": "a\n#SBATCH --uid=0"}, "line break"),
+        (
+            {"scheduler": "sge", "log_dir": "$HOME/log"},
+            "Grid Engine gives . : , a meaning in paths; rename a folder of .*HOME/log",
+        ),
         ({"extra": ["--a\n#SBATCH -b"]}, "line break"),
     ],
 )

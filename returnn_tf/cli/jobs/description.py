@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Tuple
@@ -84,6 +85,9 @@ class Description:
             )
         if self.scheduler == "sge" and self.launcher == "srun" and self.tasks > 1:
             raise ConfigError("%s['launcher']: srun is a part of Slurm; SGE has 'mpirun' and 'horovodrun'" % where)
+        path = os.path.join(self.workdir or os.getcwd(), self.log_dir)
+        if self.scheduler == "sge" and any(char in path for char in "$:,"):
+            raise ConfigError("%s: Grid Engine gives $ : , a meaning in paths; rename a folder of %s" % (where, path))
         if self.seconds < self.lead_seconds + _LEAST_RUN:
             raise ConfigError(
                 "%s: of the time %s nothing is left if the signal comes %s before its end"

@@ -50,6 +50,7 @@ def sge_directives(job: Description, name: str, count: int) -> List[str]:
     lines = [
         "-S /bin/bash",
         "-N " + name,
+        "-cwd",  # otherwise relative paths are relative to the home folder
         "-j y",
         "-o " + _quoted(log),
         "-l h_rt=%s" % clock(job.seconds),

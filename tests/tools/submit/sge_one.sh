@@ -1,6 +1,7 @@
 #!/bin/bash
 #$ -S /bin/bash
 #$ -N a
+#$ -cwd
 #$ -j y
 #$ -o log/a.$JOB_ID.log
 #$ -l h_rt=24:00:00
