@@ -82,6 +82,7 @@ def longer_undisturbed(tmp_path_factory):
     return _undisturbed(tmp_path_factory.mktemp("undisturbed"))
 
 
+@pytest.mark.slow
 def test_one_process_requeued_by_slurm_and_by_itself(slurm, tmp_path, longer_undisturbed):  # noqa: F811
     toy.write_config(tmp_path, **_SIZE)
     job = _submit(slurm, tmp_path)
@@ -96,7 +97,7 @@ def _no_horovod():
     return "" if shutil.which("mpirun") else "no mpirun here: apt-get install openmpi-bin libopenmpi-dev"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(bool(_no_horovod()), reason=_no_horovod())
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
 def test_two_ranks_requeued_three_times(slurm, tmp_path, launcher):  # noqa: F811
