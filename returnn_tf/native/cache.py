@@ -118,7 +118,11 @@ def find_entry_of_any_compiler(name: str, place: str) -> Optional[Entry]:
     """
     found = []
     for folder in filter(_is_trusted, cache_folders()):
-        for inside in os.listdir(folder):
+        try:
+            names = os.listdir(folder)
+        except OSError:  # somebody's who does not let us look
+            continue
+        for inside in names:
             if inside.startswith(name + "-"):
                 entry = Entry(folder, name, inside[len(name) + 1 :])
                 if entry.place() == place and entry.is_whole():
