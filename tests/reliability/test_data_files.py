@@ -24,7 +24,7 @@ from returnn_tf.engine.progress import PassState, Progress
 from returnn_tf.engine.status_file import read_status
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_HDF = ROOT / "shared" / "dataref" / "hdf" / "simple_extra.hdf"
+_HDF = ROOT / "tests" / "data" / "datasets" / "hdf" / "simple_extra.hdf"
 
 
 class _Evil:
@@ -90,9 +90,8 @@ READERS = [
     Reader("net.002.manifest.json", _manifest, json.dumps(_MANIFEST).encode()),
     Reader("net.status.json", read_status, json.dumps(_STATUS).encode()),
     Reader(".net.lock", lambda path: holder_lives(path.replace("/.net.lock", "/net")), b'{"host": "a", "pid": 3}'),
+    Reader("data.hdf", lambda path: list(HDFDataset(files=[path]).sequences(1)), _HDF.read_bytes()),
 ]
-if _HDF.exists():
-    READERS.append(Reader("data.hdf", lambda path: list(HDFDataset(files=[path]).sequences(1)), _HDF.read_bytes()))
 
 
 def _malicious(trace: str) -> Dict[str, bytes]:
@@ -223,6 +222,7 @@ _EXECUTES = {
     "config/loading.py": "configs are programs",
     "datasets/loader_worker.py": "its own parent process, over a pipe",
     "datasets/safe_files.py": "restricted to plain containers, strings and numbers",
+    "engine/world.py": "results of the other ranks of the same training, over Horovod",
     "layers/eval_code.py": "code in configs",
     "network/loops/max_steps.py": "code in configs",
     "ops/activations.py": "code in configs",
