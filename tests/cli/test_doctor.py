@@ -1,5 +1,7 @@
 """returnn-tf doctor: never crashes, says what to do."""
 
+import subprocess
+
 import pytest
 
 from returnn_tf.cli import doctor
@@ -79,3 +81,29 @@ def test_output_of():
     assert doctor.output_of(["sh", "-c", "exit 3"]) is None
     assert doctor.output_of(["sh", "-c", "sleep 5"], timeout=0.1) is None
     assert doctor.output_of(["sh", "-c", "echo x"]) == "x\n"
+
+
+def look_for(name):
+    return doctor.examine([check for check in doctor.CHECKS if check.name == name][0])
+
+
+def test_nvcc(monkeypatch):
+    monkeypatch.setattr(doctor, "output_of", lambda command: "nvcc V13.0.88 (/opt/cuda/bin/nvcc)\n")
+    assert look_for("nvcc").found and look_for("nvcc").detail == "nvcc V13.0.88 (/opt/cuda/bin/nvcc)"
+    monkeypatch.setattr(doctor, "output_of", lambda command: None)
+    assert not look_for("nvcc").found and "set CUDA_HOME" in look_for("nvcc").advice
+
+
+@pytest.mark.parametrize(
+    "code, lines, detail",
+    [
+        (0, "lstm: ok\nalign: ok\n", "lstm, align: compiled for this machine and tested"),
+        (0, "lstm: ok on CPU, GPU:0\nalign: ok\n", "lstm on CPU, GPU:0, align: compiled for this machine and tested"),
+        (1, "lstm: ok on CPU, GPU:0\nalign: nvcc failed: no\n", "align: nvcc failed: no"),
+    ],
+)
+def test_native_ops(monkeypatch, code, lines, detail):
+    done = subprocess.CompletedProcess([], code, stdout=lines, stderr="")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *args, **kwargs: done)
+    finding = look_for("native ops")
+    assert finding.found == (code == 0) and finding.detail == detail
