@@ -92,7 +92,8 @@ class StatusFile:
     def _write(self) -> None:
         self._facts["updated"] = time.time()
         facts = {key: value for key, value in self._facts.items() if value is not None}
-        temporary = "%s.tmp-%d" % (self.path, os.getpid())
+        folder, name = os.path.split(self.path)
+        temporary = os.path.join(folder, ".%s.tmp-%d" % (name, os.getpid()))  # the next run clears it away after a kill
         try:
             with open(temporary, "w", encoding="utf8") as file:
                 json.dump(facts, file, indent=1, default=float)  # numbers of numpy
