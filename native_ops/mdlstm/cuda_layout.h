@@ -16,23 +16,35 @@ namespace rtf {
 namespace mdlstm {
 
 constexpr int kGates = 5;
-constexpr int kUnits = 8;         // units of a tile: consecutive lanes
-constexpr int kQuad = 4;          // pixels of a tile, times those of each thread
+constexpr int kUnits = 8;         // units beside each other in a warp
+constexpr int kQuad = 4;          // pixels beside each other in a warp
+constexpr int kPixels = 4;        // the most pixels of a thread
 constexpr int kMaxThreads = 512;  // such that a thread has 128 registers
 
 struct ForwardSizes {
   static constexpr int kOut = kGates, kState = 1;
-  static constexpr int kCells = 1;  // numbers for each unit that only its own block needs: c
+  static constexpr int kCells = 1;         // numbers for each unit that only its own block needs: c
+  static constexpr int kThreadUnits = 1;   // units of a thread, kUnits apart
+  static constexpr double kProducts = 75;  // how many a multiprocessor does in a clock, roughly
 };
 
 struct BackwardSizes {
   static constexpr int kOut = 1, kState = kGates;
   static constexpr int kCells = 2;  // gradients of c of the pixel above, and of the one to the left
+  static constexpr int kThreadUnits = 2;
+  static constexpr double kProducts = 50;
 };
+
+// Units of a tile, and the sums of a thread for each pixel.
+template <class PassSizes>
+constexpr int kTileUnits = kUnits * PassSizes::kThreadUnits;
+template <class PassSizes>
+constexpr int kSums = PassSizes::kOut * PassSizes::kThreadUnits;
 
 struct Sizes {
   int batch, rows, columns, units, n_directions;
   int groups, slices, slice_units;
+  int threads;                // of a block
   int max_images, max_slots;  // of a group
   int slots;                  // of all groups; a slot is a row of an image, or the one before its first
   int stable, per_diagonal;
@@ -73,7 +85,7 @@ struct Carver {
 
 // Where everything lies in the shared memory of a block; bytes.
 struct SharedLayout {
-  int64_t weights, states, cells, pixels, images, total;
+  int64_t weights, states, cells, sums, pixels, images, total;
 };
 
 template <class PassSizes>
@@ -85,6 +97,7 @@ __host__ __device__ SharedLayout shared_layout(const Sizes& sizes) {
   // both diagonals, or a copy of the one before
   layout.states = carver.take(on_chip * (sizes.slices > 1 ? 1 : 2) * slots * row_stride<PassSizes>(sizes), 16);
   layout.cells = carver.take(on_chip * 2 * slots * cell_stride<PassSizes>(sizes), 16);
+  layout.sums = carver.take(int64_t(sizeof(float)) * sizes.threads * kPixels * kSums<PassSizes>, 16);
   layout.pixels = carver.take((sizes.per_diagonal ? 1 : 2) * slots * int64_t(sizeof(int4)), 16);
   layout.images = carver.take(sizes.max_images * int64_t(sizeof(int4)), 16);
   layout.total = carver.used;

@@ -1,4 +1,4 @@
-// The cells of the MDLSTM on a GPU: what a thread does with its unit of P pixels before and after the product.
+// The cells of the MDLSTM on a GPU: what a thread does with a unit of a pixel before and after the product.
 #pragma once
 
 #include "cuda_team.h"
@@ -35,41 +35,33 @@ struct ForwardPass : ForwardSizes {
     return read<T>(io.r, (int64_t(side * sizes.units + row) * kGates + column) * sizes.units + unit);
   }
 
-  template <int P>
-  struct Inputs {
-    float z[P][kGates];
+  struct Input {
+    float z[kGates];
   };
 
-  template <int P>
-  __device__ __forceinline__ void load(const Sizes& sizes, const Tile<P>& tile, Inputs<P>& in) const {
+  __device__ __forceinline__ Input load(const Sizes& sizes, const Pixel& pixel, int unit) const {
+    Input in;
 #pragma unroll
-    for (int m = 0; m < P; ++m)
-#pragma unroll
-      for (int k = 0; k < kGates; ++k)
-        in.z[m][k] = tile.real[m] ? read<T>(io.z, place(sizes, tile.pixels[m].at, kGates, k, tile.unit)) : 0.0f;
+    for (int k = 0; k < kGates; ++k) in.z[k] = read<T>(io.z, place(sizes, pixel.at, kGates, k, unit));
+    return in;
   }
 
-  template <int P>
-  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Tile<P>& tile,
-                                         const Inputs<P>& in, const float (&sums)[P][kOut]) const {
+  // lane: the unit in its block
+  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Pixel& pixel, int lane,
+                                         const Input& in, const float (&sums)[kOut]) const {
+    const int unit = block.first_unit + lane, at = pixel.at, slot = pixel.slot;
+    const float i = sigmoid(in.z[0] + sums[0]), f = sigmoid(in.z[1] + sums[1]), l = sigmoid(in.z[2] + sums[2]);
+    const float o = sigmoid(in.z[3] + sums[3]), a = tanhf(in.z[4] + sums[4]);
+    const float up = block.cells.at(diagonal + 1, slot)[lane], left = block.cells.at(diagonal + 1, slot + 1)[lane];
+    const float kept = sizes.stable ? f * (l * left + (1.0f - l) * up) : f * left + l * up;
+    const float c = kept + i * a, h = o * tanhf(c);
+    const float gates[kGates] = {i, f, l, o, a};
 #pragma unroll
-    for (int m = 0; m < P; ++m) {
-      if (!tile.real[m]) continue;
-      const int at = tile.pixels[m].at, slot = tile.pixels[m].slot;
-      const float i = sigmoid(in.z[m][0] + sums[m][0]), f = sigmoid(in.z[m][1] + sums[m][1]);
-      const float l = sigmoid(in.z[m][2] + sums[m][2]), o = sigmoid(in.z[m][3] + sums[m][3]);
-      const float a = tanhf(in.z[m][4] + sums[m][4]);
-      const float up = block.cells.at(diagonal + 1, slot)[tile.lane];
-      const float left = block.cells.at(diagonal + 1, slot + 1)[tile.lane];
-      const float kept = sizes.stable ? f * (l * left + (1.0f - l) * up) : f * left + l * up;
-      const float c = kept + i * a, h = o * tanhf(c);
-      const float gates[kGates] = {i, f, l, o, a};
-      for (int k = 0; k < kGates; ++k) write<T>(io.gates, place(sizes, at, kGates, k, tile.unit), gates[k]);
-      write<T>(io.c, place(sizes, at, 1, 0, tile.unit), c);
-      write<T>(io.h, place(sizes, at, 1, 0, tile.unit), h);
-      block.cells.at(diagonal, slot + 1)[tile.lane] = c;
-      block.shared.at(diagonal, slot + 1)[tile.unit] = h;
-    }
+    for (int k = 0; k < kGates; ++k) write<T>(io.gates, place(sizes, at, kGates, k, unit), gates[k]);
+    write<T>(io.c, place(sizes, at, 1, 0, unit), c);
+    write<T>(io.h, place(sizes, at, 1, 0, unit), h);
+    block.cells.at(diagonal, slot + 1)[lane] = c;
+    block.shared.at(diagonal, slot + 1)[unit] = h;
   }
 };
 
@@ -85,60 +77,50 @@ struct BackwardPass : BackwardSizes {
     return read<T>(io.r, (int64_t((1 - side) * sizes.units + unit) * kGates + gate) * sizes.units + row);
   }
 
-  template <int P>
-  struct Inputs {
-    float gates[P][kGates], c[P], up[P], left[P], dh[P];
+  struct Input {
+    float gates[kGates], c, up, left, dh;
   };
 
-  template <int P>
-  __device__ __forceinline__ void load(const Sizes& sizes, const Tile<P>& tile, Inputs<P>& in) const {
+  __device__ __forceinline__ Input load(const Sizes& sizes, const Pixel& pixel, int unit) const {
+    Input in;
 #pragma unroll
-    for (int m = 0; m < P; ++m) {
-      const auto of = [&](const void* array, int pixel, int n, int k) {
-        return tile.real[m] && pixel >= 0 ? read<T>(array, place(sizes, pixel, n, k, tile.unit)) : 0.0f;
-      };
-      const Pixel& pixel = tile.pixels[m];
-#pragma unroll
-      for (int k = 0; k < kGates; ++k) in.gates[m][k] = of(io.gates, pixel.at, kGates, k);
-      in.c[m] = of(io.c, pixel.at, 1, 0);
-      in.up[m] = of(io.c, pixel.up, 1, 0);
-      in.left[m] = of(io.c, pixel.left, 1, 0);
-      in.dh[m] = of(io.dh, pixel.at, 1, 0);
-    }
+    for (int k = 0; k < kGates; ++k) in.gates[k] = read<T>(io.gates, place(sizes, pixel.at, kGates, k, unit));
+    in.c = read<T>(io.c, place(sizes, pixel.at, 1, 0, unit));
+    in.up = pixel.up < 0 ? 0.0f : read<T>(io.c, place(sizes, pixel.up, 1, 0, unit));
+    in.left = pixel.left < 0 ? 0.0f : read<T>(io.c, place(sizes, pixel.left, 1, 0, unit));
+    in.dh = read<T>(io.dh, place(sizes, pixel.at, 1, 0, unit));
+    return in;
   }
 
-  template <int P>
-  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Tile<P>& tile,
-                                         const Inputs<P>& in, const float (&sums)[P][kOut]) const {
+  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Pixel& pixel, int lane,
+                                         const Input& in, const float (&sums)[kOut]) const {
+    const int unit = block.first_unit + lane, at = pixel.at, slot = pixel.slot;  // the slot of its own row here
+    const float i = in.gates[0], f = in.gates[1], l = in.gates[2], o = in.gates[3], a = in.gates[4];
+    const float tanh_c = tanhf(in.c), dh = in.dh + sums[0];
+    const float from_right = block.cells.at(diagonal + 1, slot)[sizes.slice_units + lane];
+    const float from_below = block.cells.at(diagonal + 1, slot + 1)[lane];
+    const float dc = from_right + from_below + dh * o * (1.0f - tanh_c * tanh_c);
+    const float df = sizes.stable ? l * in.left + (1.0f - l) * in.up : in.left;
+    const float dl = sizes.stable ? f * (in.left - in.up) : in.up;
+    const float dz[kGates] = {dc * a * i * (1.0f - i), dc * df * f * (1.0f - f), dc * dl * l * (1.0f - l),
+                              dh * tanh_c * o * (1.0f - o), dc * i * (1.0f - a * a)};
+    float* cells = block.cells.at(diagonal, slot);
+    cells[lane] = dc * (sizes.stable ? f * (1.0f - l) : l);
+    cells[sizes.slice_units + lane] = dc * (sizes.stable ? f * l : f);
+    float* row = block.shared.at(diagonal, slot) + unit;
 #pragma unroll
-    for (int m = 0; m < P; ++m) {
-      if (!tile.real[m]) continue;
-      const int at = tile.pixels[m].at, slot = tile.pixels[m].slot;  // the slot of its own row here
-      const float i = in.gates[m][0], f = in.gates[m][1], l = in.gates[m][2], o = in.gates[m][3], a = in.gates[m][4];
-      const float up = in.up[m], left = in.left[m], tanh_c = tanhf(in.c[m]), dh = in.dh[m] + sums[m][0];
-      const float from_right = block.cells.at(diagonal + 1, slot)[sizes.slice_units + tile.lane];
-      const float from_below = block.cells.at(diagonal + 1, slot + 1)[tile.lane];
-      const float dc = from_right + from_below + dh * o * (1.0f - tanh_c * tanh_c);
-      const float df = sizes.stable ? l * left + (1.0f - l) * up : left, dl = sizes.stable ? f * (left - up) : up;
-      const float dz[kGates] = {dc * a * i * (1.0f - i), dc * df * f * (1.0f - f), dc * dl * l * (1.0f - l),
-                                dh * tanh_c * o * (1.0f - o), dc * i * (1.0f - a * a)};
-      float* cells = block.cells.at(diagonal, slot);
-      cells[tile.lane] = dc * (sizes.stable ? f * (1.0f - l) : l);
-      cells[sizes.slice_units + tile.lane] = dc * (sizes.stable ? f * l : f);
-      float* row = block.shared.at(diagonal, slot) + tile.unit;
-      for (int k = 0; k < kGates; ++k) {
-        write<T>(io.dz, place(sizes, at, kGates, k, tile.unit), dz[k]);
-        row[k * sizes.padded_units()] = dz[k];
-      }
+    for (int k = 0; k < kGates; ++k) {
+      write<T>(io.dz, place(sizes, at, kGates, k, unit), dz[k]);
+      row[k * sizes.padded_units()] = dz[k];
     }
   }
 };
 
 // Whether a pixel of [B, Y, X] is in its image; else it is padding. A warp does one pixel of one direction at a time.
-struct Place {
+struct Spot {
   int b, y, x, height, width;
 
-  __device__ Place(const Sizes& sizes, const Tables& tables, int pixel)
+  __device__ Spot(const Sizes& sizes, const Tables& tables, int pixel)
       : b(pixel / (sizes.rows * sizes.columns)), y(pixel / sizes.columns % sizes.rows), x(pixel % sizes.columns) {
     const int2 size = tables.sizes[b];
     height = size.x;
@@ -153,7 +135,7 @@ __device__ __forceinline__ void clear(const Sizes& sizes, void* array, int pixel
     write<T>(array, int64_t(pixel) * n * sizes.units + k, 0.0f);
 }
 
-// Calls function(io, pixel, place) for all pixels of all directions, with the lanes of a warp.
+// Calls function(io, pixel, spot) for all pixels of all directions, with the lanes of a warp.
 template <class Pass, class Io, class Function>
 __device__ __forceinline__ void for_pixels(const Call<Io>& call, const Function& function) {
   const Sizes& sizes = call.sizes;
@@ -163,15 +145,15 @@ __device__ __forceinline__ void for_pixels(const Call<Io>& call, const Function&
   for (int64_t task = int64_t(blockIdx.x) * per_block + thread() / kWarp; task < int64_t(pixels) * sizes.n_directions;
        task += int64_t(gridDim.x) * per_block) {
     const int pixel = static_cast<int>(task % pixels);
-    function(call.io[task / pixels], pixel, Place(sizes, tables, pixel));
+    function(call.io[task / pixels], pixel, Spot(sizes, tables, pixel));
   }
 }
 
 // The padding of all that the forward pass gives becomes 0.
 template <class T>
 __device__ __forceinline__ void clear_padding(const Call<RtfMdLstmCudaForward>& call) {
-  for_pixels<ForwardPass<T>>(call, [&](const RtfMdLstmCudaForward& io, int pixel, const Place& place) {
-    if (place.real()) return;
+  for_pixels<ForwardPass<T>>(call, [&](const RtfMdLstmCudaForward& io, int pixel, const Spot& spot) {
+    if (spot.real()) return;
     clear<T>(call.sizes, io.h, pixel, 1);
     clear<T>(call.sizes, io.c, pixel, 1);
     clear<T>(call.sizes, io.gates, pixel, kGates);
@@ -182,13 +164,13 @@ __device__ __forceinline__ void clear_padding(const Call<RtfMdLstmCudaForward>& 
 template <class T>
 __device__ __forceinline__ void collect_before(const Call<RtfMdLstmCudaBackward>& call) {
   const Sizes& sizes = call.sizes;
-  for_pixels<BackwardPass<T>>(call, [&](const RtfMdLstmCudaBackward& io, int pixel, const Place& place) {
-    if (!place.real()) {
+  for_pixels<BackwardPass<T>>(call, [&](const RtfMdLstmCudaBackward& io, int pixel, const Spot& spot) {
+    if (!spot.real()) {
       clear<T>(sizes, io.dz, pixel, kGates);
       return clear<T>(sizes, io.before, pixel, 2);
     }
-    const bool has_up = io.flip_rows ? place.y + 1 < place.height : place.y > 0;
-    const bool has_left = io.flip_columns ? place.x + 1 < place.width : place.x > 0;
+    const bool has_up = io.flip_rows ? spot.y + 1 < spot.height : spot.y > 0;
+    const bool has_left = io.flip_columns ? spot.x + 1 < spot.width : spot.x > 0;
     const int up = pixel + (io.flip_rows ? sizes.columns : -sizes.columns), left = pixel + (io.flip_columns ? 1 : -1);
     for (int u = thread() % kWarp; u < sizes.units; u += kWarp) {
       const int64_t to = int64_t(pixel) * 2 * sizes.units + u;

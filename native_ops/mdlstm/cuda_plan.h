@@ -38,7 +38,17 @@ struct Grouping {
 
 inline int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-inline Sizes sizes_of(const RtfMdLstmShape& shape, int64_t n_directions, const Grouping& grouping, int slice_units,
+// As many threads as have at least four rows of the product of a tile each, if a block takes them.
+template <class PassSizes>
+int threads_of(const Grouping& grouping, const RtfMdLstmShape& shape, int slice_units) {
+  const int64_t tiles = ceil_div(grouping.pixels, kQuad * kPixels) * int64_t(slice_units / kTileUnits<PassSizes>);
+  const int64_t rows = ceil_div(shape.units, 4) * 2 * PassSizes::kState;
+  int threads = 128;
+  while (threads < kMaxThreads && threads < kWarp * tiles * rows / 4) threads *= 2;
+  return threads;
+}
+
+inline Sizes sizes_of(const RtfMdLstmShape& shape, int64_t n_directions, const Grouping& grouping, int slice_units, int threads,
                       bool per_diagonal) {
   Sizes sizes{};
   sizes.batch = static_cast<int>(shape.batch);
@@ -49,6 +59,7 @@ inline Sizes sizes_of(const RtfMdLstmShape& shape, int64_t n_directions, const G
   sizes.groups = static_cast<int>(grouping.groups.size());
   sizes.slices = ceil_div(shape.units, slice_units);
   sizes.slice_units = slice_units;
+  sizes.threads = threads;
   sizes.max_images = static_cast<int>(grouping.max_images);
   sizes.max_slots = static_cast<int>(grouping.max_slots);
   sizes.slots = static_cast<int>(grouping.slots);
@@ -77,33 +88,27 @@ inline std::vector<int> table_of(const RtfMdLstmShape& shape, const Grouping& gr
   return images;
 }
 
-// Clocks that a call takes, roughly. Of a multiprocessor 128 products of float in a clock, of which 60 % are reached; what a
-// diagonal costs apart from them: waiting for memory, and for the other blocks of a team with a copy of their states.
+// Clocks that a call takes, roughly: products, what a diagonal costs apart from them, waiting for the other blocks of a team, and
+// a copy of their states.
 template <class PassSizes>
 double clocks_of(const Sizes& sizes, const Grouping& grouping, int multiprocessors) {
-  constexpr double kProducts = 0.6 * 128, kStart = 900, kBarrier = 1800, kBytes = 48;
-  const int64_t pixels = (grouping.pixels + kQuad - 1) / kQuad * kQuad;
-  double diagonal = kStart + pixels * sizes.slice_weights() / kProducts;
+  constexpr double kStart = 1200, kBarrier = 1800, kBytes = 48;
+  const int64_t tile = kQuad * std::min<int64_t>(kPixels, ceil_div(grouping.pixels, kQuad));
+  const int64_t pixels = ceil_div(grouping.pixels, std::max<int64_t>(tile, 1)) * tile;
+  const double products = PassSizes::kProducts * (sizes.threads < 256 ? 0.7 : 1);  // few threads wait more for memory
+  double diagonal = kStart + pixels * sizes.slice_weights() / products;
   if (sizes.slices > 1) diagonal += kBarrier + sizeof(float) * pixels * row_width<PassSizes>(sizes) / kBytes;
   return diagonal * grouping.diagonals * ceil_div(sizes.blocks(), multiprocessors);
 }
 
-// As many threads as there are tiles with the fewest pixels, if a block takes them.
-inline int threads_of(const Sizes& sizes, const Grouping& grouping) {
-  const int64_t tiles = ceil_div(grouping.pixels, kQuad) * int64_t(sizes.slice_units / kUnits);
-  int threads = 128;
-  while (threads < kMaxThreads && threads < kWarp * tiles) threads *= 2;
-  return threads;
-}
-
 template <class PassSizes>
-RtfMdLstmCudaPlan plan_of(const Sizes& sizes, const Grouping& grouping) {
+RtfMdLstmCudaPlan plan_of(const Sizes& sizes) {
   RtfMdLstmCudaPlan plan{};
   plan.per_diagonal = sizes.per_diagonal;
   plan.groups = sizes.groups;
   plan.slices = sizes.slices;
   plan.units_of_slice = sizes.slice_units;
-  plan.threads = threads_of(sizes, grouping);
+  plan.threads = sizes.threads;
   plan.shared_bytes = shared_layout<PassSizes>(sizes).total;
   plan.workspace_bytes = workspace_layout<PassSizes>(sizes).total;
   return plan;
@@ -113,26 +118,30 @@ RtfMdLstmCudaPlan plan_of(const Sizes& sizes, const Grouping& grouping) {
 // at the same time. Where none fits, a launch for each diagonal, with a group for each image.
 template <class PassSizes>
 RtfMdLstmCudaPlan best_plan(const RtfMdLstmShape& shape, int64_t n_directions, const RtfMdLstmCudaLimits& limits) {
-  const int tiles = ceil_div(shape.units, kUnits);
+  const int tiles = ceil_div(shape.units, kTileUnits<PassSizes>);
   double best = 0;
   RtfMdLstmCudaPlan plan{};
   const auto consider = [&](int slices, int64_t groups) {
-    const int slice_units = ceil_div(tiles, slices) * kUnits;
+    const int slice_units = ceil_div(tiles, slices) * kTileUnits<PassSizes>;
     if (groups < 1 || ceil_div(shape.units, slice_units) != slices) return;
     const Grouping grouping(shape, groups);
-    const Sizes sizes = sizes_of(shape, n_directions, grouping, slice_units, false);
+    const int threads = threads_of<PassSizes>(grouping, shape, slice_units);
+    Sizes sizes = sizes_of(shape, n_directions, grouping, slice_units, threads, false);
+    while (shared_layout<PassSizes>(sizes).total > limits.shared_bytes && sizes.threads > 128) sizes.threads /= 2;
     if (shared_layout<PassSizes>(sizes).total > limits.shared_bytes) return;
     const double clocks = clocks_of<PassSizes>(sizes, grouping, limits.multiprocessors);
     if (plan.threads != 0 && clocks >= best) return;
     best = clocks;
-    plan = plan_of<PassSizes>(sizes, grouping);
+    plan = plan_of<PassSizes>(sizes);
   };
   consider(1, shape.batch);
   for (int slices = 1; slices <= tiles; ++slices)
     consider(slices, std::min<int64_t>(shape.batch, limits.multiprocessors / (n_directions * slices)));
   if (plan.threads != 0) return plan;
   const Grouping grouping(shape, shape.batch);
-  return plan_of<PassSizes>(sizes_of(shape, n_directions, grouping, std::min(tiles, 2) * kUnits, true), grouping);
+  const int slice_units = std::max(kTileUnits<PassSizes>, std::min(ceil_div(shape.units, kUnits), 2) * kUnits);
+  const int threads = threads_of<PassSizes>(grouping, shape, slice_units);
+  return plan_of<PassSizes>(sizes_of(shape, n_directions, grouping, slice_units, threads, true));
 }
 
 }  // namespace mdlstm

@@ -1,8 +1,10 @@
 // What both passes of the MDLSTM on a GPU share: the loop over the diagonals of a team, and the product of each.
 //
-// A diagonal is cut into tiles of 8 units x 4 P pixels for each warp: a thread has one unit of P pixels with all columns of
-// the product, so the cell follows in its registers. Reads of a warp go to 8 weights x 4 pixels at once: with P = 2 the
-// multipliers are busy, not the shared memory. What a tile needs of the input is asked for before the block waits for others.
+// A diagonal is cut into tiles of 8 or 16 units x 4 P pixels; a thread has one or two units of P pixels with all columns of the
+// product. Where tiles are fewer than warps, several warps share a tile: each multiplies some of the rows, then their sums come
+// together in shared memory and each does the cells of some pixels. What they need of the input is asked for before the block
+// waits for others. Lanes are dealt out such that each half of a warp reads 8 weights, or the rows of 2 pixels, and one of two
+// neighbours or next but one neighbours reads what the other one reads: then shared memory serves 16 lanes at once.
 #pragma once
 
 #include "../common/cuda/mma.h"
@@ -40,6 +42,7 @@ struct Ring {
 // Whose pixels and units a block computes, and where it has what.
 struct Block {
   int direction, first_unit, unit_tiles;
+  float* sums;
   const int4* images;
   int n_images, n_diagonals;
   Pixel* pixels;  // of one diagonal; behind them is room for those of the next
@@ -77,20 +80,19 @@ __device__ int list_pixels(const Sizes& sizes, const Io& io, const Block& block,
   return total;
 }
 
-// The units of the first slice in weights that lie as the product reads them: [unit / 8][row of both before][column][unit % 8],
-// four rows together, 0 beside the real ones. The others follow where they are.
+// The units of a slice as the product reads them: [tile][row of both states before][sum][unit % 8], four rows together, 0 beside
+// the real ones.
 template <class Pass>
 __device__ void pack_weights(const Pass& pass, const Sizes& sizes, int first_unit, float* to, int64_t begin, int64_t step) {
-  const int half = row_width<Pass>(sizes) / 4 * Pass::kOut * kUnits * 4, units = sizes.padded_units();
-  const int64_t total = sizes.slice_weights();
-  for (int64_t index = begin; index < total; index += step) {
+  const int units = sizes.padded_units(), half = row_width<Pass>(sizes) * kSums<Pass> * kUnits;
+  for (int64_t index = begin; index < sizes.slice_weights(); index += step) {
     const int part = static_cast<int>(index % 4), lane = static_cast<int>(index / 4 % kUnits);
-    const int column = static_cast<int>(index / (4 * kUnits) % Pass::kOut);
+    const int sum = static_cast<int>(index / (4 * kUnits) % kSums<Pass>);
     const int tile = static_cast<int>(index / (2 * half)), side = static_cast<int>(index / half % 2);
-    const int row = static_cast<int>(index % half / (4 * kUnits * Pass::kOut)) * 4 + part;
-    const int unit = first_unit + tile * kUnits + lane;
+    const int row = static_cast<int>(index % half / (4 * kUnits * kSums<Pass>)) * 4 + part;
+    const int unit = first_unit + tile * kTileUnits<Pass> + sum / Pass::kOut * kUnits + lane;
     const bool real = unit < sizes.units && row % units < sizes.units;
-    to[index] = real ? pass.weight(sizes, side, row / units, row % units, column, unit) : 0.0f;
+    to[index] = real ? pass.weight(sizes, side, row / units, row % units, sum % Pass::kOut, unit) : 0.0f;
   }
 }
 
@@ -118,7 +120,8 @@ __device__ __forceinline__ Block block_of(const Sizes& sizes, char* workspace) {
   Block block;
   block.direction = team / sizes.groups;
   block.first_unit = slice * sizes.slice_units;
-  block.unit_tiles = (min(sizes.units - block.first_unit, sizes.slice_units) + kUnits - 1) / kUnits;
+  block.unit_tiles = (min(sizes.units - block.first_unit, sizes.slice_units) + kTileUnits<Pass> - 1) / kTileUnits<Pass>;
+  block.sums = reinterpret_cast<float*>(pool + on_chip.sums);
   block.n_images = tables.first_image[group + 1] - first_image;
   block.pixels = reinterpret_cast<Pixel*>(pool + on_chip.pixels);
   block.arrived = reinterpret_cast<unsigned*>(workspace + global.arrived) + team;
@@ -143,54 +146,44 @@ __device__ __forceinline__ Block block_of(const Sizes& sizes, char* workspace) {
   return block;
 }
 
-// One unit of P pixels. Those beyond the last one repeat it, so that all that is read is there.
-template <int P>
-struct Tile {
-  Pixel pixels[P];
-  bool real[P];    // whether there is something to write
-  int unit, lane;  // of all, and of the block
+// Which units of which pixels a thread has: those of a tile.
+struct Place {
+  int pixel, unit;  // the first ones; the others are kQuad and kUnits further
+  int tile;         // of units, in the block
 
-  __device__ __forceinline__ Tile() {}
-
-  __device__ __forceinline__ void place(const Sizes& sizes, const Block& block, const Pixel* all, int count, int task) {
-    const int in_warp = thread() % kWarp;
-    lane = task % block.unit_tiles * kUnits + in_warp % kUnits;
-    unit = block.first_unit + lane;
-#pragma unroll
-    for (int m = 0; m < P; ++m) {
-      const int p = (task / block.unit_tiles * P + m) * kQuad + in_warp / kUnits;
-      pixels[m] = all[min(p, count - 1)];
-      real[m] = p < count && unit < sizes.units;
-    }
+  template <class Pass, int P>
+  static __device__ __forceinline__ Place of(const Block& block, int task) {
+    const int lane = thread() % kWarp;
+    const int tile = task % block.unit_tiles;
+    return Place{task / block.unit_tiles * P * kQuad + lane / 16 * 2 + lane % 2, tile * kTileUnits<Pass> + lane / 2 % kUnits, tile};
   }
 };
 
-// sums += the rows of both pixels before each pixel, times the weights.
+// sums = some of the rows of both pixels before each pixel, times the weights. Pixels beyond the last one repeat it.
 template <class Pass, int P>
-__device__ __forceinline__ void multiply(const Sizes& sizes, const Block& block, int diagonal, const Tile<P>& tile,
-                                         float (&sums)[P][Pass::kOut]) {
-  const int depth = row_width<Pass>(sizes) / 4;
-  const float4* weight = block.weights + tile.lane / kUnits * (2 * depth * Pass::kOut * kUnits) + tile.lane % kUnits;
+__device__ __forceinline__ void multiply(const Sizes& sizes, const Block& block, int diagonal, const Pixel* pixels, int count,
+                                         const Place& place, int part, int parts, float (&sums)[P][kSums<Pass>]) {
+  const int depth = row_width<Pass>(sizes) / 4, begin = 2 * depth * part / parts, end = 2 * depth * (part + 1) / parts;
+  const float4* weight = block.weights + (place.tile * 2 * depth + begin) * (kSums<Pass> * kUnits) + place.unit % kUnits;
   const float4* rows[P];
 #pragma unroll
-  for (int m = 0; m < P; ++m)
-    rows[m] = reinterpret_cast<const float4*>(block.before.at(diagonal + 1, tile.pixels[m].slot));
-  for (int side = 0; side < 2; ++side) {
+  for (int m = 0; m < P; ++m) {
+    const int slot = pixels[min(place.pixel + m * kQuad, count - 1)].slot;
+    rows[m] = reinterpret_cast<const float4*>(block.before.at(diagonal + 1, slot));
+  }
 #pragma unroll 2
-    for (int k = 0; k < depth; ++k, weight += Pass::kOut * kUnits) {
-      float4 x[P];
+  for (int k = begin; k < end; ++k, weight += kSums<Pass> * kUnits) {
+    const int at = k + (k >= depth);  // the second row begins 4 floats behind the first one
+    float4 x[P];
 #pragma unroll
-      for (int m = 0; m < P; ++m) x[m] = rows[m][k];
+    for (int m = 0; m < P; ++m) x[m] = rows[m][at];
 #pragma unroll
-      for (int n = 0; n < Pass::kOut; ++n) {
-        const float4 w = weight[n * kUnits];
+    for (int n = 0; n < kSums<Pass>; ++n) {
+      const float4 w = weight[n * kUnits];
 #pragma unroll
-        for (int m = 0; m < P; ++m)
-          sums[m][n] = fmaf(x[m].w, w.w, fmaf(x[m].z, w.z, fmaf(x[m].y, w.y, fmaf(x[m].x, w.x, sums[m][n]))));
-      }
+      for (int m = 0; m < P; ++m)
+        sums[m][n] = fmaf(x[m].w, w.w, fmaf(x[m].z, w.z, fmaf(x[m].y, w.y, fmaf(x[m].x, w.x, sums[m][n]))));
     }
-#pragma unroll
-    for (int m = 0; m < P; ++m) rows[m] += block.before.stride / 4;
   }
 }
 
@@ -232,37 +225,74 @@ __device__ __forceinline__ void fetch_states(const Sizes& sizes, const Block& bl
 template <int P, class Pass, class Wait>
 __device__ __forceinline__ void run_tiles(const Pass& pass, const Sizes& sizes, const Block& block, int diagonal,
                                           const Pixel* pixels, int count, const Wait& wait) {
+  constexpr int kUnitsHere = Pass::kThreadUnits;
   const int tasks = (count + P * kQuad - 1) / (P * kQuad) * block.unit_tiles;
-  int task = thread() / kWarp;
-  Tile<P> tile;
-  typename Pass::template Inputs<P> inputs;
-  if (task < tasks) {
-    tile.place(sizes, block, pixels, count, task);
-    pass.load(sizes, tile, inputs);
-  }
+  const int warps = threads() / kWarp, warp = thread() / kWarp;
+  int parts = 1;
+  while (2 * parts * tasks <= warps) parts *= 2;
+  const int part = warp % parts;
+  // Where tiles are few, a warp has two pixels of each thread at most; where they are many, its others can be read late.
+  constexpr int kEarly = P < 2 ? P : 2;
+  typename Pass::Input early[kEarly][kUnitsHere];
+  // Calls function(pixel, m, u, r) for what this warp finishes of a task: every `parts`-th of the pixels of each thread.
+  const auto for_mine = [&](const Place& place, const auto& function) {
+#pragma unroll
+    for (int r = 0; r < P; ++r) {
+      const int m = part + r * parts, p = place.pixel + m * kQuad;
+      if (m >= P || p >= count) continue;
+#pragma unroll
+      for (int u = 0; u < kUnitsHere; ++u)
+        if (block.first_unit + place.unit + u * kUnits < sizes.units) function(pixels[p], m, u, r);
+    }
+  };
+  const auto load = [&](int task) {
+    const Place place = Place::of<Pass, P>(block, task);
+    for_mine(place, [&](const Pixel& pixel, int, int u, int r) {
+      if (r < kEarly) early[r][u] = pass.load(sizes, pixel, block.first_unit + place.unit + u * kUnits);
+    });
+  };
+  int task = warp / parts;
+  if (task < tasks) load(task);
   wait();
-  while (task < tasks) {
-    float sums[P][Pass::kOut] = {};
-    multiply<Pass>(sizes, block, diagonal, tile, sums);
-    pass.finish(sizes, block, diagonal, tile, inputs, sums);
-    task += threads() / kWarp;
+  for (;;) {
+    const Place place = Place::of<Pass, P>(block, task);
+    if (task < tasks) {
+      float sums[P][kSums<Pass>] = {};
+      multiply<Pass, P>(sizes, block, diagonal, pixels, count, place, part, parts, sums);
+      float* mine = block.sums + thread();
+#pragma unroll
+      for (int m = 0; m < P; ++m)
+#pragma unroll
+        for (int n = 0; n < kSums<Pass>; ++n) mine[(m * kSums<Pass> + n) * threads()] = sums[m][n];
+    }
+    if (parts > 1) __syncthreads();
+    if (task < tasks)
+      for_mine(place, [&](const Pixel& pixel, int m, int u, int r) {
+        const int lane = place.unit + u * kUnits;
+        const auto input = r < kEarly ? early[r][u] : pass.load(sizes, pixel, block.first_unit + lane);
+        float sums[Pass::kOut] = {};
+        for (int other = 0; other < parts; ++other)
+#pragma unroll
+          for (int n = 0; n < Pass::kOut; ++n)
+            sums[n] += block.sums[(m * kSums<Pass> + u * Pass::kOut + n) * threads() + thread() + (other - part) * kWarp];
+        pass.finish(sizes, block, diagonal, pixel, lane, input, sums);
+      });
+    task += warps / parts;
     if (task >= tasks) break;
-    tile.place(sizes, block, pixels, count, task);
-    pass.load(sizes, tile, inputs);
+    load(task);
   }
 }
 
-// With as few pixels for each thread as keep all warps busy.
+// As many pixels for each thread as a diagonal has: so each weight that is read serves many products.
 template <class Pass, class Wait>
 __device__ __forceinline__ void run_diagonal(const Pass& pass, const Sizes& sizes, const Block& block, int diagonal,
                                              const Pixel* pixels, int count, const Wait& wait) {
-  const int quads = (count + kQuad - 1) / kQuad, warps = threads() / kWarp;
-  if (quads * block.unit_tiles <= warps)
+  if (count <= kQuad)
     run_tiles<1>(pass, sizes, block, diagonal, pixels, count, wait);
-  else if ((quads + 1) / 2 * block.unit_tiles <= warps)
+  else if (count <= 2 * kQuad)
     run_tiles<2>(pass, sizes, block, diagonal, pixels, count, wait);
   else
-    run_tiles<4>(pass, sizes, block, diagonal, pixels, count, wait);
+    run_tiles<kPixels>(pass, sizes, block, diagonal, pixels, count, wait);
 }
 
 // The whole pass with the weights on the chip.
@@ -274,7 +304,7 @@ __device__ __forceinline__ void run_on_chip(const Call<Io>& call) {
   const SharedLayout layout = shared_layout<Pass>(sizes);
   char* pool = dynamic_shared<char>();
   pack_weights(pass, sizes, block.first_unit, reinterpret_cast<float*>(pool + layout.weights), thread(), threads());
-  for (int64_t at = layout.states / 4 + thread(); at < layout.pixels / 4; at += threads())
+  for (int64_t at = layout.states / 4 + thread(); at < layout.sums / 4; at += threads())
     reinterpret_cast<float*>(pool)[at] = 0.0f;
   __syncthreads();
   for (int step = 0; step < block.n_diagonals; ++step) {

@@ -115,11 +115,13 @@ const char* run(const RtfMdLstmShape& shape, int64_t n_directions, const Io* dir
                 void* workspace, void* stream, void (*beside)(Call<Io>)) {
   if (const char* error = check(shape, n_directions)) return error;
   if (shape.batch * shape.rows * shape.columns == 0) return nullptr;
-  if (plan.groups < 1 || plan.units_of_slice < 1) return kNoPlan;
+  if (plan.groups < 1 || plan.units_of_slice < 1 || plan.units_of_slice % kTileUnits<Pass> != 0) return kNoPlan;
   const Grouping grouping(shape, plan.groups);
   Call<Io> call{};
-  call.sizes = sizes_of(shape, n_directions, grouping, plan.units_of_slice, plan.per_diagonal);
-  if (workspace_layout<Pass>(call.sizes).total != plan.workspace_bytes) return kNoPlan;
+  call.sizes = sizes_of(shape, n_directions, grouping, plan.units_of_slice, plan.threads, plan.per_diagonal);
+  if (shared_layout<Pass>(call.sizes).total != plan.shared_bytes ||
+      workspace_layout<Pass>(call.sizes).total != plan.workspace_bytes)
+    return kNoPlan;
   call.workspace = static_cast<char*>(workspace);
   std::copy_n(directions, n_directions, call.io);
   const Runner<Pass, Io> runner{beside, call, plan, grouping, static_cast<cudaStream_t>(stream), table_of(shape, grouping)};
