@@ -7,7 +7,7 @@ import pytest
 
 from tests.native import align_reference as reference
 from tests.native.cuda.align_calls import Calls
-from tests.native.cuda.build import HERE, SOURCES, build_emulated, compile_for_gpu, run_sanitized
+from tests.native.cuda.build import HERE, SANITIZERS, SOURCES, build_emulated, compile_for_gpu, run_sanitized
 
 KERNELS = ("chain", "viterbi", "acceptor", "acceptor_best", "transducer")
 # frames, batch, classes, labels; numbers of states beside the lanes of a warp and on them
@@ -188,8 +188,10 @@ def test_order_of_threads_and_batch_do_not_matter(gpu, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_sanitizers(seed):
-    run_sanitized(os.path.join(HERE, "align_driver.cc"), *sources(SOURCES, "_cuda.cu"), seed=seed)
+@pytest.mark.parametrize("sanitizer, cases", zip(SANITIZERS, ["25", "3"]))
+def test_sanitizers(sanitizer, cases, seed):
+    driver, kernels = os.path.join(HERE, "align_driver.cc"), sources(SOURCES, "_cuda.cu")
+    run_sanitized(driver, *kernels, seed=seed, sanitizer=sanitizer, arguments=[cases], timeout=600)
 
 
 @pytest.mark.slow
