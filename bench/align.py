@@ -86,7 +86,7 @@ def main() -> None:
     lines = {row: measure(row, args) for row in args.rows.split(",")}
     if args.plot:
         ratios: Dict[str, List[float]] = {row: [float(line[3]) for line in own] for row, own in lines.items()}
-        plot(args.plot, NAMES, ratios, "time of the plain form / native", 1.0)
+        plot(args.plot, NAMES, ratios, "time of the plain form / native")
 
 
 if __name__ == "__main__":
