@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import Any, Callable, Dict, List
 
@@ -16,6 +17,9 @@ from returnn_tf.engine.model_selection import (
     find_step_checkpoints,
     select_model,
 )
+
+#: Behind the name of the model, what is written under a temporary name; so that no other model's files are meant.
+_TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?|\.probe|\.checkpoint|\.lock|\.status\.json)?"
 
 
 def prefix_of_epoch(model: str, epoch: int, *, pretrain: bool = False) -> str:
@@ -83,7 +87,7 @@ def prepare(model: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
         for entry in os.listdir(folder):
-            if entry.startswith(".%s." % name) and ".tmp-" in entry:
+            if re.match(r"\.%s%s\.tmp-" % (re.escape(name), _TEMPORARY), entry):
                 path = os.path.join(folder, entry)
                 shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.remove(path)
         with files.staging(folder, name + ".probe") as probe:

@@ -51,9 +51,11 @@ class Pauses:
             return
         signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
         save()
+        self._world.committed()
         if signals:
             self._saver.wait()
-            raise self._stopped(signals[0], "within the epoch; its state is saved")
+            saved = "its state is saved" if self._saver.model else "nothing is saved, for the config has no model"
+            raise self._stopped(signals[0], "within the epoch; %s" % saved)
 
     def after_batch(self) -> None:
         """Between two batches of an evaluation.

@@ -186,10 +186,13 @@ def test_a_folder_which_cannot_be_written_is_an_error_before_training(tmp_path: 
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="can't be written"):
         model_dir.prepare(str(tmp_path / "file/net"))
-    (tmp_path / ".net.004.tmp-1").mkdir()
-    (tmp_path / ".net.checkpoint.tmp-1").touch()
+    for name in ("004", "pretrain.004", "004.step70", "probe"):
+        (tmp_path / (".net.%s.tmp-1" % name)).mkdir()
+    for name in ("checkpoint", "lock", "status.json"):
+        (tmp_path / (".net.%s.tmp-1" % name)).touch()
+    (tmp_path / ".net.other.004.tmp-1").mkdir()  # of another model, which may be trained at the moment
     model_dir.prepare(str(tmp_path / "net"))
-    assert sorted(os.listdir(str(tmp_path))) == ["file"]
+    assert sorted(os.listdir(str(tmp_path))) == [".net.other.004.tmp-1", "file"]
 
 
 def test_the_fingerprint_follows_values_and_code() -> None:
