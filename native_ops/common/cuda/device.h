@@ -45,6 +45,15 @@ __device__ __forceinline__ void store_release(unsigned* address, unsigned value)
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+// Adds to a counter, for load_acquire: who sees the sum also sees what this block wrote before it, all of its threads if they
+// had a __syncthreads in between. Returns the value before. Cheaper than __threadfence and atomicAdd, as it need not wait until
+// all blocks agree on an order of all writes. ("membar.gl" is what __threadfence becomes.)
+__device__ __forceinline__ unsigned add_release(unsigned* counter, unsigned amount) {
+  unsigned before;
+  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(amount) : "memory");
+  return before;
+}
+
 namespace detail {
 
 template <class... P>
@@ -132,11 +141,9 @@ inline cudaError_t device_facts(DeviceFacts* facts) {
 __device__ __forceinline__ void grid_barrier(unsigned* counter, unsigned blocks RTF_CALLER_PARAMETER) {
   __syncthreads(RTF_CALLER);
   if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
-    __threadfence();
-    const unsigned ticket = atomicAdd(counter, 1u);
+    const unsigned ticket = add_release(counter, 1u);
     const unsigned end = ticket - ticket % blocks + blocks;
     while (load_acquire(counter) < end) spin_pause(RTF_CALLER);
-    __threadfence();
   }
   __syncthreads(RTF_CALLER);
 }

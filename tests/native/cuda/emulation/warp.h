@@ -134,6 +134,10 @@ RTF_ATOMIC(atomicAnd, unsigned, old & value)
 #undef RTF_ATOMICS
 #undef RTF_ATOMIC
 
+namespace rtf {
+inline unsigned add_release(unsigned* counter, unsigned amount) { return atomicAdd(counter, amount); }
+}  // namespace rtf
+
 #define RTF_CACHED(LOAD, STORE)                                                                        \
   template <class T>                                                                                   \
   T LOAD(const T* address) {                                                                           \
