@@ -30,6 +30,7 @@ class RunStatus:
         self._file = StatusFile(config.str("model", "") or "", enabled=world.is_chief)
         self._file.update(world_size=world.size, hosts=world.hosts())
         stop.on_abort.append(lambda: self._file.ended(_ABORTED))
+        world.on_abort.append(lambda: self._file.ended(world.failure, 1))
 
     def begin(self, last_epoch: int, rates: Optional[str]) -> None:
         """The training begins.

@@ -35,6 +35,8 @@ class World:
         self.host = socket.gethostname()
         #: what this process is doing
         self.board = Board()
+        #: what went wrong with another one of them, when this one has to end; empty otherwise
+        self.failure = ""
         #: called before the process ends because of another one
         self.on_abort: List[Callable[[], None]] = []
 

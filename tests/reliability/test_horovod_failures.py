@@ -13,6 +13,7 @@ from typing import Dict, List
 
 import pytest
 
+from returnn_tf.engine.status_file import read_status
 from tests.reliability import horovod_runs, toy
 
 PATIENCE = 5  # seconds, horovod_timeout
@@ -97,6 +98,8 @@ def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int, word
             except ProcessLookupError:
                 pass
     assert "rank 1 on %s" % socket.gethostname() in text and words in text
+    reason = read_status(str(tmp_path / "net" / "toy.status.json"))["ended"]["reason"]
+    assert "rank 1 on %s" % socket.gethostname() in reason and words in reason
 
 
 @pytest.mark.slow

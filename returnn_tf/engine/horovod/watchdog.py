@@ -150,6 +150,7 @@ class Watchdog:
         if self._over:
             return
         self._over = True
+        self._world.failure = verdict
         text = "%s: %s All ranks end; go on from the last checkpoint with the same command." % (
             self._world.name,
             verdict,
