@@ -155,7 +155,8 @@ class Saver:
             self.wait()
             stored, steps = find_checkpoints(str(self.model)), find_step_checkpoints(str(self.model))
             if len(stored) >= _MIN_KEPT:
-                _delete_after(stored[max(stored)], list(steps.values()))
+                newest = max(stored)
+                _delete_after(stored[newest], [path for (epoch, _), path in steps.items() if epoch <= newest])
 
     def check(self) -> None:
         """

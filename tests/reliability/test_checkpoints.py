@@ -146,9 +146,10 @@ def test_of_the_checkpoints_within_an_epoch_two_stay(training: Training) -> None
     training.saver.finish()
     assert training.stored() == ["net.002", "net.002.step8"]
     training.step()
+    training.save_within(4)  # a run with more epochs was begun
     training.saver.save(training.trainer, 3, RATES)
     training.saver.finish()
-    assert training.stored() == ["net.002", "net.003"]
+    assert training.stored() == ["net.002", "net.003", "net.004.step9"]
 
 
 def test_nothing_is_deleted_before_the_new_one_has_proven_whole(
