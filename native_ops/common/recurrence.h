@@ -44,32 +44,37 @@ class Rows {
   std::vector<int64_t> active_;
 };
 
-// With fewer rows for each thread than the product has in its registers, waiting for each other costs less than what is lost ...
+// A team pays with fewer rows for each thread than the product has in its registers, and where the weights are too many for the
+// cache of a core ...
 constexpr int64_t kRowsOfTeam = kMaxRows;
-// ... if it is not over before another thread has begun, in multiply-adds of all steps ...
+constexpr int64_t kWeightsOfCore = 500'000;
+// ... if all is not over before another thread has begun, in multiply-adds of all steps ...
 constexpr int64_t kWorkOfTeam = 10'000'000;
-// ... and not even a step is worth a word to another thread.
+// ... but not even a step is worth a word to another thread below so many.
 constexpr int64_t kWorkOfMember = 20'000;
 
-// Of how many threads a team should be; 1: none.
-inline int64_t team_size(const RtfSequences& shape, const RtfThreads& threads, int64_t work_of_row, int64_t most) {
-  const int64_t step = shape.batch * work_of_row;
-  if (threads.n_threads < 2 || shape.batch >= kRowsOfTeam * threads.n_threads || Running::others()) return 1;
-  if (shape.frames * step < kWorkOfTeam) return 1;
-  return std::max<int64_t>(1, std::min({int64_t(threads.n_threads), step / kWorkOfMember, most}));
+// Of how many threads a team should be; 1: none. See run_recurrence.
+inline int64_t team_size(const RtfSequences& shape, const RtfThreads& threads, int64_t n_weights, int64_t least_panels) {
+  const int64_t step = shape.batch * n_weights;
+  const int64_t available = std::min<int64_t>(Team::kMaxSize, threads.n_threads / Running::count());
+  if (available < 2 || shape.frames * step < kWorkOfTeam) return 1;
+  const int64_t size = std::max<int64_t>(1, std::min({available, step / kWorkOfMember, least_panels}));
+  const bool few_rows = shape.batch < kRowsOfTeam * available;
+  const bool large = n_weights > kWeightsOfCore && least_panels % size == 0;
+  return few_rows || large ? size : 1;
 }
 
 // Runs a pass, which has
 //   begin(rows), end(rows): before and after all steps of some sequences,
 //   n_steps(rows), n_panels(step), run(rows, step, first, last): the panels first .. last - 1 of a step; each needs all panels
 //   of the step before.
-// work_of_row: multiply-adds of a step of one sequence; most: panels of the step that has least.
+// n_weights: recurrent weights, which are the multiply-adds of a frame; least_panels: n_panels of the step that has least.
 template <typename Pass>
-void run_recurrence(const RtfSequences& shape, const RtfThreads& threads, int64_t work_of_row, int64_t most,
+void run_recurrence(const RtfSequences& shape, const RtfThreads& threads, int64_t n_weights, int64_t least_panels,
                     const Pass& pass) {
   const Running running;
   const Ragged ragged = ragged_of(shape);
-  const int64_t size = team_size(shape, threads, work_of_row, most);
+  const int64_t size = team_size(shape, threads, n_weights, least_panels);
   const Shares shares(ragged, size > 1 ? 1 : threads.n_threads);
   const auto run_part = [&](const Rows& rows, int64_t step, int64_t member, int64_t n_members) {
     const int64_t n = pass.n_panels(step);
@@ -77,10 +82,10 @@ void run_recurrence(const RtfSequences& shape, const RtfThreads& threads, int64_
   };
   if (size > 1) {
     const Rows rows(ragged, shares.share(0));
-    Team team(size);
+    Team team(size, threads.n_threads);
     pass.begin(rows);
     run_tasks(threads, size, [&](int64_t) {
-      team.join(pass.n_steps(rows), [&](int64_t step, int64_t member) { run_part(rows, step, member, size); });
+      team.join(pass.n_steps(rows), [&](int64_t step, int64_t member, int64_t n) { run_part(rows, step, member, n); });
     });
     return pass.end(rows);
   }

@@ -6,9 +6,9 @@
 // run, only for one that has begun. So tasks may also be run one after the other.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <limits>
 #include <thread>
 #include <vector>
 
@@ -18,19 +18,19 @@
 
 namespace rtf {
 
-// How many recurrences run in this process at this moment. Two directions of a network, say, occupy the threads: then a team
-// would only have its members wait for each other.
+// How many recurrences run in this process at this moment. Two directions of a network, say, share the threads: larger teams
+// would only have their members wait for each other.
 class Running {
  public:
-  Running() { count().fetch_add(1, std::memory_order_relaxed); }
-  ~Running() { count().fetch_sub(1, std::memory_order_relaxed); }
+  Running() { number().fetch_add(1, std::memory_order_relaxed); }
+  ~Running() { number().fetch_sub(1, std::memory_order_relaxed); }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
-  static bool others() { return count().load(std::memory_order_relaxed) > 1; }
+  static int count() { return number().load(std::memory_order_relaxed); }
 
  private:
-  static std::atomic<int>& count() {
+  static std::atomic<int>& number() {
     static std::atomic<int> running{0};
     return running;
   }
@@ -58,9 +58,11 @@ class Patience {
 
 class Team {
  public:
-  explicit Team(int64_t size) : members_(size) {}
+  // n_threads: how many threads all teams of the process have.
+  Team(int64_t size, int64_t n_threads) : members_(size), n_threads_(n_threads) {}
 
-  // Each of the tasks calls it; part(step, member) for steps 0 .. n_steps - 1 and members 0 .. size - 1.
+  // Each of the tasks calls it; part(step, member, size) for steps 0 .. n_steps - 1 and members 0 .. size - 1 of a team, which may
+  // get smaller.
   template <typename Part>
   void join(int64_t n_steps, const Part& part) {
     const int64_t member = n_arrived_.fetch_add(1);
@@ -70,45 +72,48 @@ class Team {
       follow(member, part);
   }
 
+  static constexpr int64_t kMaxSize = 255;
+
  private:
-  static constexpr int64_t kClosed = std::numeric_limits<int64_t>::max();
-  static constexpr int kMaxLongWaits = 8;  // a scheduler that takes members away from their work is no friend of a team
+  static constexpr int kMaxLongWaits = 4;  // a scheduler that takes members away from their work is no friend of a team
 
   struct alignas(64) Member {
     std::atomic<int64_t> claimed{-1}, done{-1};  // the last step whose part somebody has begun, or the member has done
   };
 
+  // A step and the size of the team in it, as one number.
+  static int64_t order(int64_t step, int64_t size) { return (step << 8) + size; }
+  static int64_t step_of(int64_t order) { return order >> 8; }
+  static int64_t size_of(int64_t order) { return order & kMaxSize; }
+
   template <typename Part>
   void lead(int64_t n_steps, const Part& part) {
-    const int64_t size = members_.size();
-    bool open = size > 1;
+    int64_t size = members_.size();
     for (int64_t step = 0; step < n_steps; ++step) {
-      if (open && (Running::others() || long_waits_ >= kMaxLongWaits)) {
-        open = false;
-        posted_.store(kClosed, std::memory_order_release);
-      }
-      if (open) posted_.store(step, std::memory_order_release);
-      part(step, 0);
+      size = std::min(size, std::max<int64_t>(1, n_threads_ / Running::count()));
+      if (long_waits_ >= kMaxLongWaits) size = (size + 1) / 2, long_waits_ = 0;
+      if (members_.size() > 1) posted_.store(order(step, size), std::memory_order_release);
+      part(step, 0, size);
       for (int64_t member = 1; member < size; ++member) {
-        if (!open || claim(member, step))
-          part(step, member);
+        if (claim(member, step))
+          part(step, member, size);
         else
           wait_for(member, step);
       }
     }
-    posted_.store(kClosed, std::memory_order_release);
+    posted_.store(order(n_steps, 0), std::memory_order_release);
   }
 
   template <typename Part>
   void follow(int64_t member, const Part& part) {
     for (int64_t last = -1;;) {
-      int64_t step = posted_.load(std::memory_order_acquire);
-      for (Patience patience; step == last; step = posted_.load(std::memory_order_acquire)) patience.wait();
-      if (step == kClosed) return;
-      last = step;
-      if (!claim(member, step)) continue;
-      part(step, member);
-      members_[member].done.store(step, std::memory_order_release);
+      int64_t now = posted_.load(std::memory_order_acquire);
+      for (Patience patience; now == last; now = posted_.load(std::memory_order_acquire)) patience.wait();
+      if (now >= 0 && member >= size_of(now)) return;  // the team has become smaller, or is done
+      last = now;
+      if (now < 0 || !claim(member, step_of(now))) continue;
+      part(step_of(now), member, size_of(now));
+      members_[member].done.store(step_of(now), std::memory_order_release);
     }
   }
 
@@ -124,6 +129,7 @@ class Team {
   }
 
   std::vector<Member> members_;
+  const int64_t n_threads_;
   alignas(64) std::atomic<int64_t> posted_{-1};
   alignas(64) std::atomic<int64_t> n_arrived_{0};
   int long_waits_ = 0;
