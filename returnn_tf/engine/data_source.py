@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.datasets import (
@@ -16,6 +16,7 @@ from returnn_tf.datasets import (
 )
 from returnn_tf.engine import world
 from returnn_tf.engine.horovod.options import SHARD, HorovodOptions
+from returnn_tf.engine.horovod.shares import remaining
 from returnn_tf.log import log
 from returnn_tf.tensor import Data
 
@@ -64,7 +65,7 @@ class DataSource:
         self._used_keys = list(used)
         self.check(config)
         self._loader: Optional[BatchLoader] = None
-        self._started: Dict[Tuple[int, int], Iterable[Any]] = {}  # by epoch and first batch
+        self._started: Dict[str, Iterable[Any]] = {}  # by epoch and position in it
         self._in_process = not _can_be_sent(config)
 
     def check(self, config: Any) -> None:
@@ -76,24 +77,30 @@ class DataSource:
         options.update(used_data_keys=self._used_keys)
         BatchOptions.make("batches of dataset %r" % self.name, self.dataset.data_keys, options)
 
-    def start(self, epoch: int, *, start_batch: int = 0) -> None:
-        """Begins to load the batches of an epoch in the background, which :meth:`batches` gives then."""
-        if not self._in_process:
-            self._started = {(epoch, start_batch): self.batches(epoch, start_batch=start_batch)}
+    def start(self, epoch: int, **position: Any) -> None:
+        """Begins to load the batches of an epoch in the background, which :meth:`batches` gives then.
 
-    def batches(self, epoch: int, *, start_batch: int = 0, **changes: Any) -> Iterable[Any]:
+        :param position: ``start_batch`` and ``shared``
+        """
+        if not self._in_process:
+            self._started = {_key(epoch, **position): self.batches(epoch, **position)}
+
+    def batches(
+        self, epoch: int, *, start_batch: int = 0, shared: Sequence[Sequence[int]] = (), **changes: Any
+    ) -> Iterable[Any]:
         """The batches of an epoch.
 
         :param epoch: from 1
         :param start_batch: so many are left out
+        :param shared: sequences which other numbers of processes have done, see `Progress.shared`
         :param changes: other options than those of the config
         """
-        started = self._started.pop((epoch, start_batch), None)
+        started = self._started.pop(_key(epoch, start_batch, shared), None)
         if started is not None and not changes:
             return started
         options = {**self._options(epoch, changes), "start_batch": start_batch}
-        if self.shares and "seq_order" not in options:
-            options["seq_order"] = self.share(self.order(epoch))
+        if (self.shares or shared) and "seq_order" not in options:
+            options["seq_order"] = self.share(remaining(self.order(epoch), shared))
         if self._in_process:
             log.write(4, "The data of %r is loaded in this process: the config can't be sent to another." % self.name)
             return self.dataset.batches(epoch, **options)
@@ -140,6 +147,10 @@ class DataSource:
         if self._loader is not None:
             self._loader.close()
             self._loader = None
+
+
+def _key(epoch: int, start_batch: int = 0, shared: Sequence[Sequence[int]] = ()) -> str:
+    return "%d %d %s" % (epoch, start_batch, list(shared))
 
 
 def evaluation_names(config: Any) -> List[str]:

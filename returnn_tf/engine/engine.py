@@ -15,6 +15,7 @@ from returnn_tf.engine.evaluator import Evaluator, normalized_losses
 from returnn_tf.engine.fingerprint import settings
 from returnn_tf.engine.horovod import start_checks
 from returnn_tf.engine.horovod.blame import blame
+from returnn_tf.engine.horovod.options import GRAD, HorovodOptions
 from returnn_tf.engine.learning_rate import LearningRateControl
 from returnn_tf.engine.load_model import report_defect
 from returnn_tf.engine.model_lock import ModelLock
@@ -79,6 +80,9 @@ class Engine:
         resumption.tell_changes(settings(config))
         loaded = max(choice.epoch or 0, 1)  # the epoch whose network the first values belong to
         self._begun = resumption.progress(data_settings(self._config_of(loaded)))
+        if self._begun is not None:
+            common = HorovodOptions.from_config(config).reduce_type == GRAD
+            self._begun = self._begun.for_ranks(self.world.size, common=common)
         planned = planned_networks(self.schedule, loaded, max(self.last_epoch, loaded))
         self._data = TrainingData(self._config_of, loaded, _needed_data([plan for _, plan in planned]))
         self._resources.callback(self._data.close)
@@ -87,7 +91,7 @@ class Engine:
         self._set_up_reports()
         resumption.restore_rates(self.learning_rates)
         if self.first_epoch <= self.last_epoch:
-            self._data.start(self.first_epoch, start_batch=self._begun_pass().steps)  # meanwhile the network is built
+            self._data.start(self.first_epoch, **self._position())  # meanwhile the network is built
         self._stage = Stage(config)
         self._resources.callback(self._stage.close)
         devices.set_up(config)
@@ -200,14 +204,16 @@ class Engine:
         entry = self.schedule.at(epoch)
         if self._stage.enter(entry):
             self.trainer.ranks.broadcast(self.trainer)
-        begun, first_step = self._begun_pass(), self._begun.first_step if self._begun else self.trainer.step_count
+        begun, position = self._begun_pass(), self._position()
+        first_step = self._begun.first_step if self._begun else self.trainer.step_count
+        progress = Progress(epoch, first_step, shared=position["shared"])
         self._begun = None
-        batches = self._data.train_batches(epoch, start_batch=begun.steps)
+        batches = self._data.train_batches(epoch, **position)
         self._data.start_evaluated(epoch)  # ready when the steps are done
         rate = rate_of_epoch(self.learning_rates, entry, epoch)
         phase = phase_text("train", epoch, pretrain=entry.pretrain)
         log.write(3, start_line(phase, rate))
-        result = self._pass(phase, Progress(epoch, first_step), begun, rate).run(batches, begun)
+        result = self._pass(phase, progress, begun, rate).run(batches, begun)
         self.trainer.ranks.same_everywhere(self.trainer)
         self.trainer.ranks.check_same(self.trainer, phase)
         log.write(3, "%s, %s" % (phase, self._speed(result)))
@@ -222,7 +228,7 @@ class Engine:
             self._pauses.after_evaluation()
         except Stopped:
             if not (last or self.saver.has(epoch)):
-                self._save_within(Progress(epoch, first_step), result)
+                self._save_within(progress, result)
             self.saver.wait()
             raise
         self.saver.clean_up(self.learning_rates.epochs)
@@ -278,6 +284,11 @@ class Engine:
     def _begun_pass(self) -> PassState:
         """What this process had done of the epoch with which the training goes on."""
         return PassState() if self._begun is None else self._begun.of_rank(self.world.rank, self.world.size)
+
+    def _position(self) -> Dict[str, Any]:
+        """Where the batches of the epoch begin with which the training goes on."""
+        shared = [] if self._begun is None else self._begun.shared
+        return {"start_batch": self._begun_pass().batches, "shared": shared}
 
     def _save_within(self, progress: Progress, done: PassState, sums: Optional[Sums] = None) -> None:
         """Writes a checkpoint from within an epoch.

@@ -101,6 +101,8 @@ class Pass:
                 if self.on_step is not None:
                     self.on_step(batch, step_result)
                 result.steps += 1
+                if batch.seq_tags:
+                    result.batches, result.seqs = result.batches + 1, _last_sequence(batch) + 1
                 result.seconds = now - start
                 result.wait_seconds = begun.wait_seconds + prefetcher.wait_seconds
                 bar.update(result.steps, batch.complete, step_result.total_loss, result.frames)
@@ -143,3 +145,8 @@ class Pass:
             values["num_seqs"] = batch.num_seqs
         line = step_line(self.phase, number, values, seconds_per_step=seconds, elapsed=elapsed, complete=batch.complete)
         log.write(STEP_LEVEL, line)
+
+
+def _last_sequence(batch: Any) -> int:
+    """The last position in the order of the epoch which is in a batch."""
+    return max(position for parts in batch.slices.values() for position, _, _ in parts)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.fingerprint import settings
+from returnn_tf.engine.scores import added_sums
 from returnn_tf.engine.training_data import BATCH_KEYS, DATASET_KEYS
 
 Sums = Dict[str, Dict[str, float]]
@@ -24,7 +25,9 @@ _SEED_OFFSET = "RETURNN_RANDOM_SEED_OFFSET"
 class PassState:
     """A pass over a dataset up to some batch."""
 
-    steps: int = 0  # batches done
+    steps: int = 0  # done, also those in which only other processes had a batch
+    batches: int = 0  # done by this process since the sequences were shared out
+    seqs: int = 0  # sequences of its share which these batches reach
     frames: int = 0
     seconds: float = 0.0
     compute_seconds: float = 0.0  # inside of the step functions
@@ -35,7 +38,8 @@ class PassState:
     @classmethod
     def from_json(cls, value: Any) -> "PassState":
         """From the dict of another one; what a subclass adds is left out."""
-        return cls(**{name: value[name] for name in cls.__dataclass_fields__})
+        fields = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
+        return cls(**{"batches": fields["steps"], **fields})
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Progress:
     :param first_step: global step with which it began
     :param passed: what is done of it
     :param ranks: the same for each rank, if there are several
+    :param shared: for each time that the number of ranks changed, how many sequences each of those before had done
     :param data: settings by which the number of batches has a meaning, see :func:`data_settings`
     """
 
@@ -54,6 +59,7 @@ class Progress:
     passed: PassState = field(default_factory=PassState)
     ranks: List[PassState] = field(default_factory=list)
     data: Dict[str, str] = field(default_factory=dict)
+    shared: List[List[int]] = field(default_factory=list)
 
     def as_json(self) -> Dict[str, Any]:
         """For a manifest; floats stay exact."""
@@ -84,6 +90,27 @@ class Progress:
                 "sequences is not defined" % (made_by, "es" if made_by > 1 else "", size)
             )
         return self.ranks[rank] if self.ranks else self.passed
+
+    def for_ranks(self, size: int, *, common: bool) -> "Progress":
+        """The position for another number of ranks, which share out the sequences that none had done.
+
+        A sequence that is cut into several batches counts as done with the first of them.
+
+        :param size: number of ranks now
+        :param common: whether the sums of each rank are those of all
+        :raises DataError: each rank read all sequences, or batches were shuffled
+        """
+        ranks = self.ranks or [self.passed]
+        if len(ranks) == size:
+            return self
+        if "horovod_dataset_distribution" in self.data or "shuffle_batches" in self.data:
+            self.of_rank(0, size)
+        total = ranks[0].sums if common else added_sums([state.sums for state in ranks])
+        steps = max(state.steps for state in ranks)
+        begun = replace(ranks[0], steps=steps, batches=0, seqs=0, sums=total)
+        others = begun if common else replace(begun, sums={})
+        shared = self.shared + [[state.seqs for state in ranks]]
+        return replace(self, passed=begun, ranks=[begun] + [others] * (size - 1), shared=shared)
 
 
 def data_settings(config: Any) -> Dict[str, str]:

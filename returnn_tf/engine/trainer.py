@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import ConfigError
 from returnn_tf.engine import world
 from returnn_tf.engine.evaluator import normalized_losses
 from returnn_tf.engine.horovod.ranks import ranks_for
@@ -79,10 +79,10 @@ class Trainer:
         try:
             vector = function(tensors, self._rate(value), *inputs).numpy()
         except tf.errors.OpError as exc:
-            text = self.ranks.explain(exc)
-            if text is None:
+            lost = self.ranks.explain(exc)
+            if lost is None:
                 raise
-            raise DataError(text) from exc
+            raise lost from exc
         result = self._packer.unpack(vector)
         self.steps_begun += 1
         self.ranks.after_step(result)

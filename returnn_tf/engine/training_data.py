@@ -86,22 +86,28 @@ class TrainingData:
     def _stays(self, config: Any) -> bool:
         return _dataset_settings(config) == self._settings
 
-    def start(self, epoch: int, *, start_batch: int = 0) -> None:
-        """Begins to load the training batches of an epoch in the background, unless these come from other datasets."""
+    def start(self, epoch: int, **position: Any) -> None:
+        """Begins to load the training batches of an epoch in the background, unless these come from other datasets.
+
+        :param position: see `DataSource.batches`
+        """
         if self._stays(self._config_of(epoch)):
-            self._train.start(epoch, start_batch=start_batch)
+            self._train.start(epoch, **position)
 
     def start_evaluated(self, epoch: int) -> None:
         """Begins to load the batches for the scores of an epoch."""
         for source in self._evaluated.values():
             source.start(epoch)
 
-    def train_batches(self, epoch: int, *, start_batch: int = 0) -> Iterable[Any]:
-        """The batches to train on, from a certain one on."""
+    def train_batches(self, epoch: int, **position: Any) -> Iterable[Any]:
+        """The batches to train on, from a certain one on.
+
+        :param position: see `DataSource.batches`
+        """
         if not self._stays(self._config_of(epoch)):
             self.close()
             self._open(epoch)
-        return self._train.batches(epoch, start_batch=start_batch)
+        return self._train.batches(epoch, **position)
 
     def any_train_batch(self, epoch: int) -> Any:
         """See `DataSource.any_batch`."""

@@ -10,8 +10,9 @@ import socket
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
+from returnn_tf.config import DataError
 from returnn_tf.engine import devices
-from returnn_tf.engine.horovod import library
+from returnn_tf.engine.horovod import elastic, library
 from returnn_tf.engine.horovod.board import Board
 from returnn_tf.engine.horovod.environment import check_world_size, started_by
 from returnn_tf.engine.horovod.options import HorovodOptions
@@ -90,9 +91,15 @@ class World:
         :param message: what went wrong
         """
 
-    def explain(self, exc: BaseException) -> Optional[str]:
-        """What to say if an operation failed because of another rank; None if that is not so."""
+    def explain(self, exc: BaseException) -> Optional[Exception]:
+        """The error to raise if an operation failed because of another rank; None if that is not so."""
         return None
+
+    def committed(self) -> None:
+        """There is a checkpoint now. In elastic mode this is where processes may come and go.
+
+        :raises Exception: one for Horovod, which starts the training anew from the checkpoint
+        """
 
 
 class HorovodWorld(World):
@@ -106,6 +113,8 @@ class HorovodWorld(World):
         self.hvd = hvd
         self._hosts: List[str] = []
         self._watchdog: Optional[Watchdog] = None
+        #: in elastic mode, while a training runs
+        self.elastic_state: Any = None
         self.refresh()
 
     def meet(self, timeout: float) -> None:
@@ -114,7 +123,7 @@ class HorovodWorld(World):
         :param timeout: seconds without progress of a rank until all end
         """
         self._hosts = self.gather(self.host)
-        if self.size > 1:
+        if self.size > 1 and not elastic.wanted():
             self._watchdog = Watchdog(self, self.board, timeout)
             self._watchdog.on_abort = self.on_abort
             self._watchdog.begin()
@@ -130,12 +139,30 @@ class HorovodWorld(World):
         if self._watchdog is not None:
             self._watchdog.failed(message)
 
-    def explain(self, exc: BaseException) -> Optional[str]:
+    def explain(self, exc: BaseException) -> Optional[Exception]:
         """See :class:`World`. Gives the watchdog the time to tell more, which ends the process."""
         if "orovod" not in str(exc):
             return None
+        if elastic.wanted():
+            return elastic.lost_rank(exc)
         time.sleep(_WATCHDOG_SECONDS)
-        return "Another rank has ended, or the connection to it is broken: %s" % exc
+        return DataError("Another rank has ended, or the connection to it is broken: %s" % exc)
+
+    def committed(self) -> None:
+        """See :class:`World`."""
+        if self.elastic_state is not None:
+            self.elastic_state.check_host_updates()
+
+    def meet_again(self) -> None:
+        """In elastic mode, when processes have gone or come: all get new ranks."""
+        self.hvd.shutdown()
+        self.hvd.init()
+        self.refresh()
+        log.label = "" if self.is_chief else self.name
+        self.on_abort.clear()
+        self._hosts = self.gather(self.host)
+        if self.is_chief:
+            log.warn("Going on with %d processes on %s" % (self.size, ", ".join(sorted(set(self._hosts)))))
 
     def refresh(self) -> None:
         """Asks Horovod anew: in elastic mode the world changes."""

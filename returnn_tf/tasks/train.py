@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.engine import world
 from returnn_tf.engine.engine import Engine
+from returnn_tf.engine.horovod import elastic
 from returnn_tf.engine.signals import Stopped, StopRequest, exit_code
 from returnn_tf.log import log
 from returnn_tf.tasks.registry import register_task
@@ -15,9 +17,13 @@ def train(config: Any) -> int:
     """Trains up to ``num_epochs``, or until a signal asks to stop."""
     with StopRequest() as stop:
         try:
-            with Engine(config, stop) as engine:
-                engine.train()
+            elastic.run(world.from_config(config), lambda: _train(config, stop))
         except Stopped as exc:
             log.write(1, str(exc))
             return exit_code(exc.signum, config)
     return 0
+
+
+def _train(config: Any, stop: StopRequest) -> None:
+    with Engine(config, stop) as engine:
+        engine.train()

@@ -369,6 +369,7 @@ def main() -> None:
     """All checks; those named on the command line only, if there are any."""
     world = worlds.from_config(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
     results: Dict[str, Any] = {}
+    folder = FOLDER.resolve()
     names = sys.argv[2:] or list(CHECKS)
     for name in names:
         try:
@@ -378,7 +379,7 @@ def main() -> None:
         failed = [rank for rank, bad in enumerate(world.gather("error" in results[name])) if bad]
         if failed and "error" not in results[name]:
             results[name] = {"error": "failed on rank %s" % failed}
-    (FOLDER / ("rank%d.json" % world.rank)).write_text(json.dumps(results))
+        (folder / ("rank%d.json" % world.rank)).write_text(json.dumps(results))
     world.leave()
 
 

@@ -75,7 +75,7 @@ class Ranks:
     def lasting(self, phase: str) -> None:
         """Tells the others that something may take long."""
 
-    def explain(self, exc: BaseException) -> Optional[str]:
+    def explain(self, exc: BaseException) -> Optional[Exception]:
         """See `World.explain`."""
         return None
 
@@ -103,7 +103,7 @@ class _Several(Ranks):
     def lasting(self, phase: str) -> None:
         self.world.board.lasting(phase)
 
-    def explain(self, exc: BaseException) -> Optional[str]:
+    def explain(self, exc: BaseException) -> Optional[Exception]:
         return self.world.explain(exc)
 
     def take_part(self, batches: Iterable[Converted], any_batch: Optional[Callable[[], Any]]) -> Iterator[Converted]:
