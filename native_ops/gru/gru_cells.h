@@ -1,8 +1,8 @@
-// The pointwise parts of the GRU on the GPU, for common/cuda/recurrence_kernels.h. A step has two products, as the candidate needs the
-// reset gates of all units: First comes to the gates, Second to the candidate; backward the other way round.
+// The pointwise parts of the GRU on the GPU, for common/cuda/recurrence_block.h. A step has two products, as the candidate
+// needs the reset gates of all units: First comes to the gates, Second to the candidate; backward the other way round.
 #pragma once
 
-#include "../common/cuda/recurrence_kernels.h"
+#include "../common/cuda/recurrence_block.h"
 
 namespace rtf {
 namespace recurrence {
@@ -104,7 +104,9 @@ struct GruBackward {
     const Element *h0, *h, *gates, *dh, *dh_last;
     Element *dz, *reset_h, *dh0;
 
-    __device__ __forceinline__ float before(const Place& at) const { return value_of(at.first ? h0[at.state()] : h[at.at(at.before)]); }
+    __device__ __forceinline__ float before(const Place& at) const {
+      return value_of(at.first ? h0[at.state()] : h[at.at(at.before)]);
+    }
   };
 
   static __device__ __forceinline__ float start(const Arrays& arrays, const Place& at, int length, Element*) {
@@ -128,7 +130,8 @@ struct GruBackward {
       input->before = arrays.before(at);
     }
 
-    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place& at, float* dh_state) {
+    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place& at,
+                                                     float* dh_state) {
       const float u = input.u, c = input.c, dh = input.dh + *dh_state + (at.last ? 0.0f : sums[0]);
       *dh_state = dh * u;
       return Output{dh * (input.before - c) * u * (1 - u), dh * (1 - u) * (1 - c * c)};
@@ -159,7 +162,8 @@ struct GruBackward {
       input->before = arrays.before(at);
     }
 
-    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place&, float* dh_state) {
+    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place&,
+                                                     float* dh_state) {
       const float reset = input.r * input.before;
       *dh_state += sums[0] * input.r;
       return Output{sums[0] * reset * (1 - input.r), reset};
@@ -181,7 +185,8 @@ struct GruBackward {
       float dh;
     };
     static __device__ __forceinline__ void load(const Arrays&, const Place&, NoStage::Input*) {}
-    static __device__ __forceinline__ Output compute(const float (&sums)[1], const NoStage::Input&, const Place&, float* dh_state) {
+    static __device__ __forceinline__ Output compute(const float (&sums)[1], const NoStage::Input&, const Place&,
+                                                     float* dh_state) {
       return Output{*dh_state + sums[0]};
     }
     static __device__ __forceinline__ void send(const Output&, int, int, Element* const*) {}

@@ -8,22 +8,14 @@ namespace rtf {
 namespace recurrence {
 namespace {
 
-template <class R>
-Call<R> call_of(const RtfSequences& shape, void* workspace, void* stream) {
-  Call<R> call{};
-  call.shape = shape;
-  call.workspace = static_cast<unsigned char*>(workspace);
-  call.stream = static_cast<cudaStream_t>(stream);
-  return call;
-}
-
-struct ForwardPointers {
+struct GruForwardPointers {
   const void *z, *r_gates, *r_candidate, *h0;
   void *h, *gates, *h_last;
 };
 
 template <class R>
-const char* forward(const RtfSequences& shape, const DeviceFacts& facts, const ForwardPointers& of, void* workspace, void* stream) {
+const char* forward(const RtfSequences& shape, const DeviceFacts& facts, const GruForwardPointers& of, void* workspace,
+                    void* stream) {
   using E = typename R::Math::Element;
   Call<R> call = call_of<R>(shape, workspace, stream);
   call.arrays = {static_cast<const E*>(of.z), static_cast<const E*>(of.h0), static_cast<E*>(of.h), static_cast<E*>(of.gates),
@@ -35,13 +27,14 @@ const char* forward(const RtfSequences& shape, const DeviceFacts& facts, const F
   return run(call, make_plan<R>(shape, facts));
 }
 
-struct BackwardPointers {
+struct GruBackwardPointers {
   const void *r_gates, *r_candidate, *h0, *h, *gates, *dh, *dh_last;
   void *dz, *reset_h, *dh0;
 };
 
 template <class R>
-const char* backward(const RtfSequences& shape, const DeviceFacts& facts, const BackwardPointers& of, void* workspace, void* stream) {
+const char* backward(const RtfSequences& shape, const DeviceFacts& facts, const GruBackwardPointers& of, void* workspace,
+                     void* stream) {
   using E = typename R::Math::Element;
   Call<R> call = call_of<R>(shape, workspace, stream);
   call.arrays = {static_cast<const E*>(of.h0), static_cast<const E*>(of.h), static_cast<const E*>(of.gates),
@@ -74,7 +67,7 @@ const char* rtf_gru_forward_cuda(const RtfSequences* shape, RtfNumbers numbers, 
                                  const void* r_candidate, const void* h0, void* h, void* gates, void* h_last, void* workspace,
                                  void* stream) {
   using namespace rtf::recurrence;
-  const ForwardPointers pointers{z, r_gates, r_candidate, h0, h, gates, h_last};
+  const GruForwardPointers pointers{z, r_gates, r_candidate, h0, h, gates, h_last};
   return checked_call(*shape, numbers, [&](auto math, const rtf::DeviceFacts& facts) {
     return forward<GruForward<decltype(math)>>(*shape, facts, pointers, workspace, stream);
   });
@@ -84,7 +77,7 @@ const char* rtf_gru_backward_cuda(const RtfSequences* shape, RtfNumbers numbers,
                                   const void* h0, const void* h, const void* gates, const void* dh, const void* dh_last, void* dz,
                                   void* reset_h, void* dh0, void* workspace, void* stream) {
   using namespace rtf::recurrence;
-  const BackwardPointers pointers{r_gates, r_candidate, h0, h, gates, dh, dh_last, dz, reset_h, dh0};
+  const GruBackwardPointers pointers{r_gates, r_candidate, h0, h, gates, dh, dh_last, dz, reset_h, dh0};
   return checked_call(*shape, numbers, [&](auto math, const rtf::DeviceFacts& facts) {
     return backward<GruBackward<decltype(math)>>(*shape, facts, pointers, workspace, stream);
   });

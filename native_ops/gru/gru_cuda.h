@@ -1,8 +1,6 @@
 // The GRU on the GPU: the plain C interface, without any header of CUDA or TensorFlow. Formulas and arrays: gru.h.
 //
-// All arrays are in the GPU's memory and have one kind of numbers; sums, and the state between steps, are float. `lengths` is in
-// the host's memory and not used any more when a function returns. `stream` is a cudaStream_t of the current device; the
-// functions return when everything is under way. They return null, or what is wrong.
+// As lstm_cuda.h has it: arrays, numbers, lengths, workspace, stream and errors.
 #pragma once
 
 #include <stdint.h>

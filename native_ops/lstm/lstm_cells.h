@@ -1,7 +1,7 @@
-// The pointwise part of the LSTM on the GPU, for common/cuda/recurrence_kernels.h.
+// The pointwise part of the LSTM on the GPU, for common/cuda/recurrence_block.h.
 #pragma once
 
-#include "../common/cuda/recurrence_kernels.h"
+#include "../common/cuda/recurrence_block.h"
 
 namespace rtf {
 namespace recurrence {
@@ -54,7 +54,9 @@ struct LstmForward {
       return output;
     }
 
-    static __device__ __forceinline__ void send(const Output& output, int, int unit, Element* const* x) { put(&x[0][unit], output.h); }
+    static __device__ __forceinline__ void send(const Output& output, int, int unit, Element* const* x) {
+      put(&x[0][unit], output.h);
+    }
 
     static __device__ __forceinline__ void store(const Arrays& arrays, const Output& output, const Place& at) {
       put(&arrays.h[at.at(at.frame)], output.h);
@@ -110,7 +112,8 @@ struct LstmBackward {
       input->dh_last = at.last ? value_of(arrays.dh_last[at.state()]) : 0.0f;
     }
 
-    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place& at, float* dc_state) {
+    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place& at,
+                                                     float* dc_state) {
       const float j = input.gates[0], i = input.gates[1], f = input.gates[2], o = input.gates[3], tanh_c = tanhf(input.c);
       const float dh = input.dh + (at.last ? input.dh_last : sums[0]);
       const float dc = *dc_state + dh * o * (1 - tanh_c * tanh_c);
@@ -140,14 +143,15 @@ struct LstmBackward {
     struct Output {
       float dh, dc;
     };
-    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input&, const Place&, float* dc) { return {sums[0], *dc}; }
+    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input&, const Place&, float* dc) {
+      return {sums[0], *dc};
+    }
     static __device__ __forceinline__ void send(const Output&, int, int, Element* const*) {}
     static __device__ __forceinline__ void store(const Arrays& arrays, const Output& output, const Place& at) {
       put(&arrays.dh0[at.state()], output.dh);
       put(&arrays.dc0[at.state()], output.dc);
     }
-    template <class A>
-    static __device__ __forceinline__ void load(const A&, const Place&, Input*) {}
+    static __device__ __forceinline__ void load(const Arrays&, const Place&, Input*) {}
   };
 };
 

@@ -17,44 +17,38 @@ auto with_forward(const RtfSequences& shape, const DeviceFacts& facts, const Fun
   return function(LstmForward<Math, 16>(), wide);
 }
 
-struct ForwardPointers {
+struct LstmForwardPointers {
   const void *z, *r, *c0, *h0;
   void *h, *c, *gates, *c_last, *h_last;
 };
 
 template <class R>
-const char* forward(const RtfSequences& shape, const Plan& plan, const ForwardPointers& of, void* workspace, void* stream) {
+const char* forward(const RtfSequences& shape, const Plan& plan, const LstmForwardPointers& of, void* workspace, void* stream) {
   using E = typename R::Math::Element;
-  Call<R> call{};
-  call.shape = shape;
+  Call<R> call = call_of<R>(shape, workspace, stream);
   call.arrays = {static_cast<const E*>(of.z), static_cast<const E*>(of.c0), static_cast<const E*>(of.h0), static_cast<E*>(of.h),
                  static_cast<E*>(of.c), static_cast<E*>(of.gates), static_cast<E*>(of.c_last), static_cast<E*>(of.h_last)};
   const int H = static_cast<int>(shape.units);
   call.weights[0] = {static_cast<const E*>(of.r), 1, H, 4 * H, H, 4, H};
   call.padded = {{call.arrays.h, H}, {call.arrays.c, H}, {call.arrays.gates, 4 * shape.units}};
-  call.workspace = static_cast<unsigned char*>(workspace);
-  call.stream = static_cast<cudaStream_t>(stream);
   return run(call, plan);
 }
 
-struct BackwardPointers {
+struct LstmBackwardPointers {
   const void *r, *c0, *c, *gates, *dh, *dc_last, *dh_last;
   void *dz, *dc0, *dh0;
 };
 
 template <class R>
-const char* backward(const RtfSequences& shape, const Plan& plan, const BackwardPointers& of, void* workspace, void* stream) {
+const char* backward(const RtfSequences& shape, const Plan& plan, const LstmBackwardPointers& of, void* workspace, void* stream) {
   using E = typename R::Math::Element;
-  Call<R> call{};
-  call.shape = shape;
+  Call<R> call = call_of<R>(shape, workspace, stream);
   call.arrays = {static_cast<const E*>(of.c0), static_cast<const E*>(of.c), static_cast<const E*>(of.gates),
                  static_cast<const E*>(of.dh), static_cast<const E*>(of.dc_last), static_cast<const E*>(of.dh_last),
                  static_cast<E*>(of.dz), static_cast<E*>(of.dc0), static_cast<E*>(of.dh0)};
   const int units = static_cast<int>(shape.units);
   call.weights[0] = {static_cast<const E*>(of.r), 4 * shape.units, 0, 1, units, 1, 4 * units};
   call.padded = {{call.arrays.dz, 4 * shape.units}};
-  call.workspace = static_cast<unsigned char*>(workspace);
-  call.stream = static_cast<cudaStream_t>(stream);
   return run(call, plan);
 }
 
@@ -79,7 +73,7 @@ const char* rtf_lstm_forward_cuda(const RtfSequences* shape, RtfNumbers numbers,
                                   const void* h0, void* h, void* c, void* gates, void* c_last, void* h_last, void* workspace,
                                   void* stream) {
   using namespace rtf::recurrence;
-  const ForwardPointers pointers{z, r, c0, h0, h, c, gates, c_last, h_last};
+  const LstmForwardPointers pointers{z, r, c0, h0, h, c, gates, c_last, h_last};
   return checked_call(*shape, numbers, [&](auto math, const rtf::DeviceFacts& facts) {
     return with_forward<decltype(math)>(*shape, facts, [&](auto recurrence, const Plan& plan) {
       return forward<decltype(recurrence)>(*shape, plan, pointers, workspace, stream);
@@ -91,7 +85,7 @@ const char* rtf_lstm_backward_cuda(const RtfSequences* shape, RtfNumbers numbers
                                    const void* gates, const void* dh, const void* dc_last, const void* dh_last, void* dz,
                                    void* dc0, void* dh0, void* workspace, void* stream) {
   using namespace rtf::recurrence;
-  const BackwardPointers pointers{r, c0, c, gates, dh, dc_last, dh_last, dz, dc0, dh0};
+  const LstmBackwardPointers pointers{r, c0, c, gates, dh, dc_last, dh_last, dz, dc0, dh0};
   return checked_call(*shape, numbers, [&](auto math, const rtf::DeviceFacts& facts) {
     using R = LstmBackward<decltype(math)>;
     return backward<R>(*shape, make_plan<R>(*shape, facts), pointers, workspace, stream);

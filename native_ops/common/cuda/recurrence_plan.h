@@ -41,7 +41,8 @@ double stage_cost(const Plan& plan, int stage, int64_t rows) {
   const double chunks = layout.chunks[stage], row_tiles = static_cast<double>((rows + 7) / 8);
   const double products = Stage::kTiles * chunks * 2 * row_tiles * R::Math::kCycles / 4;
   const double kept = kWarps * (Stage::kHeld + layout.n_shared[stage]);
-  const double bytes = rows * chunks * kChunkBytes + std::max(0.0, chunks - kept) * Stage::kTiles * kFragmentVectors * sizeof(int4);
+  const double streamed = std::max(0.0, chunks - kept) * Stage::kTiles * kFragmentVectors * sizeof(int4);
+  const double bytes = rows * chunks * kChunkBytes + streamed;
   const double reading = std::max(bytes / 64, bytes * layout.groups * layout.tiles / 3600);
   const double passes = static_cast<double>((rows + kPassRows - 1) / kPassRows);
   return products + reading + 300 * passes;
@@ -115,7 +116,8 @@ inline const char* check(const RtfSequences& shape) {
   if (shape.frames < 0 || shape.frames > 0x7fffffff) return "the number of frames has to be 0 .. 2^31 - 1";
   if (shape.batch < 0 || shape.batch > 0x7fffffff) return "the number of sequences has to be 0 .. 2^31 - 1";
   for (int64_t b = 0; shape.lengths != nullptr && b < shape.batch; ++b)
-    if (shape.lengths[b] < 0 || shape.lengths[b] > shape.frames) return "a sequence is longer than the array, or of negative length";
+    if (shape.lengths[b] < 0 || shape.lengths[b] > shape.frames)
+      return "a sequence is longer than the array, or of negative length";
   return nullptr;
 }
 

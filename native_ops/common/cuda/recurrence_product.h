@@ -4,8 +4,8 @@
 // fragments A; X [sequences, k] is row-major and comes from L2 straight into the registers of fragments B. The order of k within
 // a product is free as long as A and B agree; it is chosen such that a lane reads 16 bytes of a row at once:
 //
-//   k is cut into chunks of 64 bytes; lane = 4 g + t has the words 4 t .. 4 t + 3 of the chunk in row g, of which words 0, 1 make
-//   fragment B of the first half of the chunk, words 2, 3 that of the second half.
+//   k is cut into chunks of 64 bytes; lane = 4 g + t has the words 4 t .. 4 t + 3 of the chunk in row g, of which words 0, 1
+//   make fragment B of the first half of the chunk, words 2, 3 that of the second half.
 //
 // The 8 warps of a block share out the chunks (warp w has w, w + 8, ...), so that each number of X is read once per block, and the
 // sums of the warps are added up in shared memory. Of a warp's chunks the first kHeld stay in registers, the next ones in shared

@@ -27,6 +27,15 @@ struct Call {
   cudaStream_t stream;
 };
 
+template <class R>
+Call<R> call_of(const RtfSequences& shape, void* workspace, void* stream) {
+  Call<R> call{};
+  call.shape = shape;
+  call.workspace = static_cast<unsigned char*>(workspace);
+  call.stream = static_cast<cudaStream_t>(stream);
+  return call;
+}
+
 // All sequences of a call, the longest first.
 inline std::vector<int2> sorted_sequences(const RtfSequences& shape) {
   std::vector<int2> all(static_cast<size_t>(shape.batch));
