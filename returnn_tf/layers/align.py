@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _ALIGN_TARGETS = ("ctc", "hmm", "staircase", "automaton")
 _TOPOLOGIES = ("ctc", "rna", "automaton")
 _INPUT_TYPES = ("prob", "log_prob")
+#: Native ops check the states there; made on a GPU they would have to be waited for.
+_HOST = "CPU:0"
 
 
 @register_layer("fast_bw")
@@ -106,7 +108,9 @@ class FastBaumWelchLayer(Layer):
         if self.align_target == "automaton":
             posteriors, total = acceptor_alignment(scores, lens, self._acceptors(ctx))
         else:
-            posteriors, total = soft_alignment(scores, lens, self._topology(ctx))
+            with tf.device(_HOST):
+                topology = self._topology(ctx)
+            posteriors, total = soft_alignment(scores, lens, topology)
         loss = tf.where(tf.equal(total, float("-inf")), tf.zeros_like(total), -total)  # NaN stays, to be noticed
         ctx.note(self.node, "output_loss", loss)
         return tf.ensure_shape(posteriors, data.static_shape)
@@ -195,7 +199,8 @@ class ForcedAlignLayer(Layer):
             acceptors = acceptors_by_function(self.automaton, labels, label_lens, classes, where)
             path, total = acceptor_path(scores, lens, acceptors)
         else:
-            topology = ctc_topology(labels, label_lens, self.blank_idx % classes, label_loop=self.topology == "ctc")
+            with tf.device(_HOST):
+                topology = ctc_topology(labels, label_lens, self.blank_idx % classes, label_loop=self.topology == "ctc")
             path, total = best_alignment(scores, lens, topology)
         ctx.set_sub_output("scores", total)
         return path
