@@ -100,7 +100,7 @@ class Machine {
     strategy_ = random_() % 3;
     for (const uint3& index : blocks) add_block(index, block_shape, shared_bytes);
     idle_ = 0;
-    main_.introduce(true);
+    main_.introduce();
     before(&start_);
     while (failure_.empty() && pick()) {
       threadIdx = self_->thread;
@@ -109,9 +109,9 @@ class Machine {
       main_.go_to(fiber);
     }
     after(&end_);
-    for (const auto& block : blocks_)
-      for (Fiber& fiber : block->fibers)
-        if (fiber.state == State::done) fiber.forget();
+    if (!failure_.empty())  // some fibers did not end: nobody else can have their stacks
+      for (auto& stack : stacks_) (void)stack.release();
+    if (!failure_.empty()) stacks_.clear();
     self_ = nullptr;
     return failure_.empty();
   }
@@ -190,7 +190,7 @@ class Machine {
       fiber.copies.resize(1);
       if (stacks_.size() <= earlier + u) stacks_.emplace_back(new StackMemory(kStackBytes));
       fiber.begin(stacks_[earlier + u].get(), &Machine::enter);
-      fiber.introduce(false);
+      fiber.introduce();
       ready_.push_back(&fiber);
     }
   }

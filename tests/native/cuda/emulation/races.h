@@ -4,6 +4,8 @@
 // count as if they had fences around them, so a missing __threadfence is not found.
 #pragma once
 
+#include <stddef.h>
+
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 
@@ -27,6 +29,11 @@ struct Unwatched {
 inline void before(void* place) { __tsan_release(place); }
 inline void after(void* place) { __tsan_acquire(place); }
 
+// A thread of CUDA for the sanitizer; costly, so it is used for one launch after another.
+inline void* new_fiber() { return __tsan_create_fiber(0); }
+inline void* this_fiber() { return __tsan_get_current_fiber(); }
+inline void become(void* fiber) { __tsan_switch_to_fiber(fiber, __tsan_switch_to_fiber_no_sync); }
+
 }  // namespace emulation
 }  // namespace rtf
 
@@ -40,6 +47,9 @@ struct Unwatched {
 };
 inline void before(void*) {}
 inline void after(void*) {}
+inline void* new_fiber() { return nullptr; }
+inline void* this_fiber() { return nullptr; }
+inline void become(void*) {}
 
 }  // namespace emulation
 }  // namespace rtf

@@ -32,6 +32,7 @@ class StackMemory {
 
   char* bottom() const { return bottom_; }
   size_t bytes() const { return bytes_; }
+  void* fiber() const { return fiber_; }
 
   // Forgets what a function that never ended left behind.
   void clean() {
@@ -43,6 +44,7 @@ class StackMemory {
  private:
   size_t page_, bytes_;
   char* bottom_;
+  void* fiber_ = new_fiber();  // whoever runs on this stack
 };
 
 #if defined(__x86_64__)
@@ -108,21 +110,8 @@ class Context {
 // A context that tells the sanitizers which stack is in use, and who uses it.
 class Stack : public Context {
  public:
-  // Before anybody goes to it. main: whether it is the stack of the program itself.
-  void introduce(bool main) {
-#if defined(__SANITIZE_THREAD__)
-    fiber_ = main ? __tsan_get_current_fiber() : __tsan_create_fiber(0);
-#else
-    (void)main;
-#endif
-  }
-
-  // When nobody will go to it any more.
-  void forget() {
-#if defined(__SANITIZE_THREAD__)
-    __tsan_destroy_fiber(fiber_);
-#endif
-  }
+  // Before anybody goes to it. The stack of the program itself has no memory of ours.
+  void introduce() { fiber_ = memory_ == nullptr ? this_fiber() : memory_->fiber(); }
 
   // Leaves this stack for another; returns when somebody comes back.
   void go_to(Stack* to) {
@@ -132,9 +121,7 @@ class Stack : public Context {
     else
       __sanitizer_start_switch_fiber(&fake_, to->outer_bottom_, to->outer_bytes_);
 #endif
-#if defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(to->fiber_, __tsan_switch_to_fiber_no_sync);
-#endif
+    become(to->fiber_);
     jump(to);
     arrived(this, to);
   }
@@ -156,9 +143,7 @@ class Stack : public Context {
   }
 
  private:
-#if defined(__SANITIZE_THREAD__)
   void* fiber_ = nullptr;
-#endif
 #if defined(__SANITIZE_ADDRESS__)
   void* fake_ = nullptr;
   const void* outer_bottom_ = nullptr;
