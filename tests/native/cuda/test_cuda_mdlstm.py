@@ -99,6 +99,15 @@ def test_as_numpy_and_the_cpu(library, for_cpu, size, way, stable):
             assert not got[name][k][padded(images)].any(), name
 
 
+@pytest.mark.parametrize("size", [(1, 18, 17, 65, 1), (1, 34, 33, 48, 1)], ids=str)
+def test_more_tiles_than_warps(library, for_cpu, size):
+    """Each warp has several of them, and all pixels of each."""
+    images = draw(*size)
+    got, other = run(library, images, limits=calls.Limits(1, 227 << 10)), on_cpu(for_cpu, images)
+    for name in calls.RESULTS:
+        numpy.testing.assert_allclose(got[name][0], other[name][0], atol=1e-4, rtol=1e-4, err_msg=name)
+
+
 def test_all_ways_are_taken(library):
     """And a plan stays within its limits."""
     taken = set()
