@@ -192,17 +192,13 @@ __device__ __forceinline__ void wait_for_team(const Sizes& sizes, const Block& b
   if (thread() == 0) {
     const unsigned goal = static_cast<unsigned>(finished) * static_cast<unsigned>(sizes.slices);
     while (load_acquire(block.arrived) < goal) spin_pause();
-    __threadfence();
   }
   __syncthreads();
 }
 
 __device__ __forceinline__ void tell_team(const Block& block) {
   __syncthreads();
-  if (thread() == 0) {
-    __threadfence();
-    atomicAdd(block.arrived, 1u);
-  }
+  if (thread() == 0) add_release(block.arrived, 1u);
 }
 
 // Copies the states of the diagonal before that its pixels see. The last slot of an image is nobody's first one.
