@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List
 
+import numpy as np
 import pytest
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine import devices, ranks_report, world
 from returnn_tf.engine.foreign.horovod import get_ctx
 from returnn_tf.engine.horovod.board import Board
@@ -16,8 +17,9 @@ from returnn_tf.engine.horovod.environment import check_world_size
 from returnn_tf.engine.horovod.in_order import in_order
 from returnn_tf.engine.horovod.judge import Judge
 from returnn_tf.engine.horovod.options import HorovodOptions
+from returnn_tf.engine.horovod.shares import remaining
 from returnn_tf.engine.horovod.turns import taken_together
-from returnn_tf.engine.progress import PassState
+from returnn_tf.engine.progress import PassState, Progress
 from returnn_tf.engine.scores import added_sums
 
 FITTING = [
@@ -192,6 +194,25 @@ def test_sums() -> None:
     """Sums of several ranks."""
     parts = [{"losses": {"a": 1.0}, "counts": {"a": 2.0}}, {"losses": {"a": 3.0, "b": 1.0}}]
     assert added_sums(parts) == {"losses": {"a": 4.0, "b": 1.0}, "counts": {"a": 2.0}}
+
+
+def test_other_number_of_ranks() -> None:
+    """Within an epoch others go on with the sequences that nobody had done, each time anew."""
+    order = np.arange(100, 111)
+    assert remaining(order, []).tolist() == order.tolist()
+    assert remaining(order, [[2, 3]]).tolist() == [104, 106, 107, 108, 109, 110]
+    assert remaining(order, [[2, 3], [1]]).tolist() == [106, 107, 108, 109, 110]
+    states = [PassState(steps=3, batches=3, seqs=seqs, sums={"losses": {"a": 1.0}}) for seqs in (2, 3)]
+    progress = Progress(1, 0, passed=states[0], ranks=states)
+    assert progress.for_ranks(2, common=True) is progress
+    one = progress.for_ranks(1, common=True)
+    assert one.shared == [[2, 3]] and one.of_rank(0, 1).sums == {"losses": {"a": 1.0}}
+    assert (one.of_rank(0, 1).steps, one.of_rank(0, 1).batches) == (3, 0)
+    three = progress.for_ranks(3, common=False)
+    assert [state.sums for state in three.ranks] == [{"losses": {"a": 2.0}}, {}, {}]
+    progress.data["shuffle_batches"] = "True"
+    with pytest.raises(DataError, match="by 2 processes, and this run has 3"):
+        progress.for_ranks(3, common=True)
 
 
 def test_share_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:

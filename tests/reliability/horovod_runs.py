@@ -57,17 +57,20 @@ def start(folder: pathlib.Path, command: List[str], arguments: List[str], **env:
 
 def process_of_rank(folder: pathlib.Path, rank: int) -> int:
     """Process id of a rank that runs in the folder."""
+    return process_with(folder, "OMPI_COMM_WORLD_RANK=%d" % rank, "HOROVOD_RANK=%d" % rank)
+
+
+def process_with(folder: pathlib.Path, *variables: str) -> int:
+    """Process id of the program that runs in the folder with one of these in its environment."""
     for entry in os.listdir("/proc"):
         try:
             if os.readlink("/proc/%s/cwd" % entry) != str(folder):
                 continue
-            with open("/proc/%s/environ" % entry, "rb") as file:
-                environ = file.read().split(b"\0")
-            with open("/proc/%s/cmdline" % entry, "rb") as file:
-                program = file.read().split(b"\0")
+            environ, program = (
+                pathlib.Path("/proc", entry, name).read_bytes().split(b"\0") for name in ("environ", "cmdline")
+            )
         except OSError:
             continue
-        names = [b"OMPI_COMM_WORLD_RANK=%d" % rank, b"HOROVOD_RANK=%d" % rank]
-        if any(name in environ for name in names) and b"returnn_tf" in program and b"-m" in program[:2]:
+        if any(text.encode() in environ for text in variables) and program[1:3] == [b"-m", b"returnn_tf"]:
             return int(entry)
-    raise AssertionError("rank %d does not run in %s" % (rank, folder))
+    raise AssertionError("no process with %s runs in %s" % (variables, folder))

@@ -151,3 +151,29 @@ def test_another_world_than_the_scheduler_started(tmp_path: pathlib.Path) -> Non
     assert done.returncode == 2
     assert "Horovod sees 1 process, but Slurm's SLURM_NTASKS = 2" in done.stderr and "mpirun -np 2" in done.stderr
     assert not (tmp_path / "net").exists()
+
+
+@pytest.mark.slow
+def test_elastic(tmp_path: pathlib.Path) -> None:
+    """One of three processes is killed: the others go on from the last checkpoint within the epoch and finish it."""
+    horovodrun = horovod_runs.launcher("horovodrun")[0]
+    (tmp_path / "toy.config").write_text(CONFIG % (False, PATIENCE))
+    # a host on which a process died gets no other one, so the one to be killed has a host of its own
+    hosts = tmp_path / "hosts.sh"
+    hosts.write_text("#!/bin/sh\necho localhost:2\n[ -f %s ] || echo 127.0.0.1:1\n" % (tmp_path / "lost"))
+    hosts.chmod(0o755)
+    command = [horovodrun, "-np", "3", "--min-np", "2", "--host-discovery-script", str(hosts)]
+    command += ["--start-timeout", "300", "--elastic-timeout", "300"]
+    arguments = ["-m", "returnn_tf", "toy.config", "++num_epochs", "12", "++save_every_steps", "20"]
+    process = horovod_runs.start(tmp_path, command, arguments)
+    wait_for(tmp_path, "Saved net/toy.002.step", process)
+    (tmp_path / "lost").touch()
+    os.kill(horovod_runs.process_with(tmp_path, "HOROVOD_HOSTNAME=127.0.0.1"), signal.SIGKILL)
+    try:
+        assert process.wait(horovod_runs.SECONDS) == 0, toy.text_of(tmp_path)[-4000:]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    text = toy.text_of(tmp_path)
+    assert "Going on with 2 processes" in text and "Going on within epoch" in text
+    assert (tmp_path / "net" / "toy.012.index").exists()
