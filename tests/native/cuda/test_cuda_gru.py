@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from tests.native.cuda import recurrences
-from tests.native.cuda.build import build_emulated, compile_for_gpu
+from tests.native.cuda.build import SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
 from tests.native.cuda.recurrences import BFLOAT16, FLOAT, FLOAT16, TF32, Kernels, check
 
 SIZES = [(1, 1, 1), (4, 3, 5), (5, 9, 37), (3, 17, 16), (3, 8, 33)]
@@ -99,3 +99,11 @@ def test_nvcc(arch, spilled):
     report = compile_for_gpu("gru/gru_cuda.cu", arch)
     assert "all_steps" in report
     assert max(map(int, re.findall(r"(\d+) bytes spill stores", report))) <= spilled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_sanitizers(sanitizer):
+    """No access out of bounds, no race."""
+    source = "../tests/native/cuda/sanitized_recurrences.cu"
+    run_sanitized(source, "-DRTF_GRU=1", sanitizer=sanitizer, timeout=900)

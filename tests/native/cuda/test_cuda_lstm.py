@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from tests.native.cuda import recurrences
-from tests.native.cuda.build import build_emulated, compile_for_gpu
+from tests.native.cuda.build import SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
 from tests.native.cuda.recurrences import BFLOAT16, FLOAT, FLOAT16, TF32, Kernels, check
 
 # time, batch, units; beside the tiles of the kernels (8 and 16 sequences, 8 and 16 units) and on them
@@ -142,3 +142,11 @@ def test_nvcc(arch, spilled):
     report = compile_for_gpu("lstm/lstm_cuda.cu", arch)
     assert "all_steps" in report
     assert max(map(int, re.findall(r"(\d+) bytes spill stores", report))) <= spilled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_sanitizers(sanitizer):
+    """No access out of bounds, no race."""
+    source = "../tests/native/cuda/sanitized_recurrences.cu"
+    run_sanitized(source, sanitizer=sanitizer, timeout=900)
