@@ -14,6 +14,7 @@ import numpy as np
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.data_spec import DataSpec
+from returnn_tf.datasets.hdf_claims import longest_string
 
 _MAX_RATIO = 1100  # gzip cannot compress better; a file which claims more holds nothing of the kind
 
@@ -149,6 +150,14 @@ class HDFFile:
             raise self._error("%r refers to other files; copy the data into this one" % path)
         return group
 
+    def _checked_strings(self, root: h5py.File, path: str) -> h5py.Dataset:
+        """The array at a path; if it is one of strings, each of them can be as long as it claims to be."""
+        dataset = self._dataset(root, path)
+        longest = longest_string(dataset)
+        if longest > os.path.getsize(self.path):
+            raise self._error("%r claims a string of %d bytes, more than the file holds" % ("/" + path, longest))
+        return dataset
+
     def _find_target_keys(self, root: h5py.File) -> List[str]:
         if "targets" not in root:
             return []
@@ -183,14 +192,14 @@ class HDFFile:
         return lengths
 
     def _read_tags(self, root: h5py.File) -> List[str]:
-        dataset = self._dataset(root, "seqTags")
+        dataset = self._checked_strings(root, "seqTags")
         if dataset.shape != (self.num_seqs,):
             raise self._error("/seqTags has shape %s, but /seqLengths has %d rows" % (dataset.shape, self.num_seqs))
         return list(_strings(dataset[:]))
 
     def _check_rows(self, root: h5py.File) -> None:
         for key, path in self.paths.items():
-            dataset = self._dataset(root, path)
+            dataset = self._checked_strings(root, path)
             if dataset.ndim < 1:
                 raise self._error("/%s is a single value, not an array of frames" % path)
             total = int(self.offsets[key][-1])
@@ -235,7 +244,7 @@ class HDFFile:
         return int(size[0]), int(size[1])
 
     def _labels(self, root: h5py.File, path: str) -> Optional[Tuple[str, ...]]:
-        return tuple(_strings(self._dataset(root, path)[:])) if path in root else None
+        return tuple(_strings(self._checked_strings(root, path)[:])) if path in root else None
 
 
 def _strings(value: np.ndarray) -> np.ndarray:

@@ -11,10 +11,13 @@ import resource
 import time
 from typing import Any, Callable, Dict, List, NamedTuple
 
+import h5py
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.hdf import HDFDataset
+from returnn_tf.datasets.hdf_claims import longest_string
 from returnn_tf.datasets.label_file import read_labels
 from returnn_tf.datasets.safe_files import read_seq_lens, read_seq_tags
 from returnn_tf.engine import checkpoint
@@ -146,7 +149,7 @@ def _malicious(trace: str) -> Dict[str, bytes]:
 def _read(reader: Reader, path: pathlib.Path, content: bytes) -> bool:
     """Whether it was accepted; any other error than those for users fails."""
     path.write_bytes(content)
-    start = time.monotonic()
+    start = time.process_time()
     try:
         reader.read(str(path))
         return True
@@ -155,7 +158,7 @@ def _read(reader: Reader, path: pathlib.Path, content: bytes) -> bool:
         assert len(str(exc)) < 2000
         return False
     finally:
-        assert time.monotonic() - start < 20
+        assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
@@ -171,6 +174,28 @@ def test_malicious_files(reader: Reader, tmp_path: pathlib.Path) -> None:
         _read(reader, tmp_path / reader.name, content)
         assert not trace.exists(), what
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # KB: nobody believes what is claimed
+
+
+@pytest.mark.parametrize("layout", [{}, {"chunks": (2,)}, {"chunks": (2,), "compression": "gzip"}])
+def test_a_string_that_claims_gigabytes(layout: Dict[str, Any], tmp_path: pathlib.Path) -> None:
+    """The HDF5 library would take the memory before it looks whether the string is there."""
+    path = tmp_path / "data.hdf"
+    with h5py.File(path, "w") as file:
+        file["seqLengths"], file["inputs"] = np.full((3, 2), [2, 0], "int32"), np.zeros((6, 4), "float32")
+        file.attrs["numLabels"] = 4
+        file.create_dataset("seqTags", data=[b"x" * 77] * 3, dtype=h5py.string_dtype(), **layout)
+    content = path.read_bytes()
+    assert len(list(HDFDataset(files=[str(path)]).sequences(1))) == 3
+    with h5py.File(path, "r") as file:
+        assert longest_string(file["seqTags"]) == 77 and longest_string(file["inputs"]) == 0
+    if not layout.get("compression"):
+        damaged = content.replace((77).to_bytes(4, "little"), ((1 << 32) - 9).to_bytes(4, "little"))
+        assert damaged != content
+        path.write_bytes(damaged)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(DataError, match="'/seqTags' claims a string of 4294967287 bytes, more than the file holds"):
+            list(HDFDataset(files=[str(path)]).sequences(1))
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)

@@ -1,0 +1,53 @@
+"""What an HDF5 file claims about the lengths of its strings, before the library believes it.
+
+A string of variable length is stored as its length, 4 bytes, and the place of its characters, 12 bytes. The library
+takes memory for as much as the length says, up to 4 GB for each, before it looks whether the characters are there.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Iterator
+
+import h5py
+import numpy as np
+
+_ADDRESS = 8  # bytes of a place in the file, as nearly all files have it
+_RECORD = 4 + _ADDRESS + 4
+_DEFLATE = 1  # number of the filter "gzip" in HDF5
+
+
+def longest_string(dataset: h5py.Dataset) -> int:
+    """The greatest length which an array of strings claims; 0 for other arrays, and where it can't be known cheaply.
+
+    :raises Exception: nearly any, from the HDF5 library, for damaged files
+    """
+    if dataset.dtype.kind != "O" or dataset.ndim != 1:
+        return 0
+    if dataset.file.id.get_create_plist().get_sizes()[0] != _ADDRESS:
+        return 0
+    blocks = [np.frombuffer(raw[: len(raw) // _RECORD * _RECORD], "<u4")[::4] for raw in _raw(dataset)]
+    return max((int(block.max()) for block in blocks if len(block)), default=0)
+
+
+def _raw(dataset: h5py.Dataset) -> Iterator[bytes]:
+    """The stored records in pieces; only those which belong to the array."""
+    count = dataset.shape[0]
+    if dataset.chunks is None:
+        offset = dataset.id.get_offset()
+        if offset is not None:
+            with open(dataset.file.filename, "rb") as file:
+                file.seek(offset)
+                yield file.read(count * _RECORD)
+        return
+    plist = dataset.id.get_create_plist()
+    filters = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
+    if filters not in ([], [_DEFLATE]):
+        return
+    for number in range(dataset.id.get_num_chunks()):
+        (start,) = dataset.id.get_chunk_info(number).chunk_offset
+        skipped, raw = dataset.id.read_direct_chunk((start,))
+        size = min(dataset.chunks[0], max(count - start, 0)) * _RECORD
+        if filters and not skipped:
+            raw = zlib.decompressobj().decompress(raw, max(size, 1))
+        yield raw[:size]
