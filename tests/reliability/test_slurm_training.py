@@ -99,14 +99,13 @@ def _no_horovod():
 
 @pytest.mark.long
 @pytest.mark.skipif(bool(_no_horovod()), reason=_no_horovod())
-@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
-def test_two_ranks_requeued_three_times(slurm, tmp_path, launcher):  # noqa: F811
+def test_two_ranks_requeued_three_times(slurm, tmp_path):  # noqa: F811
     toy.write_config(tmp_path, **_SIZE)
     path = pathlib.Path(sys.executable).parent
     mpirun = ["env", *("%s=%s" % item for item in _ROOT_MAY.items()), "mpirun", "-np", "2", "-bind-to", "none"]
     command = [*mpirun, "-oversubscribe", sys.executable, "-m", "returnn_tf"]
     expected = _undisturbed(tmp_path / "undisturbed", command, use_horovod=True)
-    options = ["--tasks", "2", "--launcher", launcher, "--setup", "PATH=%s:$PATH" % path]
+    options = ["--tasks", "2", "--setup", "PATH=%s:$PATH" % path]
     job = _submit(slurm, tmp_path, *options)
     for restart in range(3):
         _disturb(slurm, job, restart, slurm.requeue)
