@@ -164,7 +164,7 @@ def test_elastic(tmp_path: pathlib.Path) -> None:
     hosts.chmod(0o755)
     command = [horovodrun, "-np", "3", "--min-np", "2", "--host-discovery-script", str(hosts)]
     command += ["--start-timeout", "300", "--elastic-timeout", "300"]
-    arguments = ["-m", "returnn_tf", "toy.config", "++num_epochs", "12", "++save_every_steps", "20"]
+    arguments = ["-m", "returnn_tf", "toy.config", "++num_epochs", "3", "++save_every_steps", "20"]
     process = horovod_runs.start(tmp_path, command, arguments)
     wait_for(tmp_path, "Saved net/toy.002.step", process)
     (tmp_path / "lost").touch()
@@ -176,4 +176,4 @@ def test_elastic(tmp_path: pathlib.Path) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     text = toy.text_of(tmp_path)
     assert "Going on with 2 processes" in text and "Going on within epoch" in text
-    assert (tmp_path / "net" / "toy.012.index").exists()
+    assert (tmp_path / "net" / "toy.003.index").exists()
