@@ -15,7 +15,7 @@ import pytest
 from tests.reliability import toy
 
 #: Under a loaded machine importing TensorFlow takes half a minute.
-SECONDS = 600
+SECONDS = 1200
 
 
 def launchers() -> Dict[str, List[str]]:
