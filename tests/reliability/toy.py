@@ -156,7 +156,7 @@ class Warm:
         self._server.stdin.flush()
         return int(self._event("pid")[0])
 
-    def wait(self, pid: int, seconds: float = 120.0) -> int:
+    def wait(self, pid: int, seconds: float = 600.0) -> int:
         """Waits for the end of a run: its exit code, negative for a signal."""
         end = time.monotonic() + seconds
         while pid not in self._codes:
@@ -176,7 +176,7 @@ class Warm:
         """A whole run."""
         return self.wait(self.start(folder, **overrides))
 
-    def _event(self, kind: str, seconds: float = 120.0) -> Tuple[int, int]:
+    def _event(self, kind: str, seconds: float = 600.0) -> Tuple[int, int]:
         """The next message of a kind; ends of runs that come before are kept."""
         assert self._server.stdout is not None
         while True:
