@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 import os
+import re
 import sys
 import time
 from typing import Any, Dict, List, Optional, Tuple
@@ -19,6 +20,8 @@ from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkp
 from returnn_tf.log import hms
 
 USAGE = "returnn-tf status MODEL_DIR_OR_PREFIX ... [--json | --point]"
+_NO_RUN = "status: no run %s%r: neither *%s nor checkpoints"
+_STEP = re.compile(r"\.step\d+$")
 _SILENT = 120.0  # seconds after which a run on another machine is said to be silent
 _SHOWN_CHECKPOINTS = 5
 
@@ -35,12 +38,26 @@ def run(args: List[str]) -> int:
     models = [model for path in paths for model in models_at(path)]
     if "--point" in options:
         print("\n".join(point(model) for model in models))
-    elif "--json" in options:
-        json.dump([facts_of(model) for model in models], sys.stdout, indent=1)
+        return 0
+    found = [facts_of(model) for model in models]
+    for facts in found:
+        if not ("silence" in facts or facts["checkpoints"] or facts["problems"]):
+            raise ConfigError(_NO_RUN % ("", facts["model"], status_file.SUFFIX))
+    if "--json" in options:
+        json.dump(_finite(found), sys.stdout, indent=1, allow_nan=False)
         print()
     else:
-        print("\n\n".join("\n".join(report(facts_of(model))) for model in models))
+        print("\n\n".join("\n".join(report(facts)) for facts in found))
     return 0
+
+
+def _finite(value: Any) -> Any:
+    """With None for NaN and Inf, which JSON does not have: the loss of a run may be that."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def models_at(path: str) -> List[str]:
@@ -52,11 +69,11 @@ def models_at(path: str) -> List[str]:
         return [path[: -len(status_file.SUFFIX)] if path.endswith(status_file.SUFFIX) else path]
     found = {name[: -len(status_file.SUFFIX)] for name in status_file.find_status_files(path)}
     for name in os.listdir(path):
-        stem, _, epoch = name[: -len(".index")].rpartition(".")
+        stem, _, epoch = _STEP.sub("", name[: -len(".index")]).rpartition(".")
         if name.endswith(".index") and epoch.isdecimal():
             found.add(os.path.join(path, stem[: -len(".pretrain")] if stem.endswith(".pretrain") else stem))
     if not found:
-        raise ConfigError("status: no run in the folder %r: neither *%s nor checkpoints" % (path, status_file.SUFFIX))
+        raise ConfigError(_NO_RUN % ("in the folder ", path, status_file.SUFFIX))
     return sorted(found)
 
 

@@ -71,11 +71,25 @@ def test_all_runs_of_a_folder(tmp_path, capsys):
     assert "c: dead without a last word" in out  # nobody holds its lock
 
 
+def test_the_first_checkpoint_within_an_epoch_is_a_run_too(tmp_path, capsys):
+    _checkpoint(str(tmp_path / "net.001.step70"))
+    assert main(["status", str(tmp_path), "--point"]) == 0
+    assert capsys.readouterr().out == "net.001.step70\n"
+
+
+def test_json_has_no_numbers_that_json_lacks(tmp_path, capsys):
+    StatusFile(str(tmp_path / "net")).update(now=True, loss=float("nan"), ranks=[{"wait": float("inf")}])
+    assert main(["status", "--json", str(tmp_path)]) == 0
+    status_of = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)[0]["status"]
+    assert status_of["loss"] is None and status_of["ranks"] == [{"wait": None}]
+
+
 def test_wrong_arguments(tmp_path):
     for args, error in (
         ([], "expected returnn-tf status"),
         (["--jsn", "x"], "expected returnn-tf status"),
         ([str(tmp_path)], "no run in the folder"),
+        ([str(tmp_path / "misspelt")], "no run '.*misspelt': neither"),
     ):
         with pytest.raises(ConfigError, match=error):
             status.run(args)
