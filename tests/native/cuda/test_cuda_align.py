@@ -188,7 +188,7 @@ def test_order_of_threads_and_batch_do_not_matter(gpu, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("sanitizer, cases", zip(SANITIZERS, ["25", "3"]))
+@pytest.mark.parametrize("sanitizer, cases", list(zip(SANITIZERS, ["25", "3"])))
 def test_sanitizers(sanitizer, cases, seed):
     driver, kernels = os.path.join(HERE, "align_driver.cc"), sources(SOURCES, "_cuda.cu")
     run_sanitized(driver, *kernels, seed=seed, sanitizer=sanitizer, arguments=[cases], timeout=600)
