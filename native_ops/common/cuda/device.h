@@ -56,11 +56,16 @@ __device__ __forceinline__ unsigned add_release(unsigned* counter, unsigned amou
 
 namespace detail {
 
+// Lets a kernel have as much shared memory as a block can have, not only what this launch needs: the limit belongs to the kernel,
+// and another thread may be between here and its launch of the same kernel with more.
 template <class... P>
 cudaError_t prepare(void (*kernel)(P...), size_t shared_bytes) {
   if (shared_bytes <= 48 * 1024) return cudaSuccess;
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(shared_bytes));
+  int device = 0, most = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, most);
 }
 
 template <class... P, class... A>
