@@ -129,7 +129,7 @@ struct Gpu {
   static Status workspace(OpKernelContext* context, const RtfLstmShape& shape, RtfNumbers numbers, bool backward,
                           Tensor* memory) {
     const int64_t bytes = rtf_lstm_cuda_workspace(&shape, numbers, backward);
-    if (bytes < 0) return InvalidArgument("LSTM: the GPU has no room for ", shape.units, " units");
+    if (bytes < 0) return InvalidArgument("LSTM: the GPU cannot be used, or has no room for ", shape.units, " units");
     return gpu_workspace(context, bytes, memory);
   }
 
