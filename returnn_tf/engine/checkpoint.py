@@ -80,7 +80,7 @@ def _write(prefix: str, params: Mapping[str, Any], state: Mapping[str, Any], inf
             names = [name + _STATE + suffix for suffix in _BUNDLE] + names
         manifest = {"format": _FORMAT, **asdict(info), "files": files.describe(temp, names)}
         with open(os.path.join(temp, name + _MANIFEST), "w", encoding="utf8") as file:
-            json.dump(manifest, file, indent=1)
+            json.dump(files.sealed(manifest), file, indent=1)
             file.write("\n")
         files.publish(temp, folder, names + [name + _MANIFEST])
 

@@ -13,6 +13,7 @@ from returnn_tf.config import DataError
 
 _BLOCK = 1 << 20
 _MAX_MANIFEST = 1 << 28  # it holds all settings of the config
+_SEAL = "manifest_sha256"
 _staged: Set[str] = set()
 
 
@@ -79,6 +80,13 @@ def deviation(folder: str, described: Dict[str, Dict[str, Any]]) -> Optional[str
     return None
 
 
+def sealed(manifest: Dict[str, Any]) -> Dict[str, Any]:
+    """A manifest with a checksum of itself: a bit which flips in it would else be another position in the epoch."""
+    content = {key: value for key, value in manifest.items() if key != _SEAL}
+    text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
+    return {**content, _SEAL: hashlib.sha256(text.encode("ascii")).hexdigest()}
+
+
 def read_manifest(path: str) -> Optional[Dict[str, Any]]:
     """The manifest, or None if there is none.
 
@@ -96,6 +104,8 @@ def read_manifest(path: str) -> Optional[Dict[str, Any]]:
         raise DataError("%s can't be read as manifest of a checkpoint: %s" % (path, exc)) from None
     if not isinstance(manifest, dict) or not _describes_files(manifest.get("files")):
         raise DataError("%s is not the manifest of a checkpoint." % path)
+    if _SEAL in manifest and sealed(manifest) != manifest:  # those of earlier versions have none
+        raise DataError("The checksum of %s is wrong, so its content has changed since it was written." % path)
     return manifest
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 from typing import Any, Dict, List, Tuple
@@ -89,6 +90,18 @@ def test_a_damaged_newest_checkpoint_is_explained_and_the_one_before_taken(
     assert (choice.epoch, choice.path, choice.start_epoch) == (2, good, 3)
     if suffix != ".index" or damage is not os.remove:  # without .index nobody sees a checkpoint at all
         assert [prefix for prefix, _ in reports] == [bad] and message in reports[0][1]
+
+
+def test_a_digit_which_changes_in_the_manifest_is_found(tmp_path: pathlib.Path) -> None:
+    prefix = write(tmp_path / "net.003")
+    path = pathlib.Path(prefix + ".manifest.json")
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "step": manifest["step"] + 1}))
+    reason = checkpoint.defect(prefix)
+    assert reason is not None and "checksum of %s is wrong" % path in reason
+    del manifest["manifest_sha256"]  # as earlier versions wrote it
+    path.write_text(json.dumps(manifest))
+    assert checkpoint.defect(prefix) is None
 
 
 @pytest.mark.parametrize("damage", [_flip, _truncate])
