@@ -96,9 +96,9 @@ class Engine:
         self._resources.callback(self._stage.close)
         devices.set_up(config)
         self._stage.begin(self.schedule.at(loaded), planned[0][1])
+        lock.acquire(make_folder=True)  # before the saver removes what looks like left behind
         self.saver = Saver(config, writes=self.world.is_chief)
         self._resources.callback(self.saver.close)
-        lock.acquire()
         self._status = RunStatus(config, self.world, self._stop)
         self._pauses = Pauses(self.saver, self._stop, lock, self.world)
         self.learning_rates.prepare()

@@ -41,15 +41,18 @@ class ModelLock:
         self._asked = 0.0  # when
         self._released = threading.Event()
 
-    def acquire(self) -> None:
+    def acquire(self, *, make_folder: bool = False) -> None:
         """Takes the lock, unless it is held already or there is no folder yet.
 
+        :param make_folder: makes the folder, if there is none
         :raises ConfigError: another process has it, or the folder can't be written
         """
-        if not self._wanted or self._held or not os.path.isdir(os.path.dirname(self.path)):
+        folder = os.path.dirname(self.path)
+        if not self._wanted or self._held or not (make_folder or os.path.isdir(folder)):
             return
         self._asked = time.monotonic()
         try:
+            os.makedirs(folder, exist_ok=True)
             while not self._create():
                 other = _content(self.path)
                 if other is not None and self._lives(other):

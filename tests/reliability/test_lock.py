@@ -64,6 +64,19 @@ def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: pathlib.Path)
     assert os.listdir(str(tmp_path)) == []
 
 
+def test_the_lock_comes_before_all_else_in_a_new_folder(tmp_path: pathlib.Path) -> None:
+    """Who prepares the folder removes temporary files: not those of a run which was quicker."""
+    first, second = (ModelLock(str(tmp_path / "new" / "net")) for _ in range(2))
+    first.acquire()  # there is no folder yet
+    second.acquire(make_folder=True)
+    with pytest.raises(ConfigError, match="is being trained by process"):
+        first.acquire(make_folder=True)
+    second.release()
+    with pytest.raises(ConfigError, match="can't be written"):
+        (tmp_path / "file").write_text("")
+        ModelLock(str(tmp_path / "file" / "net")).acquire(make_folder=True)
+
+
 def test_another_process_with_the_number_of_the_dead_one_does_not_count(tmp_path: pathlib.Path) -> None:
     mine = ModelLock(str(tmp_path / "net"))
     mine.acquire()
