@@ -37,7 +37,11 @@ class Stopped(Exception):
 class StopRequest:
     """Whether a signal asked to stop. Use it as a context manager, in the main thread; elsewhere it hears nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Any = None) -> None:
+        """
+        :param config: Config, for the exit code
+        """
+        self._config = config
         self.signum: Optional[int] = None  #: of the first signal
         #: Whether there is something to save; before, the first signal ends the program at once.
         self.graceful = False
@@ -94,7 +98,7 @@ class StopRequest:
             for function in self.on_abort:
                 function()
         finally:
-            os._exit(exit_code(number))
+            os._exit(exit_code(number, self._config))
 
 
 def _wake(number: int, frame: Any) -> None:

@@ -15,7 +15,7 @@ from returnn_tf.tasks.registry import register_task
 @register_task("train")
 def train(config: Any) -> int:
     """Trains up to ``num_epochs``, or until a signal asks to stop."""
-    with StopRequest() as stop:
+    with StopRequest(config) as stop:
         try:
             elastic.run(world.from_config(config), lambda: _train(config, stop))
         except Stopped as exc:

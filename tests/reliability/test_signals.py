@@ -63,14 +63,14 @@ def test_the_second_one_ends_at_once_without_half_a_file(warm: toy.Warm, tmp_pat
 
 def test_before_the_first_step_there_is_nothing_to_save(tmp_path: pathlib.Path) -> None:
     """In a fresh process: imports and the making of the network go on for seconds."""
-    toy.write_config(tmp_path)
+    toy.write_config(tmp_path, requeue_exit_code=99)
     process = toy.start(tmp_path)
     try:
         while "config: toy.config" not in toy.text_of(tmp_path):
             time.sleep(0.02)
         time.sleep(0.3)
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(20) == 143, toy.text_of(tmp_path)
+        assert process.wait(20) == 99, toy.text_of(tmp_path)  # a cluster may take the machine at once
     finally:
         process.kill()
     assert not find_checkpoints(str(tmp_path / "net/toy")) and not find_step_checkpoints(str(tmp_path / "net/toy"))
