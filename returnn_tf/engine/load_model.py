@@ -47,4 +47,4 @@ def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelCh
 
 def report_defect(path: str, reason: str) -> None:
     """Says that a checkpoint is passed over."""
-    log.warn("The checkpoint %s is not used: %s. The one before is taken." % (path, reason))
+    log.warn("The checkpoint %s is not used: %s. The one before is taken." % (path, reason.rstrip(".")))

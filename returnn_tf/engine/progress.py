@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, List
 
 from returnn_tf.config import DataError
@@ -38,8 +38,8 @@ class PassState:
     @classmethod
     def from_json(cls, value: Any) -> "PassState":
         """From the dict of another one; what a subclass adds is left out."""
-        fields = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
-        return cls(**{"batches": fields["steps"], **fields})
+        known = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
+        return cls(**{"batches": known["steps"], **known})
 
 
 @dataclass
@@ -74,7 +74,10 @@ class Progress:
         """
         try:
             ranks = [PassState.from_json(rank) for rank in value["ranks"]]
-            return cls(**dict(value, passed=PassState.from_json(value["passed"]), ranks=ranks))
+            found = cls(**dict(value, passed=PassState.from_json(value["passed"]), ranks=ranks))
+            for part in (found, found.passed, *ranks):
+                _check_counts(part)
+            return found
         except (KeyError, TypeError, ValueError) as exc:
             raise DataError("%s: the position within the epoch can't be read: %r" % (where, exc)) from None
 
@@ -111,6 +114,20 @@ class Progress:
         others = begun if common else replace(begun, sums={})
         shared = self.shared + [[state.seqs for state in ranks]]
         return replace(self, passed=begun, ranks=[begun] + [others] * (size - 1), shared=shared)
+
+
+def _check_counts(part: Any) -> None:
+    """
+    :param part: Progress or PassState
+    :raises TypeError: one of its numbers is none, or a count below 0
+    """
+    for name, default in [("epoch", 1), ("first_step", 0), *((f.name, f.default) for f in fields(PassState))]:
+        value = getattr(part, name, default)
+        whole = isinstance(default, int)
+        if isinstance(default, (int, float)) and (
+            isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or (whole and value < 0)
+        ):
+            raise TypeError("%s can't be %r" % (name, value))
 
 
 def data_settings(config: Any) -> Dict[str, str]:

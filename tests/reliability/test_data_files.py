@@ -161,6 +161,17 @@ def _read(reader: Reader, path: pathlib.Path, content: bytes) -> bool:
         assert time.process_time() - start < 10
 
 
+@pytest.mark.parametrize(
+    "key, value", [("steps", "x"), ("batches", -1), ("frames", True), ("seqs", 1.5), ("seconds", None)]
+)
+def test_a_position_within_an_epoch_is_made_of_counts(key: str, value: Any) -> None:
+    assert Progress.from_json(_PROGRESS.as_json(), "net.002") == _PROGRESS
+    damaged = _PROGRESS.as_json()
+    damaged["passed"][key] = value
+    with pytest.raises(DataError, match="net.002: the position within the epoch can't be read.*%s can't be" % key):
+        Progress.from_json(damaged, "net.002")
+
+
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_a_whole_file_is_read(reader: Reader, tmp_path: pathlib.Path) -> None:
     assert _read(reader, tmp_path / reader.name, reader.good)
