@@ -10,19 +10,25 @@ import os
 import shutil
 import zipfile
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from functools import partial
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from returnn_tf.config import DataError
 from returnn_tf.engine import checkpoint
 from returnn_tf.engine import checkpoint_files as files
+from returnn_tf.engine.nonfinite import NonFiniteError
 from returnn_tf.engine.step_errors import reason
+from returnn_tf.engine.update_guard import LossSpikeError, SkippedStepsError
+from returnn_tf.engine.world import current as current_world
 from returnn_tf.log import log
 from returnn_tf.util.lazy_tf import tf
 
 _BATCH, _FACTS = "batch.npz", "failure.json"
 PARAMS = "params"
+#: With common gradients all ranks raise these in the same step.
+_SEEN_BY_ALL = (NonFiniteError, LossSpikeError, SkippedStepsError)
 _MAX_KEPT = 3  # a job that fails and is started again for ever does not fill the disk
 _MAX_PARAMS = 100 << 20  # bytes of parameters which are kept without being asked for
 
@@ -37,10 +43,19 @@ class Failure:
     seq_tags: List[str]
     layer: Optional[str]  # the first one with a bad output, if that is known
     params: Dict[str, Any]  # name -> shape, L2 norm, number of entries which are not finite
+    noise_seed: Optional[int] = None  # of dropout and the like: each rank has one of its own
+
+
+class Batch(NamedTuple):
+    """What a step failed with."""
+
+    epoch: int
+    feed: Mapping[str, Any]
+    seq_tags: Sequence[str]
 
 
 def folder_of(model: str, step: int, rank: int = 0) -> str:
-    """Where the failure of a step is kept, beside the checkpoints ``model``."""
+    """Where the failure of a step of a rank is kept, beside the checkpoints ``model``."""
     return "%s.failure-%06i%s" % (model, step, "-rank%i" % rank if rank else "")
 
 
@@ -62,6 +77,8 @@ def describe_params(params: Mapping[str, Any]) -> Dict[str, Any]:
 def kept(config: Any, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tags: Sequence[str]) -> Iterator[None]:
     """Within it a step runs; if that fails, its batch is kept beside the checkpoints, and the log says where.
 
+    Of several ranks which fail in the same step the one with the bad batch keeps it, and the others wait for that.
+
     :param config: Config
     :param trainer: Trainer
     :param epoch: which is trained
@@ -71,22 +88,32 @@ def kept(config: Any, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tag
     try:
         yield
     except (DataError, tf.errors.OpError) as exc:
+        together = trainer.ranks.in_step and isinstance(exc, _SEEN_BY_ALL)
+        world = current_world()
+        blamed = getattr(exc, "where", "") if together else world.name
         model = config.str("model", "")
-        if model:
-            params = trainer.net.params
-            failure = Failure(
-                error=reason(exc) if isinstance(exc, tf.errors.OpError) else str(exc),
-                step=trainer.step_count,
-                epoch=epoch,
-                seq_tags=[str(tag) for tag in seq_tags],
-                layer=getattr(exc, "layer", None),
-                params=describe_params(params),
-            )
-            folder = folder_of(model, failure.step)
-            if save(folder, failure, feed, params if params_wanted(config, params) else None):
-                command = "returnn-tf %s ++task replay ++failure %s" % (" ".join(config.files) or "CONFIG", folder)
-                log.write(1, "The batch of the failed step is kept in %s. To look into it: %s" % (folder, command))
+        if model and (blamed == world.name or (not blamed and world.is_chief)):
+            _keep(config, trainer, exc, Batch(epoch, feed, seq_tags), folder_of(model, trainer.step_count, world.rank))
+        if together:  # the first rank that ends takes the others with it
+            world.barrier("keeping the batch of the failed step")
         raise
+
+
+def _keep(config: Any, trainer: Any, exc: Exception, batch: Batch, folder: str) -> None:
+    params = trainer.net.params
+    failure = Failure(
+        error=reason(exc) if isinstance(exc, tf.errors.OpError) else str(exc),
+        step=trainer.step_count,
+        epoch=batch.epoch,
+        seq_tags=[str(tag) for tag in batch.seq_tags],
+        layer=getattr(exc, "layer", None),
+        params=describe_params(params),
+        noise_seed=trainer.net.noise_seed,
+    )
+    if save(folder, failure, batch.feed, params if params_wanted(config, params) else None):
+        command = "returnn-tf %s ++task replay ++failure %s" % (" ".join(config.files) or "CONFIG", folder)
+        text = "The batch of the failed step is kept in %s. To look into it: %s" % (folder, command)
+        (log.warn if log.label else partial(log.write, 1))(text)  # other ranks than the first one only warn
 
 
 def params_wanted(config: Any, params: Mapping[str, Any]) -> bool:

@@ -35,6 +35,8 @@ def replay(config: Any) -> int:
         config.set("load", params)
     config.set("load_epoch", failure.epoch)  # whose network it is
     net, _ = load_network(config)
+    if failure.noise_seed is not None:
+        net.noise_seed = failure.noise_seed
     log.write(1, "Step %i of epoch %i failed: %s" % (failure.step, failure.epoch, failure.error))
     rows = _values(net, feed, failure.step)
     log.write(1, _table(rows))

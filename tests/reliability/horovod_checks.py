@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 
 import returnn_tf
+from returnn_tf.engine import reproducer
 from returnn_tf.engine import world as worlds
 from returnn_tf.engine.horovod import start_checks
 from returnn_tf.engine.horovod.blame import blame
@@ -270,18 +271,24 @@ def check_pause(world: Any) -> Any:
 
 @check
 def check_nan(world: Any) -> Any:
-    """NaN in the batch of one rank: all raise before the update, and name rank, sequences and layer."""
-    trainer = trainer_of(settings())
+    """NaN in the batch of one rank: all raise before the update, and name rank, sequences and layer; it is kept."""
+    given = settings(model=str(FOLDER / "nan" / "m"))
+    trainer, tags = trainer_of(given), ["seq-%i" % world.rank]
     before = {name: var.numpy() for name, var in trainer.net.params.items()}
     feed = part_of(world, global_batches(1)[0])
     if world.rank == 1:
         feed["data"] = feed["data"] * np.float32("nan")
     try:
-        trainer.step(feed)
+        with reproducer.kept(returnn_tf.Config(given), trainer, 1, feed, tags):
+            try:
+                trainer.step(feed)
+            except NonFiniteError as exc:
+                raise blame(world, exc, tags, lambda: first_bad_layer(trainer.net, feed, step=0)) from None
     except NonFiniteError as exc:
-        error = blame(world, exc, ["seq-%i" % world.rank], lambda: first_bad_layer(trainer.net, feed, step=0))
         same = all(np.array_equal(before[name], var.numpy()) for name, var in trainer.net.params.items())
-        return [str(error), same]
+        failure, kept = reproducer.load(reproducer.folder_of(given["model"], 0, 1))
+        seeds = [failure.noise_seed, trainer.net.noise_seed]
+        return [str(exc), same, os.listdir(str(FOLDER / "nan")), bool(np.isnan(kept["data"]).any()), seeds]
     return "no error"
 
 

@@ -101,10 +101,14 @@ def test_pause(results: Results) -> None:
 
 
 def test_nan(results: Results) -> None:
-    """The rank, host, sequence and layer that are bad, on both; no update was done."""
-    for text, same in results("nan"):
+    """The rank, host, sequence and layer that are bad, on both; no update was done. The bad batch is kept, no other."""
+    by_rank = results("nan")
+    for text, same, folders, bad, _ in by_rank:
         assert same
         assert "on rank 1/2 on " in text and "Sequences: seq-1" in text and "'hidden'" in text
+        assert folders == ["m.failure-000000-rank1"] and bad
+    kept, own = by_rank[1][-1]
+    assert kept == own != by_rank[0][-1][1]  # the random numbers of its dropout
 
 
 def test_not_the_same(results: Results) -> None:
