@@ -29,8 +29,8 @@ def passes(unit: str, frames: int, batch: int, n: int) -> Callable[[], Any]:
 
     def gru() -> None:
         weights = dict(zip(("r_gates", "r_candidate", "h0"), rest), lengths=lengths, reverse=False)
-        out = gru_ops().rtf_gru(z=z, **weights)
-        gru_ops().rtf_gru_grad(h=out.h, gates=out.gates, dh=dh, dh_last=d_last, **weights)
+        out = gru_ops(tf.float32).rtf_gru(z=z, **weights)
+        gru_ops(tf.float32).rtf_gru_grad(h=out.h, gates=out.gates, dh=dh, dh_last=d_last, **weights)
 
     return {"lstm": lstm, "gru": gru}[unit]
 

@@ -21,4 +21,4 @@ def outputs(unit: str, *inputs: Any) -> Any:
     """h [time, batch, n]"""
     if unit == "lstm":
         return native_lstm(lstm_ops(tf.float32), *inputs)[0]
-    return native_gru(gru_ops(), *inputs)[0]
+    return native_gru(gru_ops(tf.float32), *inputs)[0]

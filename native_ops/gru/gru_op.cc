@@ -1,21 +1,26 @@
-// The GRU as TensorFlow ops: shapes, memory and threads. The arithmetic is in gru_cpu.cc.
+// The GRU as TensorFlow ops: shapes, memory, and the threads or the stream. The arithmetic is in gru_cpu.cc and gru_cuda.cu.
 #include "../common/tf_sequences.h"
 #include "gru.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#include "gru_cuda.h"
+#endif
 
 namespace rtf {
 namespace {
 
-// Lengths are in the memory of the host.
+// T is float on CPU. Lengths are in the memory of the host.
 REGISTER_OP("RtfGru")
     .Attr("reverse: bool")
-    .Input("z: float")            // [T, B, 3H]: W x + b of r, u, c
-    .Input("r_gates: float")      // [H, 2H]
-    .Input("r_candidate: float")  // [H, H]
-    .Input("h0: float")           // [B, H]
+    .Attr("T: {float, bfloat16, half} = DT_FLOAT")
+    .Input("z: T")                // [T, B, 3H]: W x + b of r, u, c
+    .Input("r_gates: T")          // [H, 2H]
+    .Input("r_candidate: T")      // [H, H]
+    .Input("h0: T")               // [B, H]
     .Input("lengths: int32")      // [B]
-    .Output("h: float")           // [T, B, H]
-    .Output("gates: float")       // [T, B, 3H]
-    .Output("h_last: float")      // [B, H]
+    .Output("h: T")               // [T, B, H]
+    .Output("gates: T")           // [T, B, 3H]
+    .Output("h_last: T")          // [B, H]
     .SetShapeFn([](InferenceContext* context) {
       ShapeHandle z, weights, state;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &z));
@@ -29,17 +34,18 @@ REGISTER_OP("RtfGru")
 
 REGISTER_OP("RtfGruGrad")
     .Attr("reverse: bool")
-    .Input("r_gates: float")
-    .Input("r_candidate: float")
-    .Input("h0: float")
+    .Attr("T: {float, bfloat16, half} = DT_FLOAT")
+    .Input("r_gates: T")
+    .Input("r_candidate: T")
+    .Input("h0: T")
     .Input("lengths: int32")
-    .Input("h: float")
-    .Input("gates: float")
-    .Input("dh: float")
-    .Input("dh_last: float")
-    .Output("dz: float")       // [T, B, 3H]
-    .Output("reset_h: float")  // [T, B, H]: r h_{t-1}
-    .Output("dh0: float")      // [B, H]
+    .Input("h: T")
+    .Input("gates: T")
+    .Input("dh: T")
+    .Input("dh_last: T")
+    .Output("dz: T")           // [T, B, 3H]
+    .Output("reset_h: T")      // [T, B, H]: r h_{t-1}
+    .Output("dh0: T")          // [B, H]
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->input(5));
       context->set_output(1, context->input(4));
@@ -65,13 +71,76 @@ Status check_shapes(const TensorShape& gates, const TensorShape& r_gates, const 
   return read_sequences("GRU", gates.dim_size(0), batch, units, lengths, reverse, shape);
 }
 
-const float* in(const Tensor& tensor) { return tensor.flat<float>().data(); }
-float* out(Tensor* tensor) { return tensor->flat<float>().data(); }
+// The arrays of a pass.
+struct Forward {
+  const Tensor &z, &r_gates, &r_candidate, &h0;
+  Tensor *h, *gates, *h_last;
+};
 
-Status allocate_scratch(OpKernelContext* context, const RtfGruShape& shape, Tensor* scratch) {
-  return context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({rtf_gru_scratch_size(&shape)}), scratch);
-}
+struct Backward {
+  const Tensor &r_gates, &r_candidate, &h0, &h, &gates, &dh, &dh_last;
+  Tensor *dz, *reset_h, *dh0;
+};
 
+// What runs the kernels: on CPU threads of TensorFlow, with scratch memory from it.
+struct Cpu {
+  static const float* in(const Tensor& tensor) { return tensor.flat<float>().data(); }
+  static float* out(Tensor* tensor) { return tensor->flat<float>().data(); }
+
+  static Status allocate_scratch(OpKernelContext* context, const RtfGruShape& shape, Tensor* scratch) {
+    return context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({rtf_gru_scratch_size(&shape)}), scratch);
+  }
+
+  static Status run(OpKernelContext* context, const RtfGruShape& shape, const Forward& x) {
+    Tensor scratch;
+    TF_RETURN_IF_ERROR(allocate_scratch(context, shape, &scratch));
+    const RtfThreads threads = tf_threads(context);
+    rtf_gru_forward_f32(&shape, in(x.z), in(x.r_gates), in(x.r_candidate), in(x.h0), out(x.h), out(x.gates), out(x.h_last),
+                        out(&scratch), &threads);
+    return tensorflow::OkStatus();
+  }
+
+  static Status run(OpKernelContext* context, const RtfGruShape& shape, const Backward& x) {
+    Tensor scratch;
+    TF_RETURN_IF_ERROR(allocate_scratch(context, shape, &scratch));
+    const RtfThreads threads = tf_threads(context);
+    rtf_gru_backward_f32(&shape, in(x.r_gates), in(x.r_candidate), in(x.h0), in(x.h), in(x.gates), in(x.dh), in(x.dh_last),
+                         out(x.dz), out(x.reset_h), out(x.dh0), out(&scratch), &threads);
+    return tensorflow::OkStatus();
+  }
+};
+
+#if RTF_CUDA
+// On a GPU the stream of TensorFlow.
+struct Gpu {
+  static Status workspace(OpKernelContext* context, const RtfGruShape& shape, RtfNumbers numbers, bool backward,
+                          Tensor* memory) {
+    const int64_t bytes = rtf_gru_cuda_workspace(&shape, numbers, backward);
+    if (bytes < 0) return InvalidArgument("GRU: the GPU cannot be used, or has no room for ", shape.units, " units");
+    return gpu_workspace(context, bytes, memory);
+  }
+
+  static Status run(OpKernelContext* context, const RtfGruShape& shape, const Forward& x) {
+    const RtfNumbers numbers = gpu_numbers(x.z);
+    Tensor memory;
+    TF_RETURN_IF_ERROR(workspace(context, shape, numbers, false, &memory));
+    return gpu_status("GRU", rtf_gru_forward_cuda(&shape, numbers, x.z.data(), x.r_gates.data(), x.r_candidate.data(),
+                                                  x.h0.data(), x.h->data(), x.gates->data(), x.h_last->data(), memory.data(),
+                                                  gpu_stream(context)));
+  }
+
+  static Status run(OpKernelContext* context, const RtfGruShape& shape, const Backward& x) {
+    const RtfNumbers numbers = gpu_numbers(x.gates);
+    Tensor memory;
+    TF_RETURN_IF_ERROR(workspace(context, shape, numbers, true, &memory));
+    return gpu_status("GRU", rtf_gru_backward_cuda(&shape, numbers, x.r_gates.data(), x.r_candidate.data(), x.h0.data(),
+                                                   x.h.data(), x.gates.data(), x.dh.data(), x.dh_last.data(), x.dz->data(),
+                                                   x.reset_h->data(), x.dh0->data(), memory.data(), gpu_stream(context)));
+  }
+};
+#endif
+
+template <class Device>
 class GruOp : public OpKernel {
  public:
   explicit GruOp(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -84,20 +153,18 @@ class GruOp : public OpKernel {
     RtfGruShape shape;
     OP_REQUIRES_OK(context, check_shapes(z.shape(), r_gates.shape(), r_candidate.shape(), h0.shape(), context->input(4),
                                          reverse_, &shape));
-    Tensor *h, *gates, *h_last, scratch;
+    Tensor *h, *gates, *h_last;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({shape.frames, shape.batch, shape.units}), &h));
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 1, z.shape(), &gates));
     OP_REQUIRES_OK(context, context->allocate_output(2, h0.shape(), &h_last));
-    OP_REQUIRES_OK(context, allocate_scratch(context, shape, &scratch));
-    const RtfThreads threads = tf_threads(context);
-    rtf_gru_forward_f32(&shape, in(z), in(r_gates), in(r_candidate), in(h0), out(h), out(gates), out(h_last), out(&scratch),
-                        &threads);
+    OP_REQUIRES_OK(context, Device::run(context, shape, Forward{z, r_gates, r_candidate, h0, h, gates, h_last}));
   }
 
  private:
   bool reverse_;
 };
 
+template <class Device>
 class GruGradOp : public OpKernel {
  public:
   explicit GruGradOp(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -113,22 +180,30 @@ class GruGradOp : public OpKernel {
     const TensorShape all({shape.frames, shape.batch, shape.units});
     OP_REQUIRES(context, h.shape() == all && dh.shape() == all && dh_last.shape() == h0.shape(),
                 InvalidArgument("GRU: the gradients do not have the shape of what they are gradients of"));
-    Tensor *dz, *reset_h, *dh0, scratch;
+    Tensor *dz, *reset_h, *dh0;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({5}, 0, gates.shape(), &dz));
     OP_REQUIRES_OK(context, context->allocate_output(1, all, &reset_h));
     OP_REQUIRES_OK(context, context->allocate_output(2, h0.shape(), &dh0));
-    OP_REQUIRES_OK(context, allocate_scratch(context, shape, &scratch));
-    const RtfThreads threads = tf_threads(context);
-    rtf_gru_backward_f32(&shape, in(r_gates), in(r_candidate), in(h0), in(h), in(gates), in(dh), in(dh_last), out(dz),
-                         out(reset_h), out(dh0), out(&scratch), &threads);
+    OP_REQUIRES_OK(context, Device::run(context, shape,
+                                        Backward{r_gates, r_candidate, h0, h, gates, dh, dh_last, dz, reset_h, dh0}));
   }
 
  private:
   bool reverse_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfGru").Device(tensorflow::DEVICE_CPU).HostMemory("lengths"), GruOp);
-REGISTER_KERNEL_BUILDER(Name("RtfGruGrad").Device(tensorflow::DEVICE_CPU).HostMemory("lengths"), GruGradOp);
+#define RTF_REGISTER_GRU(DEVICE, T, KERNELS)                                                                      \
+  REGISTER_KERNEL_BUILDER(Name("RtfGru").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),             \
+                          GruOp<KERNELS>);                                                                        \
+  REGISTER_KERNEL_BUILDER(Name("RtfGruGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),         \
+                          GruGradOp<KERNELS>)
+
+RTF_REGISTER_GRU(tensorflow::DEVICE_CPU, float, Cpu);
+#if RTF_CUDA
+RTF_REGISTER_GRU(tensorflow::DEVICE_GPU, float, Gpu);
+RTF_REGISTER_GRU(tensorflow::DEVICE_GPU, tensorflow::bfloat16, Gpu);
+RTF_REGISTER_GRU(tensorflow::DEVICE_GPU, Eigen::half, Gpu);
+#endif
 
 }  // namespace
 }  // namespace rtf

@@ -8,16 +8,20 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 import numpy
 
 from returnn_tf.native.comparison import compare
-from returnn_tf.native.library import native_op
+from returnn_tf.native.library import native_op, runs_on_gpu
 from returnn_tf.native.weight_gradient import outer_sum, weight_gradient
 from returnn_tf.util.lazy_tf import tf
 
 Result = Tuple["tf.Tensor", "tf.Tensor"]
 
 
-def gru_ops() -> Optional[Any]:
-    """The ops, or None if they cannot be used here (a warning has said why)."""
-    return native_op("gru", self_test)
+def gru_ops(dtype: tf.DType) -> Optional[Any]:
+    """The ops, or None if they cannot be used here (a warning has said why), or not for this type.
+
+    :param dtype: float32; on a GPU also bfloat16 and float16
+    """
+    wanted = dtype == tf.float32 or (dtype in (tf.bfloat16, tf.float16) and runs_on_gpu("gru"))
+    return native_op("gru", self_test) if wanted else None
 
 
 def native_gru(
@@ -33,7 +37,8 @@ def native_gru(
     """GRU with reset gate r, update gate u and candidate c, over a ragged batch.
 
     ``r, u = sigmoid(split(z_ru + h W_gates));  c = tanh(z_c + (r h) W_candidate);  h = u h + (1 - u) c``
-    (Cho et al. 2014, arXiv 1406.1078). Float32.
+    (Cho et al. 2014, arXiv 1406.1078). Types: see `gru_ops`. On a GPU the products with the recurrent weights have the
+    precision of TF32 where TensorFlow's own have it.
 
     :param ops: what `gru_ops` returned
     :param z: projected input, with bias, in the order r, u, c [time, batch, 3 n]

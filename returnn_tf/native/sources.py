@@ -42,7 +42,12 @@ OPS: Dict[str, NativeOp] = {
             bindings=("lstm/lstm_op.cc",),
             cuda=("lstm/lstm_cuda.cu",),
         ),
-        NativeOp(name="gru", kernels=("gru/gru_cpu.cc",), bindings=("gru/gru_op.cc",)),
+        NativeOp(
+            name="gru",
+            kernels=("gru/gru_cpu.cc",),
+            bindings=("gru/gru_op.cc",),
+            cuda=("gru/gru_cuda.cu",),
+        ),
         NativeOp(
             name="align",
             kernels=(

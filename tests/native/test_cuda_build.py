@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from returnn_tf.native import build as build_module
-from returnn_tf.native import cache, cuda_toolchain, library, lstm, sources
+from returnn_tf.native import cache, cuda_toolchain, gru, library, lstm, sources
 from returnn_tf.native.build import build, find_compilers
 from returnn_tf.native.cuda_toolchain import find_cuda_toolchain, nvcc_candidates, visible_archs
 from returnn_tf.native.errors import NativeOpError
@@ -307,6 +307,12 @@ def test_gpu_kernels_are_registered(name, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_all_kernels_for_gpus_belong_to_an_op():
+    """Each file with kernels is a part of its op, so that a network gets them."""
+    there = set(pathlib.Path(sources.source_folder()).glob("*/*.cu"))
+    assert there == {pathlib.Path(sources.source_folder(), path) for op in OPS.values() for path in op.cuda}
+
+
 def _registered_ops(name):
     """The names in the sources of an op."""
     for path in OPS[name].bindings:
@@ -321,11 +327,12 @@ def test_prebuilding_needs_kernels_for_gpus(monkeypatch):
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_which_types_the_lstm_has(monkeypatch, on_gpu):
+@pytest.mark.parametrize("module, find", [(lstm, lstm.lstm_ops), (gru, gru.gru_ops)])
+def test_which_types_a_recurrence_has(monkeypatch, module, find, on_gpu):
     """What is no float32 has kernels on a GPU only."""
-    monkeypatch.setattr(lstm, "native_op", lambda name, self_test: name)
-    monkeypatch.setattr(lstm, "runs_on_gpu", lambda name: on_gpu)
-    types = [dtype for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64) if lstm.lstm_ops(dtype)]
+    monkeypatch.setattr(module, "native_op", lambda name, self_test: name)
+    monkeypatch.setattr(module, "runs_on_gpu", lambda name: on_gpu)
+    types = [dtype for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64) if find(dtype)]
     assert types == ([tf.float16, tf.bfloat16, tf.float32] if on_gpu else [tf.float32])
 
 

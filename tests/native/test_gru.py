@@ -13,7 +13,7 @@ SIZES = [(1, 1, 1), (5, 3, 7), (6, 9, 16), (4, 13, 37), (3, 1, 70), (7, 8, 64), 
 
 @pytest.fixture(scope="module")
 def ops():
-    found = gru_ops()
+    found = gru_ops(tf.float32)
     assert found is not None, "the native GRU has to compile where the tests run"
     return found
 

@@ -21,10 +21,10 @@ def lstm_kernel(cell: Cell, dtype: tf.DType) -> Optional[NativeKernel]:
 
 
 def gru_kernel(cell: Cell, dtype: tf.DType) -> Optional[NativeKernel]:
-    """The native GRU for cells whose candidate has the usual activation, in float32."""
-    if not isinstance(cell, Gru) or cell.opts["activation"] != "tanh" or dtype != tf.float32:
+    """The native GRU for cells whose candidate has the usual activation, in a type that it has."""
+    if not isinstance(cell, Gru) or cell.opts["activation"] != "tanh" or gru_ops(dtype) is None:
         return None
-    return None if gru_ops() is None else _run_gru
+    return _run_gru
 
 
 def _run_lstm(
@@ -56,7 +56,7 @@ def _run_gru(
     """See `returnn_tf.ops.cells.kernels.NativeKernel`."""
     w_gates, w_candidate = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
     (h0,) = state
-    h, h_last = native_gru(gru_ops(), z, w_gates, w_candidate, h0, _lengths(lengths, z), reverse=reverse)
+    h, h_last = native_gru(gru_ops(z.dtype), z, w_gates, w_candidate, h0, _lengths(lengths, z), reverse=reverse)
     return h, (h_last,)
 
 
