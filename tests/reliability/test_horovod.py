@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Sequence
 
 import h5py
 import numpy as np
 import pytest
 
 from tests.reliability import horovod_runs, toy
+from tests.reliability.horovod_checks import CHECKS
 
 Results = Callable[[str], List[Any]]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Of the run which does all checks."""
-    folder = tmp_path_factory.mktemp("horovod")
-    process = horovod_runs.start(
-        folder, horovod_runs.launcher(), ["-m", "tests.reliability.horovod_checks", str(folder)]
-    )
+#: The checks which run each time; the others only with ``-m long``, as each traces networks of its own on each rank.
+FAST = ("world", "summed_loss", "join", "no_data_at_all", "param_sync", "param_join", "nan", "other_step", "diverged")
+FAST += ("start", "in_order", "training")
+
+
+def _run(folder: pathlib.Path, names: Sequence[str]) -> Results:
+    """Does checks with two ranks.
+
+    :return: name of a check -> what it gave on each rank
+    """
+    command = ["-m", "tests.reliability.horovod_checks", str(folder), *names]
+    process = horovod_runs.start(folder, horovod_runs.launcher(), command)
     assert process.wait(horovod_runs.SECONDS) == 0, toy.text_of(folder)[-4000:]
-    return folder
-
-
-@pytest.fixture(scope="module")
-def results(folder: pathlib.Path) -> Results:
-    """Name of a check -> what it gave on each rank."""
     by_rank = [json.loads((folder / ("rank%d.json" % rank)).read_text()) for rank in range(2)]
 
     def of(name: str) -> List[Any]:
@@ -37,6 +37,24 @@ def results(folder: pathlib.Path) -> Results:
         return [found[name]["result"] for found in by_rank]
 
     return of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Of the run which does the fast checks."""
+    return tmp_path_factory.mktemp("horovod")
+
+
+@pytest.fixture(scope="module")
+def results(folder: pathlib.Path) -> Results:
+    """What the fast checks gave."""
+    return _run(folder, FAST)
+
+
+@pytest.fixture(scope="module")
+def long_results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What the other checks gave."""
+    return _run(tmp_path_factory.mktemp("horovod_long"), [name for name in CHECKS if name not in FAST])
 
 
 def test_world(results: Results) -> None:
@@ -48,34 +66,48 @@ def test_world(results: Results) -> None:
     assert first["arrays"] == [[0], [0, 1]]
 
 
-@pytest.mark.parametrize("name", ["summed_loss", "normalized_loss", "decoupled_constraints", "accumulated"])
-def test_as_one_rank(results: Results, name: str) -> None:
+def test_as_one_rank(results: Results) -> None:
     """Losses, gradient and parameters are those of one rank with the whole batches."""
-    for found in results(name):
+    _assert_as_one_rank(results("summed_loss"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["normalized_loss", "decoupled_constraints", "accumulated"])
+def test_as_one_rank_with_options(long_results: Results, name: str) -> None:
+    """The same with other objectives."""
+    _assert_as_one_rank(long_results(name))
+
+
+def _assert_as_one_rank(by_rank: List[Any]) -> None:
+    for found in by_rank:
         assert found["loss"] < 1e-4 and found["norm"] < 1e-4 and found["params"] < 1e-4
         assert found["counts"]
 
 
-def test_compression(results: Results) -> None:
+@pytest.mark.long
+def test_compression(long_results: Results) -> None:
     """Half precision: nearly the same."""
-    for found in results("fp16"):
+    for found in long_results("fp16"):
         assert 0.0 < found["params"] < 1e-2
 
 
-def test_options_of_gradient_and_rate(results: Results) -> None:
+@pytest.mark.long
+def test_options_of_gradient_and_rate(long_results: Results) -> None:
     """The mean instead of the sum, and the rate times the number of ranks."""
-    assert max(results("average_grad")) < 1e-6
-    assert results("scaled_rate") == [pytest.approx(0.2)] * 2
+    assert max(long_results("average_grad")) < 1e-6
+    assert long_results("scaled_rate") == [pytest.approx(0.2)] * 2
 
 
-def test_running_means(results: Results) -> None:
+@pytest.mark.long
+def test_running_means(long_results: Results) -> None:
     """Batch normalisation has the same statistics everywhere."""
-    assert results("statistics") == [True, True]
+    assert long_results("statistics") == [True, True]
 
 
-def test_random_numbers(results: Results) -> None:
+@pytest.mark.long
+def test_random_numbers(long_results: Results) -> None:
     """Each rank drops other units; the initial values have the same seed."""
-    (first, same), (second, also_same) = results("dropout_differs")
+    (first, same), (second, also_same) = long_results("dropout_differs")
     assert first != second and same == also_same == first
 
 
@@ -95,9 +127,10 @@ def test_averaged_parameters(results: Results) -> None:
     assert results("param_join") == [[5, True, 5, True], [2, True, 2, True]]
 
 
-def test_pause(results: Results) -> None:
+@pytest.mark.long
+def test_pause(long_results: Results) -> None:
     """Both hear with the same step that one of them wants to stop or save."""
-    assert results("pause") == [[False, False, True, False]] * 2
+    assert long_results("pause") == [[False, False, True, False]] * 2
 
 
 def test_nan(results: Results) -> None:

@@ -153,7 +153,7 @@ def test_another_world_than_the_scheduler_started(tmp_path: pathlib.Path) -> Non
     assert not (tmp_path / "net").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_elastic(tmp_path: pathlib.Path) -> None:
     """One of three processes is killed: the others go on from the last checkpoint within the epoch and finish it."""
     horovodrun = horovod_runs.launcher("horovodrun")[0]
