@@ -118,7 +118,7 @@ def test_on_a_gpu(sizes, mean):
         numpy.testing.assert_allclose(*results, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_nvcc(arch):
     assert "0 bytes stack frame, 0 bytes spill stores" in compile_for_gpu("chunk/chunk_cuda.cu", arch)

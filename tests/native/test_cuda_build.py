@@ -283,7 +283,7 @@ for name in sys.argv[2:]:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 @pytest.mark.parametrize("name", BUILT_WITH_CUDA)
 def test_gpu_kernels_are_registered(name, tmp_path):

@@ -186,7 +186,7 @@ def test_order_of_threads_and_batch_do_not_matter(gpu, monkeypatch):
         numpy.testing.assert_array_equal(gradient, together[1][: lens[b], one])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("sanitizer, cases", list(zip(SANITIZERS, ["25", "3"])))
 def test_sanitizers(sanitizer, cases, seed):
@@ -194,7 +194,7 @@ def test_sanitizers(sanitizer, cases, seed):
     run_sanitized(driver, *kernels, seed=seed, sanitizer=sanitizer, arguments=[cases], timeout=600)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_nvcc(name, arch):

@@ -92,7 +92,7 @@ def test_wrong_calls(gru):
             gru.call_on(shape, FLOAT, backward, [nothing] * count)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("arch, spilled", [("sm_80", 32), ("sm_90", 0)])
 def test_nvcc(arch, spilled):
     """The time loop keeps its weights in registers: nothing to speak of may be spilled."""
@@ -101,7 +101,7 @@ def test_nvcc(arch, spilled):
     assert max(map(int, re.findall(r"(\d+) bytes spill stores", report))) <= spilled
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_sanitizers(sanitizer):
     """No access out of bounds, no race."""

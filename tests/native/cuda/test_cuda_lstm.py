@@ -69,7 +69,7 @@ def test_weights_in_shared_memory(lstm, monkeypatch):
     check(lstm, (2, 1, 390), TF32, dense=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("units", [528, 1170])
 def test_weights_that_do_not_fit(lstm, monkeypatch, units):
     """In shared memory in forward, too; then more of them than the chip holds: the rest is streamed."""
@@ -135,7 +135,7 @@ def test_wrong_calls(lstm, size, lengths, numbers, text):
             lstm.call_on(shape, numbers, backward, [nothing] * count)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("arch, spilled", [("sm_80", 32), ("sm_90", 0)])
 def test_nvcc(arch, spilled):
     """The time loop keeps its weights in registers: nothing to speak of may be spilled."""
@@ -144,7 +144,7 @@ def test_nvcc(arch, spilled):
     assert max(map(int, re.findall(r"(\d+) bytes spill stores", report))) <= spilled
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_sanitizers(sanitizer):
     """No access out of bounds, no race."""

@@ -257,7 +257,9 @@ def test_sanitizers(seed):
     run_sanitized("../tests/native/cuda/sanitized_mdlstm.cu", seed=seed)
 
 
-@pytest.mark.parametrize("arch", ["sm_90", pytest.param("sm_80", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "arch", [pytest.param("sm_90", marks=pytest.mark.long), pytest.param("sm_80", marks=pytest.mark.long)]
+)
 def test_nvcc(arch):
     """It compiles, and hardly any register is spilled."""
     words = compile_for_gpu(SOURCE, arch, "-DRTF_FLOAT_ONLY=1").split()
