@@ -48,7 +48,7 @@ $(HOROVOD): $(STAMP)
 	cmake=; if ! command -v cmake >/dev/null; then cmake='cmake<4'; fi; \
 	if $(PY) -c 'import horovod.tensorflow' 2>/dev/null || { \
 	  $(PY) -m pip install -qq --disable-pip-version-check 'setuptools<80' wheel packaging $$cmake && \
-	  PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MAKEFLAGS=-j2 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 \
+	  PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MAKEFLAGS= HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 \
 	    HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1 env $$mpi $(PY) -m pip install --disable-pip-version-check \
 	    --no-build-isolation -e '.[horovod]'; } >$(VENV)/horovod.log 2>&1; then :; \
 	else echo "make venv: Horovod can't be built here (see $(VENV)/horovod.log), so its tests will be skipped; it" \
