@@ -135,10 +135,10 @@ class Engine:
     def _set_up_reports(self) -> None:
         self.learning_rates = LearningRateControl.from_config(self.config)
         self.summaries = Summaries.from_config(self.config)
-        if not self.world.is_chief:
-            self.learning_rates.filename, self.summaries = None, Summaries(None)
-        self._resources.callback(self.summaries.close)
         self._profiler = Profiler.from_config(self.config, self.summaries.folder)
+        if not self.world.is_chief:
+            self.learning_rates.filename, self.summaries, self._profiler = None, Summaries(None), Profiler(None, None)
+        self._resources.callback(self.summaries.close)
         self._resources.callback(self._profiler.close)
 
     def _load(self, choice: ModelChoice) -> None:
