@@ -7,7 +7,7 @@ thread beside the training. A checkpoint from within an epoch is deleted once tw
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from returnn_tf.config import ConfigError
 from returnn_tf.engine import checkpoint, model_dir
@@ -49,6 +49,7 @@ class Saver:
         self._last_time = time.monotonic()
         self._last_step = -1
         self._wanted = False  # a checkpoint is due
+        self._undeletable: Set[str] = set()
         if self._writes:
             model_dir.prepare(str(self.model))
         elif self.model is None:
@@ -128,7 +129,7 @@ class Saver:
         steps: Dict[Tuple[int, float], str] = dict(find_step_checkpoints(str(self.model)).items())
         epochs = {(epoch, _COMPLETE): path for epoch, path in find_checkpoints(str(self.model)).items()}
         up_to_now = sorted(other for other in {**epochs, **steps} if other <= key)
-        _delete_after(newest, [steps[old] for old in up_to_now[:-_MIN_KEPT] if old in steps])
+        self._delete_after(newest, [steps[old] for old in up_to_now[:-_MIN_KEPT] if old in steps])
 
     def clean_up(self, rates: Rates) -> None:
         """Deletes old checkpoints as ``cleanup_old_models`` says, once the newest one has proven whole.
@@ -144,10 +145,13 @@ class Saver:
         stored = find_checkpoints(self.model)
         delete = epochs_to_delete(stored, rates, self._cleanup)
         delete = delete[: max(len(stored) - _MIN_KEPT, 0)]
-        freed = _delete_after(stored[max(stored)], [stored[epoch] for epoch in delete]) if delete else 0
-        if freed:
+        freed = self._delete_after(stored[max(stored)], [stored[epoch] for epoch in delete]) if delete else {}
+        gone = [str(epoch) for epoch in delete if stored[epoch] in freed]
+        if gone:
             model_dir.write_index(self.model)
-            log.write(3, "Deleted the checkpoints of epochs %s: %s" % (", ".join(map(str, delete)), bytes_text(freed)))
+            log.write(
+                3, "Deleted the checkpoints of epochs %s: %s" % (", ".join(gone), bytes_text(sum(freed.values())))
+            )
 
     def finish(self) -> None:
         """The training is complete: the checkpoints from within epochs go, if enough others are there."""
@@ -156,7 +160,27 @@ class Saver:
             stored, steps = find_checkpoints(str(self.model)), find_step_checkpoints(str(self.model))
             if len(stored) >= _MIN_KEPT:
                 newest = max(stored)
-                _delete_after(stored[newest], [path for (epoch, _), path in steps.items() if epoch <= newest])
+                self._delete_after(stored[newest], [path for (epoch, _), path in steps.items() if epoch <= newest])
+
+    def _delete_after(self, newest: str, old: List[str]) -> Dict[str, int]:
+        """Deletes checkpoints if a newer one proves whole: those which are gone, with the bytes which are free then.
+
+        One that can't be deleted stays, with a warning the first time: it takes space, but harms no training.
+        """
+        reason = checkpoint.defect(newest) if old else None
+        if reason is not None:
+            log.warn("The checkpoint %s is not whole (%s), so no old one is deleted." % (newest, reason))
+            return {}
+        freed: Dict[str, int] = {}
+        for path in old:
+            try:
+                freed[path] = checkpoint.delete(path)
+            except OSError as exc:
+                if path not in self._undeletable:
+                    self._undeletable.add(path)
+                    where, why = exc.filename or path, exc.strerror or exc
+                    log.warn("The old checkpoint %s stays: %s can't be deleted (%s)." % (path, where, why))
+        return freed
 
     def check(self) -> None:
         """
@@ -180,17 +204,6 @@ def _snapshot(variables: Mapping[str, Any]) -> Dict[str, Any]:
     """The values by name, on the host. There they are not copied now: whatever changes a variable later copies it."""
     with tf.device("/CPU:0"):
         return {name: tf.identity(variable) for name, variable in variables.items()}
-
-
-def _delete_after(newest: str, old: List[str], defect: Callable[[str], Optional[str]] = checkpoint.defect) -> int:
-    """Deletes checkpoints if a newer one proves whole; the bytes which are free then."""
-    if not old:
-        return 0
-    reason = defect(newest)
-    if reason is not None:
-        log.warn("The checkpoint %s is not whole (%s), so no old one is deleted." % (newest, reason))
-        return 0
-    return sum(checkpoint.delete(path) for path in old)
 
 
 def _positive(config: Any, key: str, value: Any) -> Any:

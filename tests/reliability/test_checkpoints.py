@@ -165,6 +165,39 @@ def test_nothing_is_deleted_before_the_new_one_has_proven_whole(
     assert "step3 is not whole (the checksum of " in capsys.readouterr().out
 
 
+def test_an_old_one_that_cannot_be_deleted_is_told_once_and_does_not_end_the_training(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = Training(tmp_path, cleanup_old_models={"keep_last_n": 1, "keep_best_n": 0, "keep": []})
+    held, remove = ("net.001.step1.manifest.json", "net.001.manifest.json"), os.remove
+
+    def not_all(path: str) -> None:
+        if os.path.basename(path) in held and os.path.exists(path):
+            raise PermissionError(13, "Permission denied", path)
+        remove(path)
+
+    monkeypatch.setattr(os, "remove", not_all)
+    for _ in range(4):
+        training.step()
+        training.save_within()
+        training.saver.wait()
+    assert training.stored() == ["net.001.step1", "net.001.step3", "net.001.step4"]
+    for epoch in range(1, 5):
+        training.saver.save(training.trainer, epoch, RATES)
+        training.saver.clean_up(RATES)
+        training.saver.wait()
+    training.saver.finish()
+    training.saver.close()
+    assert training.stored() == ["net.001", "net.001.step1", "net.003", "net.004"]
+    assert checkpoint.defect(training.model + ".001") is None
+    text = capsys.readouterr().out
+    for name in ("net.001.step1", "net.001"):
+        path = "%s.manifest.json" % (tmp_path / name)
+        told = "The old checkpoint %s stays: %s can't be deleted (Permission denied)" % (tmp_path / name, path)
+        assert text.count(told) == 1
+    assert "Deleted the checkpoints of epochs 2:" in text and "of epochs 1" not in text
+
+
 def damaged(publish: Any) -> Any:
     """What is on the disk is not what was written."""
 
