@@ -6,7 +6,7 @@ from typing import Any, Tuple
 
 from returnn_tf.config import ConfigError
 from returnn_tf.engine import checkpoint, checkpoint_params, devices, model_dir, preload
-from returnn_tf.engine.model_selection import ModelChoice
+from returnn_tf.engine.model_selection import ModelChoice, find_step_checkpoints
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search_beam import with_beam_size
 from returnn_tf.log import log
@@ -38,11 +38,20 @@ def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelCh
         checkpoint_params.assign(rest, values, source="The checkpoint %s" % choice.path)
         log.write(3, "Loaded %s" % choice.path)
     elif rest or not loaded:
-        raise ConfigError(
-            "There is no checkpoint to load: no file %s.<epoch>.index. Train first, or set load = '<path prefix>'."
-            % (config.str("model", "") or "<model>")
-        )
+        raise ConfigError(_nothing_to_load(config.str("model", "")))
     return net, choice
+
+
+def _nothing_to_load(model: str) -> str:
+    text = "There is no checkpoint to load: no file %s.<epoch>.index. " % (model or "<model>")
+    within = [path for _, path in sorted(find_step_checkpoints(model).items()) if not checkpoint.unfinished(path)]
+    if not within:
+        return text + "Train first, or set load = '<path prefix>'."
+    return text + "There %s from within an epoch, which %s only by name; for the newest one set load = %r." % (
+        "is one" if len(within) == 1 else "are %i" % len(within),
+        "is loaded" if len(within) == 1 else "are loaded",
+        within[-1],
+    )
 
 
 def report_defect(path: str, reason: str) -> None:

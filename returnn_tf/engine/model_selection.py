@@ -62,7 +62,7 @@ def select_model(
     if load:
         return _loaded(load, load_epoch)
     if load_epoch is not None:
-        return _choice(load_epoch, _own_checkpoint(own, load_epoch, config.where("load_epoch")))
+        return _choice(load_epoch, _own_checkpoint(own, load_epoch, config.where("load_epoch"), steps))
     return _newest(own)
 
 
@@ -114,10 +114,18 @@ def _loaded(path: str, epoch: Optional[int]) -> ModelChoice:
     return ModelChoice(epoch_of_path(path), path, epoch_of_path(path), step)
 
 
-def _own_checkpoint(own: Mapping[int, str], epoch: int, where: str) -> str:
+def _own_checkpoint(own: Mapping[int, str], epoch: int, where: str, steps: Steps = types.MappingProxyType({})) -> str:
+    """
+    :param steps: those from within the epoch are named in the error, if they may be loaded
+    :raises ConfigError: there is none of the epoch
+    """
     if epoch not in own:
         there = ", ".join(str(e) for e in sorted(own)) or "none"
-        raise ConfigError("%s: there is no checkpoint of epoch %d; checkpoints there are: %s" % (where, epoch, there))
+        text = "%s: there is no checkpoint of epoch %d; checkpoints there are: %s" % (where, epoch, there)
+        within = max((key for key in steps if key[0] == epoch), default=None)
+        if within is not None:
+            text += ". One from within the epoch is loaded by its name, without load_epoch: load = %r" % steps[within]
+        raise ConfigError(text)
     return own[epoch]
 
 
