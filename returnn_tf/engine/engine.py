@@ -251,13 +251,17 @@ class Engine:
         self.summaries.epoch("train", epoch, values)
 
     def evaluate(self, epoch: int) -> Dict[str, PassResult]:
-        """Scores of all evaluation datasets with the current parameters; they go to the learning-rate control too."""
-        results = {
-            name: self.evaluator.run(
-                name, epoch, source.batches(epoch), between=lambda *_: self._pauses.after_batch(), world=self.world
+        """Scores of all evaluation datasets with the current parameters; they go to the learning-rate control too.
+
+        :raises Stopped: by a signal; nothing of the scores is kept
+        """
+        results: Dict[str, PassResult] = {}
+        for name, source in self._data.evaluated.items():
+            batches = self._pauses.until_signal(source.batches(epoch))
+            results[name] = self.evaluator.run(
+                name, epoch, batches, between=lambda *_: self._pauses.after_batch(), world=self.world
             )
-            for name, source in self._data.evaluated.items()
-        }
+            self._pauses.after_evaluation()
         if not results:
             return {}
         log.write(1, eval_line({name: (result.scores, result.errors) for name, result in results.items()}))

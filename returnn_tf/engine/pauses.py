@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+import contextlib
+from typing import Any, Callable, Iterable, Iterator
 
 from returnn_tf.engine.horovod.control import Control
 from returnn_tf.engine.model_lock import ModelLock
@@ -57,6 +58,22 @@ class Pauses:
             saved = "its state is saved" if self._saver.model else "nothing is saved, for the config has no model"
             raise self._stopped(signals[0], "within the epoch; %s" % saved)
 
+    def until_signal(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """The batches of an evaluation; those of one process out of several end when it gets a signal.
+
+        They can't raise :class:`Stopped` then, as the others wait for the result: all do, :meth:`after_evaluation`.
+        """
+        return batches if self._world.size == 1 else self._until_signal(batches)
+
+    def _until_signal(self, batches: Iterable[Any]) -> Iterator[Any]:
+        with contextlib.ExitStack() as resources:
+            if hasattr(batches, "close"):
+                resources.callback(batches.close)
+            for batch in batches:
+                yield batch
+                if self._stop.signum is not None:
+                    return
+
     def after_batch(self) -> None:
         """Between two batches of an evaluation.
 
@@ -66,13 +83,13 @@ class Pauses:
             raise self._stopped(self._stop.signum, "while evaluating, which is done anew when it goes on")
 
     def after_evaluation(self) -> None:
-        """When all processes are done with an evaluation.
+        """When all processes are done with an evaluation, or have left it because of a signal.
 
         :raises Stopped: by a signal to one of them
         """
         if self._world.any(self._stop.signum is not None):
             signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
-            raise self._stopped(signals[0], "after an evaluation")
+            raise self._stopped(signals[0], "while evaluating, or after it")
 
     @staticmethod
     def _stopped(signum: int, when: Any) -> Stopped:
