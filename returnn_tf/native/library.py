@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional
 from returnn_tf.native.build import build
 from returnn_tf.native.cache import note_tested, was_tested
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.gpu_test import passes_on_gpus
 from returnn_tf.native.sources import OPS
 from returnn_tf.util.lazy_tf import tf
 
@@ -71,21 +72,33 @@ def load(name: str, self_test: SelfTest) -> Any:
     :raises NativeOpError: the op cannot be compiled, loaded, or computes something wrong
     """
     path, _ = build(OPS[name])
-    try:
-        ops = tf.load_op_library(path)
-    except (tf.errors.OpError, OSError) as exc:
-        raise NativeOpError("%s cannot be loaded: %s" % (path, str(exc).splitlines()[0])) from exc
+    ops = load_library(path)
     # Not only where this process compiled it: one whose test failed, or was killed before it, left its file there.
     if not was_tested(path):
         # In a thread of its own: the first use is while a graph is traced, and perhaps while a tape is stopped.
         with ThreadPoolExecutor(1) as thread:
-            for device in devices(name):
-                thread.submit(_test_on, device, ops, self_test).result()
+            cpu, *gpus = devices(name)
+            thread.submit(run_test_on, cpu, ops, self_test).result()
+            if gpus and not passes_on_gpus(name, path, [gpu.name for gpu in tf.config.get_visible_devices("GPU")]):
+                log.info("Another process cannot use the GPU: the native op %s is tested in this one.", name)
+                for gpu in gpus:
+                    thread.submit(run_test_on, gpu, ops, self_test).result()
         note_tested(path)
     return ops
 
 
-def _test_on(device: str, ops: Any, self_test: SelfTest) -> None:
+def load_library(path: str) -> Any:
+    """The TensorFlow ops of a library.
+
+    :raises NativeOpError: it is none, or does not fit this TensorFlow
+    """
+    try:
+        return tf.load_op_library(path)
+    except (tf.errors.OpError, OSError) as exc:
+        raise NativeOpError("%s cannot be loaded: %s" % (path, str(exc).splitlines()[0])) from exc
+
+
+def run_test_on(device: str, ops: Any, self_test: SelfTest) -> None:
     """Run the test on a device.
 
     :raises NativeOpError: something is wrong there; the text names the device if it is no CPU

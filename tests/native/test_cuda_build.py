@@ -254,22 +254,6 @@ def test_without_a_compiler_the_newest_of_several_is_taken(tiny, monkeypatch):
     assert build(TINY) == (first, False)
 
 
-def test_an_op_is_tested_on_each_device(tiny, gpus, monkeypatch):
-    """The second device is a CPU that is called a GPU; what fails there says so."""
-    monkeypatch.setattr(library, "devices", lambda name: ["CPU:0", "GPU:0"])
-    monkeypatch.setattr(library, "build", lambda op: (build(TINY)[0], True))
-    monkeypatch.setitem(library.OPS, "tiny", TINY)
-    calls = []
-
-    def wrong_the_second_time(_ops):
-        calls.append(1)
-        if len(calls) == 2:
-            raise NativeOpError("wrong results")
-
-    with pytest.raises(NativeOpError, match="on GPU:0: wrong results"):
-        library.load("tiny", wrong_the_second_time)
-
-
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 BUILT_WITH_CUDA = [name for name in OPS if OPS[name].cuda]
 REGISTERED = """
@@ -339,5 +323,7 @@ def test_which_types_a_recurrence_has(monkeypatch, module, find, on_gpu):
 def test_self_tests_have_the_precision_of_float(monkeypatch):
     """Products on a GPU may have that of TF32 otherwise."""
     seen = []
-    library._test_on("CPU:0", None, lambda _: seen.append(tf.config.experimental.tensor_float_32_execution_enabled()))
+    library.run_test_on(
+        "CPU:0", None, lambda _: seen.append(tf.config.experimental.tensor_float_32_execution_enabled())
+    )
     assert seen == [False] and tf.config.experimental.tensor_float_32_execution_enabled()

@@ -1,0 +1,74 @@
+"""The process in which an op is tested on GPUs: ``python -m returnn_tf.native.gpu_test_process NAME LIBRARY GPU ...``.
+
+It prints what is wrong, in a line. Exit code: 0, 1, or `gpu_test.NO_GPU`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import List, Sequence
+
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.gpu_test import NO_GPU
+from returnn_tf.native.library import load_library, run_test_on
+from returnn_tf.native.self_test import SELF_TESTS
+from returnn_tf.util.lazy_tf import tf
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command.
+
+    :param arguments: of the command line
+    :return: exit code
+    """
+    name, library, *gpus = arguments
+    try:
+        devices = claim(gpus)
+    except (tf.errors.OpError, RuntimeError, ValueError) as exc:
+        print(exc)
+        return NO_GPU
+    try:
+        ops = load_library(library)
+        for device in devices:
+            run_test_on(device, ops, SELF_TESTS[name])
+    except NativeOpError as exc:
+        print(exc)
+        no_memory = isinstance(exc.__cause__, tf.errors.ResourceExhaustedError) or "out of memory" in str(exc)
+        return NO_GPU if no_memory else 1
+    return 0
+
+
+def claim(names: Sequence[str]) -> List[str]:
+    """Make these physical GPUs the only ones, without taking all of their memory.
+
+    :return: their names as devices of TensorFlow
+    :raises RuntimeError: one is not there
+    """
+    gpus = [gpu for gpu in tf.config.list_physical_devices("GPU") if gpu.name in names]
+    if not gpus or len(gpus) < len(names):
+        raise RuntimeError("TensorFlow sees no %s" % " or ".join(names))
+    tf.config.set_visible_devices(gpus, "GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    devices = ["GPU:%d" % index for index in range(len(gpus))]
+    for device in devices:
+        with tf.device(device):
+            tf.zeros([1]).numpy()
+    return devices
+
+
+def end_with_parent() -> None:
+    """Exit as soon as the process that started this one is gone, or does not wait any more."""
+
+    def watch() -> None:
+        sys.stdin.read()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,142 @@
+"""The test of an op on GPUs, in a process of its own. GPUs are CPUs here, or not there."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from returnn_tf.native import build as build_module
+from returnn_tf.native import gpu_test, gpu_test_process, library
+from returnn_tf.native.cache import was_tested
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.sources import OPS
+from returnn_tf.util.lazy_tf import tf
+
+GPU = "/physical_device:GPU:0"
+
+
+class Gpu:
+    name = GPU
+
+
+@pytest.fixture
+def on_gpu(tmp_path, monkeypatch):
+    """An op that seems to have been compiled just now, and a GPU beside the CPU."""
+    path = tmp_path / "op.so"
+    path.write_text("")
+    monkeypatch.setattr(library, "_loaded", {})
+    monkeypatch.setattr(library, "build", lambda op: (str(path), True))
+    monkeypatch.setattr(library, "load_library", lambda path: None)
+    monkeypatch.setattr(library, "devices", lambda name: ["CPU:0", "GPU:0"])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [Gpu()])
+    monkeypatch.setattr(library, "_has_kernels", lambda name: True)
+    return str(path)
+
+
+@pytest.fixture
+def child(monkeypatch):
+    """Sets the code that runs in place of the process."""
+
+    def runs(code, seconds=20.0):
+        monkeypatch.setattr(gpu_test, "_command", lambda *args: [sys.executable, "-c", code])
+        monkeypatch.setattr(gpu_test.passes_on_gpus, "__defaults__", (seconds,))
+
+    return runs
+
+
+@pytest.mark.parametrize(
+    "code, message",
+    [
+        ("import os; os.kill(os.getpid(), 11)", "on the GPU: its test was ended by SIGSEGV (no message)"),
+        ("import os; os.abort()", "on the GPU: its test was ended by SIGABRT (no message)"),
+        ("print('on GPU:0: wrong results'); raise SystemExit(1)", "on GPU:0: wrong results"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+    ids=["crash", "abort", "wrong", "broken"],
+)  # fmt: skip
+def test_one_warning_and_the_plain_form(on_gpu, child, caplog, code, message):
+    child(code)
+    assert library.native_op("lstm", lambda ops: None) is None and library.native_op("lstm", lambda ops: None) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "The native op lstm cannot be used, its slower form in plain TensorFlow takes over: %s." % message
+    ]
+    assert not was_tested(on_gpu)
+
+
+def test_a_kernel_that_hangs(on_gpu, child, tmp_path, caplog):
+    """The process is ended; the next start tries again."""
+    note = tmp_path / "pid"
+    child("import os, time; open(%r, 'w').write(str(os.getpid())); time.sleep(600)" % str(note), seconds=1.5)
+    start = time.time()
+    assert library.native_op("lstm", lambda ops: None) is None
+    assert time.time() - start < 20
+    assert "takes over: on the GPU: its test did not end within 1.5 seconds." in caplog.text
+    assert not was_tested(on_gpu)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
+
+
+def test_good(on_gpu, child):
+    child("raise SystemExit(0)")
+    library.load("lstm", lambda ops: None)
+    assert was_tested(on_gpu)
+
+
+def test_a_gpu_for_one_process_only(on_gpu, child):
+    """Then the test runs in this one; the GPU is a CPU that is called so."""
+    child("raise SystemExit(3)")
+    devices = []
+    with pytest.raises(NativeOpError, match="on GPU:0: wrong results"):
+        library.load("lstm", lambda ops: devices.append(1) or len(devices) < 2 or _wrong())
+    assert len(devices) == 2 and not was_tested(on_gpu)
+
+
+def _wrong():
+    raise NativeOpError("wrong results")
+
+
+@pytest.mark.slow
+def test_the_real_process(tmp_path):
+    """It starts from anywhere, with what this process imports; without the GPU it says nothing about the op."""
+    (tmp_path / "numpy.py").write_text("raise ImportError('a file of the user')\n")
+    code = "from returnn_tf.native.gpu_test import passes_on_gpus; print(passes_on_gpus('lstm', 'op.so', [%r]))" % (
+        GPU + "7"
+    )
+    environ = {**os.environ, "PYTHONPATH": gpu_test._ROOT}
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.path.remove(''); " + code],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["False"]
+
+
+def test_what_the_process_says(monkeypatch, capsys):
+    path, _ = build_module.build(OPS["chunk"])
+    monkeypatch.setattr(gpu_test_process, "claim", lambda names: ["CPU:0"])
+    assert gpu_test_process.main(["chunk", path, GPU]) == 0
+    monkeypatch.setitem(gpu_test_process.SELF_TESTS, "chunk", lambda ops: _wrong())
+    assert gpu_test_process.main(["chunk", path, GPU]) == 1
+    assert capsys.readouterr().out == "wrong results\n"
+
+
+def test_memory_that_others_have_says_nothing_about_the_op(monkeypatch):
+    def full(_ops):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+
+    path, _ = build_module.build(OPS["chunk"])
+    monkeypatch.setattr(gpu_test_process, "claim", lambda names: ["CPU:0"])
+    monkeypatch.setitem(gpu_test_process.SELF_TESTS, "chunk", full)
+    assert gpu_test_process.main(["chunk", path, GPU]) == gpu_test.NO_GPU
+
+
+def test_it_ends_with_its_parent():
+    code = "from returnn_tf.native.gpu_test_process import end_with_parent; import time; end_with_parent()"
+    code += "; print(1, flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdin is not None
+    with process:
+        assert process.stdout.readline() == "1\n"
+        process.stdin.close()
+        assert process.wait(timeout=20) == 1
