@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 import numpy
 
 from returnn_tf.native.comparison import compare
-from returnn_tf.native.library import native_op, runs_on_gpu
+from returnn_tf.native.library import check_type, has_type, native_op
 from returnn_tf.native.weight_gradient import outer_sum, weight_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -20,8 +20,7 @@ def gru_ops(dtype: tf.DType) -> Optional[Any]:
 
     :param dtype: float32; on a GPU also bfloat16 and float16
     """
-    wanted = dtype == tf.float32 or (dtype in (tf.bfloat16, tf.float16) and runs_on_gpu("gru"))
-    return native_op("gru", self_test) if wanted else None
+    return native_op("gru", self_test) if has_type("gru", dtype) else None
 
 
 def native_gru(
@@ -48,7 +47,9 @@ def native_gru(
     :param lengths: int32 [batch], at most ``time``
     :param reverse: each sequence runs from its last frame to its first one; z and the result keep the order of time
     :return: h [time, batch, n], 0 after the end of each sequence; h [batch, n] after the frame that ran last
+    :raises NativeOpError: there are no kernels for the type
     """
+    check_type("gru", z.dtype)
 
     @tf.custom_gradient
     def run(

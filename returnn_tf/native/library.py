@@ -60,6 +60,24 @@ def runs_on_gpu(name: str) -> bool:
     return bool(tf.config.get_visible_devices("GPU")) and _has_kernels(name)
 
 
+def has_type(name: str, dtype: tf.DType) -> bool:
+    """Whether a recurrence has kernels for a type here: float32; on a GPU also bfloat16 and float16."""
+    return dtype == tf.float32 or (dtype in (tf.bfloat16, tf.float16) and runs_on_gpu(name))
+
+
+def check_type(name: str, dtype: tf.DType) -> None:
+    """For calls which did not ask `has_type` before: TensorFlow's own message lists kernels, and no way out.
+
+    :raises NativeOpError: there are no kernels for the type
+    """
+    if not has_type(name, tf.as_dtype(dtype)):
+        there = "float32, bfloat16 and float16" if runs_on_gpu(name) else "float32; on a GPU also bfloat16 and float16"
+        raise NativeOpError(
+            "the native op %s has no kernel for %s here (it has: %s); cast its input, or take the form in plain "
+            "TensorFlow" % (name, tf.as_dtype(dtype).name, there)
+        )
+
+
 def devices(name: str) -> List[str]:
     """Where the op runs here: "CPU:0", and each GPU if it has kernels for it."""
     gpus = tf.config.list_logical_devices("GPU") if OPS[name].cuda and tf.test.is_built_with_cuda() else []

@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 import numpy
 
 from returnn_tf.native.comparison import compare
-from returnn_tf.native.library import native_op, runs_on_gpu
+from returnn_tf.native.library import check_type, has_type, native_op
 from returnn_tf.native.weight_gradient import weight_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -20,8 +20,7 @@ def lstm_ops(dtype: tf.DType) -> Optional[Any]:
 
     :param dtype: float32; on a GPU also bfloat16 and float16
     """
-    wanted = dtype == tf.float32 or (dtype in (tf.bfloat16, tf.float16) and runs_on_gpu("lstm"))
-    return native_op("lstm", self_test) if wanted else None
+    return native_op("lstm", self_test) if has_type("lstm", dtype) else None
 
 
 def native_lstm(
@@ -41,7 +40,9 @@ def native_lstm(
     :param lengths: int32 [batch], at most ``time``
     :param reverse: each sequence runs from its last frame to its first one; z and the result keep the order of time
     :return: h [time, batch, n], 0 after the end of each sequence; c and h [batch, n] after the frame that ran last
+    :raises NativeOpError: there are no kernels for the type
     """
+    check_type("lstm", z.dtype)
 
     @tf.custom_gradient
     def run(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> Tuple[Result, Callable[..., Any]]:

@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import numpy
 
 from returnn_tf.native.comparison import compare
-from returnn_tf.native.library import native_op
+from returnn_tf.native.library import check_type, native_op
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -40,7 +40,9 @@ def native_mdlstm(
     :param flips: of each direction, whether it runs from the last row to the first one, and from the last column
     :param stable: the stable cell, else two forget gates
     :return: of each direction h [batch, height, width, n], 0 in the padding
+    :raises NativeOpError: there are no kernels for the type
     """
+    check_type("mdlstm", z[0].dtype)
     count, n = len(z), left[0].shape[0]
     attrs = {
         "flip_rows": [bool(rows) for rows, _ in flips],

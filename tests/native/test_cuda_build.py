@@ -315,9 +315,28 @@ def test_prebuilding_needs_kernels_for_gpus(monkeypatch):
 def test_which_types_a_recurrence_has(monkeypatch, module, find, on_gpu):
     """What is no float32 has kernels on a GPU only."""
     monkeypatch.setattr(module, "native_op", lambda name, self_test: name)
-    monkeypatch.setattr(module, "runs_on_gpu", lambda name: on_gpu)
+    monkeypatch.setattr(library, "runs_on_gpu", lambda name: on_gpu)
     types = [dtype for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64) if find(dtype)]
     assert types == ([tf.float16, tf.bfloat16, tf.float32] if on_gpu else [tf.float32])
+
+
+@pytest.mark.parametrize("name, on_gpu, there", [
+    ("lstm", False, "float32; on a GPU also bfloat16 and float16"), ("gru", True, "float32, bfloat16 and float16"),
+])  # fmt: skip
+def test_a_type_without_kernels_is_one_line(monkeypatch, name, on_gpu, there):
+    """Before TensorFlow says that no OpKernel was registered."""
+    monkeypatch.setattr(library, "runs_on_gpu", lambda name: on_gpu)
+    z = [tf.zeros(shape, tf.float64) for shape in ([1, 1, 12], [3, 12], [3, 3], [1, 3])]
+    run = {"lstm": lstm.native_lstm, "gru": gru.native_gru}[name]
+    with pytest.raises(NativeOpError) as info:
+        run(None, *z, tf.constant([1]))
+    assert str(info.value) == (
+        "the native op %s has no kernel for float64 here (it has: %s); cast its input, or take the form in plain "
+        "TensorFlow" % (name, there)
+    )
+    if not on_gpu:
+        with pytest.raises(NativeOpError, match="no kernel for bfloat16"):
+            run(None, *(tf.cast(x, tf.bfloat16) for x in z), tf.constant([1]))
 
 
 def test_self_tests_have_the_precision_of_float(monkeypatch):
