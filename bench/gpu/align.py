@@ -11,16 +11,12 @@ PyTorch.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import os
-import subprocess
 import sys
-import tempfile
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import numpy
+from building import ROOT, cpu_library, gpu_library, import_torch, milliseconds
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, ROOT)
 
 from tests.native.cuda.align_calls import Calls  # noqa: E402
@@ -41,29 +37,11 @@ JOINT_BATCH = 8
 Batch = Tuple[Any, Any, Any, Any]
 
 
-def paths(names: Tuple[str, ...], suffix: str) -> List[str]:
-    """The files of kernels."""
-    return [os.path.join(ROOT, "native_ops", "align", name + suffix) for name in names]
-
-
-def library(command: List[str], folder: str, name: str) -> ctypes.CDLL:
-    """What a compiler makes."""
-    path = os.path.join(folder, name)
-    subprocess.run([*command, "-shared", "-o", path], check=True)
-    return ctypes.CDLL(path)
-
-
-def calls_on_both(torch: Any, folder: str) -> Tuple[Calls, Calls]:
+def calls_on_both(torch: Any) -> Tuple[Calls, Calls]:
     """The kernels for the GPU (without PyTorch: emulated), and those for the CPU."""
-    native = ["g++", "-std=c++17", "-O3", "-march=native", "-fPIC", "-pthread"]
-    cpu = Calls(library([*native, *paths(CPU, "_cpu.cc")], folder, "cpu.so"), cuda=False)
-    if torch is None:
-        emulated = ["g++", "-x", "c++", "-std=c++17", "-O1", "-fPIC", "-fno-gnu-unique", "-DRTF_CUDA_EMULATION=1"]
-        emulated += ["-I", os.path.join(ROOT, "tests", "native", "cuda"), "-I", os.path.join(ROOT, "native_ops")]
-        return Calls(library([*emulated, *paths(CUDA, "_cuda.cu")], folder, "gpu.so")), cpu
-    arch = "sm_%d%d" % torch.cuda.get_device_capability()
-    nvcc = ["nvcc", "-O3", "-std=c++17", "-arch=" + arch, "-Xcompiler", "-fPIC"]
-    return Calls(library([*nvcc, *paths(CUDA, "_cuda.cu")], folder, "gpu.so"), memory=GpuMemory(torch)), cpu
+    gpu = gpu_library(torch, *("align/%s_cuda.cu" % name for name in CUDA))
+    cpu = Calls(cpu_library(*("align/%s_cpu.cc" % name for name in CPU)), cuda=False)
+    return Calls(gpu) if torch is None else Calls(gpu, memory=GpuMemory(torch)), cpu
 
 
 def make_batch(frames: int, batch: int, classes: int, n_labels: int) -> Batch:
@@ -147,18 +125,6 @@ def torch_ctc(torch: Any, batch: Batch, cudnn: bool, dtype: str = "float32") -> 
     return step
 
 
-def milliseconds(torch: Any, step: Callable[[], Any], repeat: int = 10) -> float:
-    """Of one step, by the clock of the GPU, what the host does included where the GPU waits for it."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(repeat):
-        step()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / repeat
-
-
 def measure(torch: Any, gpu: Calls, batch: Batch, rounds: int) -> None:
     """Print the times of all kernels, and those of PyTorch's CTC."""
     steps = {}
@@ -184,23 +150,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--emulated", action="store_true", help="compare small sizes on the CPU")
     args = parser.parse_args()
-    torch = None
-    if not args.emulated:
-        import torch
-    sizes = {"small": (30, 3, 12, 5)} if torch is None else SIZES
-    with tempfile.TemporaryDirectory() as folder:
-        gpu, cpu = calls_on_both(torch, folder)
-        for size, numbers in sizes.items():
-            print("%s: frames %d, batch %d, classes %d, labels %d" % (size, *numbers))
-            batch = make_batch(*numbers)
-            for name, run in kernels(batch).items():
-                compare(name, run(gpu), run(cpu), 0.0 if name.startswith("forced") else 2e-5)
-            if torch is None:
-                continue
-            options = {"blank": 0, "label_loop": 1, "normalized": 0, "softmax_without_alignment": 0}
-            reference = [x.detach().cpu().numpy() for x in torch_ctc(torch, batch, False, "float64")()]
-            compare("ctc: PyTorch", gpu.ctc(*batch, **options), reference, 2e-5)
-            measure(torch, gpu, batch, args.rounds)
+    torch = import_torch(args.emulated)
+    gpu, cpu = calls_on_both(torch)
+    for size, numbers in (SIZES if torch else {"small": (30, 3, 12, 5)}).items():
+        print("%s: frames %d, batch %d, classes %d, labels %d" % (size, *numbers))
+        batch = make_batch(*numbers)
+        for name, run in kernels(batch).items():
+            compare(name, run(gpu), run(cpu), 0.0 if name.startswith("forced") else 2e-5)
+        if torch is None:
+            continue
+        options = {"blank": 0, "label_loop": 1, "normalized": 0, "softmax_without_alignment": 0}
+        reference = [x.detach().cpu().numpy() for x in torch_ctc(torch, batch, False, "float64")()]
+        compare("ctc: PyTorch", gpu.ctc(*batch, **options), reference, 2e-5)
+        measure(torch, gpu, batch, args.rounds)
 
 
 if __name__ == "__main__":
