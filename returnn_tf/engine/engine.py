@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine import devices, model_dir, preload, reproducer, world
 from returnn_tf.engine.checkpoint_files import remove_staged
+from returnn_tf.engine.data_facts import data_facts
 from returnn_tf.engine.epoch_pass import Pass, PassResult
 from returnn_tf.engine.evaluator import Evaluator, normalized_losses
 from returnn_tf.engine.fingerprint import settings
@@ -88,6 +89,9 @@ class Engine:
         self._resources.callback(self._data.close)
         for entry, _ in planned:
             self._data.check(entry.config)
+        if self._begun is not None and (self._data.shared or self.world.is_chief):
+            # where each process has data of its own, the checkpoint tells of the chief's
+            resumption.check_data(self._begun, self._data.train_facts(self.first_epoch))
         self._set_up_reports()
         resumption.restore_rates(self.learning_rates)
         if self.first_epoch <= self.last_epoch:
@@ -118,7 +122,7 @@ class Engine:
         facts["network"] = start_checks.network_facts(self.net)
         facts["start"] = {"epoch": str(self.first_epoch), "step": str(self.trainer.step_count)}
         for name, dataset in self._data.datasets(shared=True).items():
-            facts["data of %r" % name] = start_checks.data_facts(dataset, self.first_epoch)
+            facts["data of %r" % name] = data_facts(dataset, self.first_epoch)
         start_checks.check_same(self.world, facts)
         self.trainer.ranks.broadcast(self.trainer)
         log.write(3, "%d processes train together: %s" % (self.world.size, self.world.name))
@@ -306,6 +310,7 @@ class Engine:
         ranks = [PassState.from_json(value) for value in self.world.gather(here)]
         progress = replace(progress, passed=ranks[0], ranks=ranks if len(ranks) > 1 else [])
         progress.data = data_settings(self._config_of(progress.epoch))
+        progress.facts = self._data.train_facts(progress.epoch)
         self.saver.save_within(self.trainer, progress, self.learning_rates.epochs)
 
     def _pass(self, phase: str, progress: Progress, begun: PassState, rate: float) -> Pass:

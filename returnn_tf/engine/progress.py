@@ -52,6 +52,7 @@ class Progress:
     :param ranks: the same for each rank, if there are several
     :param shared: for each time that the number of ranks changed, how many sequences each of those before had done
     :param data: settings by which the number of batches has a meaning, see :func:`data_settings`
+    :param facts: of the training data, see `data_facts`; earlier versions stored none
     """
 
     epoch: int
@@ -60,6 +61,7 @@ class Progress:
     ranks: List[PassState] = field(default_factory=list)
     data: Dict[str, str] = field(default_factory=dict)
     shared: List[List[int]] = field(default_factory=list)
+    facts: Dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> Dict[str, Any]:
         """For a manifest; floats stay exact."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Mapping, Optional
+from typing import Any, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.known_keys import KNOWN_KEYS
@@ -99,19 +99,31 @@ class Resumption:
             return None
         assert self._info is not None
         found = Progress.from_json(self._info.progress, self._path)
-        changed = changes(found.data, data)
+        self._check_same(found, "these settings have changed", changes(found.data, data))
+        log.write(3, "Going on within epoch %i after %i batches" % (found.epoch, found.passed.steps))
+        return found
+
+    def check_data(self, found: Progress, facts: Mapping[str, str]) -> None:
+        """
+        :param found: the position within the epoch
+        :param facts: of the training data, see `data_facts`
+        :raises ConfigError: the data is not that of the run which made the checkpoint, under the same settings
+        """
+        if found.facts:
+            changed = changes(found.facts, facts)
+            self._check_same(found, "the training data has changed, though its settings have not", changed)
+
+    def _check_same(self, found: Progress, what: str, changed: List[str]) -> None:
         if changed:
             raise ConfigError(
                 "%s was saved in the middle of epoch %i, after %i batches; with other batches that is no position, "
-                "and these settings have changed: %s. Undo the change; or, to do this epoch anew with it, delete the "
-                "files %s.*"
+                "and %s: %s. Undo the change; or, to do this epoch anew with it, delete the files %s.*"
                 % (
                     self._path,
                     found.epoch,
                     found.passed.steps,
+                    what,
                     ", ".join(changed),
                     self._path.rpartition(".")[0] + ".step*",
                 )
             )
-        log.write(3, "Going on within epoch %i after %i batches" % (found.epoch, found.passed.steps))
-        return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
 
+from returnn_tf.engine.data_facts import data_facts
 from returnn_tf.engine.data_source import DataSource, evaluation_sources
 from returnn_tf.tensor import Data
 
@@ -70,6 +71,7 @@ class TrainingData:
 
     def _open(self, epoch: int) -> None:
         config = self._config_of(epoch)
+        self._facts: Dict[int, Dict[str, str]] = {}
         self._settings = _dataset_settings(config)
         self._train = DataSource(config, "train", self._needed, self._config_of)
         self._evaluated = evaluation_sources(config, self._needed, self._config_of)
@@ -108,6 +110,12 @@ class TrainingData:
             self.close()
             self._open(epoch)
         return self._train.batches(epoch, **position)
+
+    def train_facts(self, epoch: int) -> Dict[str, str]:
+        """See :func:`data_facts`; of the epoch which is trained, or the one with which a training begins."""
+        if epoch not in self._facts:
+            self._facts = {epoch: data_facts(self._train.dataset, epoch)}
+        return self._facts[epoch]
 
     def any_train_batch(self, epoch: int) -> Any:
         """See `DataSource.any_batch`."""

@@ -40,22 +40,6 @@ def network_facts(net: Any) -> Dict[str, str]:
     return facts
 
 
-def data_facts(dataset: Any, epoch: int) -> Dict[str, str]:
-    """Number and order of the sequences of a dataset, and what they look like.
-
-    :param epoch: whose order counts
-    """
-    order = dataset.seq_order(epoch)
-    facts = {"sequences": str(dataset.num_seqs)}
-    facts.update({"dims of %s" % key: "%s x %s" % (spec.dim, spec.ndim) for key, spec in dataset.data_specs.items()})
-    if order is not None and len(order):
-        facts["order of epoch %i" % epoch] = hashlib.sha256(order.tobytes()).hexdigest()[:16]
-        step = max(len(order) // 100, 1)
-        tags = "\n".join(dataset.tag(int(index)) for index in order[::step])
-        facts["tags"] = hashlib.sha256(tags.encode("utf8", "backslashreplace")).hexdigest()[:16]
-    return facts
-
-
 def _digest(facts: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf8")).hexdigest()[:32]
 

@@ -1,0 +1,32 @@
+"""By what it shows that a dataset is another one, though its settings are the same; without reading its data."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Dict
+
+import numpy as np
+
+_MAX_TAGS = 100
+
+
+def data_facts(dataset: Any, epoch: int) -> Dict[str, str]:
+    """Number, order and lengths of the sequences of a dataset, some of their names, and what they look like.
+
+    :param epoch: whose order counts
+    """
+    order = dataset.seq_order(epoch)
+    facts = {"sequences": str(dataset.num_seqs)}
+    facts.update({"dims of %s" % key: "%s x %s" % (spec.dim, spec.ndim) for key, spec in dataset.data_specs.items()})
+    if order is not None and len(order):
+        facts["order of epoch %i" % epoch] = _hash(order.tobytes())
+        tags = "\n".join(dataset.tag(int(index)) for index in order[:: max(len(order) // _MAX_TAGS, 1)])
+        facts["tags"] = _hash(tags.encode("utf8", "backslashreplace"))
+    lengths = dataset.seq_lengths()
+    if lengths is not None:
+        facts["lengths"] = _hash(np.asarray(lengths, np.int64).tobytes())
+    return facts
+
+
+def _hash(content: bytes) -> str:
+    return "sha256 " + hashlib.sha256(content).hexdigest()[:16]
