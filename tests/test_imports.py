@@ -142,12 +142,12 @@ def run_python(code):
 
 
 def test_import_is_quick_and_without_tensorflow():
-    """Below 0.2 s (the best of three, since other programs may run), and neither TensorFlow nor numpy is loaded."""
+    """Below 0.2 s (the best of five, since other programs may run), and neither TensorFlow nor numpy is loaded."""
     code = (
         "import time, sys; t = time.perf_counter(); import returnn_tf; t = time.perf_counter() - t\n"
         "assert not {'tensorflow', 'numpy', 'h5py'} & set(sys.modules)\nprint(t)"
     )
-    assert min(float(run_python(code)) for _ in range(3)) < 0.2
+    assert min(float(run_python(code)) for _ in range(5)) < 0.2
 
 
 def test_all_modules_import_without_tensorflow():

@@ -131,12 +131,15 @@ def test_it_reads_ahead_but_not_without_limit():
     with BatchLoader(Slow(num_seqs=200), prefetch=3) as loader:
         batches = loader.batches(epoch=1, batch_size=1000, max_seqs=1)
         next(batches)
-        time.sleep(0.5)
-        start = time.monotonic()
-        for _ in range(3):
-            next(batches)
-        assert time.monotonic() - start < 0.02
-        assert len(loader._buffer._items) <= 3
+        seconds = []
+        for _ in range(5):
+            time.sleep(0.3)
+            assert len(loader._buffer._items) <= 3
+            start = time.monotonic()
+            for _ in range(3):
+                next(batches)
+            seconds.append(time.monotonic() - start)
+        assert min(seconds) < 0.04  # to read them takes 0.06; other programs may have the cores for a moment
 
 
 @pytest.mark.parametrize("endless", [False, True])
@@ -192,7 +195,7 @@ def test_closing_while_reading():
     pid = loader.pid
     start = time.monotonic()
     loader.close()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10
     assert not _is_alive(pid)
     with pytest.raises(DataError):
         list(batches)
@@ -298,9 +301,9 @@ def test_it_does_not_outlive_its_parent(forked, end, tmp_path):
     if "sleep" in end:
         assert _is_alive(pid)
         process.kill()
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     process.stdout.close()
-    assert _wait_until_gone(pid, 5)
+    assert _wait_until_gone(pid, 20)
 
 
 @pytest.mark.parametrize("name", ["returnn_tf.datasets", "returnn_tf.datasets.loader_worker"])

@@ -6,6 +6,7 @@ takes many times longer than such a run: see :class:`Warm`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -139,12 +140,16 @@ class Warm:
             stdout=subprocess.PIPE,
         )
         self._codes: Dict[int, int] = {}
+        self._running: Set[int] = set()
 
     def __enter__(self) -> "Warm":
         return self
 
     def __exit__(self, *exc: Any) -> None:
         assert self._server.stdin is not None and self._server.stdout is not None
+        for pid in self._running:  # of a test that failed
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
         self._server.stdin.close()
         self._server.wait(60)
         self._server.stdout.close()
@@ -154,14 +159,16 @@ class Warm:
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps([str(folder), arguments(**overrides)]).encode() + b"\n")
         self._server.stdin.flush()
-        return int(self._event("pid")[0])
+        pid = int(self._event("pid")[0])
+        self._running.add(pid)
+        return pid
 
     def wait(self, pid: int, seconds: float = 600.0) -> int:
         """Waits for the end of a run: its exit code, negative for a signal."""
         end = time.monotonic() + seconds
         while pid not in self._codes:
             done, code = self._event("end", end - time.monotonic())
-            self._codes[done] = code
+            self._keep(done, code)
         return self._codes.pop(pid)
 
     def poll(self, pid: int) -> Optional[int]:
@@ -169,12 +176,16 @@ class Warm:
         assert self._server.stdout is not None
         if pid not in self._codes and select.select([self._server.stdout], [], [], 0)[0]:
             done, code = self._event("end")
-            self._codes[done] = code
+            self._keep(done, code)
         return self._codes.pop(pid, None)
 
     def run(self, folder: pathlib.Path, **overrides: Any) -> int:
         """A whole run."""
         return self.wait(self.start(folder, **overrides))
+
+    def _keep(self, pid: int, code: int) -> None:
+        self._codes[pid] = code
+        self._running.discard(pid)
 
     def _event(self, kind: str, seconds: float = 600.0) -> Tuple[int, int]:
         """The next message of a kind; ends of runs that come before are kept."""
@@ -185,7 +196,7 @@ class Warm:
             found, pid, code = json.loads(os.read(self._server.stdout.fileno(), _MESSAGE))
             if found == kind:
                 return pid, code
-            self._codes[pid] = code
+            self._keep(pid, code)
 
 
 _MESSAGE = 64  # each message has so many bytes, so that none is read in part
