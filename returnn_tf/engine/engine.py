@@ -76,6 +76,9 @@ class Engine:
         self.last_epoch = max(_num_epochs(config), config.int("load_epoch", 0))
         self.schedule = NetworkSchedule(config)
         choice = model_dir.choose_whole(config, report_defect)
+        left_behind = model_dir.tell_left_behind(config, choice)
+        if left_behind is not None and self.world.is_chief:
+            log.warn(left_behind)
         self.first_epoch = choice.start_epoch
         resumption = Resumption(config, choice)
         resumption.tell_changes(settings(config))
@@ -235,7 +238,7 @@ class Engine:
                 self._save_within(progress, result)
             self.saver.wait()
             raise
-        self.saver.clean_up(self.learning_rates.epochs)
+        self.saver.clean_up(self.learning_rates.epochs, epoch)
 
     def _note_trained(self, epoch: int, rate: float, first_step: int, result: PassResult) -> None:
         """Scores and other facts of an epoch go to the learning-rate file and the event files."""

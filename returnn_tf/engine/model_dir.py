@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine import checkpoint
@@ -60,6 +60,36 @@ def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelCho
             raise DataError("The checkpoint %s can't be used: %s." % (choice.path, reason))
         on_defect(choice.path, reason)
         bad.append(choice.path)
+
+
+def tell_left_behind(config: Any, choice: ModelChoice) -> Optional[str]:
+    """A warning if ``start_epoch`` asks for epochs of which an earlier run has left checkpoints.
+
+    Later runs take the newest of all: the old ones, until the new ones have reached their epoch.
+
+    :raises ConfigError: there are some from within these epochs. Few know of them, and no new one would replace them
+    """
+    model = config.str("model", "") or ""
+    if config.opt_typed_value("start_epoch") in (None, "auto"):
+        return None
+    where, first = config.where("start_epoch"), choice.start_epoch
+    within = {epoch for (epoch, _), path in find_step_checkpoints(model).items() if not checkpoint.unfinished(path)}
+    anew = ["%s.step*" % prefix_of_epoch(model, epoch) for epoch in sorted(within) if epoch >= first]
+    if anew:
+        raise ConfigError(
+            "%s: an earlier run has left checkpoints from the middle of epochs which would be trained anew, and a run "
+            "without start_epoch would go on from those, not from the new ones. Remove start_epoch to go on from the "
+            "newest now; or, to train from epoch %i on, delete or move the files %s; or set another model."
+            % (where, first, ", ".join(anew))
+        )
+    again = [epoch for epoch in sorted(find_checkpoints(model)) if epoch >= first]
+    if not again:
+        return None
+    return (
+        "%s: an earlier run has left checkpoints of the epochs %s. Each stays until its epoch is trained again; before "
+        "the last one is, a run without start_epoch would go on from that one. If it should not, delete or move them."
+        % (where, ", ".join(map(str, again)))
+    )
 
 
 def _drop(found: Dict[Any, str], path: str) -> bool:

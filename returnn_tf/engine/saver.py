@@ -131,18 +131,19 @@ class Saver:
         up_to_now = sorted(other for other in {**epochs, **steps} if other <= key)
         self._delete_after(newest, [steps[old] for old in up_to_now[:-_MIN_KEPT] if old in steps])
 
-    def clean_up(self, rates: Rates) -> None:
+    def clean_up(self, rates: Rates, epoch: int) -> None:
         """Deletes old checkpoints as ``cleanup_old_models`` says, once the newest one has proven whole.
 
         :param rates: the learning rates and scores so far
+        :param epoch: the last one trained; later ones are of an earlier run, and count only once they are trained again
         """
         if self._writes and self._cleanup is not None:
-            frozen = {epoch: EpochData(data.learning_rate, dict(data.error)) for epoch, data in rates.items()}
-            self._background.submit(lambda: self._delete_epochs(frozen))
+            frozen = {of: EpochData(data.learning_rate, dict(data.error)) for of, data in rates.items() if of <= epoch}
+            self._background.submit(lambda: self._delete_epochs(frozen, epoch))
 
-    def _delete_epochs(self, rates: Rates) -> None:
+    def _delete_epochs(self, rates: Rates, last: int) -> None:
         assert self.model is not None and self._cleanup is not None
-        stored = find_checkpoints(self.model)
+        stored = {epoch: path for epoch, path in find_checkpoints(self.model).items() if epoch <= last}
         delete = epochs_to_delete(stored, rates, self._cleanup)
         delete = delete[: max(len(stored) - _MIN_KEPT, 0)]
         freed = self._delete_after(stored[max(stored)], [stored[epoch] for epoch in delete]) if delete else {}

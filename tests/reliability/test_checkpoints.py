@@ -184,7 +184,7 @@ def test_an_old_one_that_cannot_be_deleted_is_told_once_and_does_not_end_the_tra
     assert training.stored() == ["net.001.step1", "net.001.step3", "net.001.step4"]
     for epoch in range(1, 5):
         training.saver.save(training.trainer, epoch, RATES)
-        training.saver.clean_up(RATES)
+        training.saver.clean_up(RATES, epoch)
         training.saver.wait()
     training.saver.finish()
     training.saver.close()

@@ -13,7 +13,7 @@ import pytest
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.engine import Engine
-from returnn_tf.engine.model_selection import find_step_checkpoints
+from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.signals import Stopped, StopRequest
 from returnn_tf.tasks.registry import run_task
 
@@ -76,3 +76,36 @@ def test_tasks_which_find_no_other_say_how_to_load_one(capsys: pytest.CaptureFix
     os.remove("net/toy.001.step2.manifest.json")
     with pytest.raises(ConfigError, match="set load = 'net/toy.001.step1'"):  # the other one is not written to the end
         run(task="eval")
+
+
+def test_epochs_are_not_trained_anew_beside_old_ones_from_within_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """The next run without start_epoch would go on from the old ones."""
+    stopped()
+    before = sorted(os.listdir("net"))
+    with pytest.raises(ConfigError) as info:
+        run(start_epoch=1)
+    assert "start_epoch': an earlier run has left checkpoints from the middle of epochs" in str(info.value)
+    assert "Remove start_epoch to go on from the newest now" in str(info.value)
+    assert "to train from epoch 1 on, delete or move the files net/toy.001.step*;" in str(info.value)
+    assert sorted(os.listdir("net")) == before
+    assert run(num_epochs=1) == 0  # without start_epoch, as it says
+    assert "Going on within epoch 1 after 1 batches" in capsys.readouterr().out
+    assert sorted(find_step_checkpoints("net/toy")) == [(1, 1)]
+    assert run(start_epoch=2) == 0  # that of epoch 1 is in nobody's way
+    text = capsys.readouterr().out
+    assert "Loaded net/toy.001\n" in text and "start_epoch" not in text
+
+
+def test_old_checkpoints_of_epochs_which_are_trained_anew_are_told_and_do_not_replace_the_new_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(num_epochs=4)
+    old = {epoch: pathlib.Path("net/toy.%03i.manifest.json" % epoch).read_text() for epoch in range(1, 5)}
+    assert "start_epoch" not in capsys.readouterr().out
+    only_last = {"keep_last_n": 1, "keep_best_n": 0, "keep": []}
+    run(start_epoch=1, num_epochs=3, cleanup_old_models=only_last, learning_rate=0.1)
+    text = capsys.readouterr().out
+    assert "start_epoch': an earlier run has left checkpoints of the epochs 1, 2, 3, 4. Each stays until" in text
+    assert sorted(find_checkpoints("net/toy")) == [2, 3, 4]  # a clean up keeps two of the new ones
+    now = {epoch: pathlib.Path("net/toy.%03i.manifest.json" % epoch).read_text() for epoch in (2, 3, 4)}
+    assert now[2] != old[2] and now[3] != old[3] and now[4] == old[4]
