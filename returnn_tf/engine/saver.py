@@ -47,7 +47,7 @@ class Saver:
         self._cleanup = options_from_config(config)
         self._background = Background()
         self._last_time = time.monotonic()
-        self._last_step = -1
+        self._last_place = (0, 0)  # epoch, and number of its last step
         self._wanted = False  # a checkpoint is due
         self._undeletable: Set[str] = set()
         if self._writes:
@@ -85,11 +85,14 @@ class Saver:
     def save_within(self, trainer: Trainer, progress: Progress, rates: Rates) -> None:
         """Writes a checkpoint from within an epoch, unless there is one of this step.
 
+        Steps are counted as the epoch does: this process may take no part in some, in which the others train.
+
         :param progress: how far the epoch is
         :param rates: the learning rates and scores so far
         """
-        step = trainer.step_count
-        if self.model is not None and step != self._last_step:
+        place, step = (progress.epoch, progress.passed.steps), progress.first_step + progress.passed.steps
+        if self.model is not None and place != self._last_place:
+            self._last_place = place
             prefix = model_dir.prefix_of_step(self.model, progress.epoch, step)
             self._submit(prefix, (progress.epoch, step), trainer, progress.epoch, rates, progress)
 
@@ -102,13 +105,13 @@ class Saver:
         rates: Rates,
         progress: Optional[Progress],
     ) -> None:
-        self._last_step, self._last_time, self._wanted = trainer.step_count, time.monotonic(), False
+        self._last_time, self._wanted = time.monotonic(), False
         if not self._writes:
             return
         self._background.wait()
         info = CheckpointInfo(
             epoch=epoch,
-            step=self._last_step,
+            step=trainer.step_count,
             random_seed=self._seed,
             config_sha256=self._fingerprint,
             learning_rates=format_epochs(rates),

@@ -229,6 +229,33 @@ def test_when_a_checkpoint_is_due(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
             Saver(Config({**OPTIONS, "model": training.model, key: -1}))
 
 
+def test_one_is_written_too_while_this_process_has_no_batch_and_the_others_train(training: Training) -> None:
+    """Each process counts its own updates where the mean of the parameters is taken."""
+
+    def save(epoch: int, first_step: int, steps: int) -> None:
+        training.saver.save_within(training.trainer, Progress(epoch, first_step, PassState(steps)), RATES)
+        training.saver.wait()
+
+    for _ in range(3):
+        training.step()
+    save(1, 0, 3)
+    changed = training.trainer.net.params["output/b"] + 1.0  # the mean, when others have trained
+    training.trainer.net.params["output/b"].assign(changed)
+    save(1, 0, 4)
+    assert training.stored() == ["net.001.step3", "net.001.step4"]
+    newest = training.model + ".001.step4"
+    np.testing.assert_array_equal(checkpoint.read(newest)["output/b"], changed.numpy())
+    made = checkpoint.info(newest)
+    assert made is not None and made.progress is not None and (made.step, made.progress["passed"]["steps"]) == (3, 4)
+    os.remove(newest + ".manifest.json")
+    save(1, 0, 4)  # there is one of this step
+    assert not os.path.exists(newest + ".manifest.json")
+    training.saver.save(training.trainer, 1, RATES)
+    training.saver.wait()
+    save(2, 3, 1)  # this process has no batch in the next epoch at all
+    assert training.stored() == ["net.001", "net.002.step4"]
+
+
 def test_a_damaged_newest_one_is_passed_over_and_the_one_before_taken(
     warm: toy.Warm, undisturbed: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
