@@ -7,7 +7,7 @@ from typing import List
 
 from returnn_tf._version import __version__
 from returnn_tf.cli.arguments import parse_arguments
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine import world
 from returnn_tf.log import log
 from returnn_tf.tasks.registry import find_task
@@ -21,6 +21,17 @@ def run(args: List[str]) -> int:
     """
     config = read_config(args)
     members = world.from_config(config)
+    try:
+        code = _run_task(config, members)
+    except Exception as exc:
+        members.failed(str(exc) if isinstance(exc, (ConfigError, DataError)) else "%s: %s" % (type(exc).__name__, exc))
+        raise
+    members.leave()
+    log.write(3, log.elapsed_line())
+    return code
+
+
+def _run_task(config: Config, members: world.World) -> int:
     if not members.is_chief:
         log.become_helper(members.rank, members.name)
     configure_log(config)
@@ -35,14 +46,7 @@ def run(args: List[str]) -> int:
                 "%s: expected a function of the config, got %r" % (config.where("startup_callback"), callback)
             )
         callback(config=config)
-    try:
-        code = task(config)
-    except Exception as exc:
-        members.failed(str(exc) or type(exc).__name__)
-        raise
-    members.leave()
-    log.write(3, log.elapsed_line())
-    return code
+    return task(config)
 
 
 def read_config(args: List[str]) -> Config:

@@ -246,7 +246,8 @@ def from_config(config: Any) -> World:
         return alone()
     if not _known or not isinstance(_known[0], HorovodWorld):
         world = HorovodWorld(library.load())
-        if config.bool("horovod_check_world_size", True):
+        # in elastic mode the number may have changed since this process was started
+        if config.bool("horovod_check_world_size", True) and not elastic.wanted():
             check_world_size(world.size)
         devices.set_up(config, world.local_rank, world.local_size)
         world.meet(HorovodOptions.from_config(config).timeout)

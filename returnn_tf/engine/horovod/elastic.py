@@ -13,6 +13,7 @@ import os
 from typing import Any, Callable
 
 from returnn_tf.log import log
+from returnn_tf.util.lazy_tf import tf
 
 
 def wanted() -> bool:
@@ -75,6 +76,8 @@ def _of_horovod(exc: BaseException) -> bool:
     seen = exc
     while seen is not None:
         if type(seen).__name__ == "HorovodInternalError" or "Horovod has been shut down" in str(seen):
+            return True
+        if isinstance(seen, tf.errors.OpError) and "orovod" in str(seen):  # the op has a name such as HorovodAllreduce
             return True
         seen = seen.__cause__ or seen.__context__  # type: ignore[assignment]
     return False

@@ -1,0 +1,126 @@
+"""Elastic training without processes: which errors mean that another process is lost."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, List
+
+import pytest
+
+from returnn_tf.config import Config, DataError
+from returnn_tf.engine import world as worlds
+from returnn_tf.engine.horovod import elastic
+from returnn_tf.util.lazy_tf import tf
+
+CLOSED = "{{function_node __wrapped__%s_device_CPU:0}} Gloo: connection closed by peer [Op:%s]"
+
+
+class Lost(Exception):
+    """As Horovod's own."""
+
+
+class Common:
+    """Horovod's module of that name: runs the function until it ends."""
+
+    class State:
+        """Takes what Horovod's takes."""
+
+        def __init__(self, *args: Any) -> None:
+            pass
+
+    @staticmethod
+    def run_fn(function: Any, meet_again: Any) -> Any:
+        """Horovod's loop."""
+
+        def run(state: Any) -> None:
+            while True:
+                try:
+                    return function(state)
+                except Lost:
+                    meet_again()
+
+        return run
+
+
+class World:
+    """Of several processes."""
+
+    size = 2
+
+    class hvd:  # noqa: N801  a module
+        """Horovod."""
+
+        rank = None
+
+    def __init__(self) -> None:
+        self.met = 0
+
+    def meet_again(self) -> None:
+        """Counts."""
+        self.met += 1
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """errors -> how often the processes met again while these were raised one after the other."""
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    exceptions = type("exceptions", (), {"HorovodInternalError": Lost, "HostsUpdatedInterrupt": KeyboardInterrupt})
+    functions = type("functions", (), {"broadcast_object": None})
+    modules = {"horovod.common.elastic": Common, "horovod.common.exceptions": exceptions}
+    modules["horovod.tensorflow.functions"] = functions
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+    def run(*errors: Exception) -> int:
+        left: List[Exception] = list(errors)
+
+        def train() -> None:
+            if left:
+                raise left.pop(0)
+
+        world = World()
+        elastic.run(world, train)
+        return world.met
+
+    return run
+
+
+@pytest.mark.parametrize("op", ["HorovodAllreduce", "HorovodAllgather", "HorovodBroadcast"])
+def test_the_connection_is_lost_in_any_operation(runs: Any, op: str) -> None:
+    """In a step, and between two steps, where the processes agree on something."""
+    lost = tf.errors.UnknownError(None, None, CLOSED % (op, op))
+    wrapped = DataError("train epoch 1: op failed")
+    wrapped.__cause__ = lost
+    assert runs(lost, wrapped) == 2
+
+
+def test_own_errors_are_not_taken_for_lost_processes(runs: Any) -> None:
+    """These would come again for ever."""
+    bad_op = tf.errors.InvalidArgumentError(None, None, "indices[0] = 7 is not in [0, 3)")
+    for error in (bad_op, DataError("net/horovod.001 can't be read"), KeyError("Horovod")):
+        with pytest.raises(type(error)):
+            runs(error)
+
+
+def test_world_size_may_have_changed_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a process that is started again tells of the world at its start."""
+
+    class Found(worlds.World):
+        rank, size = 0, 2
+
+        def __init__(self, hvd: Any) -> None:
+            super().__init__()
+
+        def meet(self, timeout: float) -> None:
+            """Nothing to do."""
+
+    monkeypatch.setattr(worlds, "HorovodWorld", Found)
+    monkeypatch.setattr(worlds, "_known", [])
+    monkeypatch.setattr(worlds.library, "load", lambda: None)
+    monkeypatch.setattr(worlds.devices, "set_up", lambda *args: None)
+    monkeypatch.setenv("HOROVOD_SIZE", "3")
+    config = Config({"use_horovod": True})
+    with pytest.raises(Exception, match="Horovod sees 2 processes, but HOROVOD_SIZE = 3"):
+        worlds.from_config(config)
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    assert worlds.from_config(config).size == 2
