@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from returnn_tf.log import log
 
@@ -37,11 +37,21 @@ class Stopped(Exception):
 class StopRequest:
     """Whether a signal asked to stop. Use it as a context manager, in the main thread; elsewhere it hears nothing."""
 
-    def __init__(self, config: Any = None) -> None:
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        signals: Sequence[int] = STOP_SIGNALS,
+        idle: str = "nothing was trained yet that would have to be saved",
+    ) -> None:
         """
         :param config: Config, for the exit code
+        :param signals: those which it hears
+        :param idle: what is said if the program ends at once because there is nothing to save
         """
-        self._config = config
+        self.config = config
+        self._signals = tuple(signals)
+        self._idle = idle
         self.signum: Optional[int] = None  #: of the first signal
         #: Whether there is something to save; before, the first signal ends the program at once.
         self.graceful = False
@@ -57,17 +67,30 @@ class StopRequest:
             self._pipe = os.pipe()
             os.set_blocking(self._pipe[1], False)
             self._old_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-            for number in STOP_SIGNALS:
+            for number in self._signals:
                 self._old[number] = signal.signal(number, _wake)
+            _listening.append(self)
             threading.Thread(target=self._listen, args=(self._pipe[0],), name="signals", daemon=True).start()
         return self
 
     def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """From now on it hears nothing."""
         for number, handler in self._old.items():
             signal.signal(number, handler)
         if self._old:
             signal.set_wakeup_fd(self._old_fd)
             os.close(self._pipe[1])  # ends the thread
+            _listening.remove(self)
+        self._old = {}
+
+    def forget(self) -> None:
+        """In a forked process, which a signal is to end: it is none to the one which is listening."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
         self._old = {}
 
     def _listen(self, pipe: int) -> None:
@@ -77,13 +100,13 @@ class StopRequest:
                 os.close(pipe)
                 return
             for number in numbers:
-                if number in STOP_SIGNALS:
+                if number in self._signals:
                     self._received(number)
 
     def _received(self, number: int) -> None:
         now = time.monotonic()
         if not self.graceful:
-            self._abort(number, "nothing was trained yet that would have to be saved")
+            self._abort(number, self._idle)
         elif self.signum is None:
             log.warn("%s: finishing the step and saving; once more to end at once" % name_of(number))
             self.signum = number
@@ -98,7 +121,19 @@ class StopRequest:
             for function in self.on_abort:
                 function()
         finally:
-            os._exit(exit_code(number, self._config))
+            os._exit(exit_code(number, self.config))
+
+
+_listening: List[StopRequest] = []
+
+
+def _after_fork() -> None:
+    while _listening:
+        _listening.pop().forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _wake(number: int, frame: Any) -> None:
