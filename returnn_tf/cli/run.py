@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import platform
+import signal
 from typing import List
 
 from returnn_tf._version import __version__
 from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine import world
+from returnn_tf.engine.signals import STOP_SIGNALS, StopRequest
 from returnn_tf.log import log
 from returnn_tf.tasks.registry import find_task
+
+#: What a cluster sends; it may do so while the config is read and all is imported. Ctrl-C is an exception as ever.
+_EARLY = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
 
 
 def run(args: List[str]) -> int:
@@ -19,10 +24,19 @@ def run(args: List[str]) -> int:
     :param args: config files, then options and ``++key value``
     :return: the exit code of the task
     """
+    with StopRequest(signals=_EARLY, idle="ending, before the task has begun") as stop:
+        return _run(args, stop)
+
+
+def _run(args: List[str], stop: StopRequest) -> int:
+    """
+    :param stop: closed when the task begins, which does with signals as it needs
+    """
     config = read_config(args)
+    stop.config = config
     members = world.from_config(config)
     try:
-        code = _run_task(config, members)
+        code = _run_task(config, members, stop)
     except Exception as exc:
         members.failed(str(exc) if isinstance(exc, (ConfigError, DataError)) else "%s: %s" % (type(exc).__name__, exc))
         raise
@@ -31,7 +45,7 @@ def run(args: List[str]) -> int:
     return code
 
 
-def _run_task(config: Config, members: world.World) -> int:
+def _run_task(config: Config, members: world.World, stop: StopRequest) -> int:
     if not members.is_chief:
         log.become_helper(members.rank, members.name)
     configure_log(config)
@@ -46,6 +60,7 @@ def _run_task(config: Config, members: world.World) -> int:
                 "%s: expected a function of the config, got %r" % (config.where("startup_callback"), callback)
             )
         callback(config=config)
+    stop.close()
     return task(config)
 
 

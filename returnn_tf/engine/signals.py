@@ -116,12 +116,14 @@ class StopRequest:
             self._insisted = now
 
     def _abort(self, number: int, why: str) -> None:
+        code = exit_code(number)
         try:
             log.warn("%s: %s" % (name_of(number), why))
             for function in self.on_abort:
                 function()
+            code = exit_code(number, self.config)
         finally:
-            os._exit(exit_code(number, self.config))
+            os._exit(code)
 
 
 _listening: List[StopRequest] = []

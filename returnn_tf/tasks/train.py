@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 from returnn_tf.engine import world
@@ -15,6 +16,7 @@ from returnn_tf.tasks.registry import register_task
 @register_task("train")
 def train(config: Any) -> int:
     """Trains up to ``num_epochs``, or until a signal asks to stop."""
+    exit_code(signal.SIGTERM, config)  # if that setting is wrong, not only when it is needed
     with StopRequest(config) as stop:
         try:
             elastic.run(world.from_config(config), lambda: _train(config, stop))

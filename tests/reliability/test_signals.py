@@ -76,6 +76,29 @@ def test_before_the_first_step_there_is_nothing_to_save(tmp_path: pathlib.Path) 
     assert not find_checkpoints(str(tmp_path / "net/toy")) and not find_step_checkpoints(str(tmp_path / "net/toy"))
 
 
+@pytest.mark.parametrize("place, code", [("while the config is read", 143), ("in the callback", 99)])
+def test_before_the_task_has_begun(tmp_path: pathlib.Path, place: str, code: int) -> None:
+    """The imports take seconds on a network file system; a Ctrl-C there stays what it is in any program."""
+    hang = "import pathlib, time\npathlib.Path('here').touch()\nend = time.monotonic() + 60\n"
+    hang += "while time.monotonic() < end:\n    time.sleep(0.01)\n"
+    in_callback = "def startup_callback(config):\n" + "".join("    %s\n" % line for line in hang.splitlines())
+    for name, expected in (("SIGTERM", code), ("SIGINT", 130)):
+        (tmp_path / "here").unlink(missing_ok=True)
+        (tmp_path / "toy.config").write_text("requeue_exit_code = 99\n" + (hang if code == 143 else in_callback))
+        process = toy.start(tmp_path)
+        try:
+            while not (tmp_path / "here").exists():
+                assert process.poll() is None, toy.text_of(tmp_path)
+                time.sleep(0.02)
+            os.kill(process.pid, getattr(signal, name))
+            assert process.wait(20) == expected, toy.text_of(tmp_path)
+        finally:
+            process.kill()
+    lines = toy.text_of(tmp_path).splitlines()
+    assert lines.count("Warning: SIGTERM: ending, before the task has begun") == 1
+    assert lines[-1] == "error: interrupted" and not any("Traceback" in line for line in lines)
+
+
 def test_the_code_for_a_cluster_that_starts_the_job_again(warm: toy.Warm, tmp_path: pathlib.Path) -> None:
     toy.write_config(tmp_path, fault=("step", 5, "SIGUSR1"), requeue_exit_code=99)
     assert warm.run(tmp_path) == 99

@@ -178,6 +178,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ),
         ({"tf_log_dir": "my.config"}, ConfigError, "tf_log_dir 'my.config' can't be made: File exists. Choose another"),
         ({"learning_rate": -1}, ConfigError, "a learning rate is at least 0, got -1.0"),
+        ({"requeue_exit_code": "soon"}, ConfigError, "'requeue_exit_code': expected an int, got 'soon'"),
         ({"num_epochs": 0}, ConfigError, "at least one epoch is needed, got 0"),
         ({"batch_size": "abc"}, ConfigError, "option 'batch_size' is 'abc' (str), but must be an integer or a dict"),
         ({"batch_size": {"dta": 3}}, ConfigError, "no data key 'dta'. Did you mean 'data'?"),
