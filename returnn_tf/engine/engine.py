@@ -122,7 +122,7 @@ class Engine:
             return
         own = start_checks.OWN_KEYS | (frozenset() if self._data.shared else start_checks.OWN_DATA_KEYS)
         facts = {"settings": {key: text for key, text in settings(self.config).items() if key not in own}}
-        facts["network"] = start_checks.network_facts(self.net)
+        facts["network"] = start_checks.network_facts(self.net, self._stage.entry.layers)
         facts["start"] = {"epoch": str(self.first_epoch), "step": str(self.trainer.step_count)}
         for name, dataset in self._data.datasets(shared=True).items():
             facts["data of %r" % name] = data_facts(dataset, self.first_epoch)

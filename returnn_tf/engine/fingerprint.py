@@ -30,10 +30,14 @@ def settings(config: Any, keys: Optional[Iterable[str]] = None, *, folders: bool
     for key in sorted(config.keys() if keys is None else keys):
         value = config.typed(key)
         if value is not None:
-            text = _canonical(value if folders else _without_folders(value))
-            short = len(text) <= _MAX_SHOWN
-            found[key] = text if short else "sha256 " + hashlib.sha256(_bytes(text)).hexdigest()[:32]
+            found[key] = as_text(value if folders else _without_folders(value))
     return found
+
+
+def as_text(value: Any) -> str:
+    """A value of a config as text, or a hash of it if that is long; the same in all processes."""
+    text = _canonical(value)
+    return text if len(text) <= _MAX_SHOWN else "sha256 " + hashlib.sha256(_bytes(text)).hexdigest()[:32]
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:

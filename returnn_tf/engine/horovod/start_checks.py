@@ -7,6 +7,7 @@ import json
 from typing import Any, Dict, List, Mapping
 
 from returnn_tf.config import ConfigError
+from returnn_tf.engine.fingerprint import as_text
 from returnn_tf.engine.world import World
 
 #: Settings which may well differ between ranks.
@@ -28,19 +29,24 @@ def check_same(world: World, facts: Facts) -> None:
     :raises ConfigError: some rank differs, and how
     """
     for about in sorted(facts):
-        by_rank = world.gather(_digest(facts[about]))
+        by_rank = world.gather(digest(facts[about]))
         if len(set(by_rank)) > 1:
             raise ConfigError(_difference(world, about, world.gather(dict(facts[about]))))
 
 
-def network_facts(net: Any) -> Dict[str, str]:
-    """The parameters and losses of a network."""
+def network_facts(net: Any, layers: Mapping[str, Any]) -> Dict[str, str]:
+    """The parameters, losses and layers of a network.
+
+    :param layers: its dict: where a function made it, that may be another one on each rank
+    """
     facts = {name: "%s %s" % (spec.dtype, list(spec.shape)) for name, spec in net.param_specs.items()}
     facts.update({"loss %s" % node.name: "scale %s" % node.scale for node in net.plan.losses})
+    facts.update({"layer %s" % name: as_text(options) for name, options in layers.items()})
     return facts
 
 
-def _digest(facts: Mapping[str, str]) -> str:
+def digest(facts: Mapping[str, str]) -> str:
+    """A hash of them, which travels if nothing differs."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf8")).hexdigest()[:32]
 
 

@@ -1,0 +1,66 @@
+"""What the ranks compare before they train."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import pytest
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.horovod import start_checks
+from returnn_tf.engine.world import World
+from returnn_tf.network.network import Network
+
+
+class Two(World):
+    """Two ranks; what the other one says is known."""
+
+    size = 2
+
+    def __init__(self, other: List[Any]) -> None:
+        super().__init__()
+        self.other = other
+
+    def gather(self, value: Any) -> List[Any]:
+        """First the digests, then the facts."""
+        return [value, self.other.pop(0)]
+
+    def hosts(self) -> List[str]:
+        """Two."""
+        return ["node1", "node2"]
+
+
+def layers(activation: Any) -> Dict[str, Any]:
+    return {
+        "hidden": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data"},
+        "custom": {"class": "eval", "eval": activation, "from": "hidden"},
+        "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "custom"},
+    }
+
+
+def facts(activation: Any) -> Dict[str, Any]:
+    extern_data = {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}
+    config = Config({"network": layers(activation), "extern_data": extern_data})
+    net = Network.from_config(config, train=True)
+    return {"network": start_checks.network_facts(net, config.typed("network"))}
+
+
+def test_networks_with_the_same_parameters_and_other_options() -> None:
+    """A function may have made another network on each rank."""
+    ours, theirs = facts("source(0)"), facts("source(0) + 1")
+    with pytest.raises(ConfigError) as info:
+        start_checks.check_same(Two([start_checks.digest(theirs["network"]), theirs["network"]]), ours)
+    text = str(info.value)
+    assert "The ranks differ in their network" in text and "layer custom: " in text
+    assert "on rank 0 (node1)" in text and "on rank 1 (node2)" in text
+    assert "layer hidden" not in text and "layer output" not in text
+
+
+def test_functions_are_the_same_wherever_they_are() -> None:
+    """Each process has its own."""
+
+    def made() -> Any:
+        return lambda source, **kwargs: source(0) * 2
+
+    ours, theirs = facts(made()), facts(made())
+    start_checks.check_same(Two([start_checks.digest(theirs["network"])]), ours)
