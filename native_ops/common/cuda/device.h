@@ -14,9 +14,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
-// Where a function was called: only the emulator's messages want to know.
-#define RTF_CALLER_PARAMETER
-#define RTF_CALLER
 #endif
 
 namespace rtf {
@@ -138,19 +135,6 @@ inline cudaError_t device_facts(DeviceFacts* facts) {
   for (const auto& one : wanted)
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(one.value, one.attribute, device);
   return error;
-}
-
-// Waits until all blocks of a cooperative launch are here; what they wrote before it, all see after it (but not through
-// __ldg). counter: in global memory, 0 before the launch, for one kernel and one dimension of blocks; good for 2^32 / blocks
-// barriers.
-__device__ __forceinline__ void grid_barrier(unsigned* counter, unsigned blocks RTF_CALLER_PARAMETER) {
-  __syncthreads(RTF_CALLER);
-  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
-    const unsigned ticket = add_release(counter, 1u);
-    const unsigned end = ticket - ticket % blocks + blocks;
-    while (load_acquire(counter) < end) spin_pause(RTF_CALLER);
-  }
-  __syncthreads(RTF_CALLER);
 }
 
 }  // namespace rtf

@@ -40,12 +40,6 @@ __device__ __forceinline__ void cp_async16(void* shared, const void* global, int
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
 }
 
-// The same for 4 bytes, addresses multiples of 4; bytes is 4 or 0.
-__device__ __forceinline__ void cp_async4(void* shared, const void* global, int bytes = 4) {
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
-}
-
 // The copies that this thread began since its last call are a group.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

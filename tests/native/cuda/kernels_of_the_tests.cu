@@ -28,6 +28,17 @@ __global__ void endless(const unsigned* x) {
   while (load_acquire(x) == 0) spin_pause();
 }
 
+// Waits until all blocks of a cooperative launch are here. counter: in global memory, 0 before the launch.
+__device__ __forceinline__ void grid_barrier(unsigned* counter, unsigned blocks) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const unsigned ticket = add_release(counter, 1u);
+    const unsigned end = ticket - ticket % blocks + blocks;
+    while (load_acquire(counter) < end) spin_pause();
+  }
+  __syncthreads();
+}
+
 // Steps through y[step] = sum of y[step - 1] + x over all blocks, one number per block.
 template <bool barrier>
 __global__ void steps(const float* x, float* y, unsigned* counter, int n_steps) {
@@ -40,6 +51,22 @@ __global__ void steps(const float* x, float* y, unsigned* counter, int n_steps) 
     }
     if (barrier) grid_barrier(counter, n);
   }
+}
+
+// Sums of x by all threads again and again, through shared memory with one barrier per round: wrong with one buffer in place of
+// two that take turns, as a slow thread may find there what a fast one wrote in the next round.
+template <int buffers>
+__global__ void rounds(const float* x, float* y, int n_rounds) {
+  float* all = dynamic_shared<float>();
+  const unsigned n = blockDim.x;
+  float mine = x[threadIdx.x];
+  for (int round = 0; round < n_rounds; ++round) {
+    float* here = all + round % buffers * n;
+    here[threadIdx.x] = mine;
+    __syncthreads();
+    mine = 0.5f * (here[threadIdx.x] + here[(threadIdx.x + 40) % n]);
+  }
+  y[threadIdx.x] = mine;
 }
 
 // y: for each thread its value after a shuffle of every kind and what the votes say, of 8 + 3 numbers.
@@ -147,6 +174,10 @@ const char* test_endless(const unsigned* x, int cooperative) {
 
 const char* test_steps(const float* x, float* y, unsigned* counter, int n_steps, int blocks, int threads, int barrier) {
   return text(launch_cooperative(barrier ? steps<true> : steps<false>, blocks, threads, 0, nullptr, x, y, counter, n_steps));
+}
+
+const char* test_rounds(const float* x, float* y, int n_rounds, int threads, int buffers) {
+  return text(launch(buffers == 2 ? rounds<2> : rounds<1>, 1, threads, 2 * threads * sizeof(float), nullptr, x, y, n_rounds));
 }
 
 const char* test_warps(const float* x, float* y) { return text(launch(warps, 1, 32, 0, nullptr, x, y)); }

@@ -36,6 +36,16 @@ def test_any_number_of_multiprocessors(gru, monkeypatch, multiprocessors, seed):
         numpy.testing.assert_array_equal(result, value)
 
 
+@pytest.mark.parametrize("multiprocessors", [1, 5])
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_slow_threads(gru, monkeypatch, multiprocessors, seed):
+    """Nothing is overwritten that some thread has still to read: by the next step, or the next pass over sequences."""
+    monkeypatch.setenv("RTF_EMULATION_SMS", str(multiprocessors))
+    monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
+    for size in (SEVERAL_TILES, (3, 60, 20)):
+        check(gru, size)
+
+
 @pytest.mark.parametrize("size", [(0, 3, 4), (3, 0, 4), (0, 0, 4)], ids=str)
 def test_empty(gru, size):
     check(gru, size)

@@ -82,6 +82,21 @@ def test_missing_grid_barrier(kernels, seed):
     assert numpy.isnan(y).any()
 
 
+@pytest.mark.parametrize("buffers", [2, 1])
+def test_slow_threads(kernels, monkeypatch, buffers):
+    """What is overwritten too early is seen by some of a few seeds, also where most threads are fast enough."""
+    x, n_rounds, wrong = random(96), 3, 0
+    expected = x
+    for _ in range(n_rounds):
+        expected = numpy.float32(0.5) * (expected + numpy.roll(expected, -40))
+    for number in range(8):
+        monkeypatch.setenv("RTF_EMULATION_SEED", str(number))
+        y = numpy.zeros(96, "float32")
+        assert call(kernels.test_rounds, x, y, n_rounds, 96, buffers) == ""
+        wrong += not (y == expected).all()
+    assert wrong == 0 if buffers == 2 else wrong >= 2
+
+
 @pytest.mark.parametrize("sms, blocks, fits", [(1, 8, True), (1, 9, False), (2, 16, True), (4, 33, False)])
 def test_cooperative_launch_fits(kernels, monkeypatch, sms, blocks, fits):
     monkeypatch.setenv("RTF_EMULATION_SMS", str(sms))

@@ -97,8 +97,10 @@ class Machine {
     blocks_.clear();
     ready_.clear();
     spinning_.clear();
-    strategy_ = random_() % 3;
+    starved_.clear();
+    strategy_ = random_() % 4;
     for (const uint3& index : blocks) add_block(index, block_shape, shared_bytes);
+    if (strategy_ == 3) choose_victim();
     idle_ = 0;
     main_.introduce();
     before(&start_);
@@ -234,7 +236,16 @@ class Machine {
 
   void make_ready(Fiber* fiber) {
     fiber->state = State::ready;
-    ready_.push_back(fiber);
+    const bool starves = strategy_ == 3 && fiber->block == victim_ && fiber->index / victim_threads_ == victim_part_;
+    (starves ? starved_ : ready_).push_back(fiber);
+  }
+
+  // A thread, a warp or a block.
+  void choose_victim() {
+    victim_ = blocks_[random_() % blocks_.size()].get();
+    const int threads = static_cast<int>(victim_->fibers.size()), sizes[] = {1, 32, threads};
+    victim_threads_ = sizes[random_() % 3];
+    victim_part_ = static_cast<int>(random_() % static_cast<unsigned>((threads + victim_threads_ - 1) / victim_threads_));
   }
 
   // Threads that have ended count as if they had arrived.
@@ -276,17 +287,18 @@ class Machine {
     }
   }
 
-  // Chooses who runs next. Three ways, drawn for each launch: anybody; mostly who became ready last, such that some run far
-  // ahead; mostly who waits longest.
+  // Chooses who runs next. Four ways, drawn for each launch: anybody; mostly who became ready last, such that some run far
+  // ahead; mostly who waits longest; all others before a victim, which so finds overwritten what it has not read in time.
   bool pick() {
-    const bool spins = !spinning_.empty() && (ready_.empty() || chance(16));
-    std::deque<Fiber*>& from = spins ? spinning_ : ready_;
+    const bool starved = ready_.empty() && !starved_.empty();
+    const bool spins = !spinning_.empty() && (starved ? !chance(32) : ready_.empty() || chance(16));
+    std::deque<Fiber*>& from = spins ? spinning_ : starved ? starved_ : ready_;
     if (from.empty()) {
       for (const auto& block : blocks_)
         if (block->alive > 0) failure_ = stuck("all threads that are left wait for others");
       return false;
     }
-    if (spins && ready_.empty() && ++idle_ > 64 * (spinning_.size() + 64)) {
+    if (spins && ready_.empty() && !starved && ++idle_ > 64 * (spinning_.size() + 64)) {
       failure_ = stuck(cooperative_ ? "the threads that are left spin or wait for others"
                                     : "threads spin for others, which an ordinary launch need not run at the same time");
       return false;
@@ -295,6 +307,7 @@ class Machine {
     if (!spins && strategy_ == 1 && !chance(8)) index = from.size() - 1;
     if (!spins && strategy_ == 2 && !chance(8)) index = 0;
     self_ = from[index];
+    if (starved && !spins && chance(4)) choose_victim();
     if (index == 0) {
       from.pop_front();
     } else {
@@ -349,7 +362,9 @@ class Machine {
   size_t idle_ = 0;  // how often in a row nobody but those that spin could go on
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<StackMemory>> stacks_;
-  std::deque<Fiber*> ready_, spinning_;
+  std::deque<Fiber*> ready_, spinning_, starved_;
+  Block* victim_ = nullptr;
+  int victim_threads_ = 1, victim_part_ = 0;  // how many of its threads starve together, and which
 };
 
 }  // namespace emulation

@@ -94,9 +94,6 @@ RTF_MMA(mma_m16n8k16_f16, 16, emulation::f16_value)
 inline void cp_async16(void* shared, const void* global, int bytes = 16 RTF_CALLER_PARAMETER) {
   emulation::begin_copy(shared, global, 16, bytes, RTF_CALLER);
 }
-inline void cp_async4(void* shared, const void* global, int bytes = 4 RTF_CALLER_PARAMETER) {
-  emulation::begin_copy(shared, global, 4, bytes, RTF_CALLER);
-}
 inline void cp_async_commit() { emulation::Machine::get().self()->copies.emplace_back(); }
 template <int N>
 void cp_async_wait() {
