@@ -1,23 +1,19 @@
-"""What several processes check together in one run: importing TensorFlow takes longer than all of it.
+"""What several processes check together in one run, see `horovod_checks_run`: importing TensorFlow takes longer.
 
-Started by mpirun or horovodrun with a folder as argument. Each function ``check_...`` is called on all ranks; what it
-returns or raises goes, by name, into ``rank<n>.json`` in the folder.
+Each function ``check_...`` is called on all ranks.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import sys
-import traceback
 from typing import Any, Callable, Dict, List
 
 import numpy as np
 
 import returnn_tf
 from returnn_tf.engine import reproducer
-from returnn_tf.engine import world as worlds
 from returnn_tf.engine.horovod import start_checks
 from returnn_tf.engine.horovod.blame import blame
 from returnn_tf.engine.horovod.in_order import in_order
@@ -271,7 +267,7 @@ def check_pause(world: Any) -> Any:
 
 @check
 def check_nan(world: Any) -> Any:
-    """NaN in the batch of one rank: all raise before the update, and name rank, sequences and layer; it is kept."""
+    """NaN in the batch of one rank: all raise before the update, and name rank, sequences and key; it is kept."""
     given = settings(model=str(FOLDER / "nan" / "m"))
     trainer, tags = trainer_of(given), ["seq-%i" % world.rank]
     before = {name: var.numpy() for name, var in trainer.net.params.items()}
@@ -389,25 +385,3 @@ def check_training(world: Any) -> Any:
         run_tasks(folder, "alone", use_horovod=False)
     world.barrier("alone")
     return [code, sorted(os.listdir(folder / "net"))]
-
-
-def main() -> None:
-    """All checks; those named on the command line only, if there are any."""
-    world = worlds.from_config(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
-    results: Dict[str, Any] = {}
-    folder = FOLDER.resolve()
-    names = sys.argv[2:] or list(CHECKS)
-    for name in names:
-        try:
-            results[name] = {"result": CHECKS[name](world)}
-        except Exception:
-            results[name] = {"error": traceback.format_exc()}
-        failed = [rank for rank, bad in enumerate(world.gather("error" in results[name])) if bad]
-        if failed and "error" not in results[name]:
-            results[name] = {"error": "failed on rank %s" % failed}
-        (folder / ("rank%d.json" % world.rank)).write_text(json.dumps(results))
-    world.leave()
-
-
-if __name__ == "__main__":
-    main()

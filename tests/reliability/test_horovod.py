@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from tests.reliability import horovod_runs, toy
-from tests.reliability.horovod_checks import CHECKS
+from tests.reliability.horovod_checks_run import CHECKS
 
 Results = Callable[[str], List[Any]]
 
 
 #: The checks which run each time; the others only with ``-m long``, as each traces networks of its own on each rank.
 FAST = ("world", "summed_loss", "join", "no_data_at_all", "param_sync", "param_join", "nan", "other_step", "diverged")
-FAST += ("start", "in_order", "training")
+FAST += ("start", "in_order", "training", "stop_while_evaluating", "fewer_sequences_than_ranks")
 
 
 def _run(folder: pathlib.Path, names: Sequence[str]) -> Results:
@@ -26,7 +26,7 @@ def _run(folder: pathlib.Path, names: Sequence[str]) -> Results:
 
     :return: name of a check -> what it gave on each rank
     """
-    command = ["-m", "tests.reliability.horovod_checks", str(folder), *names]
+    command = ["-m", "tests.reliability.horovod_checks_run", str(folder), *names]
     process = horovod_runs.start(folder, horovod_runs.launcher(), command)
     assert process.wait(horovod_runs.SECONDS) == 0, toy.text_of(folder)[-4000:]
     by_rank = [json.loads((folder / ("rank%d.json" % rank)).read_text()) for rank in range(2)]
@@ -134,11 +134,11 @@ def test_pause(long_results: Results) -> None:
 
 
 def test_nan(results: Results) -> None:
-    """The rank, host, sequence and layer that are bad, on both; no update was done. The bad batch is kept, no other."""
+    """The rank, host, sequence and data that are bad, on both; no update was done. The bad batch is kept, no other."""
     by_rank = results("nan")
     for text, same, folders, bad, _ in by_rank:
         assert same
-        assert "on rank 1/2 on " in text and "Sequences: seq-1" in text and "'hidden'" in text
+        assert "on rank 1/2 on " in text and "Sequences: seq-1" in text and "itself, in the key 'data'" in text
         assert folders == ["m.failure-000000-rank1"] and bad
     kept, own = by_rank[1][-1]
     assert kept == own != by_rank[0][-1][1]  # the random numbers of its dropout
@@ -171,6 +171,21 @@ def test_training(folder: pathlib.Path, results: Results) -> None:
         assert not [name for name in files if "tmp" in name or "rank" in name]
     scores = toy.scores(folder / "training")
     assert sorted(scores) == [1, 2] and "dev_score" in scores[2][1]
+
+
+def test_a_signal_while_evaluating(results: Results) -> None:
+    """The evaluation ends at once on both ranks, though not with the same batch, and none of its scores are kept."""
+    for rank, (text, batches, files, scores) in enumerate(results("stop_while_evaluating")):
+        assert "Stopped by SIGTERM while evaluating" in text
+        assert 2 + rank <= batches < 12  # of 40; some were loaded in advance
+        assert "toy.001.step2.index" in files
+        assert "train_score" in scores and "dev_score" not in scores
+
+
+def test_fewer_sequences_than_ranks(results: Results) -> None:
+    """One to train on and one to evaluate: both epochs have scores."""
+    for grad, param in results("fewer_sequences_than_ranks"):
+        assert "train_score" in grad and "dev_score" in grad and param == grad
 
 
 def test_tasks_together(folder: pathlib.Path, results: Results) -> None:

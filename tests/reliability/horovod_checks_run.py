@@ -1,0 +1,38 @@
+"""Does the checks of several processes. Started by mpirun or horovodrun with a folder as argument, and names of checks.
+
+What a check returns or raises goes, by name, into ``rank<n>.json`` in the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import Any, Dict
+
+import returnn_tf
+from returnn_tf.engine import world as worlds
+from tests.reliability import horovod_checks_ends  # noqa: F401  adds its checks
+from tests.reliability.horovod_checks import CHECKS, FOLDER
+
+
+def main() -> None:
+    """All checks; those named on the command line only, if there are any."""
+    world = worlds.from_config(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
+    results: Dict[str, Any] = {}
+    folder = FOLDER.resolve()
+    names = sys.argv[2:] or list(CHECKS)
+    for name in names:
+        try:
+            results[name] = {"result": CHECKS[name](world)}
+        except Exception:
+            results[name] = {"error": traceback.format_exc()}
+        failed = [rank for rank, bad in enumerate(world.gather("error" in results[name])) if bad]
+        if failed and "error" not in results[name]:
+            results[name] = {"error": "failed on rank %s" % failed}
+        (folder / ("rank%d.json" % world.rank)).write_text(json.dumps(results))
+    world.leave()
+
+
+if __name__ == "__main__":
+    main()
