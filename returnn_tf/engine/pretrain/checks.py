@@ -9,8 +9,10 @@ from returnn_tf.config.derived import overridden
 from returnn_tf.engine.pretrain.carry_over import plan_transfer
 from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
 from returnn_tf.log import log
+from returnn_tf.network.lower import needed_extern_keys
 from returnn_tf.network.network import plan_from_config
 from returnn_tf.network.plan import Plan
+from returnn_tf.tensor import Data
 
 #: So many networks are looked at before the training; further ones are when it is their turn.
 MAX_PLANNED = 60
@@ -38,6 +40,15 @@ def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planne
             plan_transfer(result[-1][1], plan, entry.mode_of, (result[-1][0].name, entry.name))
         result.append((entry, plan))
     return result
+
+
+def needed_data(planned: Planned) -> Dict[str, Data]:
+    """The data keys which any of the networks needs, with their declaration."""
+    needed: Dict[str, Data] = {}
+    for _, plan in planned:
+        for key in needed_extern_keys(plan, plan.roots(), True):
+            needed.setdefault(key, plan.extern_data[key])
+    return needed
 
 
 def plan_of(entry: EpochNetwork) -> Plan:
