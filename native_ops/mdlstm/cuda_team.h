@@ -31,11 +31,11 @@ struct Pixel {
 // The states of two diagonals, which take turns.
 struct Ring {
   float* data;
-  int side;  // 0: there is only one of them
+  int64_t side;  // 0: there is only one of them
   int stride;
 
   __device__ __forceinline__ float* at(int diagonal, int slot) const {
-    return data + ((diagonal & 1) * side + slot * stride);
+    return data + ((diagonal & 1) * side + int64_t{slot} * stride);
   }
 };
 
@@ -129,7 +129,8 @@ __device__ __forceinline__ Block block_of(const Sizes& sizes, char* workspace) {
 
   const int first_slot = tables.first_slot[group], stride = row_stride<Pass>(sizes), cells = cell_stride<Pass>(sizes);
   const int64_t direction_slot = int64_t(block.direction) * 2 * sizes.slots + first_slot;
-  const Ring distant{reinterpret_cast<float*>(workspace + global.states) + direction_slot * stride, sizes.slots * stride, stride};
+  float* first_state = reinterpret_cast<float*>(workspace + global.states) + direction_slot * stride;
+  const Ring distant{first_state, int64_t{sizes.slots} * stride, stride};
   if (kOnChip) {
     const Ring local{reinterpret_cast<float*>(pool + on_chip.states), sizes.max_slots * stride, stride};
     block.shared = sizes.slices > 1 ? distant : local;
@@ -139,7 +140,7 @@ __device__ __forceinline__ Block block_of(const Sizes& sizes, char* workspace) {
   } else {
     block.shared = block.before = distant;
     float* first_cell = reinterpret_cast<float*>(workspace + global.cells) + direction_slot * cells;
-    block.cells = Ring{first_cell + Pass::kCells * block.first_unit, sizes.slots * cells, cells};
+    block.cells = Ring{first_cell + Pass::kCells * block.first_unit, int64_t{sizes.slots} * cells, cells};
     const int64_t in_packed = (int64_t(block.direction) * sizes.slices + slice) * sizes.slice_weights();
     block.weights = reinterpret_cast<const float4*>(workspace + global.weights) + in_packed / 4;
   }
@@ -191,7 +192,7 @@ __device__ __forceinline__ void multiply(const Sizes& sizes, const Block& block,
 __device__ __forceinline__ void wait_for_team(const Sizes& sizes, const Block& block, int finished) {
   if (thread() == 0) {
     const unsigned goal = static_cast<unsigned>(finished) * static_cast<unsigned>(sizes.slices);
-    while (load_acquire(block.arrived) < goal) spin_pause();
+    while (!has_reached(load_acquire(block.arrived), goal)) spin_pause();
   }
   __syncthreads();
 }

@@ -137,4 +137,9 @@ inline cudaError_t device_facts(DeviceFacts* facts) {
   return error;
 }
 
+// Whether a counter that only grows has come to a number. Both may have passed 2^32, as where blocks meet often enough.
+__device__ __forceinline__ bool has_reached(unsigned counter, unsigned number) {
+  return static_cast<int>(counter - number) >= 0;
+}
+
 }  // namespace rtf

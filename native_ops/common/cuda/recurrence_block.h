@@ -185,8 +185,8 @@ class SplitBarrier {
 
   // Until all blocks have arrived as often as this one.
   __device__ __forceinline__ void wait() const {
-    if (threadIdx.x == 0 && awaited_ > 0)
-      while (load_acquire(counter_) < awaited_) spin_pause();
+    if (threadIdx.x == 0)
+      while (!has_reached(load_acquire(counter_), awaited_)) spin_pause();
     __syncthreads();
   }
 

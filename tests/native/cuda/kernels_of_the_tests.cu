@@ -1,5 +1,6 @@
 // Kernels that are right and kernels that are wrong, for the tests of the emulator. nvcc compiles them too.
 #include "common/cuda/mma.h"
+#include "mdlstm/cuda_team.h"
 
 namespace {
 
@@ -156,6 +157,18 @@ __global__ void count(const int* x, int* counts, int* most, int n) {
   }
 }
 
+// Places in a ring with more than 2^31 numbers.
+__global__ void far_places(int64_t side, int stride, int slot, int64_t* places) {
+  const uintptr_t start = 4096;
+  const mdlstm::Ring ring{reinterpret_cast<float*>(start), side, stride};
+  for (int diagonal = 0; diagonal < 2; ++diagonal)
+    places[diagonal] = static_cast<int64_t>((reinterpret_cast<uintptr_t>(ring.at(diagonal, slot)) - start) / sizeof(float));
+}
+
+__global__ void compare_counters(const unsigned* counters, const unsigned* numbers, int* reached, int count) {
+  for (int i = 0; i < count; ++i) reached[i] = has_reached(counters[i], numbers[i]);
+}
+
 const char* text(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }
 
 }  // namespace
@@ -189,6 +202,14 @@ const char* test_product(int which, const float* a, const float* b, float* d) {
 
 const char* test_copy(const float* x, float* y, int n, int threads, int wait) {
   return text(launch(wait ? copy<true> : copy<false>, 1, threads, 2 * threads * 16, nullptr, x, y, n));
+}
+
+const char* test_far_places(int side, int stride, int slot, int64_t* places) {
+  return text(launch(far_places, 1, 1, 0, nullptr, int64_t{side} * stride, stride, slot, places));
+}
+
+const char* test_counters(const unsigned* counters, const unsigned* numbers, int* reached, int count) {
+  return text(launch(compare_counters, 1, 1, 0, nullptr, counters, numbers, reached, count));
 }
 
 const char* test_count(const int* x, int* counts, int* most, int n, int blocks, int threads) {

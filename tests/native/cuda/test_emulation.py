@@ -168,6 +168,32 @@ def test_atomics(kernels, seed):
     assert (counts == numpy.bincount(x)).all() and most[0] == 6
 
 
+def test_places_beyond_32_bits(kernels):
+    """Of the states of the MDLSTM: more than 2^31 numbers are 8 GiB."""
+    places = numpy.zeros(2, "int64")
+    assert call(kernels.test_far_places, 3 << 20, 1028, (3 << 20) - 1, places) == ""
+    assert places.tolist() == [((3 << 20) - 1) * 1028, ((6 << 20) - 1) * 1028]
+
+
+def test_counters_beyond_32_bits(kernels):
+    """Of barriers: a counter that has passed 2^32 is behind one that has not only by its bits."""
+    most = (1 << 32) - 1
+    cases = [
+        (0, 0, 1),
+        (5, 4, 1),
+        (3, 4, 0),
+        (most, most, 1),
+        (2, most, 1),
+        (most - 7, 1, 0),
+        (0, 3, 0),
+        (1 << 31, 9, 1),
+    ]
+    counters, numbers = (numpy.array(column, "uint32") for column in list(zip(*cases))[:2])
+    reached = numpy.zeros(len(cases), "int32")
+    assert call(kernels.test_counters, counters, numbers, reached, len(cases)) == ""
+    assert reached.tolist() == [case[2] for case in cases]
+
+
 def test_same_seed_same_run(kernels, monkeypatch):
     results = []
     for seed in (3, 3, 4, 5):
