@@ -53,13 +53,14 @@ const char* backward(const RtfSequences& shape, const DeviceFacts& facts, const 
 
 extern "C" {
 
-int64_t rtf_gru_cuda_workspace(const RtfSequences* shape, RtfNumbers numbers, int backward) {
+const char* rtf_gru_cuda_workspace(const RtfSequences* shape, RtfNumbers numbers, int backward, int64_t* bytes) {
   using namespace rtf::recurrence;
-  rtf::DeviceFacts facts;
-  if (check(*shape) != nullptr || rtf::device_facts(&facts) != cudaSuccess) return -1;
-  return with_numbers(numbers, int64_t{-1}, [&](auto math) {
+  *bytes = 0;
+  return checked_call(*shape, numbers, [&](auto math, const rtf::DeviceFacts& facts) -> const char* {
     using Math = decltype(math);
-    return backward != 0 ? make_plan<GruBackward<Math>>(*shape, facts).bytes : make_plan<GruForward<Math>>(*shape, facts).bytes;
+    *bytes =
+        backward != 0 ? make_plan<GruBackward<Math>>(*shape, facts).bytes : make_plan<GruForward<Math>>(*shape, facts).bytes;
+    return nullptr;
   });
 }
 

@@ -10,8 +10,8 @@
 
 extern "C" {
 
-// Bytes of workspace, a multiple of 256, that a pass needs on the current device; -1 if there is none or a size is bad.
-int64_t rtf_gru_cuda_workspace(const RtfSequences* shape, RtfNumbers numbers, int backward);
+// Bytes of workspace, a multiple of 256, that a pass needs on the current device.
+const char* rtf_gru_cuda_workspace(const RtfSequences* shape, RtfNumbers numbers, int backward, int64_t* bytes);
 
 // z [T, B, 3H] (may be the same memory as gates), r_gates [H, 2H], r_candidate [H, H], h0 [B, H]
 //   -> h [T, B, H], gates [T, B, 3H]: r, u, c after their activation, h_last [B, H]

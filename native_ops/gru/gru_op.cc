@@ -115,8 +115,8 @@ struct Cpu {
 struct Gpu {
   static Status workspace(OpKernelContext* context, const RtfGruShape& shape, RtfNumbers numbers, bool backward,
                           Tensor* memory) {
-    const int64_t bytes = rtf_gru_cuda_workspace(&shape, numbers, backward);
-    if (bytes < 0) return InvalidArgument("GRU: the GPU cannot be used, or has no room for ", shape.units, " units");
+    int64_t bytes;
+    TF_RETURN_IF_ERROR(gpu_status("GRU", rtf_gru_cuda_workspace(&shape, numbers, backward, &bytes)));
     return gpu_workspace(context, bytes, memory);
   }
 

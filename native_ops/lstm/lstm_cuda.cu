@@ -58,14 +58,16 @@ const char* backward(const RtfSequences& shape, const Plan& plan, const LstmBack
 
 extern "C" {
 
-int64_t rtf_lstm_cuda_workspace(const RtfSequences* shape, RtfNumbers numbers, int backward) {
+const char* rtf_lstm_cuda_workspace(const RtfSequences* shape, RtfNumbers numbers, int backward, int64_t* bytes) {
   using namespace rtf::recurrence;
-  rtf::DeviceFacts facts;
-  if (check(*shape) != nullptr || rtf::device_facts(&facts) != cudaSuccess) return -1;
-  return with_numbers(numbers, int64_t{-1}, [&](auto math) {
+  *bytes = 0;
+  return checked_call(*shape, numbers, [&](auto math, const rtf::DeviceFacts& facts) -> const char* {
     using Math = decltype(math);
-    if (backward != 0) return make_plan<LstmBackward<Math>>(*shape, facts).bytes;
-    return with_forward<Math>(*shape, facts, [](auto, const Plan& plan) { return plan.bytes; });
+    if (backward != 0)
+      *bytes = make_plan<LstmBackward<Math>>(*shape, facts).bytes;
+    else
+      *bytes = with_forward<Math>(*shape, facts, [](auto, const Plan& plan) { return plan.bytes; });
+    return nullptr;
   });
 }
 

@@ -12,8 +12,8 @@
 
 extern "C" {
 
-// Bytes of workspace, a multiple of 256, that a pass needs on the current device; -1 if there is none or a size is bad.
-int64_t rtf_lstm_cuda_workspace(const RtfSequences* shape, RtfNumbers numbers, int backward);
+// Bytes of workspace, a multiple of 256, that a pass needs on the current device.
+const char* rtf_lstm_cuda_workspace(const RtfSequences* shape, RtfNumbers numbers, int backward, int64_t* bytes);
 
 // z [T, B, 4H] (may be the same memory as gates), r [H, 4H], c0, h0 [B, H]
 //   -> h, c [T, B, H], gates [T, B, 4H] after their activation, c_last, h_last [B, H]

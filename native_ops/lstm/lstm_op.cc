@@ -1,5 +1,5 @@
 // The LSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The arithmetic is in lstm_cpu.cc and lstm_cuda.cu.
-#include "../common/tf_op.h"
+#include "../common/tf_sequences.h"
 #include "lstm.h"
 #if RTF_CUDA
 #include "../common/tf_gpu.h"
@@ -61,7 +61,7 @@ REGISTER_OP("RtfLstmGrad")
 
 // The sizes of a call, or why they do not fit.
 Status check_shapes(const TensorShape& gates, const TensorShape& r, const TensorShape& c0, const Tensor& lengths,
-                    RtfLstmShape* shape) {
+                    bool reverse, RtfLstmShape* shape) {
   if (r.dims() != 2 || r.dim_size(0) < 1 || r.dim_size(1) != 4 * r.dim_size(0))
     return InvalidArgument("LSTM: recurrent weights have to be [units, 4 * units] with at least one unit, but are ",
                            r.DebugString());
@@ -71,15 +71,7 @@ Status check_shapes(const TensorShape& gates, const TensorShape& r, const Tensor
   const int64_t frames = gates.dim_size(0), batch = gates.dim_size(1);
   if (c0 != TensorShape({batch, units}))
     return InvalidArgument("LSTM: states have to be [", batch, ", ", units, "], but are ", c0.DebugString());
-  if (lengths.shape() != TensorShape({batch}))
-    return InvalidArgument("LSTM: lengths have to be [", batch, "], but are ", lengths.shape().DebugString());
-  const int32_t* values = lengths.flat<int32_t>().data();
-  for (int64_t b = 0; b < batch; ++b)
-    if (values[b] < 0 || values[b] > frames)
-      return InvalidArgument("LSTM: sequence ", b, " of the batch has length ", values[b], ", but there are ", frames,
-                             " frames");
-  *shape = RtfLstmShape{frames, batch, units, values, 0};
-  return tensorflow::OkStatus();
+  return read_sequences("LSTM", frames, batch, units, lengths, reverse, shape);
 }
 
 // The arrays of a pass.
@@ -128,8 +120,8 @@ struct Cpu {
 struct Gpu {
   static Status workspace(OpKernelContext* context, const RtfLstmShape& shape, RtfNumbers numbers, bool backward,
                           Tensor* memory) {
-    const int64_t bytes = rtf_lstm_cuda_workspace(&shape, numbers, backward);
-    if (bytes < 0) return InvalidArgument("LSTM: the GPU cannot be used, or has no room for ", shape.units, " units");
+    int64_t bytes;
+    TF_RETURN_IF_ERROR(gpu_status("LSTM", rtf_lstm_cuda_workspace(&shape, numbers, backward, &bytes)));
     return gpu_workspace(context, bytes, memory);
   }
 
@@ -163,9 +155,8 @@ class LstmOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor &z = context->input(0), &r = context->input(1), &c0 = context->input(2), &h0 = context->input(3);
     RtfLstmShape shape;
-    OP_REQUIRES_OK(context, check_shapes(z.shape(), r.shape(), c0.shape(), context->input(4), &shape));
+    OP_REQUIRES_OK(context, check_shapes(z.shape(), r.shape(), c0.shape(), context->input(4), reverse_, &shape));
     OP_REQUIRES(context, h0.shape() == c0.shape(), InvalidArgument("LSTM: the two initial states differ in shape"));
-    shape.reverse = reverse_;
     const TensorShape all({shape.frames, shape.batch, shape.units});
     Tensor *h, *c, *gates, *c_last, *h_last;
     OP_REQUIRES_OK(context, context->allocate_output(0, all, &h));
@@ -191,12 +182,11 @@ class LstmGradOp : public OpKernel {
     const Tensor &r = context->input(0), &c0 = context->input(1), &c = context->input(3), &gates = context->input(4);
     const Tensor &dh = context->input(5), &dc_last = context->input(6), &dh_last = context->input(7);
     RtfLstmShape shape;
-    OP_REQUIRES_OK(context, check_shapes(gates.shape(), r.shape(), c0.shape(), context->input(2), &shape));
+    OP_REQUIRES_OK(context, check_shapes(gates.shape(), r.shape(), c0.shape(), context->input(2), reverse_, &shape));
     const TensorShape all({shape.frames, shape.batch, shape.units});
     OP_REQUIRES(context, c.shape() == all && dh.shape() == all && dc_last.shape() == c0.shape() &&
                              dh_last.shape() == c0.shape(),
                 InvalidArgument("LSTM: the gradients do not have the shape of what they are gradients of"));
-    shape.reverse = reverse_;
     Tensor *dz, *dc0, *dh0;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({4}, 0, gates.shape(), &dz));
     OP_REQUIRES_OK(context, context->allocate_output(1, c0.shape(), &dc0));

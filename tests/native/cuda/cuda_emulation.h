@@ -4,7 +4,7 @@
 // product on the tensor cores, a spinning loop); who goes on is drawn by chance from RTF_EMULATION_SEED. So a missing barrier
 // shows as a wrong number, with -fsanitize=address an access out of bounds shows, and where all wait for each other the launch
 // fails and tells where. With -fsanitize=thread accesses show that nothing orders, also where the numbers are right (races.h).
-// RTF_EMULATION_SMS says how many multiprocessors there are (default 4),
+// RTF_EMULATION_SMS says how many multiprocessors there are (default 4; 0: no device),
 // RTF_EMULATION_SHARED how much shared memory a block can have (default 227 KiB).
 //
 // Memory that a kernel has to write first is full of NaN (0xff). Atomics are atomic as only one fiber runs at a time. What is

@@ -55,14 +55,21 @@ class Kernels:
     def __init__(self, library: ctypes.CDLL, name: str) -> None:
         self.name = name
         self._size = getattr(library, "rtf_%s_cuda_workspace" % name)
-        self._size.restype = ctypes.c_int64
+        self._size.restype = ctypes.c_char_p
         self._passes = [getattr(library, "rtf_%s_%s_cuda" % (name, part)) for part in ("forward", "backward")]
         for function in self._passes:
             function.restype = ctypes.c_char_p
 
     def workspace_bytes(self, shape: Sequences, numbers: int, backward: bool) -> int:
-        """-1 for a bad shape."""
-        return self._size(ctypes.byref(shape), numbers, int(backward))
+        """What a pass needs.
+
+        :raises ValueError: with the text of the error
+        """
+        size = ctypes.c_int64()
+        error = self._size(ctypes.byref(shape), numbers, int(backward), ctypes.byref(size))
+        if error is not None:
+            raise ValueError(error.decode())
+        return size.value
 
     def launch(
         self, shape: Sequences, numbers: int, backward: bool, pointers: Sequence[int], workspace: int, stream: int = 0
@@ -94,7 +101,7 @@ class Kernels:
     def call_on(self, shape: Sequences, numbers: int, backward: bool, arrays: Sequence[Array]) -> None:
         """Run a pass in the emulator on arrays in memory."""
         size = self.workspace_bytes(shape, numbers, backward)
-        workspace = numpy.full(max(size, 0) // 4 + 64, numpy.nan, "float32")
+        workspace = numpy.full(size // 4 + 64, numpy.nan, "float32")
         start = -workspace.ctypes.data % 256
         pointers = [x.ctypes.data for x in arrays]
         self.launch(shape, numbers, backward, pointers, workspace.ctypes.data + start)

@@ -99,7 +99,16 @@ def test_wrong_calls(gru):
     shape, nothing = recurrences.sequences(2, 2, 0, None, False), numpy.zeros(1, "float32")
     for backward, count in ((False, 7), (True, 10)):
         with pytest.raises(ValueError, match="number of units has to be"):
-            gru.call_on(shape, FLOAT, backward, [nothing] * count)
+            gru.launch(shape, FLOAT, backward, [nothing.ctypes.data] * count, 0)
+        with pytest.raises(ValueError, match="number of units has to be"):
+            gru.workspace_bytes(shape, FLOAT, backward)
+
+
+def test_what_cuda_says_is_passed_on(gru, monkeypatch):
+    monkeypatch.setenv("RTF_EMULATION_SMS", "0")
+    for backward in (False, True):
+        with pytest.raises(ValueError, match="no CUDA-capable device is detected"):
+            gru.workspace_bytes(recurrences.sequences(2, 2, 3, None, False), FLOAT, backward)
 
 
 @pytest.mark.long

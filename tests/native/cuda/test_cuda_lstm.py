@@ -142,11 +142,20 @@ def test_wrong_calls(lstm, size, lengths, numbers, text):
     shape, nothing = recurrences.sequences(*size, given, False), numpy.zeros(1, "float32")
     for backward, count in ((False, 9), (True, 10)):
         with pytest.raises(ValueError, match=text):
-            lstm.call_on(shape, numbers, backward, [nothing] * count)
+            lstm.launch(shape, numbers, backward, [nothing.ctypes.data] * count, 0)
+        with pytest.raises(ValueError, match=text):
+            lstm.workspace_bytes(shape, numbers, backward)
+
+
+def test_what_cuda_says_is_passed_on(lstm, monkeypatch):
+    monkeypatch.setenv("RTF_EMULATION_SMS", "0")
+    for backward in (False, True):
+        with pytest.raises(ValueError, match="no CUDA-capable device is detected"):
+            lstm.workspace_bytes(recurrences.sequences(2, 2, 3, None, False), FLOAT, backward)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("arch, spilled", [("sm_80", 32), ("sm_90", 0)])
+@pytest.mark.parametrize("arch, spilled", [("sm_80", 64), ("sm_90", 0)])
 def test_nvcc(arch, spilled):
     """The time loop keeps its weights in registers: nothing to speak of may be spilled."""
     report = compile_for_gpu("lstm/lstm_cuda.cu", arch)
