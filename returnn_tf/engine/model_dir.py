@@ -62,6 +62,11 @@ def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelCho
         bad.append(choice.path)
 
 
+def begins_anew(config: Any) -> bool:
+    """Whether ``start_epoch`` says where a training begins, whatever there is."""
+    return config.opt_typed_value("start_epoch") not in (None, "auto")
+
+
 def tell_left_behind(config: Any, choice: ModelChoice) -> Optional[str]:
     """A warning if ``start_epoch`` asks for epochs of which an earlier run has left checkpoints.
 
@@ -70,7 +75,7 @@ def tell_left_behind(config: Any, choice: ModelChoice) -> Optional[str]:
     :raises ConfigError: there are some from within these epochs. Few know of them, and no new one would replace them
     """
     model = config.str("model", "") or ""
-    if config.opt_typed_value("start_epoch") in (None, "auto"):
+    if not begins_anew(config):
         return None
     where, first = config.where("start_epoch"), choice.start_epoch
     within = {epoch for (epoch, _), path in find_step_checkpoints(model).items() if not checkpoint.unfinished(path)}

@@ -15,17 +15,21 @@ from returnn_tf.engine.world import World
 class Pauses:
     """Looks for what is to be done; most of the time nothing."""
 
-    def __init__(self, saver: Saver, stop: StopRequest, lock: ModelLock, world: World) -> None:
+    def __init__(
+        self, saver: Saver, stop: StopRequest, lock: ModelLock, world: World, *, begins_anew: bool = False
+    ) -> None:
         """
         :param saver: writes the checkpoints
         :param stop: tells of signals
         :param lock: on the files of the model
         :param world: all of its processes stop at the same step
+        :param begins_anew: the same command would begin where it did this time: with ``start_epoch``
         """
         self._saver = saver
         self._stop = stop
         self._lock = lock
         self._world = world
+        self._next = "Without start_epoch the" if begins_anew else "The"
         self._control = Control()
 
     def begin(self, control: Control, step: Callable[[], int]) -> None:
@@ -91,6 +95,6 @@ class Pauses:
             signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
             raise self._stopped(signals[0], "while evaluating, or after it")
 
-    @staticmethod
-    def _stopped(signum: int, when: Any) -> Stopped:
-        return Stopped(signum, "Stopped by %s %s. The same command goes on from there." % (name_of(signum), when))
+    def _stopped(self, signum: int, when: Any) -> Stopped:
+        text = "Stopped by %s %s. %s same command goes on from there." % (name_of(signum), when, self._next)
+        return Stopped(signum, text)

@@ -43,17 +43,18 @@ def run(**changes: Any) -> int:
     return run_task(Config({**OPTIONS, **changes}))
 
 
-def stopped(**changes: Any) -> None:
-    """A training which a signal ends after its next step."""
+def stopped(**changes: Any) -> str:
+    """A training which a signal ends after its next step; its last words."""
     stop = StopRequest()
     stop.signum = signal.SIGTERM
-    with pytest.raises(Stopped, match="within the epoch; its state is saved"):
+    with pytest.raises(Stopped, match="within the epoch; its state is saved") as info:
         with Engine(Config({**OPTIONS, **changes}), stop) as engine:
             engine.train()
+    return str(info.value)
 
 
 def test_tasks_which_find_no_other_say_how_to_load_one(capsys: pytest.CaptureFixture[str]) -> None:
-    stopped()
+    assert stopped().endswith("is saved. The same command goes on from there.")
     assert sorted(find_step_checkpoints("net/toy")) == [(1, 1)]
     tasks = [{"task": "eval"}, {"task": "forward", "forward_data": "dev", "output_file": "out.hdf"}]
     for task in tasks:
@@ -80,7 +81,7 @@ def test_tasks_which_find_no_other_say_how_to_load_one(capsys: pytest.CaptureFix
 
 def test_epochs_are_not_trained_anew_beside_old_ones_from_within_them(capsys: pytest.CaptureFixture[str]) -> None:
     """The next run without start_epoch would go on from the old ones."""
-    stopped()
+    assert stopped(start_epoch=1).endswith("is saved. Without start_epoch the same command goes on from there.")
     before = sorted(os.listdir("net"))
     with pytest.raises(ConfigError) as info:
         run(start_epoch=1)
