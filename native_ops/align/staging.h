@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "../common/cuda/device.h"
@@ -29,34 +30,41 @@ class Workspace {
   int64_t size_ = 0;
 };
 
-// Collects arrays of 32-bit integers in pageable memory. The driver has read that when cudaMemcpyAsync returns (pinned memory,
-// as TensorFlow's may be, it would read later), so nothing on the host has to outlive the call.
+// Collects arrays of 32-bit integers in memory of its own, which stays until the stream has read it: so the caller's arrays may go
+// when a call returns. Whether the driver reads pageable memory before cudaMemcpyAsync returns depends on the machine.
 class Staging {
  public:
   explicit Staging(int32_t* device) : device_(device) {}
 
   // Where the array will be on the GPU.
   const int32_t* add(const int32_t* from, int64_t count) {
-    const int64_t at = static_cast<int64_t>(values_.size());
-    values_.insert(values_.end(), from, from + count);
+    const int64_t at = static_cast<int64_t>(values_->size());
+    values_->insert(values_->end(), from, from + count);
     return device_ + at;
   }
 
   const uint8_t* add_bytes(const uint8_t* from, int64_t count) {
-    const int64_t at = static_cast<int64_t>(values_.size());
-    values_.resize(at + (count + 3) / 4);
-    if (count) std::memcpy(values_.data() + at, from, count);
+    const int64_t at = static_cast<int64_t>(values_->size());
+    values_->resize(at + (count + 3) / 4);
+    if (count) std::memcpy(values_->data() + at, from, count);
     return reinterpret_cast<const uint8_t*>(device_ + at);
   }
 
-  cudaError_t send(cudaStream_t stream) const {
-    if (values_.empty()) return cudaSuccess;
-    return cudaMemcpyAsync(device_, values_.data(), values_.size() * sizeof(int32_t), cudaMemcpyHostToDevice, stream);
+  // Once, after all arrays were added.
+  cudaError_t send(cudaStream_t stream) {
+    if (values_->empty()) return cudaSuccess;
+    const size_t bytes = values_->size() * sizeof(int32_t);
+    const cudaError_t error = cudaMemcpyAsync(device_, values_->data(), bytes, cudaMemcpyHostToDevice, stream);
+    if (error != cudaSuccess) return error;
+    // If this fails, the stream has: then they are never freed, as nobody knows when that would be safe.
+    return cudaLaunchHostFunc(stream, [](void* values) { delete static_cast<Values*>(values); }, values_.release());
   }
 
  private:
+  using Values = std::vector<int32_t>;
+
   int32_t* device_;
-  std::vector<int32_t> values_;
+  std::unique_ptr<Values> values_ = std::make_unique<Values>();
 };
 
 // Runs steps until one fails; gives the text of its error, or null.

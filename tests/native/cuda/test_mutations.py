@@ -1,11 +1,13 @@
-"""The emulator finds what is wrong with a recurrence whose threads do not wait, or that has one buffer for two."""
+"""The emulator finds what is wrong with kernels whose threads do not wait, and with memory that goes too early."""
 
 import itertools
 import os
 import shutil
 
+import numpy
 import pytest
 
+from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import SOURCES, build_emulated
 from tests.native.cuda.recurrences import Kernels, check
 
@@ -55,3 +57,23 @@ def test_found(monkeypatch, tmp_path, what, header, text, by):
         except (AssertionError, ValueError):  # wrong numbers, or a deadlock
             found += 1
     assert found == 0 if what == "nothing" else found > 0
+
+
+@pytest.mark.parametrize("text, by, message", [
+    ("values_.release()", "values_.release()", None),
+    ("values_.release()", "nullptr", "memory of the host was changed or freed before a copy had read it"),
+], ids=["nothing", "memory that goes too early"])  # fmt: skip
+def test_memory_of_the_host(tmp_path, text, by, message):
+    """Integers of an alignment stay where they are until the stream has read them, which the next call finds out."""
+    for folder in ("common", "align"):
+        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    replace(tmp_path / "align" / "staging.h", text, by)
+    calls = Calls(build_emulated(str(tmp_path / "align" / "chain_cuda.cu")))
+    options = {"blank": 0, "label_loop": 1, "normalized": 0, "softmax_without_alignment": 0}
+    scores, labels = numpy.zeros((3, 2, 4), "float32"), numpy.array([[1, 2], [3, 1]])
+    calls.ctc(scores, [3, 2], labels, [2, 1], **options)
+    if message is None:
+        calls.ctc(scores, [2, 1], numpy.ones_like(labels), [1, 0], **options)
+    else:
+        with pytest.raises(AssertionError, match=message):
+            calls.ctc(scores, [2, 1], numpy.ones_like(labels), [1, 0], **options)

@@ -18,6 +18,7 @@ enum cudaError_t {
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorNoDevice = 100,
+  cudaErrorIllegalAddress = 700,
   cudaErrorLaunchFailure = 719,
   cudaErrorCooperativeLaunchTooLarge = 720,
 };
@@ -63,6 +64,36 @@ inline int resident_blocks(int threads, size_t shared_bytes) {
   const long by_memory = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / static_cast<long>(shared_bytes + 1024);
   return static_cast<int>(std::min({by_memory, 2048L / ((threads + 31) / 32 * 32), 32L}));
 }
+
+// What a stream may do after the call that asked for it, until the host waits or copies again: host functions, and reading the
+// memory of the host that a copy is from. That is there a second time here: it still has to be what it was.
+class Late {
+ public:
+  static Late& get() {
+    static Late late;
+    return late;
+  }
+
+  void copy(const void* from, size_t bytes) {
+    const auto* start = static_cast<const unsigned char*>(from);
+    const std::vector<unsigned char> before(start, start + bytes);
+    todo_.push_back([=] { return memcmp(before.data(), start, before.size()) == 0; });
+  }
+
+  void call(void (*function)(void*), void* argument) {
+    todo_.push_back([=] { return function(argument), true; });
+  }
+
+  cudaError_t finish() {
+    bool good = true;
+    for (const auto& one : todo_) good = one() && good;
+    todo_.clear();
+    return good ? cudaSuccess : cudaErrorIllegalAddress;
+  }
+
+ private:
+  std::vector<std::function<bool()>> todo_;
+};
 
 }  // namespace emulation
 
@@ -116,6 +147,7 @@ inline const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorInvalidValue: return "invalid argument";
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorIllegalAddress: return "memory of the host was changed or freed before a copy had read it";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorCooperativeLaunchTooLarge: return "too many blocks in cooperative launch";
     case cudaErrorLaunchFailure: return rtf::emulation::Machine::get().failure().c_str();
@@ -132,14 +164,19 @@ inline cudaError_t cudaGetDevice(int* device) {
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
   return *value = rtf::emulation::attribute(which), cudaSuccess;
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t = nullptr) {
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return rtf::emulation::Late::get().finish(); }
+inline cudaError_t cudaDeviceSynchronize() { return rtf::emulation::Late::get().finish(); }
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   if (bytes > 0) memmove(to, from, bytes);
-  return cudaSuccess;
+  return rtf::emulation::Late::get().finish();
 }
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return cudaMemcpyAsync(to, from, bytes, kind);
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t = nullptr) {
+  const cudaError_t error = cudaMemcpy(to, from, bytes, kind);
+  if (kind == cudaMemcpyHostToDevice) rtf::emulation::Late::get().copy(from, bytes);
+  return error;
+}
+inline cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*function)(void*), void* argument) {
+  return rtf::emulation::Late::get().call(function, argument), cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t = nullptr) {
   if (bytes > 0) memset(to, value, bytes);
