@@ -8,7 +8,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import shlex
 import shutil
 import sys
 import sysconfig
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from typing import Iterator, List, Sequence, Tuple
 
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.processes import output_of
+from returnn_tf.native.processes import command_in, output_of
 from returnn_tf.util.lazy_tf import tf
 
 _FIX = "install the CUDA toolkit (version 12 or later) or set CUDA_HOME to where it is"
@@ -118,7 +117,7 @@ def nvcc_candidates() -> Iterator[List[str]]:
 
     ``$CUDACXX``, ``$CUDA_HOME``, ``$CUDA_PATH``, the path, where the toolkit installs itself, pip packages.
     """
-    wanted = shlex.split(os.environ.get("CUDACXX", ""))
+    wanted = command_in("CUDACXX")
     if wanted:
         yield wanted
     places = [os.path.join(os.environ[key], "bin", "nvcc") for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]

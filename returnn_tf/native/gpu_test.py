@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from typing import List, Sequence
 
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.processes import signal_name
 
 #: Exit code of the process if it cannot use the GPUs, as where they let only one process in, or have no memory left.
 NO_GPU = 3
@@ -51,7 +51,7 @@ def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float 
         return process.returncode == 0
     said = (output.strip() or errors.strip() or "no message").splitlines()[-1]
     if process.returncode < 0:
-        raise NativeOpError("on the GPU: its test was ended by %s (%s)" % (_signal(-process.returncode), said))
+        raise NativeOpError("on the GPU: its test was ended by %s (%s)" % (signal_name(-process.returncode), said))
     raise NativeOpError(said)
 
 
@@ -62,10 +62,3 @@ def _command(name: str, library: str, gpus: Sequence[str]) -> List[str]:
 def _paths() -> List[str]:
     """What this process imports from."""
     return [os.path.abspath(path) for path in sys.path if path]
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "signal %d" % number

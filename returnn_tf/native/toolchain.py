@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shlex
 import shutil
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.processes import output_of
+from returnn_tf.native.processes import command_in, output_of
 from returnn_tf.util.lazy_tf import tf
 
 _COMPILERS = ("g++", "c++", "clang++")
@@ -67,10 +66,10 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
     :param target: take these flags for the instruction set instead of trying
     :raises NativeOpError: there is none, or it compiles nothing
     """
-    wanted = os.environ.get("CXX", "").strip()
-    command = shlex.split(wanted) or [name for name in _COMPILERS if shutil.which(name)][:1]
+    wanted = command_in("CXX")
+    command = wanted or [name for name in _COMPILERS if shutil.which(name)][:1]
     if not command or shutil.which(command[0]) is None:
-        missing = "$CXX = %r" % wanted if wanted else "a C++ compiler (%s)" % ", ".join(_COMPILERS)
+        missing = "$CXX = %r" % os.environ["CXX"] if wanted else "a C++ compiler (%s)" % ", ".join(_COMPILERS)
         raise NativeOpError("%s was not found; on Debian and Ubuntu: apt-get install g++" % missing)
     version = output_of([*command, "--version"]).partition("\n")[0]
     if target is not None:

@@ -162,6 +162,30 @@ def test_a_compiler_that_is_not_there(tiny, monkeypatch):
         build(TINY)
 
 
+@pytest.mark.parametrize(
+    "script, message",
+    [
+        ("kill -9 $$", "bad-c[+][+] --version was ended by SIGKILL .no message."),
+        ("printf 'error: \\377\\n' >&2; exit 1", "bad-c[+][+] --version failed: error: \ufffd$"),
+        ("exit 1", "bad-c[+][+] --version failed: no message$"),
+    ],
+    ids=["killed", "no UTF-8", "silent"],
+)
+def test_a_compiler_that_does_not_work(tiny, monkeypatch, script, message):
+    compiler = tiny / "bad-c++"
+    compiler.write_text("#!/bin/sh\n%s\n" % script)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(NativeOpError, match=message):
+        build(TINY)
+
+
+def test_a_compiler_that_is_no_command(tiny, monkeypatch):
+    monkeypatch.setenv("CXX", "g++ 'and more")
+    with pytest.raises(NativeOpError, match="CXX = .* is no command: No closing quotation"):
+        build(TINY)
+
+
 def test_the_failing_line_of_the_compiler_is_shown(tiny):
     (tiny / "sources" / "tiny" / "kernel.cc").write_text("int wrong = ;\n")
     with pytest.raises(
