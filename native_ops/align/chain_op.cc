@@ -15,11 +15,7 @@ REGISTER_OP("RtfChainSoft")
     .Input("skip: bool")         // [B, S]
     .Output("posteriors: float")  // [T, B, F]
     .Output("total: float")       // [B]
-    .SetShapeFn([](InferenceContext* context) {
-      context->set_output(0, context->input(0));
-      context->set_output(1, context->input(1));
-      return tensorflow::OkStatus();
-    });
+    .SetShapeFn(posteriors_and_total);
 
 REGISTER_OP("RtfChainBest")
     .Attr("optional_ends: bool")
@@ -44,11 +40,7 @@ REGISTER_OP("RtfCtc")
     .Input("label_lengths: int32")  // [B]
     .Output("loss: float")          // [B]
     .Output("gradient: float")      // [T, B, F]
-    .SetShapeFn([](InferenceContext* context) {
-      context->set_output(0, context->input(1));
-      context->set_output(1, context->input(0));
-      return tensorflow::OkStatus();
-    });
+    .SetShapeFn(loss_and_gradient);
 
 class ChainOp : public OpKernel {
  public:

@@ -13,11 +13,7 @@ REGISTER_OP("RtfAcceptorSoft")
     .Input("num_states: int32")   // [B]
     .Output("posteriors: float")  // [T, B, F]
     .Output("total: float")       // [B]
-    .SetShapeFn([](InferenceContext* context) {
-      context->set_output(0, context->input(0));
-      context->set_output(1, context->input(1));
-      return tensorflow::OkStatus();
-    });
+    .SetShapeFn(posteriors_and_total);
 
 REGISTER_OP("RtfAcceptorBest")
     .Input("scores: float")
@@ -39,11 +35,7 @@ REGISTER_OP("RtfTransducer")
     .Input("label_lengths: int32")  // [B]
     .Output("loss: float")          // [B]
     .Output("gradient: float")      // [B, T, L + 1, F]
-    .SetShapeFn([](InferenceContext* context) {
-      context->set_output(0, context->input(1));
-      context->set_output(1, context->input(0));
-      return tensorflow::OkStatus();
-    });
+    .SetShapeFn(loss_and_gradient);
 
 class AcceptorOp : public OpKernel {
  public:

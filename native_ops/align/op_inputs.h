@@ -43,6 +43,19 @@ inline Status check_scores(const Tensor& values, const Tensor& lengths, RtfScore
   return check_lengths("length", lengths, scores->batch, scores->frames);
 }
 
+// Of the ops for posteriors, and of those for losses with their gradient: [batch], and the shape of the scores.
+inline Status posteriors_and_total(InferenceContext* context) {
+  context->set_output(0, context->input(0));
+  context->set_output(1, context->input(1));
+  return tensorflow::OkStatus();
+}
+
+inline Status loss_and_gradient(InferenceContext* context) {
+  context->set_output(0, context->input(1));
+  context->set_output(1, context->input(0));
+  return tensorflow::OkStatus();
+}
+
 // Of the ops for best paths: [time, batch] and [batch], of scores [time, batch, classes].
 inline Status path_and_total(InferenceContext* context) {
   ShapeHandle scores;

@@ -5,11 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__CUDACC__)
-#define RTF_BOTH __host__ __device__
-#else
-#define RTF_BOTH
-#endif
+#include "../common/both.h"
 
 namespace rtf {
 

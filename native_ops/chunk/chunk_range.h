@@ -1,13 +1,8 @@
 // Which chunks have a frame.
 #pragma once
 
+#include "../common/both.h"
 #include "chunk.h"
-
-#if defined(__CUDACC__)
-#define RTF_BOTH __host__ __device__
-#else
-#define RTF_BOTH
-#endif
 
 namespace rtf {
 
