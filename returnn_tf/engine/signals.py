@@ -108,8 +108,8 @@ class StopRequest:
         if not self.graceful:
             self._abort(number, self._idle)
         elif self.signum is None:
+            self.signum = number  # first: who reads the log may be slow to take a line
             log.warn("%s: finishing the step and saving; once more to end at once" % name_of(number))
-            self.signum = number
         elif self._insisted is not None and number in _INSISTING and now - self._insisted > _SAME_SECONDS:
             self._abort(number, "ending at once, without saving")
         if number in _INSISTING and self._insisted is None:

@@ -19,7 +19,9 @@ def train(config: Any) -> int:
     exit_code(signal.SIGTERM, config)  # if that setting is wrong, not only when it is needed
     with StopRequest(config) as stop:
         try:
-            elastic.run(world.from_config(config), lambda: _train(config, stop))
+            ranks = world.from_config(config)
+            elastic.check(ranks, config)
+            elastic.run(ranks, lambda: _train(config, stop))
         except Stopped as exc:
             log.write(1, str(exc))
             return exit_code(exc.signum, config)

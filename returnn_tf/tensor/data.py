@@ -217,7 +217,5 @@ def default_feature_axis(dims: Sequence[Dim], time_axis: Optional[int]) -> Optio
     of_kind = [i for i, d in enumerate(dims) if d.kind is DimKind.FEATURE]
     if of_kind:
         return of_kind[-1]
-    static = [
-        i for i, d in enumerate(dims) if not (d.is_batch or d.is_loop) and i != time_axis and d.size is not None
-    ]
+    static = [i for i, d in enumerate(dims) if not (d.is_batch or d.is_loop) and i != time_axis and d.size is not None]
     return static[-1] if static else None

@@ -21,7 +21,6 @@ def test_two_layers_of_one_name(tmp_path: Path) -> None:
 def test_inner_networks_and_options_may_repeat_names(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(
-        'network = {"h": {"class": "subnetwork", "subnetwork": {"h": {"class": "copy"}}}}\n'
-        'opts = {"a": 1, "a": 2}\n'
+        'network = {"h": {"class": "subnetwork", "subnetwork": {"h": {"class": "copy"}}}}\nopts = {"a": 1, "a": 2}\n'
     )
     assert Config.from_file(str(path)).typed("opts") == {"a": 2}

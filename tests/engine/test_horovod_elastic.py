@@ -7,7 +7,7 @@ from typing import Any, List
 
 import pytest
 
-from returnn_tf.config import Config, DataError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine import world as worlds
 from returnn_tf.engine.horovod import elastic
 from returnn_tf.util.lazy_tf import tf
@@ -124,3 +124,16 @@ def test_world_size_may_have_changed_since_the_start(monkeypatch: pytest.MonkeyP
         worlds.from_config(config)
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     assert worlds.from_config(config).size == 2
+
+
+def test_start_epoch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be obeyed at each new meeting; without elastic mode it is nobody's business here."""
+    for value in (1, "auto", None):
+        monkeypatch.delenv("HOROVOD_ELASTIC", raising=False)
+        elastic.check(World(), Config({"start_epoch": value}))
+        monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+        if value == 1:
+            with pytest.raises(ConfigError, match="start_epoch.*Remove it"):
+                elastic.check(World(), Config({"start_epoch": value}))
+        else:
+            elastic.check(World(), Config({"start_epoch": value}))

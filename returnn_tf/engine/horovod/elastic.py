@@ -12,6 +12,7 @@ import importlib
 import os
 from typing import Any, Callable
 
+from returnn_tf.config import ConfigError
 from returnn_tf.log import log
 from returnn_tf.util.lazy_tf import tf
 
@@ -30,13 +31,30 @@ def lost_rank(exc: BaseException) -> Exception:
     return exceptions.HorovodInternalError(str(exc))
 
 
+def check(world: Any, config: Any) -> None:
+    """
+    :param world: World
+    :param config: Config
+    :raises ConfigError: in elastic mode ``start_epoch`` would undo what was done with each process that is lost
+    """
+    if _in_elastic_mode(world) and config.opt_typed_value("start_epoch") not in (None, "auto"):
+        raise ConfigError(
+            "%s: whenever a process is lost, an elastic training goes on from its newest checkpoint, and start_epoch "
+            "would make it begin again. Remove it, or start without --min-np." % config.where("start_epoch")
+        )
+
+
+def _in_elastic_mode(world: Any) -> bool:
+    return wanted() and world.size >= 1 and hasattr(world, "hvd")
+
+
 def run(world: Any, train: Callable[[], None]) -> None:
     """Calls the function; in elastic mode again and again until it ends in order.
 
     :param world: World
     :param train: the whole training, from the newest checkpoint on
     """
-    if not wanted() or world.size < 1 or not hasattr(world, "hvd"):
+    if not _in_elastic_mode(world):
         train()
         return
     common = importlib.import_module("horovod.common.elastic")
