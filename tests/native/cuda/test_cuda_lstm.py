@@ -1,76 +1,16 @@
-"""The LSTM's kernels for GPUs, in the emulator: against float64, with gradients, on ragged batches."""
-
-import re
+"""What is the LSTM's own among its kernels for GPUs, in the emulator; the rest: test_cuda_recurrences."""
 
 import numpy
 import pytest
 
 from tests.native.cuda import recurrences
-from tests.native.cuda.build import SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
-from tests.native.cuda.recurrences import BFLOAT16, FLOAT, FLOAT16, TF32, Kernels, check
-
-# time, batch, units; beside the tiles of the kernels (8 and 16 sequences, 8 and 16 units) and on them
-SIZES = [(1, 1, 1), (4, 3, 5), (5, 9, 37), (3, 17, 16), (3, 8, 33), (2, 16, 64)]
-
-SEVERAL_TILES = (3, 20, 70)
+from tests.native.cuda.build import build_emulated
+from tests.native.cuda.recurrences import FLOAT, TF32, Kernels, check
 
 
 @pytest.fixture(scope="module")
 def lstm():
     return Kernels(build_emulated("lstm/lstm_cuda.cu"), "lstm")
-
-
-@pytest.mark.parametrize("numbers", [FLOAT, TF32, BFLOAT16, FLOAT16])
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_values_and_gradients(lstm, size, numbers):
-    check(lstm, size, numbers, reverse=size[1] % 2 == 0)
-
-
-@pytest.mark.parametrize("multiprocessors", [1, 5, 9, 20])
-@pytest.mark.parametrize("seed", [1, 2])
-def test_any_number_of_multiprocessors(lstm, monkeypatch, multiprocessors, seed):
-    """One: weights from L2; 5: wide tiles; 9: narrow ones; 20: several groups. All give the same bits."""
-    expected = check(lstm, SEVERAL_TILES, seed=7)
-    monkeypatch.setenv("RTF_EMULATION_SMS", str(multiprocessors))
-    monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
-    for result, value in zip(check(lstm, SEVERAL_TILES, seed=7), expected):
-        numpy.testing.assert_array_equal(result, value)
-
-
-@pytest.mark.parametrize("multiprocessors", [1, 5])
-@pytest.mark.parametrize("seed", range(1, 7))
-def test_slow_threads(lstm, monkeypatch, multiprocessors, seed):
-    """Nothing is overwritten that some thread has still to read: by the next step, or the next pass over sequences."""
-    monkeypatch.setenv("RTF_EMULATION_SMS", str(multiprocessors))
-    monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
-    for size in (SEVERAL_TILES, (3, 60, 20)):
-        check(lstm, size)
-
-
-@pytest.mark.parametrize("size", [(0, 3, 4), (3, 0, 4), (0, 0, 4)], ids=str)
-def test_empty(lstm, size):
-    check(lstm, size)
-
-
-def test_only_empty_sequences(lstm):
-    results, expected, _ = recurrences.run(lstm, (3, 4, 5), FLOAT, numpy.zeros(4, "int32"), False)
-    for result, value in zip(results, expected):
-        numpy.testing.assert_array_equal(result, value)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_dense(lstm, reverse):
-    """Without lengths as with lengths that are all the same."""
-    whole = numpy.full(5, 4, "int32")
-    without, _, _ = recurrences.run(lstm, (4, 5, 9), FLOAT, None, reverse)
-    with_lengths, _, _ = recurrences.run(lstm, (4, 5, 9), FLOAT, whole, reverse)
-    for result, value in zip(without, with_lengths):
-        numpy.testing.assert_array_equal(result, value)
-    check(lstm, (4, 5, 9), dense=True, reverse=reverse)
-
-
-def test_more_sequences_than_a_launch_takes(lstm):
-    check(lstm, (2, 270, 3))
 
 
 def test_weights_in_shared_memory(lstm, monkeypatch):
@@ -145,27 +85,3 @@ def test_wrong_calls(lstm, size, lengths, numbers, text):
             lstm.launch(shape, numbers, backward, [nothing.ctypes.data] * count, 0)
         with pytest.raises(ValueError, match=text):
             lstm.workspace_bytes(shape, numbers, backward)
-
-
-def test_what_cuda_says_is_passed_on(lstm, monkeypatch):
-    monkeypatch.setenv("RTF_EMULATION_SMS", "0")
-    for backward in (False, True):
-        with pytest.raises(ValueError, match="no CUDA-capable device is detected"):
-            lstm.workspace_bytes(recurrences.sequences(2, 2, 3, None, False), FLOAT, backward)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arch, spilled", [("sm_80", 64), ("sm_90", 0)])
-def test_nvcc(arch, spilled):
-    """The time loop keeps its weights in registers: nothing to speak of may be spilled."""
-    report = compile_for_gpu("lstm/lstm_cuda.cu", arch)
-    assert "all_steps" in report
-    assert max(map(int, re.findall(r"(\d+) bytes spill stores", report))) <= spilled
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_sanitizers(sanitizer):
-    """No access out of bounds, no race."""
-    source = "../tests/native/cuda/sanitized_recurrences.cu"
-    run_sanitized(source, sanitizer=sanitizer, timeout=900)
