@@ -63,7 +63,7 @@ demo: $(STAMP)
 	$(PY) demos/digits/run.py
 
 test: venv
-	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: venv
 	$(PY) -m pytest -m long $(ARGS)

@@ -51,7 +51,7 @@ EXTRAS = {
     "horovod": ["horovod==0.28.1", "packaging"],
     "kenlm": ["kenlm>=0.2"],
     "plot": ["matplotlib>=3.5"],
-    "dev": ["mypy>=1.8", "pytest>=7.4", "pytest-xdist>=3.5,<4", "ruff>=0.6"],
+    "dev": ["mypy>=1.8", "pytest>=7.4", "pytest-xdist>=3.7,<4", "ruff>=0.6"],
 }
 
 setup(

@@ -14,7 +14,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TARGETS = {"native": ("-march=native",), "baseline": ()}
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["native", pytest.param("baseline", marks=pytest.mark.long)])
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 @pytest.mark.parametrize("name", OPS)
 def test_sanitizers(name, sanitizer, target, tmp_path):

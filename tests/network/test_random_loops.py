@@ -17,8 +17,8 @@ from returnn_tf.network.network import Network, plan_from_config
 from tests.network.random_decoders import random_params
 from tests.network.random_nets import EXTERN, LABELS, SIZE, TRAINING_BLOCKS, Steps, add_blocks, outside_layers
 
-#: How many more networks to test, e.g. RANDOM_NETS=200 pytest -m slow tests/network/test_random_search.py
-MANY = int(os.environ.get("RANDOM_NETS", 0))
+#: How many more networks to test, e.g. RANDOM_NETS=200 pytest -m long tests/network/test_random_loops.py
+MANY = int(os.environ.get("RANDOM_NETS", 16))
 LENS = (5, 2, 4)
 GARBAGE = 50.0
 Value = numpy.ndarray
@@ -187,7 +187,7 @@ def test_plans_in_another_process() -> None:
     assert texts[0] == texts[1] and texts[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 100 + MANY))
 def test_many_random_loops(seed: int) -> None:
     check_all(seed)

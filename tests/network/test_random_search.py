@@ -13,8 +13,8 @@ from returnn_tf.network.network import Network
 from tests.network.random_decoders import Decoder, frames_feed, log_probs_of, random_decoder, random_params
 from tests.network.random_nets import LABELS, Layers
 
-#: How many more networks to test, e.g. RANDOM_NETS=200 pytest -m slow tests/network/test_random_search.py
-MANY = int(os.environ.get("RANDOM_NETS", 0))
+#: How many more networks to test, e.g. RANDOM_NETS=200 pytest -m long tests/network/test_random_search.py
+MANY = int(os.environ.get("RANDOM_NETS", 16))
 LENS = (5, 3, 4)
 #: Scores of candidates that are none: fewer labels than beam entries, or labels behind the end.
 NONE = -1e20
@@ -175,7 +175,7 @@ def test_random_decoders(seed: int) -> None:
     check_all(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 100 + MANY))
 def test_many_random_decoders(seed: int) -> None:
     check_all(seed)

@@ -21,8 +21,11 @@ def test_every_op_has_a_self_test():
     assert SELF_TESTS.keys() == OPS.keys()
 
 
+_QUICK = ("chunk", "lstm")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.long) for name in OPS])
 def test_compiles_for_the_oldest_cpus(name, tmp_path):
     """Without the wide instructions of this machine: the other code paths of the kernels compute the same."""
     path = str(tmp_path / "op.so")
