@@ -9,6 +9,7 @@ seconds are given per save, and as a share of 100 steps; CPU seconds too, for a 
 from __future__ import annotations
 
 import argparse
+import glob
 import tempfile
 import time
 from typing import Any, Callable, Dict, List
@@ -16,7 +17,7 @@ from typing import Any, Callable, Dict, List
 import numpy
 
 import returnn_tf
-from returnn_tf.engine.progress import Progress
+from returnn_tf.engine.progress import PassState, Progress
 from returnn_tf.engine.saver import Saver
 
 WIDTH, FRAMES, LABELS, PER_SAVE = 2048, 1000, 10, 100
@@ -67,10 +68,12 @@ class Sides:
     def with_save(self) -> None:
         """As many, and a save."""
         start = time.perf_counter()
-        self.saver.save_within(self.trainer, Progress(1, 0), {})
+        step = self.trainer.step_count
+        self.saver.save_within(self.trainer, Progress(1, 0, PassState(steps=step)), {})
         self.pauses.append(time.perf_counter() - start)
         self.without()
         self.saver.wait()
+        assert glob.glob("%s.*.step%d.index" % (self.saver.model, step)), "nothing was saved"
 
 
 def timed(function: Callable[[], None]) -> List[float]:
