@@ -32,7 +32,7 @@ from workers import Worker
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lstm_workers"))
 
 from rows import ROWS  # noqa: E402
-from sizes import MEMORY, RECURRENCES, SINGLE, gflop, name_of  # noqa: E402
+from sizes import CALLS, MEMORY, RECURRENCES, SINGLE, gflop, name_of  # noqa: E402
 
 LIMITS = {"ce-short": 0.9, "ce-long": 0.9, "ce-long-4": 0.7, "ctc-long-4": 0.5}
 PARTS = {("PyTorch", "ce-long-4"): 8, ("PyTorch", "ctc-long-4"): 8, ("Keras", "ctc-long-4"): 4}
@@ -111,8 +111,8 @@ def compare_recurrences(args: argparse.Namespace) -> List[str]:
         sides.add("here" + name, sys.executable, "recurrence.py", [], threads)
         sides.add("blas" + name, args.torch or sys.executable, "blas.py", [], threads)
     for names, steps in (
-        (("blas", "blas1"), ["cube"]),
         (("here", "here1", "blas", "blas1"), [name_of(*size) for size in RECURRENCES]),
+        (("blas", "blas1"), ["cube"]),  # once all have started
         (("here", "blas") if args.torch else ("here",), ["single-" + name_of(u, t, 1, n) for u, t, n in SINGLE]),
     ):
         everyone, sides.workers = sides.workers, {name: sides.workers[name] for name in names}
@@ -141,10 +141,12 @@ def _single_table(sides: Sides, with_torch: bool) -> str:
     rows = []
     for unit, frames, n in SINGLE:
         step = "single-" + name_of(unit, frames, 1, n)
-        row = ["%s, %d frames, %d units" % (unit, frames, n), "%.1f" % (1e6 * sides.seconds("here", step) / frames)]
+        what = "%d calls of 1 frame" % CALLS if frames == 1 else "%d frames" % frames
+        here, number = sides.seconds("here", step), CALLS if frames == 1 else frames
+        row = ["%s, %s, %d units" % (unit, what, n), "%.1f" % (1e6 * here / number)]
         if with_torch:
             other = sides.seconds("blas", step)
-            row += ["%.1f" % (1e6 * other / frames), "%.2f" % (sides.seconds("here", step) / other)]
+            row += ["%.1f" % (1e6 * other / number), "%.2f" % (here / other)]
         rows.append(row)
     return table(["one sequence", "us a frame", "PyTorch", "ratio"][: len(rows[0])], rows)
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict
 import workers
 from recurrence_calls import arrays, outputs
 from rows import GATES
-from sizes import DIM, RECURRENCES, SINGLE, name_of
+from sizes import CALLS, DIM, RECURRENCES, SINGLE, name_of
 
 from returnn_tf.native import gru_ops, lstm_ops
 from returnn_tf.util.lazy_tf import tf
@@ -36,14 +36,17 @@ def passes(unit: str, frames: int, batch: int, n: int) -> Callable[[], Any]:
 
 
 def inference(unit: str, frames: int, n: int) -> Callable[[], Any]:
-    """A layer on one sequence, forward only."""
+    """A layer on one sequence, forward only; single frames: as many calls of the op in one graph, as in a decoder."""
     z, *rest, lengths = arrays(unit, frames, 1, n)
     x, w, b = (0.1 * tf.random.normal(shape) for shape in ((frames, DIM), (DIM, GATES[unit] * n), (GATES[unit] * n,)))
 
     @tf.function(autograph=False)
     def step(x: Any) -> Any:
-        projected = tf.nn.bias_add(tf.matmul(x, w), b)
-        return outputs(unit, tf.reshape(projected, z.shape), *rest, lengths)
+        for _ in range(CALLS if frames == 1 else 1):
+            projected = tf.nn.bias_add(tf.matmul(x, w), b)
+            h = outputs(unit, tf.reshape(projected, z.shape), *rest, lengths)
+            x = x + h[-1, :, :DIM]  # the next call needs this one
+        return h
 
     def without_result() -> None:
         step(x)

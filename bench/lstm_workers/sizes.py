@@ -15,6 +15,9 @@ MEMORY = (1000, 32, 320)
 SINGLE = [(unit, frames, n) for unit, n in (("lstm", 320), ("lstm", 512), ("gru", 320)) for frames in (1, 100)]
 """Unit, frames, units of inference with one sequence."""
 
+CALLS = 50
+"""Of a layer with a single frame, one after the other."""
+
 CUBE = 2048
 
 
