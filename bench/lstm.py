@@ -32,7 +32,7 @@ from workers import Worker
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lstm_workers"))
 
 from rows import ROWS  # noqa: E402
-from sizes import CALLS, MEMORY, RECURRENCES, SINGLE, gflop, name_of  # noqa: E402
+from sizes import MEMORY, RECURRENCES, SINGLE, calls, gflop, name_of  # noqa: E402
 
 LIMITS = {"ce-short": 0.9, "ce-long": 0.9, "ce-long-4": 0.7, "ctc-long-4": 0.5}
 PARTS = {("PyTorch", "ce-long-4"): 8, ("PyTorch", "ctc-long-4"): 8, ("Keras", "ctc-long-4"): 4}
@@ -141,8 +141,8 @@ def _single_table(sides: Sides, with_torch: bool) -> str:
     rows = []
     for unit, frames, n in SINGLE:
         step = "single-" + name_of(unit, frames, 1, n)
-        what = "%d calls of 1 frame" % CALLS if frames == 1 else "%d frames" % frames
-        here, number = sides.seconds("here", step), CALLS if frames == 1 else frames
+        what = "%d calls of 1 frame" % calls(frames) if frames == 1 else "%d frames" % frames
+        here, number = sides.seconds("here", step), calls(frames) * frames
         row = ["%s, %s, %d units" % (unit, what, n), "%.1f" % (1e6 * here / number)]
         if with_torch:
             other = sides.seconds("blas", step)

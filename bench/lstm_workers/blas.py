@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import numpy
 import workers
-from sizes import CALLS, CUBE, DIM, RECURRENCES, SINGLE, name_of, products
+from sizes import CUBE, DIM, RECURRENCES, SINGLE, calls, name_of, products
 
 try:
     import torch
@@ -46,7 +46,7 @@ def inference(unit: str, frames: int, n: int) -> Callable[[], None]:
 
     def step() -> None:
         with torch.inference_mode():
-            for _ in range(CALLS if frames == 1 else 1):
+            for _ in range(calls(frames)):
                 layer(x, state)
 
     return step

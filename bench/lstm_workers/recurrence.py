@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict
 import workers
 from recurrence_calls import arrays, outputs
 from rows import GATES
-from sizes import CALLS, DIM, RECURRENCES, SINGLE, name_of
+from sizes import DIM, RECURRENCES, SINGLE, calls, name_of
 
 from returnn_tf.native import gru_ops, lstm_ops
 from returnn_tf.util.lazy_tf import tf
@@ -42,7 +42,7 @@ def inference(unit: str, frames: int, n: int) -> Callable[[], Any]:
 
     @tf.function(autograph=False)
     def step(x: Any) -> Any:
-        for _ in range(CALLS if frames == 1 else 1):
+        for _ in range(calls(frames)):
             projected = tf.nn.bias_add(tf.matmul(x, w), b)
             h = outputs(unit, tf.reshape(projected, z.shape), *rest, lengths)
             x = x + h[-1, :, :DIM]  # the next call needs this one

@@ -15,8 +15,11 @@ MEMORY = (1000, 32, 320)
 SINGLE = [(unit, frames, n) for unit, n in (("lstm", 320), ("lstm", 512), ("gru", 320)) for frames in (1, 100)]
 """Unit, frames, units of inference with one sequence."""
 
-CALLS = 50
-"""Of a layer with a single frame, one after the other."""
+
+def calls(frames: int) -> int:
+    """How often a step of inference calls its layer: single frames one after the other, as a decoder does."""
+    return 50 if frames == 1 else 1
+
 
 CUBE = 2048
 

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, Dict, List, Optional
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.engine import devices, model_dir, reproducer, world
+from returnn_tf.engine import devices, reproducer, world
 from returnn_tf.engine.checkpoint_files import remove_staged
 from returnn_tf.engine.epoch_pass import Pass, PassResult
 from returnn_tf.engine.evaluator import Evaluator, normalized_losses
 from returnn_tf.engine.horovod.blame import blame
 from returnn_tf.engine.model_lock import ModelLock
+from returnn_tf.engine.model_selection import begins_anew
 from returnn_tf.engine.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.pauses import Pauses
 from returnn_tf.engine.pretrain.checks import needed_data, planned_networks
@@ -87,7 +88,7 @@ class Engine:
         self.saver = Saver(config, writes=self.world.is_chief)
         self._resources.callback(self.saver.close)
         self._status = RunStatus(config, self.world, self._stop)
-        self._pauses = Pauses(self.saver, self._stop, lock, self.world, begins_anew=model_dir.begins_anew(config))
+        self._pauses = Pauses(self.saver, self._stop, lock, self.world, begins_anew=begins_anew(config))
         self._reports.prepare()
         self._start.load(self._stage)
         self._start.check_ranks(self._data, self._stage)

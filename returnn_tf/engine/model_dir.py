@@ -12,6 +12,7 @@ from returnn_tf.engine import checkpoint
 from returnn_tf.engine import checkpoint_files as files
 from returnn_tf.engine.model_selection import (
     ModelChoice,
+    begins_anew,
     checkpoint_exists,
     find_checkpoints,
     find_step_checkpoints,
@@ -60,11 +61,6 @@ def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelCho
             raise DataError("The checkpoint %s can't be used: %s." % (choice.path, reason))
         on_defect(choice.path, reason)
         bad.append(choice.path)
-
-
-def begins_anew(config: Any) -> bool:
-    """Whether ``start_epoch`` says where a training begins, whatever there is."""
-    return config.opt_typed_value("start_epoch") not in (None, "auto")
 
 
 def tell_left_behind(config: Any, choice: ModelChoice) -> Optional[str]:

@@ -75,7 +75,7 @@ def _select_for_training(
     has_load = bool(config.str("load", ""))
     if load_epoch is not None and not has_load:
         _own_checkpoint(own, load_epoch, config.where("load_epoch"))
-    if config.opt_typed_value("start_epoch") not in (None, "auto") and (own or steps or not has_load):
+    if begins_anew(config) and (own or steps or not has_load):
         return _at_start_epoch(config, own)
     if own or steps:
         return _newest(own, steps)
@@ -84,6 +84,11 @@ def _select_for_training(
         return _loaded(load, load_epoch)
     first = _path_to_load(config, "import_model_train_epoch1", exists)
     return _choice(0, first) if first else ModelChoice()
+
+
+def begins_anew(config: Config) -> bool:
+    """Whether ``start_epoch`` says where a training begins, whatever there is."""
+    return config.opt_typed_value("start_epoch") not in (None, "auto")
 
 
 def _at_start_epoch(config: Config, own: Mapping[int, str]) -> ModelChoice:

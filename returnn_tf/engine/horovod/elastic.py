@@ -13,6 +13,7 @@ import os
 from typing import Any, Callable
 
 from returnn_tf.config import ConfigError
+from returnn_tf.engine.model_selection import begins_anew
 from returnn_tf.log import log
 from returnn_tf.util.lazy_tf import tf
 
@@ -37,7 +38,7 @@ def check(world: Any, config: Any) -> None:
     :param config: Config
     :raises ConfigError: in elastic mode ``start_epoch`` would undo what was done with each process that is lost
     """
-    if _in_elastic_mode(world) and config.opt_typed_value("start_epoch") not in (None, "auto"):
+    if _in_elastic_mode(world) and begins_anew(config):
         raise ConfigError(
             "%s: whenever a process is lost, an elastic training goes on from its newest checkpoint, and start_epoch "
             "would make it begin again. Remove it, or start without --min-np." % config.where("start_epoch")
