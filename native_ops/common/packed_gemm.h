@@ -154,10 +154,10 @@ inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix,
   }
 }
 
-// function(column, whether all lanes are in use, how many are, sum) for the vectors of a panel in one part that begins at a column.
-template <typename Function>
+// function(column, whether all lanes are in use, how many are, sum) for some vectors of a row of the result that begin at a column.
+template <int kWidth = kVectors, typename Function>
 inline __attribute__((always_inline)) void for_units(int64_t begin, int64_t columns, const Vec* sums, const Function& function) {
-  for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < kWidth; ++v) {
     const int64_t at = begin + v * kLanes;
     if (at + kLanes <= columns)
       function(at, std::true_type(), kLanes, sums[v]);
@@ -166,9 +166,10 @@ inline __attribute__((always_inline)) void for_units(int64_t begin, int64_t colu
   }
 }
 
-// The vectors of a panel in one part from a row of the result, 0 beyond its end.
+// Such vectors of a row of the result, 0 beyond its end.
+template <int kWidth = kVectors>
 inline void load_units(const float* row, int64_t begin, int64_t columns, Vec* vectors) {
-  for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < kWidth; ++v) {
     const int64_t at = begin + v * kLanes;
     vectors[v] = at < columns ? load_part(row + at, static_cast<int>(std::min<int64_t>(kLanes, columns - at))) : Vec{};
   }

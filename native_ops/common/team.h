@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -39,16 +40,11 @@ class Running {
 // Waits shortly, and then lets other threads run.
 class Patience {
  public:
-  // Whether the wait has become long.
-  bool wait() {
-    if (++spins_ < kSpins) {
+  void wait() {
+    if (++spins_ > kSpins) return std::this_thread::yield();
 #if defined(__x86_64__)
-      _mm_pause();
+    _mm_pause();
 #endif
-      return false;
-    }
-    std::this_thread::yield();
-    return true;
   }
 
  private:
@@ -75,7 +71,12 @@ class Team {
   static constexpr int64_t kMaxSize = 255;
 
  private:
-  static constexpr int kMaxLongWaits = 4;  // a scheduler that takes members away from their work is no friend of a team
+  using Clock = std::chrono::steady_clock;
+
+  // A scheduler that takes members away from their work is no friend of a team. A wait is long from so much on, and as long as
+  // the leader's own part took.
+  static constexpr int kMaxLongWaits = 4;
+  static constexpr std::chrono::microseconds kLongWait{100};
 
   struct alignas(64) Member {
     std::atomic<int64_t> claimed{-1}, done{-1};  // the last step whose part somebody has begun, or the member has done
@@ -93,12 +94,14 @@ class Team {
       size = std::min(size, std::max<int64_t>(1, n_threads_ / Running::count()));
       if (long_waits_ >= kMaxLongWaits) size = (size + 1) / 2, long_waits_ = 0;
       if (members_.size() > 1) posted_.store(order(step, size), std::memory_order_release);
+      const Clock::time_point begin = Clock::now();
       part(step, 0, size);
+      const Clock::duration own = Clock::now() - begin;
       for (int64_t member = 1; member < size; ++member) {
         if (claim(member, step))
           part(step, member, size);
         else
-          wait_for(member, step);
+          wait_for(member, step, std::max<Clock::duration>(own, kLongWait));
       }
     }
     posted_.store(order(n_steps, 0), std::memory_order_release);
@@ -122,10 +125,10 @@ class Team {
     return members_[member].claimed.compare_exchange_strong(before, step, std::memory_order_acq_rel);
   }
 
-  void wait_for(int64_t member, int64_t step) {
-    bool is_long = false;
-    for (Patience patience; members_[member].done.load(std::memory_order_acquire) != step;) is_long |= patience.wait();
-    long_waits_ += is_long;
+  void wait_for(int64_t member, int64_t step, Clock::duration too_long) {
+    const Clock::time_point begin = Clock::now();
+    for (Patience patience; members_[member].done.load(std::memory_order_acquire) != step;) patience.wait();
+    long_waits_ += Clock::now() - begin > too_long;
   }
 
   std::vector<Member> members_;

@@ -33,6 +33,24 @@ inline Vec load(const float* p) { return *reinterpret_cast<const VecUnaligned*>(
 
 inline void store(float* p, Vec x) { *reinterpret_cast<VecUnaligned*>(p) = x; }
 
+// Asks for the cache line at p, to read or to write it. GCC takes a function that only does __builtin_prefetch for one that does
+// nothing, and leaves out its calls.
+inline void prefetch_to_read(const void* p) {
+#if defined(__x86_64__)
+  asm volatile("prefetcht0 (%0)" : : "r"(p));
+#else
+  __builtin_prefetch(p);
+#endif
+}
+
+inline void prefetch_to_write(const void* p) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw (%0)" : : "r"(p));
+#else
+  __builtin_prefetch(p, 1);
+#endif
+}
+
 // The first n of kLanes entries; the others are 0.
 inline Vec load_part(const float* p, int n) {
   Vec x{};

@@ -1,5 +1,5 @@
 // The GRU kernels for CPU. A frame takes two steps, as the candidate needs the reset gates of all units: each is one product with
-// packed recurrent weights (common/packed_gemm.h), and while its sums are in registers that part of the cell follows.
+// packed recurrent weights (common/weights.h), and while its sums are in registers or a near cache that part of the cell follows.
 #include "gru.h"
 
 #include "../common/recurrence.h"
@@ -7,26 +7,7 @@
 namespace rtf {
 namespace {
 
-constexpr int kGates = 3;                // r, u, c
-constexpr int kHalf = kVectors / 2;      // vectors of r, and of u, in a panel of the gates
-constexpr int kUnitsOfGates = kHalf * kLanes;
-
-// Memory of a pass: both matrices, then something for each unit of each sequence.
-struct Scratch {
-  float *gates, *candidate, *units;
-
-  Scratch(const RtfGruShape& shape, float* memory) {
-    gates = align_up(memory);
-    candidate = gates + size_of_gates(shape.units);
-    units = candidate + packed_size(shape.units, shape.units);
-  }
-
-  static int64_t size_of_gates(int64_t H) { return std::max(packed_size(H, 2 * H, 2), packed_size(2 * H, H)); }
-
-  static int64_t size(const RtfGruShape& shape) {
-    return size_of_gates(shape.units) + packed_size(shape.units, shape.units) + shape.batch * shape.units + kLanes;
-  }
-};
+constexpr int kGates = 3;  // r, u, c
 
 // Where the state before a step is.
 struct States {
@@ -44,65 +25,74 @@ struct Forward {
   int64_t units;
   States states;
   const float* z;
-  Matrix of_gates, of_candidate;
+  Weights<2> of_gates;
+  Weights<1> of_candidate;
+  TileRows state_tiles, reset_tiles;
   float *h, *gates, *h_last, *reset;  // reset [B, H]: r h_{t-1}
 
   template <bool kWhole>
-  void gate(int32_t b, int64_t step, int64_t u, int n, Vec r_sum, Vec u_sum) const {
+  void gate(int32_t b, int64_t step, int64_t u, int n, Vec r_sum, Vec u_sum, int64_t row, const TileRows& to) const {
     const int64_t H = units, at = ragged.at(b, step) * kGates * H + u;
-    const Vec r = sigmoid(load_n<kWhole>(z + at, n) + r_sum);
+    const Vec r = sigmoid(load_n<kWhole>(z + at, n) + r_sum), state = r * load_n<kWhole>(states.before(b, step) + u, n);
     store_n<kWhole>(gates + at, r, n);
     store_n<kWhole>(gates + at + H, sigmoid(load_n<kWhole>(z + at + H, n) + u_sum), n);
-    store_n<kWhole>(reset + b * H + u, r * load_n<kWhole>(states.before(b, step) + u, n), n);
+    store_n<kWhole>(reset + b * H + u, state, n);
+    to.put<kWhole>(row, u, state, n);
   }
 
   // What the next frame reads from memory is asked for now: the arrays are larger than a cache.
   void prefetch(int32_t b, int64_t step, int64_t u) const {
     if (step + 1 >= ragged.length(b)) return;
-    const float* next = z + ragged.at(b, step + 1) * kGates * units + u;
-    for (int gate = 0; gate < kGates; ++gate) __builtin_prefetch(next + gate * units, 1);
+    const int64_t next = ragged.at(b, step + 1) * units;
+    for (int gate = 0; gate < kGates; ++gate) prefetch_to_write(z + next * kGates + gate * units + u);
+    prefetch_to_write(h + next + u);
   }
 
   template <bool kWhole>
-  void candidate(int32_t b, int64_t step, int64_t u, int n, Vec sum) const {
+  void candidate(int32_t b, int64_t step, int64_t u, int n, Vec sum, int64_t row, const TileRows& to) const {
     const int64_t H = units, at = ragged.at(b, step), c_at = (at * kGates + 2) * H + u;
     prefetch(b, step, u);
     const Vec c = tanh(load_n<kWhole>(z + c_at, n) + sum), update = load_n<kWhole>(gates + c_at - H, n);
+    const Vec state = c + update * (load_n<kWhole>(states.before(b, step) + u, n) - c);
     store_n<kWhole>(gates + c_at, c, n);
-    store_n<kWhole>(h + at * H + u, c + update * (load_n<kWhole>(states.before(b, step) + u, n) - c), n);
+    store_n<kWhole>(h + at * H + u, state, n);
+    to.put<kWhole>(row, u, state, n);
   }
 
-  void begin(const Rows&) const {}
+  void begin(const Rows& rows) const {
+    const TileRows first = rows.of(state_tiles);
+    for (int64_t row = 0; row < rows.active(-1); ++row) put_row(first, row, states.before(rows[row], 0), units);
+  }
+
   int64_t n_steps(const Rows& rows) const { return 2 * rows.frames(); }
-  int64_t n_panels(int64_t index) const { return (index % 2 ? of_candidate : of_gates).panels(); }
+  int64_t n_panels(int64_t index) const { return index % 2 ? of_candidate.panels() : of_gates.panels(); }
 
   void run(const Rows& rows, int64_t index, int64_t first, int64_t last) const {
-    for (int64_t panel = first; panel < last; ++panel) index % 2 ? run_candidate(rows, index / 2, panel) : run_gates(rows, index / 2, panel);
+    index % 2 ? run_candidate(rows, index / 2, first, last) : run_gates(rows, index / 2, first, last);
   }
 
-  void run_gates(const Rows& rows, int64_t step, int64_t panel) const {
-    multiply_panel([&](int64_t row) { return states.before(rows[row], step); }, rows.active(step), of_gates, panel,
-                   [&](int64_t row, const Vec* sums) {
-                     const auto each = [&](int64_t u, auto whole, int n, Vec sum, Vec second) {
-                       gate<decltype(whole)::value>(rows[row], step, u, n, sum, second);
-                     };
-                     for_unit_pairs(panel * kUnitsOfGates, units, sums, each);
-                   });
+  void run_gates(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
+    const TileRows to = rows.of(reset_tiles);
+    of_gates.multiply([&](int64_t row) { return states.before(rows[row], step); }, rows.of(state_tiles), rows.active(step), first,
+                      last, [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+                        constexpr int kHalf = width / 2;  // vectors of r, and of u
+                        const auto pair = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
+                          const Vec second = sums[kHalf + u / kLanes % kHalf];
+                          gate<decltype(whole)::value>(rows[row], step, u, n, sum, second, row, to);
+                        };
+                        for_units<kHalf>(panel * kHalf * kLanes, units, sums, pair);
+                      });
   }
 
-  template <typename Function>
-  static void for_unit_pairs(int64_t begin, int64_t units, const Vec* sums, const Function& function) {
-    const auto pair = [&](int64_t u, auto whole, int n, Vec sum) { function(u, whole, n, sum, sums[kHalf + (u - begin) / kLanes]); };
-    for_units(begin, std::min(units, begin + kUnitsOfGates), sums, pair);
-  }
-
-  void run_candidate(const Rows& rows, int64_t step, int64_t panel) const {
-    multiply_panel([&](int64_t row) { return reset + rows[row] * units; }, rows.active(step), of_candidate, panel,
-                   [&](int64_t row, const Vec* sums) {
-                     for_units(panel * kPanel, units, sums, [&](int64_t u, auto whole, int n, Vec sum) {
-                       candidate<decltype(whole)::value>(rows[row], step, u, n, sum);
-                     });
-                   });
+  void run_candidate(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
+    const TileRows to = rows.of(state_tiles);
+    of_candidate.multiply([&](int64_t row) { return reset + rows[row] * units; }, rows.of(reset_tiles), rows.active(step), first,
+                          last, [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+                            const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
+                              candidate<decltype(whole)::value>(rows[row], step, u, n, sum, row, to);
+                            };
+                            for_units<width>(panel * width * kLanes, units, sums, vector);
+                          });
   }
 
   void end(const Rows& rows) const {
@@ -120,39 +110,45 @@ struct Backward {
   int64_t units;
   States states;
   const float *gates, *dh, *dh_last;
-  Matrix of_gates, of_candidate;  // both transposed
+  Weights<1> of_gates, of_candidate;       // both transposed
+  TileRows gate_tiles[2], candidate_tiles;  // dz of r and u in even and in odd steps; of c
   float *dz, *reset_h, *dh0;      // dh0 [B, H] holds the part of the gradient of the state that comes by no product
 
   // From the gradient of the state after a step to those of the candidate and the update gate.
   template <bool kWhole>
-  void candidate(int32_t b, int64_t step, int64_t unit, int n, Vec sum) const {
+  void candidate(int32_t b, int64_t step, int64_t unit, int n, Vec sum, const Rows& rows, int64_t row) const {
     const int64_t H = units, at = ragged.at(b, step), g = at * kGates * H + unit;
     const Vec one = splat(1.0f), u = load_n<kWhole>(gates + g + H, n), c = load_n<kWhole>(gates + g + 2 * H, n);
     float* state = dh0 + b * H + unit;
     const Vec total = load_n<kWhole>(state, n) + sum + load_n<kWhole>(dh + at * H + unit, n);
     const Vec h_before = load_n<kWhole>(states.before(b, step) + unit, n);
-    store_n<kWhole>(dz + g + H, total * (h_before - c) * u * (one - u), n);
-    store_n<kWhole>(dz + g + 2 * H, total * (one - u) * (one - c * c), n);
+    const Vec du = total * (h_before - c) * u * (one - u), dc = total * (one - u) * (one - c * c);
+    store_n<kWhole>(dz + g + H, du, n);
+    store_n<kWhole>(dz + g + 2 * H, dc, n);
+    rows.of(gate_tiles[step % 2]).put<kWhole>(row, round_up(H, kLanes) + unit, du, n);
+    rows.of(candidate_tiles).put<kWhole>(row, unit, dc, n);
     store_n<kWhole>(state, total * u, n);
   }
 
   void prefetch(int32_t b, int64_t step, int64_t u) const {
     if (step == 0) return;
     const int64_t at = ragged.at(b, step - 1);
-    for (int gate = 0; gate < kGates; ++gate) __builtin_prefetch(gates + (at * kGates + gate) * units + u, 1);
-    __builtin_prefetch(dh + at * units + u);
-    if (step > 1) __builtin_prefetch(states.all + ragged.at(b, step - 2) * units + u);
+    for (int gate = 0; gate < kGates; ++gate) prefetch_to_write(gates + (at * kGates + gate) * units + u);
+    prefetch_to_read(dh + at * units + u);
+    if (step > 1) prefetch_to_read(states.all + ragged.at(b, step - 2) * units + u);
   }
 
   // Then to that of the reset gate; d_reset: the gradient of r h_{t-1}.
   template <bool kWhole>
-  void reset(int32_t b, int64_t step, int64_t unit, int n, Vec d_reset) const {
+  void reset(int32_t b, int64_t step, int64_t unit, int n, Vec d_reset, int64_t row, const TileRows& to) const {
     const int64_t H = units, at = ragged.at(b, step), g = at * kGates * H + unit;
     const Vec r = load_n<kWhole>(gates + g, n), reset = r * load_n<kWhole>(states.before(b, step) + unit, n);
     float* state = dh0 + b * H + unit;
     prefetch(b, step, unit);
     store_n<kWhole>(reset_h + at * H + unit, reset, n);
-    store_n<kWhole>(dz + g, d_reset * reset * (splat(1.0f) - r), n);
+    const Vec dr = d_reset * reset * (splat(1.0f) - r);
+    store_n<kWhole>(dz + g, dr, n);
+    to.put<kWhole>(row, unit, dr, n);
     store_n<kWhole>(state, load_n<kWhole>(state, n) + d_reset * r, n);
   }
 
@@ -170,34 +166,41 @@ struct Backward {
 
   void run(const Rows& rows, int64_t index, int64_t first, int64_t last) const {
     const int64_t step = rows.frames() - 1 - index / 2;
-    for (int64_t panel = first; panel < last; ++panel) index % 2 ? run_reset(rows, step, panel) : run_candidate(rows, step, panel);
+    index % 2 ? run_reset(rows, step, first, last) : run_candidate(rows, step, first, last);
   }
 
-  void run_candidate(const Rows& rows, int64_t step, int64_t panel) const {
+  void run_candidate(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const int64_t n_before = rows.active(step + 1);
-    const auto finish = [&](int64_t row, const Vec* sums) {
-      for_units(panel * kPanel, units, sums, [&](int64_t u, auto whole, int n, Vec sum) {
+    const auto finish = [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+      const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
         constexpr bool kWhole = decltype(whole)::value;
         float* state = dh0 + rows[row] * units + u;
         if (step < 0)
           store_n<kWhole>(state, load_n<kWhole>(state, n) + sum, n);
         else
-          candidate<kWhole>(rows[row], step, u, n, sum);
-      });
+          candidate<kWhole>(rows[row], step, u, n, sum, rows, row);
+      };
+      for_units<width>(panel * width * kLanes, units, sums, vector);
     };
-    multiply_panel([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; }, n_before, of_gates, panel,
-                   finish);
-    const Vec nothing[kVectors] = {};
-    for (int64_t row = n_before; step >= 0 && row < rows.active(step); ++row) finish(row, nothing);  // whose last step it is
+    of_gates.multiply([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; },
+                      rows.of(gate_tiles[(step + 1) & 1]), n_before, first, last, finish);
+    if (step < 0) return;
+    of_gates.for_panels(first, last, [&](int64_t panel, auto width) {
+      const Vec nothing[width] = {};
+      for (int64_t row = n_before; row < rows.active(step); ++row) finish(panel, width, row, nothing);  // whose last step it is
+    });
   }
 
-  void run_reset(const Rows& rows, int64_t step, int64_t panel) const {
-    multiply_panel([&](int64_t row) { return dz + (ragged.at(rows[row], step) * kGates + 2) * units; }, rows.active(step),
-                   of_candidate, panel, [&](int64_t row, const Vec* sums) {
-                     for_units(panel * kPanel, units, sums, [&](int64_t u, auto whole, int n, Vec sum) {
-                       reset<decltype(whole)::value>(rows[row], step, u, n, sum);
-                     });
-                   });
+  void run_reset(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
+    const TileRows to = rows.of(gate_tiles[step % 2]);
+    of_candidate.multiply([&](int64_t row) { return dz + (ragged.at(rows[row], step) * kGates + 2) * units; },
+                          rows.of(candidate_tiles), rows.active(step), first, last,
+                          [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+                            const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
+                              reset<decltype(whole)::value>(rows[row], step, u, n, sum, row, to);
+                            };
+                            for_units<width>(panel * width * kLanes, units, sums, vector);
+                          });
   }
 
   void end(const Rows&) const {}
@@ -208,18 +211,30 @@ struct Backward {
 
 extern "C" {
 
-int64_t rtf_gru_scratch_size(const RtfGruShape* shape) { return rtf::Scratch::size(*shape); }
+int64_t rtf_gru_scratch_size(const RtfGruShape* shape) {
+  using namespace rtf;
+  const int64_t H = shape->units;
+  const int64_t forward = Weights<2>::size(*shape, H, 2 * H) + Weights<1>::size(*shape, H, H) +
+                          2 * Scratch::rows_size(*shape, H) + shape->batch * H;
+  const int64_t backward = Weights<1>::size(*shape, 2 * H, H, 2) + Weights<1>::size(*shape, H, H) +
+                           2 * Scratch::rows_size(*shape, 2 * H, 2) + Scratch::rows_size(*shape, H);
+  return std::max(forward, backward) + 6 * kLanes;
+}
 
 void rtf_gru_forward_f32(const RtfGruShape* shape, const float* z, const float* r_gates, const float* r_candidate,
                          const float* h0, float* h, float* gates, float* h_last, float* scratch,
                          const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units;
-  const Scratch memory(*shape, scratch);
-  const Matrix of_gates = recurrent_matrix(*shape, r_gates, H, 2 * H, 2, memory.gates, *threads);
-  const Matrix of_candidate = recurrent_matrix(*shape, r_candidate, H, H, 1, memory.candidate, *threads);
+  Scratch memory(scratch);
+  float *packed_gates = memory.take(Weights<2>::size(*shape, H, 2 * H)), *packed_candidate = memory.take(Weights<1>::size(*shape, H, H));
+  const Weights<2> of_gates = Weights<2>::of(*shape, r_gates, H, 2 * H, packed_gates, *threads);
+  const Weights<1> of_candidate = Weights<1>::of(*shape, r_candidate, H, H, packed_candidate, *threads);
+  const TileRows state_tiles = memory.take_rows(*shape, H), reset_tiles = memory.take_rows(*shape, H);
   const Ragged ragged = ragged_of(*shape);
-  const Forward pass{ragged, H, {ragged, H, h0, h}, z, of_gates, of_candidate, h, gates, h_last, memory.units};
+  float* reset = memory.take(shape->batch * H);
+  const Forward pass{ragged,      H,           {ragged, H, h0, h}, z,     of_gates, of_candidate,
+                     state_tiles, reset_tiles, h,                  gates, h_last,   reset};
   run_recurrence(*shape, *threads, kGates * H * H, of_candidate.panels(), pass);
 }
 
@@ -228,11 +243,15 @@ void rtf_gru_backward_f32(const RtfGruShape* shape, const float* r_gates, const 
                           float* reset_h, float* dh0, float* scratch, const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units;
-  const Scratch memory(*shape, scratch);
-  const Matrix of_gates = transposed_matrix(r_gates, 2 * H, H, memory.gates, *threads);
-  const Matrix of_candidate = transposed_matrix(r_candidate, H, H, memory.candidate, *threads);
+  Scratch memory(scratch);
+  float *packed_gates = memory.take(Weights<1>::size(*shape, 2 * H, H, 2)), *packed_candidate = memory.take(Weights<1>::size(*shape, H, H));
+  const Weights<1> of_gates = Weights<1>::transposed(*shape, r_gates, 2 * H, H, 2, packed_gates, *threads);
+  const Weights<1> of_candidate = Weights<1>::transposed(*shape, r_candidate, H, H, 1, packed_candidate, *threads);
+  const TileRows even = memory.take_rows(*shape, 2 * H, 2), odd = memory.take_rows(*shape, 2 * H, 2);
+  const TileRows candidate_tiles = memory.take_rows(*shape, H);
   const Ragged ragged = ragged_of(*shape);
-  const Backward pass{ragged, H, {ragged, H, h0, h}, gates, dh, dh_last, of_gates, of_candidate, dz, reset_h, dh0};
+  const Backward pass{ragged,       H,           {ragged, H, h0, h}, gates, dh,      dh_last, of_gates,
+                      of_candidate, {even, odd}, candidate_tiles,    dz,    reset_h, dh0};
   run_recurrence(*shape, *threads, kGates * H * H, of_candidate.panels(), pass);
 }
 }

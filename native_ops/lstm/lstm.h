@@ -16,7 +16,7 @@ extern "C" {
 typedef RtfSequences RtfLstmShape;
 
 // Floats of scratch memory that either pass needs.
-int64_t rtf_lstm_scratch_size(int64_t units);
+int64_t rtf_lstm_scratch_size(const RtfLstmShape* shape);
 
 // z [T, B, 4H] (may be the same memory as gates), r [H, 4H], c0, h0 [B, H]
 //   -> h, c [T, B, H], gates [T, B, 4H] after their activation, c_last, h_last [B, H]: the state after a sequence's last frame

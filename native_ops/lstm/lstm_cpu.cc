@@ -1,5 +1,5 @@
-// The LSTM kernels for CPU. A step of some units is one product with their packed recurrent weights (common/packed_gemm.h), and
-// while its sums are in registers the cell follows (common/vector.h).
+// The LSTM kernels for CPU. A step of some units is one product with their packed recurrent weights (common/weights.h), and
+// while its sums are in registers or a near cache the cell follows (common/vector.h).
 #include "lstm.h"
 
 #include "../common/recurrence.h"
@@ -13,7 +13,8 @@ struct Forward {
   Ragged ragged;
   int64_t units;
   const float *z, *c0, *h0;
-  Matrix weights;
+  Weights<kGates> weights;
+  TileRows tiles[2];  // h_{t-1} of even and of odd steps
   float *h, *c, *gates, *c_last, *h_last;
 
   const float* before(const float* initial, const float* all, int32_t b, int64_t step) const {
@@ -23,43 +24,48 @@ struct Forward {
   // What the next step of sequence b reads from memory is asked for now: the arrays are larger than a cache.
   void prefetch(int32_t b, int64_t step, int64_t u) const {
     if (step + 1 >= ragged.length(b)) return;
-    const float* next = z + ragged.at(b, step + 1) * kGates * units + u;
-    for (int gate = 0; gate < kGates; ++gate) __builtin_prefetch(next + gate * units, 1);
+    const int64_t next = ragged.at(b, step + 1) * units;
+    for (int gate = 0; gate < kGates; ++gate) prefetch_to_write(z + next * kGates + gate * units + u);
+    prefetch_to_write(h + next + u);
+    prefetch_to_write(c + next + u);
   }
 
   template <bool kWhole>
-  void cell(int32_t b, int64_t step, int64_t u, int n, const Vec* sums) const {
+  void cell(int32_t b, int64_t step, int64_t u, int n, const Vec* sums, int64_t row, const TileRows& next) const {
     const int64_t H = units, at = ragged.at(b, step);
     const float *in = z + at * kGates * H + u, *c_before = before(c0, c, b, step) + u;
     float* g = gates + at * kGates * H + u;
     prefetch(b, step, u);
     const Vec j = tanh(load_n<kWhole>(in, n) + sums[0]), i = sigmoid(load_n<kWhole>(in + H, n) + sums[1]);
     const Vec f = sigmoid(load_n<kWhole>(in + 2 * H, n) + sums[2]), o = sigmoid(load_n<kWhole>(in + 3 * H, n) + sums[3]);
-    const Vec state = f * load_n<kWhole>(c_before, n) + i * j;
+    const Vec state = f * load_n<kWhole>(c_before, n) + i * j, out = o * tanh(state);
     store_n<kWhole>(g, j, n);
     store_n<kWhole>(g + H, i, n);
     store_n<kWhole>(g + 2 * H, f, n);
     store_n<kWhole>(g + 3 * H, o, n);
     store_n<kWhole>(c + at * H + u, state, n);
-    store_n<kWhole>(h + at * H + u, o * tanh(state), n);
+    store_n<kWhole>(h + at * H + u, out, n);
+    next.put<kWhole>(row, u, out, n);
   }
 
-  void begin(const Rows&) const {}
+  void begin(const Rows& rows) const {
+    const TileRows first = rows.of(tiles[0]);
+    for (int64_t row = 0; row < rows.active(-1); ++row) put_row(first, row, h0 + rows[row] * units, units);
+  }
+
   int64_t n_steps(const Rows& rows) const { return rows.frames(); }
   int64_t n_panels(int64_t) const { return weights.panels(); }
 
   void run(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
-    for (int64_t panel = first; panel < last; ++panel) {
-      const int64_t u = panel * kLanes;
-      const int n = static_cast<int>(std::min<int64_t>(kLanes, units - u));
-      multiply_panel([&](int64_t row) { return before(h0, h, rows[row], step); }, rows.active(step), weights, panel,
-                     [&](int64_t row, const Vec* sums) {
-                       if (n == kLanes)
-                         cell<true>(rows[row], step, u, n, sums);
+    const TileRows now = rows.of(tiles[step % 2]), next = rows.of(tiles[(step + 1) % 2]);
+    weights.multiply([&](int64_t row) { return before(h0, h, rows[row], step); }, now, rows.active(step), first, last,
+                     [&](int64_t panel, auto, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+                       const int64_t u = panel * kLanes;
+                       if (u + kLanes <= units)
+                         cell<true>(rows[row], step, u, kLanes, sums, row, next);
                        else
-                         cell<false>(rows[row], step, u, n, sums);
+                         cell<false>(rows[row], step, u, static_cast<int>(units - u), sums, row, next);
                      });
-    }
   }
 
   void end(const Rows& rows) const {
@@ -78,34 +84,38 @@ struct Backward {
   Ragged ragged;
   int64_t units;
   const float *c0, *c, *gates, *dh, *dc_last, *dh_last;
-  Matrix weights;
+  Weights<1> weights;  // transposed
+  TileRows tiles[2];   // dz of even and of odd steps
   float *dz, *dc0, *dh0;
 
   void prefetch(int32_t b, int64_t step, int64_t u) const {
     if (step == 0) return;
     const int64_t at = ragged.at(b, step - 1);
-    for (int gate = 0; gate < kGates; ++gate) __builtin_prefetch(gates + (at * kGates + gate) * units + u, 1);
-    __builtin_prefetch(dh + at * units + u);
-    if (step > 1) __builtin_prefetch(c + ragged.at(b, step - 2) * units + u);
+    for (int gate = 0; gate < kGates; ++gate) prefetch_to_write(gates + (at * kGates + gate) * units + u);
+    prefetch_to_read(dh + at * units + u);
+    if (step > 1) prefetch_to_read(c + ragged.at(b, step - 2) * units + u);
   }
 
   // From the gradient of the output after a step, as far as it comes from the next one, to that of the inputs of the gates. dc0
   // [B, H] holds the gradient of the cell state meanwhile.
   template <bool kWhole>
-  void cell(int32_t b, int64_t step, int64_t u, int n, Vec dh_state) const {
+  void cell(int32_t b, int64_t step, int64_t u, int n, Vec dh_state, int64_t row, const TileRows& to) const {
     const int64_t H = units, at = ragged.at(b, step);
     const float *g = gates + at * kGates * H + u, *c_before = step == 0 ? c0 + b * H : c + ragged.at(b, step - 1) * H;
     float *d = dz + at * kGates * H + u, *dc_state = dc0 + b * H + u;
     const Vec one = splat(1.0f);
+    const int64_t padded = round_up(H, kLanes);
     prefetch(b, step, u);
     const Vec j = load_n<kWhole>(g, n), i = load_n<kWhole>(g + H, n), f = load_n<kWhole>(g + 2 * H, n);
     const Vec o = load_n<kWhole>(g + 3 * H, n), tanh_c = tanh(load_n<kWhole>(c + at * H + u, n));
     const Vec dh_total = dh_state + load_n<kWhole>(dh + at * H + u, n);
     const Vec dc = load_n<kWhole>(dc_state, n) + dh_total * o * (one - tanh_c * tanh_c);
-    store_n<kWhole>(d, dc * i * (one - j * j), n);
-    store_n<kWhole>(d + H, dc * j * i * (one - i), n);
-    store_n<kWhole>(d + 2 * H, dc * load_n<kWhole>(c_before + u, n) * f * (one - f), n);
-    store_n<kWhole>(d + 3 * H, dh_total * tanh_c * o * (one - o), n);
+    const Vec d_gates[kGates] = {dc * i * (one - j * j), dc * j * i * (one - i),
+                                 dc * load_n<kWhole>(c_before + u, n) * f * (one - f), dh_total * tanh_c * o * (one - o)};
+    for (int gate = 0; gate < kGates; ++gate) {
+      store_n<kWhole>(d + gate * H, d_gates[gate], n);
+      to.put<kWhole>(row, gate * padded + u, d_gates[gate], n);
+    }
     store_n<kWhole>(dc_state, dc * f, n);
   }
 
@@ -122,23 +132,25 @@ struct Backward {
 
   void run(const Rows& rows, int64_t index, int64_t first, int64_t last) const {
     const int64_t step = rows.frames() - 1 - index, n_before = rows.active(step + 1);
-    for (int64_t panel = first; panel < last; ++panel) {
-      const auto finish = [&](int64_t row, const Vec* sums) {
-        for_units(panel * kPanel, units, sums, [&](int64_t u, auto whole, int n, Vec sum) {
-          if (step < 0)
-            store_n<decltype(whole)::value>(dh0 + rows[row] * units + u, sum, n);
-          else
-            cell<decltype(whole)::value>(rows[row], step, u, n, sum);
-        });
+    const TileRows from = rows.of(tiles[(step + 1) & 1]), to = rows.of(tiles[step & 1]);
+    const auto finish = [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+      const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
+        if (step < 0)
+          store_n<decltype(whole)::value>(dh0 + rows[row] * units + u, sum, n);
+        else
+          cell<decltype(whole)::value>(rows[row], step, u, n, sum, row, to);
       };
-      multiply_panel([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; }, n_before, weights,
-                     panel, finish);
+      for_units<decltype(width)::value>(panel * width * kLanes, units, sums, vector);
+    };
+    weights.multiply([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; }, from, n_before, first,
+                     last, finish);
+    weights.for_panels(first, last, [&](int64_t panel, auto width) {
       for (int64_t row = n_before; row < rows.active(step); ++row) {  // those whose last step it is
-        Vec from_end[kVectors];
-        load_units(dh_last + rows[row] * units, panel * kPanel, units, from_end);
-        finish(row, from_end);
+        Vec from_end[decltype(width)::value];
+        load_units<decltype(width)::value>(dh_last + rows[row] * units, panel * width * kLanes, units, from_end);
+        finish(panel, width, row, from_end);
       }
-    }
+    });
   }
 
   void end(const Rows&) const {}
@@ -149,8 +161,12 @@ struct Backward {
 
 extern "C" {
 
-int64_t rtf_lstm_scratch_size(int64_t units) {
-  return std::max(rtf::packed_size(units, 4 * units, rtf::kGates), rtf::packed_size(4 * units, units)) + rtf::kLanes;
+int64_t rtf_lstm_scratch_size(const RtfLstmShape* shape) {
+  using namespace rtf;
+  const int64_t H = shape->units;
+  const int64_t forward = Weights<kGates>::size(*shape, H, kGates * H) + 2 * Scratch::rows_size(*shape, H);
+  const int64_t backward = Weights<1>::size(*shape, kGates * H, H, kGates) + 2 * Scratch::rows_size(*shape, kGates * H, kGates);
+  return std::max(forward, backward) + 4 * kLanes;
 }
 
 void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float* r, const float* c0, const float* h0,
@@ -158,8 +174,11 @@ void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float
                           const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units;
-  const Matrix weights = recurrent_matrix(*shape, r, H, kGates * H, kGates, align_up(scratch), *threads);
-  const Forward pass{ragged_of(*shape), H, z, c0, h0, weights, h, c, gates, c_last, h_last};
+  Scratch memory(scratch);
+  float* packed = memory.take(Weights<kGates>::size(*shape, H, kGates * H));
+  const Weights<kGates> weights = Weights<kGates>::of(*shape, r, H, kGates * H, packed, *threads);
+  const TileRows even = memory.take_rows(*shape, H), odd = memory.take_rows(*shape, H);
+  const Forward pass{ragged_of(*shape), H, z, c0, h0, weights, {even, odd}, h, c, gates, c_last, h_last};
   run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
 }
 
@@ -167,9 +186,12 @@ void rtf_lstm_backward_f32(const RtfLstmShape* shape, const float* r, const floa
                            const float* dh, const float* dc_last, const float* dh_last, float* dz, float* dc0, float* dh0,
                            float* scratch, const RtfThreads* threads) {
   using namespace rtf;
-  const int64_t H = shape->units;
-  const Matrix weights = transposed_matrix(r, kGates * H, H, align_up(scratch), *threads);
-  const Backward pass{ragged_of(*shape), H, c0, c, gates, dh, dc_last, dh_last, weights, dz, dc0, dh0};
+  const int64_t H = shape->units, depth = kGates * H;
+  Scratch memory(scratch);
+  float* packed = memory.take(Weights<1>::size(*shape, depth, H, kGates));
+  const Weights<1> weights = Weights<1>::transposed(*shape, r, depth, H, kGates, packed, *threads);
+  const TileRows even = memory.take_rows(*shape, depth, kGates), odd = memory.take_rows(*shape, depth, kGates);
+  const Backward pass{ragged_of(*shape), H, c0, c, gates, dh, dc_last, dh_last, weights, {even, odd}, dz, dc0, dh0};
   run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
 }
 }

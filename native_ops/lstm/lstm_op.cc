@@ -93,7 +93,7 @@ struct Cpu {
   template <class Run>
   static Status with_scratch(OpKernelContext* context, const RtfLstmShape& shape, const Run& run) {
     Tensor scratch;
-    const TensorShape size({rtf_lstm_scratch_size(shape.units)});
+    const TensorShape size({rtf_lstm_scratch_size(&shape)});
     TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
     const RtfThreads threads = tf_threads(context);
     run(out(&scratch), &threads);

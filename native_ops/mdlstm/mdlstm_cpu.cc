@@ -55,7 +55,7 @@ struct Forward {
     const float* z_next = io.z + next * kGates * H;
     by_vectors(H, [&](int64_t u, auto whole, int n) __attribute__((always_inline)) {
       constexpr bool kWhole = decltype(whole)::value;
-      for (int part = 0; part < kGates; ++part) __builtin_prefetch(z_next + kGates * u + part * kLanes, 1);
+      for (int part = 0; part < kGates; ++part) prefetch_to_write(z_next + kGates * u + part * kLanes);
       float* g = gate + u;
       const Vec i = sigmoid(load_n<kWhole>(g, n)), f = sigmoid(load_n<kWhole>(g + H, n));
       const Vec l = sigmoid(load_n<kWhole>(g + 2 * H, n)), o = sigmoid(load_n<kWhole>(g + 3 * H, n));

@@ -45,6 +45,8 @@ int check_recurrence(const Results& results) {
       for (int64_t H : {1, 7, 16, 33, 64})
         for (int reverse : {0, 1}) sizes.push_back(Size{T, B, H, nullptr, reverse});
   for (int64_t B : {1, 3}) sizes.push_back(Size{250 / B, B, 130, nullptr, B > 1});
+  for (int64_t B : {8, 17, 40, 70})  // on the tile unit, where there is one; the last one not in a team
+    for (int64_t H : {7, 33, 96}) sizes.push_back(Size{320 / B, B, H, nullptr, B > 8});
   for (Size& size : sizes) {
     std::vector<int32_t> lengths(size.batch);
     for (int64_t b = 0; b < size.batch; ++b) lengths[b] = b == 0 ? size.frames : std::rand() % (size.frames + 1);

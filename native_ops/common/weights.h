@@ -1,0 +1,145 @@
+// The recurrent weights as the product of a step reads them: packed for vectors (packed_gemm.h), as they are, or packed for the
+// tile unit (tiles.h).
+#pragma once
+
+#include "packed_gemm.h"
+#include "ragged.h"
+#include "sequences.h"
+#include "tiles.h"
+
+namespace rtf {
+
+// Whether the steps of a recurrence run on the tile unit, which takes 16 rows at once and weights that are split before.
+inline bool by_tiles(const RtfSequences& shape) {
+  constexpr int64_t kRows = 8, kRowsOfAllSteps = 256;
+  return tiles_work() && shape.batch >= kRows && shape.frames * shape.batch >= kRowsOfAllSteps;
+}
+
+// Blocks of rows that have room in the tiles of a batch, however it is dealt out: see n_shares.
+inline int64_t row_blocks(const RtfSequences& shape) { return 2 * ((shape.batch + kTileRows - 1) / kTileRows); }
+
+// A batch is dealt out so that each share fills the tiles.
+inline int64_t n_shares(const RtfSequences& shape, const RtfThreads& threads) {
+  const int64_t most = by_tiles(shape) ? (shape.batch + kTileRows - 1) / kTileRows : threads.n_threads;
+  return std::min<int64_t>(threads.n_threads, most);
+}
+
+// Where a pass finds its scratch memory.
+class Scratch {
+ public:
+  explicit Scratch(float* memory) : at_(align_up(memory)) {}
+
+  float* take(int64_t n) {
+    float* taken = at_;
+    at_ += round_up(n, kLanes);
+    return taken;
+  }
+
+  // Rows of a product, parts as in tile_blocks; all in use are written before they are read, but what is between them is not.
+  TileRows take_rows(const RtfSequences& shape, int64_t depth, int parts = 1) {
+    if (!by_tiles(shape)) return {};
+    const TileRows rows{reinterpret_cast<Bfloat16*>(take(rows_size(shape, depth, parts))), tile_blocks(depth, parts)};
+    rows.clear(row_blocks(shape) * kTileRows);
+    return rows;
+  }
+
+  static int64_t rows_size(const RtfSequences& shape, int64_t depth, int parts = 1) {
+    return by_tiles(shape) ? row_blocks(shape) * tile_blocks(depth, parts) * kSplitTile / 2 : 0;
+  }
+
+ private:
+  float* at_;
+};
+
+// A matrix [depth, columns]; see n_panels for parts.
+template <int kParts>
+class Weights {
+ public:
+  static constexpr int kTileWidth = kParts == 4 ? 4 : 2;  // tiles of columns in a panel
+
+  // Floats of memory that either form needs.
+  static int64_t size(const RtfSequences& shape, int64_t depth, int64_t columns, int parts_of_depth = 1) {
+    if (!by_tiles(shape)) return packed_size(depth, columns, kParts);
+    return tile_panels(columns) * kTileWidth * tile_blocks(depth, parts_of_depth) * kSplitTile / 2;
+  }
+
+  // With so few rows in all, as in a decoder that calls the op for each frame, reading the weights once as they are is faster.
+  static Weights of(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns, float* memory, const RtfThreads& threads) {
+    constexpr int64_t kRowsWithoutPacking = 4;
+    if (by_tiles(shape))
+      return by_columns(depth, columns, 1, memory, threads, [&](int64_t column, int n, Bfloat16* to) {
+        pack_tiles(w + column, depth, columns, n, to);
+      });
+    if (shape.frames * shape.batch <= kRowsWithoutPacking && has_whole_panels(columns))
+      return Weights(plain_matrix(w, depth, columns, kParts));
+    run_ranges(threads, n_panels(columns, kParts),
+               [&](int64_t first, int64_t last) { pack(w, depth, columns, first, last, memory, kParts); });
+    return Weights(packed_matrix(memory, depth, columns, kParts));
+  }
+
+  // The transposed of w [columns, depth], for the way back. The depth consists of parts.
+  static Weights transposed(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns, int parts_of_depth,
+                            float* memory, const RtfThreads& threads) {
+    static_assert(kParts == 1, "not needed so far");
+    if (by_tiles(shape))
+      return by_columns(depth, columns, parts_of_depth, memory, threads, [&](int64_t column, int n, Bfloat16* to) {
+        pack_tiles_transposed(w + column * depth, depth, parts_of_depth, n, to);
+      });
+    run_ranges(threads, n_panels(columns),
+               [&](int64_t first, int64_t last) { pack_transposed(w, depth, columns, first, last, memory); });
+    return Weights(packed_matrix(memory, depth, columns));
+  }
+
+  bool tiled() const { return tiles_ != nullptr; }
+  int64_t panels() const { return tiled() ? tile_panels(vectors_.columns) : vectors_.panels(); }
+
+  // epilogue(panel, width, row, x(row) * panel as vectors) for the panels first .. last - 1 and all rows, where width() is how many
+  // vectors a panel has and tiles has the same rows as x.
+  template <typename Input, typename Epilogue>
+  void multiply(const Input& x, const TileRows& tiles, int64_t n_rows, int64_t first, int64_t last, const Epilogue& epilogue) const {
+    if (tiled())
+      return multiply_tiles<kTileWidth>(tiles, n_rows, tiles_, first, last, [&](int64_t panel, int64_t row, const Vec* sums) {
+        epilogue(panel, std::integral_constant<int, kTileWidth>(), row, sums);
+      });
+    for (int64_t panel = first; panel < last; ++panel)
+      multiply_panel(x, n_rows, vectors_, panel, [&](int64_t row, const Vec* sums) __attribute__((always_inline)) {
+        epilogue(panel, std::integral_constant<int, kVectors>(), row, sums);
+      });
+  }
+
+  // function(panel, width) for panels that need no product.
+  template <typename Function>
+  void for_panels(int64_t first, int64_t last, const Function& function) const {
+    for (int64_t panel = first; panel < last; ++panel)
+      tiled() ? function(panel, std::integral_constant<int, kTileWidth>()) : function(panel, std::integral_constant<int, kVectors>());
+  }
+
+ private:
+  explicit Weights(const Matrix& vectors, const Bfloat16* tiles = nullptr) : vectors_(vectors), tiles_(tiles) {}
+
+  static int64_t tile_panels(int64_t columns) {
+    const int64_t slice = kTileWidth * kLanes / kParts;
+    return (columns / kParts + slice - 1) / slice;
+  }
+
+  // pack(column, how many exist, memory) for each tile of columns: those of a panel are the same ones of all parts.
+  template <typename Pack>
+  static Weights by_columns(int64_t depth, int64_t columns, int parts_of_depth, float* memory, const RtfThreads& threads, const Pack& pack) {
+    Bfloat16* tiles = reinterpret_cast<Bfloat16*>(memory);
+    const int64_t size = tile_blocks(depth, parts_of_depth) * kSplitTile, width = columns / kParts;
+    constexpr int kOfPart = kTileWidth / kParts;
+    run_ranges(threads, tile_panels(columns) * kTileWidth, [&](int64_t first, int64_t last) {
+      for (int64_t tile = first; tile < last; ++tile) {
+        const int64_t part = tile % kTileWidth / kOfPart, at = (tile / kTileWidth * kOfPart + tile % kOfPart) * kLanes;
+        const int n = static_cast<int>(std::max<int64_t>(0, std::min<int64_t>(kLanes, width - at)));
+        pack(n > 0 ? part * width + at : 0, n, tiles + tile * size);
+      }
+    });
+    return Weights(Matrix{nullptr, depth, columns, kParts, 0, 0, {}}, tiles);
+  }
+
+  Matrix vectors_;
+  const Bfloat16* tiles_;
+};
+
+}  // namespace rtf
