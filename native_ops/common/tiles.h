@@ -100,66 +100,112 @@ inline void TileRows::put(int64_t row, int64_t k, Vec x, int n) const {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + part * kTile), split.parts[part]);
 }
 
-// Columns of a tile, n of them from memory: of the rows k and k + 1 that lie side by side there -> one row of pairs of each part.
-inline void pack_pair(const float* even, const float* odd, int n, Bfloat16* to) {
-  const auto row = [n](const float* p) { return !p ? Vec{} : n == kLanes ? load(p) : load_part(p, n); };
-  const Split first(row(even)), second(row(odd));
-  for (int part = 0; part < kSplit; ++part) {
-    const __m512i lower = _mm512_maskz_cvtepu16_epi32(kAllLanes, first.parts[part]);
-    _mm512_storeu_si512(to + part * kTile, _mm512_or_si512(lower, widened(second.parts[part])));
-  }
+// The first n of kLanes entries, of any n.
+inline Vec load_some(const float* p, int64_t n) {
+  return n >= kLanes ? load(p) : n > 0 ? load_part(p, static_cast<int>(n)) : Vec{};
 }
 
-// 16 columns from w, of which n exist, all rows of the depth -> [depth / 32][part][16 pairs of rows][16][2]
-inline void pack_tiles(const float* w, int64_t depth, int64_t columns, int n, Bfloat16* to) {
-  for (int64_t k = 0; k < tile_blocks(depth) * kTileDepth; k += 2) {
-    const float* row = w + k * columns;
-    pack_pair(k < depth ? row : nullptr, k + 1 < depth ? row + columns : nullptr, n,
-              to + k / kTileDepth * kSplitTile + k % kTileDepth / 2 * kTileDepth);
-  }
-}
+// 16 x 32 numbers: a vector has the pairs along the depth of one of the 16, or a pair of all of them.
+struct Pairs {
+  __m512i parts[kSplit][kTileRows];
 
-// rows[i][j] <-> rows[j][i]
-inline void transpose(__m512i (&rows)[16]) {
-#pragma GCC unroll 4
-  for (int step = 1; step < 16; step *= 2) {
-    alignas(64) int32_t first[16], second[16];
-    for (int lane = 0; lane < 16; ++lane) {
-      first[lane] = lane & step ? 16 + lane - step : lane;
-      second[lane] = lane & step ? 16 + lane : lane + step;
+  // load(i, k) has the numbers k .. k + 15 of the i-th of the 16.
+  template <typename Load>
+  static Pairs along(const Load& load) {
+    Pairs pairs;
+    for (int i = 0; i < kTileRows; ++i) {
+      const Split first(load(i, 0)), second(load(i, kLanes));
+      for (int part = 0; part < kSplit; ++part) pairs.parts[part][i] = joined(first.parts[part], second.parts[part]);
     }
-    const __m512i of_first = _mm512_load_si512(first), of_second = _mm512_load_si512(second);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) {
-      if (i & step) continue;
-      const __m512i x = rows[i], y = rows[i + step];
-      rows[i] = _mm512_permutex2var_epi32(x, of_first, y);
-      rows[i + step] = _mm512_permutex2var_epi32(x, of_second, y);
-    }
+    return pairs;
   }
-}
 
-// The same of the transposed matrix: w is [columns, depth], of parts.
-inline void pack_tiles_transposed(const float* w, int64_t depth, int parts, int n, Bfloat16* to) {
-  const int64_t width = depth / parts, padded = round_up(width, kLanes);
-  const auto load_at = [&](int column, int64_t k) {
-    const int64_t u = k % padded, part = k / padded;
-    if (column >= n || part >= parts) return Vec{};
-    const float* from = w + column * depth + part * width + u;
-    return u + kLanes <= width ? load(from) : load_part(from, static_cast<int>(width - u));
-  };
-  for (int64_t k = 0; k < tile_blocks(depth, parts) * kTileDepth; k += kTileDepth, to += kSplitTile) {
-    __m512i pairs[kSplit][kTileRows];
-    for (int column = 0; column < kTileRows; ++column) {
-      const Split first(load_at(column, k)), second(load_at(column, k + kLanes));
+  // load(k) has the k-th number of all 16.
+  template <typename Load>
+  static Pairs across(const Load& load) {
+    Pairs pairs;
+    for (int i = 0; i < kTileRows; ++i) {
+      const Split first(load(2 * i)), second(load(2 * i + 1));
       for (int part = 0; part < kSplit; ++part)
-        pairs[part][column] = joined(first.parts[part], second.parts[part]);
+        pairs.parts[part][i] = _mm512_or_si512(_mm512_maskz_cvtepu16_epi32(kAllLanes, first.parts[part]), widened(second.parts[part]));
     }
-    for (int part = 0; part < kSplit; ++part) {
-      transpose(pairs[part]);
-      for (int64_t pair = 0; pair < kTileRows; ++pair) _mm512_storeu_si512(to + part * kTile + pair * kTileDepth, pairs[part][pair]);
+    return pairs;
+  }
+
+  Pairs& transpose() {
+    for (int part = 0; part < kSplit; ++part) transpose(parts[part]);
+    return *this;
+  }
+
+  void store(Bfloat16* to) const {
+    for (int part = 0; part < kSplit; ++part)
+      for (int64_t i = 0; i < kTileRows; ++i) _mm512_storeu_si512(to + part * kTile + i * kTileDepth, parts[part][i]);
+  }
+
+ private:
+  // rows[i][j] <-> rows[j][i]
+  static void transpose(__m512i (&rows)[16]) {
+#pragma GCC unroll 4
+    for (int step = 1; step < 16; step *= 2) {
+      alignas(64) int32_t first[16], second[16];
+      for (int lane = 0; lane < 16; ++lane) {
+        first[lane] = lane & step ? 16 + lane - step : lane;
+        second[lane] = lane & step ? 16 + lane : lane + step;
+      }
+      const __m512i of_first = _mm512_load_si512(first), of_second = _mm512_load_si512(second);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        if (i & step) continue;
+        const __m512i x = rows[i], y = rows[i + step];
+        rows[i] = _mm512_permutex2var_epi32(x, of_first, y);
+        rows[i + step] = _mm512_permutex2var_epi32(x, of_second, y);
+      }
     }
   }
+};
+
+// Both factors of a product are packed as [depth / 32][part of the number][16][32]: the first one with 16 rows of 32 numbers, the
+// second one with 16 pairs along the depth, each of 16 columns. Of these rows or columns n exist.
+
+// From 16 rows or columns side by side in memory: number k is step floats after number k - 1.
+inline Pairs pairs_across(const float* from, int64_t step, int64_t depth, int n) {
+  return Pairs::across([&](int64_t k) { return k < depth ? load_some(from + k * step, n) : Vec{}; });
+}
+
+// From such whose numbers lie one after the other: the next row or column is step floats further.
+inline Pairs pairs_along(const float* from, int64_t step, int64_t depth, int n) {
+  return Pairs::along([&](int i, int64_t k) { return i < n ? load_some(from + i * step + k, depth - k) : Vec{}; });
+}
+
+// function(k, memory) for the pieces of a depth.
+template <typename Function>
+inline void for_depth(int64_t blocks, Bfloat16* to, const Function& function) {
+  for (int64_t block = 0; block < blocks; ++block) function(block * kTileDepth, to + block * kSplitTile);
+}
+
+inline void pack_columns(const float* w, int64_t step, int64_t depth, int n, Bfloat16* to) {
+  for_depth(tile_blocks(depth), to, [&](int64_t k, Bfloat16* tile) { pairs_across(w + k * step, step, depth - k, n).store(tile); });
+}
+
+inline void pack_rows(const float* x, int64_t step, int64_t depth, int n, Bfloat16* to) {
+  for_depth(tile_blocks(depth), to, [&](int64_t k, Bfloat16* tile) { pairs_along(x + k, step, depth - k, n).store(tile); });
+}
+
+inline void pack_rows_transposed(const float* x, int64_t step, int64_t depth, int n, Bfloat16* to) {
+  for_depth(tile_blocks(depth), to,
+            [&](int64_t k, Bfloat16* tile) { pairs_across(x + k * step, step, depth - k, n).transpose().store(tile); });
+}
+
+// The depth may consist of parts; see tile_blocks.
+inline void pack_columns_transposed(const float* w, int64_t step, int64_t depth, int parts, int n, Bfloat16* to) {
+  const int64_t width = depth / parts, padded = round_up(width, kLanes);
+  for_depth(tile_blocks(depth, parts), to, [&](int64_t k0, Bfloat16* tile) {
+    const auto load = [&](int i, int64_t k) {
+      const int64_t part = (k0 + k) / padded, u = (k0 + k) % padded;
+      return i < n && part < parts ? load_some(w + i * step + part * width + u, width - u) : Vec{};
+    };
+    Pairs::along(load).transpose().store(tile);
+  });
 }
 
 // While it exists, this thread's tiles are 16 rows of 64 bytes.
@@ -220,6 +266,12 @@ constexpr int kHigh = 0, kMiddle = kTile, kLow = 2 * kTile;  // where the parts 
 constexpr int64_t kBytesOfRow = kTileDepth * sizeof(Bfloat16), kBytesOfSums = kLanes * sizeof(float);
 constexpr int64_t kSums = kTileRows * kLanes;  // of a tile
 
+// The sums of multiply_2x2: of both blocks of rows in the first 16 columns, and in the second ones.
+struct Sums2x2 {
+  float *upper, *upper_right, *lower, *lower_right;
+  int64_t row_bytes;  // from one row to the next
+};
+
 inline void zero_sums() {
   _tile_zero(0);
   _tile_zero(1);
@@ -227,21 +279,36 @@ inline void zero_sums() {
   _tile_zero(3);
 }
 
-// Two blocks of rows times two tiles of columns. A sum takes its next product only after about 50 cycles, in which the other
-// three get theirs. meanwhile() is called kPauses times for each block of the depth, so that not more is asked of the vector unit
-// at once than the CPU can look ahead.
+inline __attribute__((always_inline)) void load_sums(const Sums2x2& sums) {
+  _tile_loadd(0, sums.upper, sums.row_bytes);
+  _tile_loadd(1, sums.upper_right, sums.row_bytes);
+  _tile_loadd(2, sums.lower, sums.row_bytes);
+  _tile_loadd(3, sums.lower_right, sums.row_bytes);
+}
+
+inline __attribute__((always_inline)) void store_sums(const Sums2x2& sums) {
+  _tile_stored(0, sums.upper, sums.row_bytes);
+  _tile_stored(1, sums.upper_right, sums.row_bytes);
+  _tile_stored(2, sums.lower, sums.row_bytes);
+  _tile_stored(3, sums.lower_right, sums.row_bytes);
+}
+
+// Two blocks of rows times two tiles of columns, each the next one in memory, are added to the sums in the tiles 0 - 3. A sum takes its
+// next product only after about 50 cycles, in which the other three get theirs. meanwhile() is called kPauses times for each block
+// of the depth, so that not more is asked of the vector unit at once than the CPU can look ahead.
 constexpr int64_t kPauses = 3;
 
 template <typename Meanwhile>
-inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x0, const Bfloat16* x1, const Bfloat16* w0, const Bfloat16* w1,
-                                                        int64_t blocks, float* sums0, float* sums1, const Meanwhile& meanwhile) {
+inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x, const Bfloat16* w, int64_t blocks,
+                                                        const Meanwhile& meanwhile) {
+  const int64_t next = blocks * kSplitTile;
   const auto load_rows = [&](int part) __attribute__((always_inline)) {
-    _tile_loadd(4, x0 + part, kBytesOfRow);
-    _tile_loadd(5, x1 + part, kBytesOfRow);
+    _tile_loadd(4, x + part, kBytesOfRow);
+    _tile_loadd(5, x + next + part, kBytesOfRow);
   };
   const auto load_columns = [&](int part) __attribute__((always_inline)) {
-    _tile_loadd(6, w0 + part, kBytesOfRow);
-    _tile_loadd(7, w1 + part, kBytesOfRow);
+    _tile_loadd(6, w + part, kBytesOfRow);
+    _tile_loadd(7, w + next + part, kBytesOfRow);
   };
   const auto add = []() __attribute__((always_inline)) {
     _tile_dpbf16ps(0, 4, 6);
@@ -249,8 +316,7 @@ inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x0, cons
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   };
-  zero_sums();
-  for (int64_t k = 0; k < blocks; ++k, x0 += kSplitTile, x1 += kSplitTile, w0 += kSplitTile, w1 += kSplitTile) {
+  for (int64_t k = 0; k < blocks; ++k, x += kSplitTile, w += kSplitTile) {
     load_rows(kLow), load_columns(kHigh), add();
     load_rows(kMiddle), add();
     meanwhile();
@@ -261,10 +327,6 @@ inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x0, cons
     load_columns(kLow), add();
     meanwhile();
   }
-  _tile_stored(0, sums0, kBytesOfSums);
-  _tile_stored(1, sums0 + kSums, kBytesOfSums);
-  _tile_stored(2, sums1, kBytesOfSums);
-  _tile_stored(3, sums1 + kSums, kBytesOfSums);
 }
 
 // One block of rows times two tiles of columns, or four: the same sums in the same order.
@@ -328,9 +390,12 @@ void multiply_tiles(const TileRows& x, int64_t n_rows, const Bfloat16* w, int64_
         for (due += n_before; due >= n_calls; due -= n_calls) before.finish_one();
       };
       if (two)
-        for (int v = 0; v < kWidth; v += 2)
-          multiply_2x2(rows, rows + column, w_panel + v * column, w_panel + (v + 1) * column, x.blocks,
-                       sums + v * kSums, sums + kOfBlock + v * kSums, meanwhile);
+        for (int v = 0; v < kWidth; v += 2) {
+          float *upper = sums + v * kSums, *lower = upper + kOfBlock;
+          zero_sums();
+          multiply_2x2(rows, w_panel + v * column, x.blocks, meanwhile);
+          store_sums({upper, upper + kSums, lower, lower + kSums, kBytesOfSums});
+        }
       else
         multiply_1xn<kWidth>(rows, w_panel, x.blocks, sums, meanwhile);
       before.finish();
@@ -347,8 +412,8 @@ inline bool tiles_work() { return false; }
 template <bool kWhole>
 inline void TileRows::put(int64_t, int64_t, Vec, int) const {}
 
-inline void pack_tiles(const float*, int64_t, int64_t, int, Bfloat16*) {}
-inline void pack_tiles_transposed(const float*, int64_t, int, int, Bfloat16*) {}
+inline void pack_columns(const float*, int64_t, int64_t, int, Bfloat16*) {}
+inline void pack_columns_transposed(const float*, int64_t, int64_t, int, int, Bfloat16*) {}
 
 template <int kWidth, typename Epilogue>
 void multiply_tiles(const TileRows&, int64_t, const Bfloat16*, int64_t, int64_t, const Epilogue&) {}

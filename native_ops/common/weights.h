@@ -68,7 +68,7 @@ class Weights {
     constexpr int64_t kRowsWithoutPacking = 4;
     if (by_tiles(shape))
       return by_columns(depth, columns, 1, memory, threads, [&](int64_t column, int n, Bfloat16* to) {
-        pack_tiles(w + column, depth, columns, n, to);
+        pack_columns(w + column, columns, depth, n, to);
       });
     if (shape.frames * shape.batch <= kRowsWithoutPacking && has_whole_panels(columns))
       return Weights(plain_matrix(w, depth, columns, kParts));
@@ -83,7 +83,7 @@ class Weights {
     static_assert(kParts == 1, "not needed so far");
     if (by_tiles(shape))
       return by_columns(depth, columns, parts_of_depth, memory, threads, [&](int64_t column, int n, Bfloat16* to) {
-        pack_tiles_transposed(w + column * depth, depth, parts_of_depth, n, to);
+        pack_columns_transposed(w + column * depth, depth, depth, parts_of_depth, n, to);
       });
     run_ranges(threads, n_panels(columns),
                [&](int64_t first, int64_t last) { pack_transposed(w, depth, columns, first, last, memory); });

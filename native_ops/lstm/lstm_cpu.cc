@@ -25,7 +25,10 @@ struct Forward {
   void prefetch(int32_t b, int64_t step, int64_t u) const {
     if (step + 1 >= ragged.length(b)) return;
     const int64_t next = ragged.at(b, step + 1) * units;
-    for (int gate = 0; gate < kGates; ++gate) prefetch_to_write(z + next * kGates + gate * units + u);
+    for (int gate = 0; gate < kGates; ++gate) {
+      if (z != gates) prefetch_to_read(z + (next * kGates + gate * units) + u);
+      prefetch_to_write(gates + (next * kGates + gate * units) + u);
+    }
     prefetch_to_write(h + next + u);
     prefetch_to_write(c + next + u);
   }
@@ -91,7 +94,10 @@ struct Backward {
   void prefetch(int32_t b, int64_t step, int64_t u) const {
     if (step == 0) return;
     const int64_t at = ragged.at(b, step - 1);
-    for (int gate = 0; gate < kGates; ++gate) prefetch_to_write(gates + (at * kGates + gate) * units + u);
+    for (int gate = 0; gate < kGates; ++gate) {
+      if (gates != dz) prefetch_to_read(gates + (at * kGates + gate) * units + u);
+      prefetch_to_write(dz + (at * kGates + gate) * units + u);
+    }
     prefetch_to_read(dh + at * units + u);
     if (step > 1) prefetch_to_read(c + ragged.at(b, step - 2) * units + u);
   }

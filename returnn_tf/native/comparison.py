@@ -14,6 +14,16 @@ Arrays = Sequence[numpy.ndarray]
 
 _STEP = 1e-4
 
+SEQUENCES = ((5, 9, 37), (16, 17, 37))
+"""Frames, batch, units with which recurrences are compared; the second ones for the tile unit of a CPU that has one."""
+
+
+def draw_lengths(rng: numpy.random.RandomState, n_frames: int, batch: int) -> numpy.ndarray:
+    """Lengths of sequences: int32 [batch], among them one with all frames and an empty one."""
+    lengths = rng.randint(0, n_frames + 1, batch).astype("int32")
+    lengths[:2] = n_frames, 0
+    return lengths
+
 
 def compare(
     name: str,

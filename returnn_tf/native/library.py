@@ -23,7 +23,9 @@ SelfTest = Callable[[Any], None]
 """Gets the module of the ops; raises `NativeOpError` if they compute something else than they should. Runs with each
 device as the current one."""
 
-_lock = threading.Lock()
+# one for each op: the test of an op may need another one
+_locks: Dict[str, threading.Lock] = {}
+_lock_of_locks = threading.Lock()
 _loaded: Dict[str, Optional[Any]] = {}
 
 
@@ -34,7 +36,9 @@ def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
     :param self_test: run until it has passed once for the compiled file
     :return: a module with the ops as functions; None if they cannot be used here. The first time, a warning says why.
     """
-    with _lock:
+    with _lock_of_locks:
+        lock = _locks.setdefault(name, threading.Lock())
+    with lock:
         if name not in _loaded:
             _loaded[name] = _load_or_warn(name, self_test)
         return _loaded[name]

@@ -8,6 +8,7 @@ import numpy
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import check_type, native_op
+from returnn_tf.native.weight_gradient import outer_sum
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -59,7 +60,8 @@ def native_mdlstm(
             dz, before = ops.rtf_md_lstm_grad(
                 gates=out.gates, r=r, heights=heights, widths=widths, h=out.h, c=out.c, dh=dh, **attrs
             )
-            return [*dz, *(_weight_gradient(x, d, n) for x, d in zip(before, dz))]
+            # one product over all pixels; those in the padding are 0
+            return [*dz, *(outer_sum(x, d) for x, d in zip(before, dz))]
 
         return list(out.h), gradient
 
@@ -68,11 +70,6 @@ def native_mdlstm(
     for h, x in zip(result, z):
         h.set_shape([*x.shape[:3], n])
     return result
-
-
-def _weight_gradient(before: tf.Tensor, dz: tf.Tensor, n: int) -> tf.Tensor:
-    """[2 n, 5 n]: one product over all pixels; those in the padding are 0."""
-    return tf.matmul(tf.reshape(before, [-1, 2 * n]), tf.reshape(dz, [-1, 5 * n]), transpose_a=True)
 
 
 def self_test(ops: Any) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Dict
 
-from returnn_tf.native import align, chunk, gru, lstm, mdlstm
+from returnn_tf.native import align, chunk, gru, lstm, mdlstm, product
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import SelfTest, devices, load
 
 SELF_TESTS: Dict[str, SelfTest] = {
     "lstm": lstm.self_test,
     "gru": gru.self_test,
+    "product": product.self_test,
     "align": align.self_test,
     "chunk": chunk.self_test,
     "mdlstm": mdlstm.self_test,

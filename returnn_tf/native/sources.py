@@ -49,6 +49,11 @@ OPS: Dict[str, NativeOp] = {
             cuda=("gru/gru_cuda.cu",),
         ),
         NativeOp(
+            name="product",
+            kernels=("product/product_cpu.cc",),
+            bindings=("product/product_op.cc",),
+        ),
+        NativeOp(
             name="align",
             kernels=(
                 "align/chain_cpu.cc",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from returnn_tf.native.product import matmul
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -32,4 +33,4 @@ def outer_sum(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     def rows(x: tf.Tensor) -> tf.Tensor:
         return tf.reshape(x, [-1, x.shape[-1] or tf.shape(x)[-1]])
 
-    return tf.matmul(rows(left), rows(right), transpose_a=True)
+    return matmul(rows(left), rows(right), transpose_a=True)

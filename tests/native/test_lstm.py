@@ -7,8 +7,8 @@ from returnn_tf.native import lstm_ops, native_lstm
 from returnn_tf.util.lazy_tf import tf
 from tests.native import reference
 
-# time, batch, units; sizes beside the tiles of the kernels (16 lanes, 64 columns, 6 rows) and on them; then so many frames in
-# all that the tile unit is used, where there is one (16 rows, 32 numbers)
+# time, batch, units; sizes beside the tiles of the kernels (16 lanes, 64 columns, 6 rows) and on them; then so many
+# frames in all that the tile unit is used, where there is one (16 rows, 32 numbers)
 SIZES = [(1, 1, 1), (5, 3, 7), (6, 9, 16), (4, 13, 37), (3, 1, 70), (7, 8, 64), (2, 12, 65), (9, 2, 128)]
 SIZES += [(32, 8, 16), (16, 16, 1), (16, 17, 37), (8, 33, 64), (6, 49, 9)]
 

@@ -38,9 +38,9 @@ std::vector<float> product(const Size& size, const std::vector<float>& x, const 
     const int n = static_cast<int>(std::min<int64_t>(kLanes, size.columns - column));
     Bfloat16* to = w_memory.data() + tile * rows.blocks * kSplitTile;
     if (transposed)
-      pack_tiles_transposed(w.data() + column * size.depth, size.depth, size.parts, n, to);
+      pack_columns_transposed(w.data() + column * size.depth, size.depth, size.depth, size.parts, n, to);
     else
-      pack_tiles(w.data() + column, size.depth, size.columns, n, to);
+      pack_columns(w.data() + column, size.columns, size.depth, n, to);
   }
   std::vector<float> y(size.rows * size.columns);
   multiply_tiles<kWidth>(rows, size.rows, w_memory.data(), 0, panels, [&](int64_t panel, int64_t row, const Vec* sums) {

@@ -1,15 +1,17 @@
-"""Which units run as native ops, in place of their loops in plain TensorFlow."""
+"""Which units, and products of all frames, run as native ops in place of plain TensorFlow."""
 
 from __future__ import annotations
 
 from typing import Optional, Tuple
 
 from returnn_tf.native import gru_ops, lstm_ops, native_gru, native_lstm
+from returnn_tf.native.product import matmul
 from returnn_tf.ops.cells import Cell, register_native_kernel
 from returnn_tf.ops.cells.base import Params, State
 from returnn_tf.ops.cells.gru import Gru
 from returnn_tf.ops.cells.kernels import NativeKernel
 from returnn_tf.ops.cells.lstm import LstmCell
+from returnn_tf.ops.product import register_product
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -68,3 +70,4 @@ def _lengths(lengths: Optional[tf.Tensor], z: tf.Tensor) -> tf.Tensor:
 for _unit in ("nativelstm2", "nativelstmlowmem", "basiclstm", "standardlstm", "zoneoutlstm"):
     register_native_kernel(_unit, lstm_kernel)
 register_native_kernel("gru", gru_kernel)
+register_product(matmul)

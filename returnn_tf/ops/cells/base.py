@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Mapping, Optional, 
 
 from returnn_tf.config import ConfigError
 from returnn_tf.ops.cells.options import UnitOption, resolve_options
+from returnn_tf.ops.product import plain_product, product_of_frames
 from returnn_tf.util.lazy_tf import tf
 
 if TYPE_CHECKING:
@@ -172,10 +173,8 @@ def project(x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) 
         z = tf.gather(weights, x)
         return z if bias is None else z + bias
     leading = tf.shape(x)[:-1]
-    # One GEMM over all frames; the gradient of bias_add, unlike that of +, is a plain reduction.
-    z = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), weights)
-    if bias is not None:
-        z = tf.nn.bias_add(z, bias)
+    product = product_of_frames if x.shape.rank != 2 else plain_product  # two axes: a single frame of each sequence
+    z = product(tf.reshape(x, [-1, x.shape[-1]]), weights, bias)
     out = tf.reshape(z, tf.concat([leading, [weights.shape[-1]]], axis=0))
     out.set_shape(x.shape[:-1].concatenate([weights.shape[-1]]))
     return out

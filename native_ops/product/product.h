@@ -1,0 +1,22 @@
+// Products of large matrices of floats: the plain C interface, without any TensorFlow.
+#pragma once
+
+#include <stdint.h>
+
+#include "../common/parallel.h"
+
+extern "C" {
+
+// [rows, depth] x [depth, columns], each at least 0. A factor with transpose_... != 0 lies in memory as its transposed.
+typedef struct RtfProduct {
+  int64_t rows, depth, columns;
+  int transpose_a, transpose_b;
+} RtfProduct;
+
+// Floats of scratch memory for so many threads.
+int64_t rtf_product_scratch_size(const RtfProduct* shape, int n_threads);
+
+// y [rows, columns] = a b + bias; bias [columns] may be null. The same bit for bit for any number of threads.
+void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y, float* scratch,
+                     const RtfThreads* threads);
+}

@@ -1,0 +1,65 @@
+// The product of two matrices as a TensorFlow op. The arithmetic is in product_cpu.cc.
+#include "../common/tf_op.h"
+#include "../common/tf_threads.h"
+#include "product.h"
+
+namespace rtf {
+namespace {
+
+REGISTER_OP("RtfProduct")
+    .Attr("transpose_a: bool")
+    .Attr("transpose_b: bool")
+    .Attr("has_bias: bool")
+    .Input("a: float")     // [rows, depth]
+    .Input("b: float")     // [depth, columns]
+    .Input("bias: float")  // [columns], or [0] without a bias
+    .Output("y: float")    // [rows, columns]
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle a, b;
+      bool transpose_a, transpose_b;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &a));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 2, &b));
+      TF_RETURN_IF_ERROR(context->GetAttr("transpose_a", &transpose_a));
+      TF_RETURN_IF_ERROR(context->GetAttr("transpose_b", &transpose_b));
+      context->set_output(0, context->Matrix(context->Dim(a, transpose_a ? 1 : 0), context->Dim(b, transpose_b ? 0 : 1)));
+      return tensorflow::OkStatus();
+    });
+
+class ProductOp : public OpKernel {
+ public:
+  explicit ProductOp(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("transpose_a", &transpose_a_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("transpose_b", &transpose_b_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("has_bias", &has_bias_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &a = context->input(0), &b = context->input(1), &bias = context->input(2);
+    OP_REQUIRES(context, a.dims() == 2 && b.dims() == 2,
+                InvalidArgument("product: both factors have to be matrices, but are ", a.shape().DebugString(), " and ",
+                                b.shape().DebugString()));
+    const RtfProduct shape{a.dim_size(transpose_a_ ? 1 : 0), a.dim_size(transpose_a_ ? 0 : 1), b.dim_size(transpose_b_ ? 0 : 1),
+                           transpose_a_, transpose_b_};
+    OP_REQUIRES(context, b.dim_size(transpose_b_ ? 1 : 0) == shape.depth,
+                InvalidArgument("product: the factors do not fit: ", a.shape().DebugString(), transpose_a_ ? " transposed" : "",
+                                " and ", b.shape().DebugString(), transpose_b_ ? " transposed" : ""));
+    OP_REQUIRES(context, !has_bias_ || bias.shape() == TensorShape({shape.columns}),
+                InvalidArgument("product: the bias has to be [", shape.columns, "], but is ", bias.shape().DebugString()));
+    const RtfThreads threads = tf_threads(context);
+    Tensor *y, scratch;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({shape.rows, shape.columns}), &y));
+    if (y->NumElements() == 0) return;
+    const TensorShape size({rtf_product_scratch_size(&shape, threads.n_threads)});
+    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
+    rtf_product_f32(&shape, a.flat<float>().data(), b.flat<float>().data(), has_bias_ ? bias.flat<float>().data() : nullptr,
+                    y->flat<float>().data(), scratch.flat<float>().data(), &threads);
+  }
+
+ private:
+  bool transpose_a_, transpose_b_, has_bias_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfProduct").Device(tensorflow::DEVICE_CPU), ProductOp);
+
+}  // namespace
+}  // namespace rtf

@@ -1,0 +1,94 @@
+"""Products of large matrices on the CPU's tile unit, with gradients."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Optional, Tuple
+
+import numpy
+
+from returnn_tf.native.comparison import compare
+from returnn_tf.native.library import native_op
+from returnn_tf.native.toolchain import cpu_features
+from returnn_tf.util.lazy_tf import tf
+
+
+def product_ops(dtype: tf.DType) -> Optional[Any]:
+    """The ops, or None if they cannot be used here (a warning has said why) or TensorFlow's own are as fast.
+
+    :param dtype: float32
+    """
+    if dtype != tf.float32 or not {"amx_bf16", "amx_tile", "avx512_bf16"} <= set(cpu_features().split()):
+        return None
+    return native_op("product", self_test)
+
+
+def matmul(
+    a: tf.Tensor,
+    b: tf.Tensor,
+    bias: Optional[tf.Tensor] = None,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> tf.Tensor:
+    """``a b + bias`` as `tf.matmul` and `tf.nn.bias_add` have it: by the native op where it is faster, else by them.
+
+    For whole sequences: with fewer than 32 rows the native op gains nothing.
+
+    :param a: [rows, depth], or transposed
+    :param b: [depth, columns], or transposed
+    :param bias: [columns]
+    :return: [rows, columns]
+    """
+    ops = product_ops(a.dtype)
+    if ops is not None:
+        return native_matmul(ops, a, b, bias, transpose_a=transpose_a, transpose_b=transpose_b)
+    y = tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    return y if bias is None else tf.nn.bias_add(y, bias)
+
+
+def native_matmul(
+    ops: Any, a: tf.Tensor, b: tf.Tensor, bias: Optional[tf.Tensor], *, transpose_a: bool, transpose_b: bool
+) -> tf.Tensor:
+    """See `matmul`. As precise as products of float32; the same bit for bit for any number of threads.
+
+    :param ops: what `product_ops` returned
+    """
+    multiply, has_bias = partial(native_matmul, ops, bias=None), bias is not None
+
+    @tf.custom_gradient
+    def run(a: tf.Tensor, b: tf.Tensor, bias: tf.Tensor) -> Tuple[tf.Tensor, Callable[..., Any]]:
+        y = ops.rtf_product(a=a, b=b, bias=bias, transpose_a=transpose_a, transpose_b=transpose_b, has_bias=has_bias)
+
+        def gradient(dy: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+            if transpose_a:
+                da = multiply(b, dy, transpose_a=transpose_b, transpose_b=True)
+            else:
+                da = multiply(dy, b, transpose_a=False, transpose_b=not transpose_b)
+            if transpose_b:
+                db = multiply(dy, a, transpose_a=True, transpose_b=transpose_a)
+            else:
+                db = multiply(a, dy, transpose_a=not transpose_a, transpose_b=False)
+            return da, db, tf.raw_ops.BiasAddGrad(out_backprop=dy) if has_bias else tf.zeros_like(bias)
+
+        return y, gradient
+
+    return run(a, b, bias if has_bias else tf.zeros([0], a.dtype))
+
+
+def self_test(ops: Any) -> None:
+    """Compare with numpy, every order of both factors.
+
+    :raises NativeOpError: they differ
+    """
+    rng = numpy.random.RandomState(1)
+    a, b, bias = (rng.normal(0, 1, shape) for shape in ((70, 90), (90, 50), (50,)))
+    for transpose_a, transpose_b in ((False, False), (False, True), (True, False), (True, True)):
+
+        def op(a: tf.Tensor, b: tf.Tensor, bias: tf.Tensor) -> Tuple[tf.Tensor]:
+            return (native_matmul(ops, a, b, bias, transpose_a=transpose_a, transpose_b=transpose_b),)  # noqa: B023
+
+        def formula(a: numpy.ndarray, b: numpy.ndarray, bias: numpy.ndarray) -> Tuple[numpy.ndarray]:
+            return ((a.T if transpose_a else a) @ (b.T if transpose_b else b) + bias,)  # noqa: B023
+
+        compare("product", op, formula, [a.T if transpose_a else a, b.T if transpose_b else b, bias])

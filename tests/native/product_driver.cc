@@ -1,0 +1,54 @@
+// Products of matrices on arrays of exactly the size that they need, for the sanitizers to watch; against sums in double.
+#include "product/product.h"
+
+#include <cmath>
+#include <vector>
+
+#include "driver.h"
+
+namespace {
+
+std::vector<float> product(const RtfProduct& shape, const std::vector<float>& a, const std::vector<float>& b,
+                           const std::vector<float>* bias, const RtfThreads& threads) {
+  std::vector<float> y(shape.rows * shape.columns, NAN), scratch(rtf_product_scratch_size(&shape, threads.n_threads), NAN);
+  rtf_product_f32(&shape, a.data(), b.data(), bias ? bias->data() : nullptr, y.data(), scratch.data(), &threads);
+  return y;
+}
+
+bool check(const RtfProduct& shape) {
+  const std::vector<float> a = random_array(shape.rows * shape.depth), b = random_array(shape.depth * shape.columns);
+  const std::vector<float> bias = random_array(shape.columns), *const some_bias = shape.depth % 2 ? &bias : nullptr;
+  const std::vector<float> y = product(shape, a, b, some_bias, RtfThreads{run_threads, nullptr, 1});
+  bool good = y == product(shape, a, b, some_bias, RtfThreads{run_threads, nullptr, 3});
+  for (int64_t row = 0; row < shape.rows; ++row)
+    for (int64_t column = 0; column < shape.columns; ++column) {
+      double sum = some_bias ? bias[column] : 0, most = std::fabs(sum);
+      for (int64_t k = 0; k < shape.depth; ++k) {
+        const double term = double(a[shape.transpose_a ? k * shape.rows + row : row * shape.depth + k]) *
+                            b[shape.transpose_b ? column * shape.depth + k : k * shape.columns + column];
+        sum += term;
+        most += std::fabs(term);
+      }
+      good &= std::fabs(y[row * shape.columns + column] - sum) <= most * std::ldexp(1.0, -20);
+    }
+  if (!good)
+    std::printf("wrong: %ld x %ld x %ld, transposed %d %d\n", long(shape.rows), long(shape.depth), long(shape.columns),
+                shape.transpose_a, shape.transpose_b);
+  return good;
+}
+
+}  // namespace
+
+int main() {
+  for (int transposed = 0; transposed < 4; ++transposed) {
+    for (int64_t rows : {1, 31, 32, 70})
+      for (int64_t depth : {1, 16, 33, 100})
+        for (int64_t columns : {1, 16, 32, 45, 130})
+          if (!check(RtfProduct{rows, depth, columns, transposed & 1, transposed >> 1})) return 1;
+    const int64_t others[][3] = {{0, 5, 40}, {40, 0, 40}, {40, 5, 0}, {50, 333, 35}, {34, 40, 650}, {70, 321, 70}};
+    for (const auto& [rows, depth, columns] : others)
+      if (!check(RtfProduct{rows, depth, columns, transposed & 1, transposed >> 1})) return 1;
+  }
+  std::puts("good");
+  return 0;
+}

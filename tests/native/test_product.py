@@ -1,0 +1,105 @@
+"""Products on the tile unit: values, gradients, where they are used, wrong input."""
+
+import numpy
+import pytest
+
+import returnn_tf.layers.rec.native_units  # noqa: F401  # where it takes over
+from returnn_tf.native import product
+from returnn_tf.native.library import load
+from returnn_tf.ops.cells.base import project
+from returnn_tf.util.lazy_tf import tf
+
+ORDERS = [(False, False), (False, True), (True, False), (True, True)]
+
+
+@pytest.fixture(scope="module")
+def ops():
+    """Also where TensorFlow's own products are used, as the CPU has no tile unit."""
+    return load("product", product.self_test)
+
+
+@pytest.mark.parametrize("size", [(1, 3, 5), (40, 70, 33), (64, 32, 64), (90, 400, 700), (33, 650, 16)], ids=str)
+@pytest.mark.parametrize("transpose_a, transpose_b", ORDERS)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_values_and_gradients(ops, size, transpose_a, transpose_b, with_bias):
+    """As those of TensorFlow in float64, and as close to them as its own in float32."""
+    rows, depth, columns = size
+    rng = numpy.random.RandomState(1)
+    a, b, bias, weight = (
+        rng.normal(0, 1, shape) for shape in ((rows, depth), (depth, columns), (columns,), (rows, columns))
+    )
+    a, b = (x.T if transposed else x for x, transposed in ((a, transpose_a), (b, transpose_b)))
+    order = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+
+    def run(multiply, dtype):
+        tensors = [tf.constant(x, dtype) for x in ((a, b, bias) if with_bias else (a, b))]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = multiply(*tensors)
+            objective = tf.reduce_sum(y * tf.constant(weight, dtype))
+        return [y, *tape.gradient(objective, tensors)]
+
+    def plain(a, b, bias=0.0):
+        return tf.matmul(a, b, **order) + bias
+
+    def native(a, b, bias=None):
+        return product.native_matmul(ops, a, b, bias, **order)
+
+    exact = run(plain, "float64")
+    for result, close, value in zip(run(native, "float32"), run(plain, "float32"), exact):
+        assert result.shape == value.shape
+        error, usual = (numpy.abs(x.numpy() - value.numpy()).max() for x in (result, close))
+        assert error <= 3 * usual + 1e-6 * numpy.abs(value.numpy()).max()
+
+
+@pytest.mark.parametrize("size", [(0, 3, 5), (40, 0, 50), (40, 3, 0)], ids=str)
+def test_empty(ops, size):
+    rows, depth, columns = size
+    y = product.native_matmul(
+        ops, tf.ones([rows, depth]), tf.ones([depth, columns]), tf.ones([columns]), transpose_a=False, transpose_b=False
+    )
+    numpy.testing.assert_array_equal(y, numpy.full((rows, columns), depth + 1))
+
+
+@pytest.mark.parametrize(
+    "a, b, bias, text",
+    [
+        ((3, 4), (5, 6), (6,), "the factors do not fit: [3,4] and [5,6]"),
+        ((3, 4), (4, 6), (5,), "the bias has to be [6], but is [5]"),
+        ((3, 4, 2), (4, 6), (6,), "both factors have to be matrices, but are [3,4,2] and [4,6]"),
+    ],
+)
+def test_wrong_shapes(ops, a, b, bias, text):
+    with pytest.raises(tf.errors.InvalidArgumentError) as info:
+        ops.rtf_product(
+            a=tf.ones(a), b=tf.ones(b), bias=tf.ones(bias), transpose_a=False, transpose_b=False, has_bias=True
+        )
+    assert text in str(info.value)
+
+
+def test_nan_comes_through(ops):
+    a = numpy.ones((40, 50), "float32")
+    a[3, 7] = numpy.nan
+    y = product.native_matmul(ops, a, tf.ones([50, 60]), None, transpose_a=False, transpose_b=False).numpy()
+    assert numpy.isnan(y[3]).all() and numpy.isfinite(numpy.delete(y, 3, axis=0)).all()
+
+
+@pytest.mark.parametrize("features, native", [("avx512f amx_bf16 amx_tile avx512_bf16", True), ("avx2 avx512f", False)])
+def test_used_where_the_cpu_has_the_unit(monkeypatch, features, native):
+    """For all frames of sequences, not for a single frame of each, and not for other types."""
+    seen = []
+
+    def native_op(name, self_test):
+        seen.append(name)  # and there is none: TensorFlow's own follows
+
+    monkeypatch.setattr(product, "cpu_features", lambda: features)
+    monkeypatch.setattr(product, "native_op", native_op)
+    for dtype, shape, used in (
+        ("float32", (2, 3, 4), native),
+        ("float32", (3, 4), False),
+        ("float64", (2, 3, 4), False),
+    ):
+        seen.clear()
+        y = project(tf.ones(shape, dtype), tf.ones([4, 5], dtype), tf.ones([5], dtype))
+        numpy.testing.assert_array_equal(y, numpy.full((*shape[:-1], 5), 5))
+        assert seen == (["product"] if used else [])
