@@ -49,8 +49,12 @@ inline void pack(const float* w, int64_t depth, int64_t columns, int64_t first, 
     for (int64_t k = 0; k < depth; ++k)
       for (int part = 0; part < parts; ++part, to += slice) {
         const float* from = w + k * columns + part * width + begin;
-        std::copy(from, from + n, to);
-        std::fill(to + n, to + slice, 0.0f);
+        if (n == slice) {
+          for (int64_t v = 0; v < slice; v += kLanes) store(to + v, load(from + v));
+        } else {
+          std::copy(from, from + n, to);
+          std::fill(to + n, to + slice, 0.0f);
+        }
       }
   }
 }
@@ -86,7 +90,7 @@ inline Matrix packed_matrix(const float* packed, int64_t depth, int64_t columns,
   return Matrix{packed, depth, columns, parts, depth * kPanel, kPanel, {0, kLanes, 2 * kLanes, 3 * kLanes}};
 }
 
-// A matrix as it is. Packing costs more than it gains where the matrix is used for a few rows only.
+// A matrix as it is, for multiply_plain. Packing costs more than it gains where the matrix is used for a few rows only.
 inline Matrix plain_matrix(const float* w, int64_t depth, int64_t columns, int parts = 1) {
   Matrix matrix{w, depth, columns, parts, kPanel / parts, columns, {}};
   const int of_part = kVectors / parts;
@@ -96,6 +100,29 @@ inline Matrix plain_matrix(const float* w, int64_t depth, int64_t columns, int p
 
 // Whether plain_matrix may stand for it: the last panel is whole.
 inline bool has_whole_panels(int64_t columns) { return columns % kPanel == 0; }
+
+// sums[row] = x[row] * matrix in the columns begin .. end - 1, multiples of kLanes, for kRows rows. The matrix is read once and in the
+// order of memory, which is all that counts where it comes from afar. The same sums in the same order as those of multiply_rows.
+template <int kRows>
+inline void multiply_plain(const float* const* x, const Matrix& matrix, int64_t begin, int64_t end, float* const* sums) {
+  constexpr int kSteps = 4;  // of the depth, while a sum is in a register
+  const int64_t row_step = matrix.row_step;
+  const auto steps = [&](int64_t k, auto n_steps) __attribute__((always_inline)) {
+    const float* w = matrix.data + k * row_step;
+    for (int64_t column = begin; column < end; column += kLanes) {
+      Vec factor[n_steps];
+      for (int step = 0; step < n_steps; ++step) factor[step] = load(w + step * row_step + column);
+      for (int row = 0; row < kRows; ++row) {
+        Vec sum = k == 0 ? Vec{} : load(sums[row] + column);
+        for (int step = 0; step < n_steps; ++step) sum += splat(x[row][k + step]) * factor[step];
+        store(sums[row] + column, sum);
+      }
+    }
+  };
+  int64_t k = 0;
+  for (; k + kSteps <= matrix.depth; k += kSteps) steps(k, std::integral_constant<int, kSteps>());
+  for (; k < matrix.depth; ++k) steps(k, std::integral_constant<int, 1>());
+}
 
 // epilogue(row, x[row] * panel as kVectors vectors) for kRows rows. The sums stay in registers.
 template <int kRows, typename Epilogue>

@@ -58,6 +58,12 @@ struct TileRows {
   void put(int64_t row, int64_t k, Vec x, int n) const;
 };
 
+// function(panel) for first .. last - 1. Where each odd step goes backward, what it begins with is still in the cache.
+template <typename Function>
+inline void for_panels(int64_t first, int64_t last, bool backward, const Function& function) {
+  for (int64_t index = 0; index < last - first; ++index) function(backward ? last - 1 - index : first + index);
+}
+
 #if RTF_TILES
 
 // Whether Linux lets this process use the tile unit: it has to be asked first.
@@ -367,7 +373,8 @@ inline __attribute__((always_inline)) void multiply_1xn(const Bfloat16* x, const
 // epilogue(panel, row, x[row] * panel as kWidth vectors) for the panels first .. last - 1 and the rows 0 .. n_rows - 1. A panel has
 // kWidth tiles of columns, 2 or 4.
 template <int kWidth, typename Epilogue>
-void multiply_tiles(const TileRows& x, int64_t n_rows, const Bfloat16* w, int64_t first, int64_t last, const Epilogue& epilogue) {
+void multiply_tiles(const TileRows& x, int64_t n_rows, const Bfloat16* w, int64_t first, int64_t last, bool backward,
+                    const Epilogue& epilogue) {
   static_assert(kWidth == 2 || kWidth == 4, "what the tile unit has room for");
   if (n_rows == 0) return;
   constexpr int64_t kOfBlock = kWidth * kSums;
@@ -377,7 +384,7 @@ void multiply_tiles(const TileRows& x, int64_t n_rows, const Bfloat16* w, int64_
   Finished<kWidth, Epilogue> before(epilogue);
   const int64_t column = x.block_size(), n_blocks = (n_rows + kTileRows - 1) / kTileRows;
   int side = 0;
-  for (int64_t panel = first; panel < last; ++panel) {
+  for_panels(first, last, backward, [&](int64_t panel) {
     const Bfloat16* w_panel = w + panel * kWidth * column;
     for (int64_t block = 0; block < n_blocks; block += 2, side = 1 - side) {
       const Bfloat16* rows = x.block(block);
@@ -401,7 +408,7 @@ void multiply_tiles(const TileRows& x, int64_t n_rows, const Bfloat16* w, int64_
       before.finish();
       before.begin(sums, panel, block * kTileRows, std::min(n_rows, (block + 2) * kTileRows));
     }
-  }
+  });
   before.finish();
 }
 
@@ -416,7 +423,7 @@ inline void pack_columns(const float*, int64_t, int64_t, int, Bfloat16*) {}
 inline void pack_columns_transposed(const float*, int64_t, int64_t, int, int, Bfloat16*) {}
 
 template <int kWidth, typename Epilogue>
-void multiply_tiles(const TileRows&, int64_t, const Bfloat16*, int64_t, int64_t, const Epilogue&) {}
+void multiply_tiles(const TileRows&, int64_t, const Bfloat16*, int64_t, int64_t, bool, const Epilogue&) {}
 
 #endif
 

@@ -59,19 +59,18 @@ class Weights {
 
   // Floats of memory that either form needs.
   static int64_t size(const RtfSequences& shape, int64_t depth, int64_t columns, int parts_of_depth = 1) {
-    if (!by_tiles(shape)) return packed_size(depth, columns, kParts);
+    if (!by_tiles(shape)) return std::max(packed_size(depth, columns, kParts), kRowsWithoutPacking * columns);
     return tile_panels(columns) * kTileWidth * tile_blocks(depth, parts_of_depth) * kSplitTile / 2;
   }
 
-  // With so few rows in all, as in a decoder that calls the op for each frame, reading the weights once as they are is faster.
+  // With so few rows in all, as in a decoder that calls the op for each frame, the weights are read as they are.
   static Weights of(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns, float* memory, const RtfThreads& threads) {
-    constexpr int64_t kRowsWithoutPacking = 4;
     if (by_tiles(shape))
       return by_columns(depth, columns, 1, memory, threads, [&](int64_t column, int n, Bfloat16* to) {
         pack_columns(w + column, columns, depth, n, to);
       });
     if (shape.frames * shape.batch <= kRowsWithoutPacking && has_whole_panels(columns))
-      return Weights(plain_matrix(w, depth, columns, kParts));
+      return Weights(plain_matrix(w, depth, columns, kParts), nullptr, memory);
     run_ranges(threads, n_panels(columns, kParts),
                [&](int64_t first, int64_t last) { pack(w, depth, columns, first, last, memory, kParts); });
     return Weights(packed_matrix(memory, depth, columns, kParts));
@@ -94,17 +93,21 @@ class Weights {
   int64_t panels() const { return tiled() ? tile_panels(vectors_.columns) : vectors_.panels(); }
 
   // epilogue(panel, width, row, x(row) * panel as vectors) for the panels first .. last - 1 and all rows, where width() is how many
-  // vectors a panel has and tiles has the same rows as x.
+  // vectors a panel has and tiles has the same rows as x. backward: see for_panels in tiles.h.
   template <typename Input, typename Epilogue>
-  void multiply(const Input& x, const TileRows& tiles, int64_t n_rows, int64_t first, int64_t last, const Epilogue& epilogue) const {
+  void multiply(const Input& x, const TileRows& tiles, int64_t n_rows, int64_t first, int64_t last, bool backward,
+                const Epilogue& epilogue) const {
     if (tiled())
-      return multiply_tiles<kTileWidth>(tiles, n_rows, tiles_, first, last, [&](int64_t panel, int64_t row, const Vec* sums) {
-        epilogue(panel, std::integral_constant<int, kTileWidth>(), row, sums);
-      });
-    for (int64_t panel = first; panel < last; ++panel)
+      return multiply_tiles<kTileWidth>(tiles, n_rows, tiles_, first, last, backward,
+                                        [&](int64_t panel, int64_t row, const Vec* sums) {
+                                          epilogue(panel, std::integral_constant<int, kTileWidth>(), row, sums);
+                                        });
+    if (sums_) return multiply_as_it_is(x, n_rows, first, last, epilogue);
+    rtf::for_panels(first, last, backward, [&](int64_t panel) {
       multiply_panel(x, n_rows, vectors_, panel, [&](int64_t row, const Vec* sums) __attribute__((always_inline)) {
         epilogue(panel, std::integral_constant<int, kVectors>(), row, sums);
       });
+    });
   }
 
   // function(panel, width) for panels that need no product.
@@ -115,7 +118,34 @@ class Weights {
   }
 
  private:
-  explicit Weights(const Matrix& vectors, const Bfloat16* tiles = nullptr) : vectors_(vectors), tiles_(tiles) {}
+  static constexpr int64_t kRowsWithoutPacking = 4;
+
+  explicit Weights(const Matrix& vectors, const Bfloat16* tiles = nullptr, float* sums = nullptr)
+      : vectors_(vectors), tiles_(tiles), sums_(sums) {}
+
+  // The product with the matrix as it lies in memory: sums have the order of its columns.
+  template <typename Input, typename Epilogue>
+  void multiply_as_it_is(const Input& x, int64_t n_rows, int64_t first, int64_t last, const Epilogue& epilogue) const {
+    const int64_t width = vectors_.columns / kParts, slice = kPanel / kParts;
+    const float* rows[kRowsWithoutPacking];
+    float* sums[kRowsWithoutPacking];
+    for (int64_t row = 0; row < n_rows; ++row) rows[row] = x(row), sums[row] = sums_ + row * vectors_.columns;
+    for (int part = 0; part < kParts; ++part) {
+      const int64_t begin = part * width + first * slice, end = part * width + last * slice;
+      switch (n_rows) {
+        case 1: multiply_plain<1>(rows, vectors_, begin, end, sums); break;
+        case 2: multiply_plain<2>(rows, vectors_, begin, end, sums); break;
+        case 3: multiply_plain<3>(rows, vectors_, begin, end, sums); break;
+        case 4: multiply_plain<4>(rows, vectors_, begin, end, sums); break;
+      }
+    }
+    for (int64_t panel = first; panel < last; ++panel)
+      for (int64_t row = 0; row < n_rows; ++row) {
+        Vec of_panel[kVectors];
+        for (int v = 0; v < kVectors; ++v) of_panel[v] = load(sums[row] + panel * slice + vectors_.vectors[v]);
+        epilogue(panel, std::integral_constant<int, kVectors>(), row, of_panel);
+      }
+  }
 
   static int64_t tile_panels(int64_t columns) {
     const int64_t slice = kTileWidth * kLanes / kParts;
@@ -140,6 +170,7 @@ class Weights {
 
   Matrix vectors_;
   const Bfloat16* tiles_;
+  float* sums_;  // where the products of the matrix as it is are; else null
 };
 
 }  // namespace rtf

@@ -77,7 +77,7 @@ struct Forward {
   void run_gates(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const TileRows to = rows.of(reset_tiles);
     of_gates.multiply([&](int64_t row) { return states.before(rows[row], step); }, rows.of(state_tiles), rows.active(step), first,
-                      last, [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+                      last, step % 2, [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
                         constexpr int kHalf = width / 2;  // vectors of r, and of u
                         const auto pair = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
                           const Vec second = sums[kHalf + u / kLanes % kHalf];
@@ -90,7 +90,7 @@ struct Forward {
   void run_candidate(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const TileRows to = rows.of(state_tiles);
     of_candidate.multiply([&](int64_t row) { return reset + rows[row] * units; }, rows.of(reset_tiles), rows.active(step), first,
-                          last, [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+                          last, step % 2, [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
                             const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
                               candidate<decltype(whole)::value>(rows[row], step, u, n, sum, row, to);
                             };
@@ -190,7 +190,7 @@ struct Backward {
       for_units<width>(panel * width * kLanes, units, sums, vector);
     };
     of_gates.multiply([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; },
-                      rows.of(gate_tiles[(step + 1) & 1]), n_before, first, last, finish);
+                      rows.of(gate_tiles[(step + 1) & 1]), n_before, first, last, step & 1, finish);
     if (step < 0) return;
     of_gates.for_panels(first, last, [&](int64_t panel, auto width) {
       const Vec nothing[width] = {};
@@ -201,7 +201,7 @@ struct Backward {
   void run_reset(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const TileRows to = rows.of(gate_tiles[step % 2]);
     of_candidate.multiply([&](int64_t row) { return dz + (ragged.at(rows[row], step) * kGates + 2) * units; },
-                          rows.of(candidate_tiles), rows.active(step), first, last,
+                          rows.of(candidate_tiles), rows.active(step), first, last, step % 2,
                           [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
                             const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
                               reset<decltype(whole)::value>(rows[row], step, u, n, sum, row, to);

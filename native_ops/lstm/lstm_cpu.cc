@@ -61,7 +61,7 @@ struct Forward {
 
   void run(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const TileRows now = rows.of(tiles[step % 2]), next = rows.of(tiles[(step + 1) % 2]);
-    weights.multiply([&](int64_t row) { return before(h0, h, rows[row], step); }, now, rows.active(step), first, last,
+    weights.multiply([&](int64_t row) { return before(h0, h, rows[row], step); }, now, rows.active(step), first, last, step % 2,
                      [&](int64_t panel, auto, int64_t row, const Vec* sums) __attribute__((always_inline)) {
                        const int64_t u = panel * kLanes;
                        if (u + kLanes <= units)
@@ -149,7 +149,7 @@ struct Backward {
       for_units<decltype(width)::value>(panel * width * kLanes, units, sums, vector);
     };
     weights.multiply([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; }, from, n_before, first,
-                     last, finish);
+                     last, index % 2, finish);
     weights.for_panels(first, last, [&](int64_t panel, auto width) {
       for (int64_t row = n_before; row < rows.active(step); ++row) {  // those whose last step it is
         Vec from_end[decltype(width)::value];

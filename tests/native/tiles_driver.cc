@@ -43,7 +43,7 @@ std::vector<float> product(const Size& size, const std::vector<float>& x, const 
       pack_columns(w.data() + column, size.columns, size.depth, n, to);
   }
   std::vector<float> y(size.rows * size.columns);
-  multiply_tiles<kWidth>(rows, size.rows, w_memory.data(), 0, panels, [&](int64_t panel, int64_t row, const Vec* sums) {
+  multiply_tiles<kWidth>(rows, size.rows, w_memory.data(), 0, panels, transposed, [&](int64_t panel, int64_t row, const Vec* sums) {
     for (int v = 0; v < kWidth; ++v)
       for (int lane = 0; lane < kLanes; ++lane) {
         const int64_t column = (panel * kWidth + v) * kLanes + lane;
