@@ -1,7 +1,7 @@
 // Products of a few scattered rows with a matrix that is used again and again: [rows, depth] x [depth, columns].
 //
-// The matrix is packed once, in the order in which the product reads it; kMaxRows rows x kPanel columns of the result stay in
-// registers over the whole depth. On AVX-512 this runs at the speed of a large sgemm from 6 rows on, as long as the
+// The matrix is packed once, in the order in which the product reads it (or read as it is, see multiply_plain); kMaxRows rows x
+// kPanel columns of the result stay in registers over the whole depth. On AVX-512 this runs at the speed of a large sgemm from 6 rows on, as long as the
 // matrix stays in a cache of the core.
 #pragma once
 
@@ -101,8 +101,11 @@ inline Matrix plain_matrix(const float* w, int64_t depth, int64_t columns, int p
 // Whether plain_matrix may stand for it: the last panel is whole.
 inline bool has_whole_panels(int64_t columns) { return columns % kPanel == 0; }
 
-// sums[row] = x[row] * matrix in the columns begin .. end - 1, multiples of kLanes, for kRows rows. The matrix is read once and in the
-// order of memory, which is all that counts where it comes from afar. The same sums in the same order as those of multiply_rows.
+constexpr int64_t kMostPlainRows = 4;  // of multiply_plain
+
+// sums[row] = x[row] * matrix in the columns begin .. end - 1, multiples of kLanes, for kRows rows. The matrix is read once and in
+// the order of memory, which is all that counts where it comes from afar. The same sums in the same order as those of
+// multiply_rows.
 template <int kRows>
 inline void multiply_plain(const float* const* x, const Matrix& matrix, int64_t begin, int64_t end, float* const* sums) {
   constexpr int kSteps = 4;  // of the depth, while a sum is in a register

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "parallel.h"
-#include "tiles.h"
 
 namespace rtf {
 
@@ -36,9 +35,6 @@ class Shares {
   }
 
   int64_t count() const { return count_; }
-
-  // How many blocks of rows the tiles of a share have; see n_shares.
-  int64_t blocks() const { return ((static_cast<int64_t>(order_.size()) + count_ - 1) / count_ + kTileRows - 1) / kTileRows; }
 
   // The sequences of one share, the longest first.
   std::vector<int32_t> share(int64_t index) const {

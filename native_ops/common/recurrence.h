@@ -50,10 +50,10 @@ class Rows {
   int64_t first_block_;
 };
 
-// A team pays with fewer rows for each thread than the product has in its registers or tiles, and where the weights are too many
-// for the cache of a core, in bytes ...
+// A team pays with fewer rows for each thread than the product has in its registers or tiles, and where vectors multiply and the
+// weights are too many for the cache of a core ...
 constexpr int64_t kRowsOfTeam = kMaxRows, kTileRowsOfTeam = 2 * kTileRows;
-constexpr int64_t kWeightsOfCore = 2'000'000;
+constexpr int64_t kWeightsOfCore = 500'000;
 // ... if all is not over before another thread has begun, in multiply-adds of all steps ...
 constexpr int64_t kWorkOfTeam = 10'000'000;
 // ... but not even a step is worth a word to another thread below so many.
@@ -62,12 +62,12 @@ constexpr int64_t kWorkOfMember = 20'000;
 // Of how many threads a team should be; 1: none. See run_recurrence.
 inline int64_t team_size(const RtfSequences& shape, const RtfThreads& threads, int64_t n_weights, int64_t least_panels) {
   const bool tiled = by_tiles(shape);
-  const int64_t step = shape.batch * n_weights, bytes = n_weights * (tiled ? kSplit * sizeof(Bfloat16) : sizeof(float));
+  const int64_t step = shape.batch * n_weights;
   const int64_t available = std::min<int64_t>(Team::kMaxSize, threads.n_threads / Running::count());
   if (available < 2 || shape.frames * step < kWorkOfTeam) return 1;
   const int64_t size = std::max<int64_t>(1, std::min({available, step / kWorkOfMember, least_panels}));
   const bool few_rows = shape.batch < (tiled ? kTileRowsOfTeam : kRowsOfTeam) * available;
-  const bool large = !tiled && bytes > kWeightsOfCore && least_panels % size == 0;
+  const bool large = !tiled && n_weights > kWeightsOfCore && least_panels % size == 0;
   return few_rows || large ? size : 1;
 }
 
@@ -97,7 +97,7 @@ void run_recurrence(const RtfSequences& shape, const RtfThreads& threads, int64_
     return pass.end(rows);
   }
   run_tasks(threads, shares.count(), [&](int64_t index) {
-    const Rows rows(ragged, shares.share(index), index * shares.blocks());
+    const Rows rows(ragged, shares.share(index), index * blocks_of_share(shape, shares.count()));
     pass.begin(rows);
     for (int64_t step = 0; step < pass.n_steps(rows); ++step) run_part(rows, step, 0, 1);
     pass.end(rows);

@@ -2,7 +2,9 @@
 //
 // A float is the sum of three bfloat16 numbers: high, middle and low, 8 bits each (Henry et al. 2019, arXiv 1904.06376). Of the
 // nine products of the parts of two floats the six largest are summed, the rest is below 2^-25 of the whole: results are at
-// least as good as with float arithmetic, at more than twice its speed.
+// least as good as with float arithmetic, at more than twice its speed. There are two exceptions. What is infinite, or above the
+// largest bfloat16 (3.39e38), becomes NaN in a product. And the unit takes what is below 1.2e-38 for 0, also the lower parts of a
+// number: one below 1e-33 has fewer bits than a float.
 #pragma once
 
 #include <algorithm>
@@ -60,7 +62,7 @@ struct TileRows {
 
 // function(panel) for first .. last - 1. Where each odd step goes backward, what it begins with is still in the cache.
 template <typename Function>
-inline void for_panels(int64_t first, int64_t last, bool backward, const Function& function) {
+inline void in_turn(int64_t first, int64_t last, bool backward, const Function& function) {
   for (int64_t index = 0; index < last - first; ++index) function(backward ? last - 1 - index : first + index);
 }
 
@@ -83,7 +85,7 @@ inline __m512i joined(__m256i low, __m256i high) {
   return _mm512_mask_broadcast_i64x4(_mm512_maskz_broadcast_i64x4(0x0F, low), 0xF0, high);
 }
 
-// x = the sum of the parts. What is not finite becomes NaN in a product: infinity less infinity is left of it.
+// x = the sum of the parts. Of infinity, infinity less infinity is left: NaN.
 struct Split {
   __m256i parts[kSplit];
 
@@ -133,7 +135,8 @@ struct Pairs {
     for (int i = 0; i < kTileRows; ++i) {
       const Split first(load(2 * i)), second(load(2 * i + 1));
       for (int part = 0; part < kSplit; ++part)
-        pairs.parts[part][i] = _mm512_or_si512(_mm512_maskz_cvtepu16_epi32(kAllLanes, first.parts[part]), widened(second.parts[part]));
+        pairs.parts[part][i] =
+            _mm512_or_si512(_mm512_maskz_cvtepu16_epi32(kAllLanes, first.parts[part]), widened(second.parts[part]));
     }
     return pairs;
   }
@@ -191,15 +194,6 @@ inline void for_depth(int64_t blocks, Bfloat16* to, const Function& function) {
 
 inline void pack_columns(const float* w, int64_t step, int64_t depth, int n, Bfloat16* to) {
   for_depth(tile_blocks(depth), to, [&](int64_t k, Bfloat16* tile) { pairs_across(w + k * step, step, depth - k, n).store(tile); });
-}
-
-inline void pack_rows(const float* x, int64_t step, int64_t depth, int n, Bfloat16* to) {
-  for_depth(tile_blocks(depth), to, [&](int64_t k, Bfloat16* tile) { pairs_along(x + k, step, depth - k, n).store(tile); });
-}
-
-inline void pack_rows_transposed(const float* x, int64_t step, int64_t depth, int n, Bfloat16* to) {
-  for_depth(tile_blocks(depth), to,
-            [&](int64_t k, Bfloat16* tile) { pairs_across(x + k * step, step, depth - k, n).transpose().store(tile); });
 }
 
 // The depth may consist of parts; see tile_blocks.
@@ -384,7 +378,7 @@ void multiply_tiles(const TileRows& x, int64_t n_rows, const Bfloat16* w, int64_
   Finished<kWidth, Epilogue> before(epilogue);
   const int64_t column = x.block_size(), n_blocks = (n_rows + kTileRows - 1) / kTileRows;
   int side = 0;
-  for_panels(first, last, backward, [&](int64_t panel) {
+  in_turn(first, last, backward, [&](int64_t panel) {
     const Bfloat16* w_panel = w + panel * kWidth * column;
     for (int64_t block = 0; block < n_blocks; block += 2, side = 1 - side) {
       const Bfloat16* rows = x.block(block);

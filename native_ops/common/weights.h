@@ -15,12 +15,24 @@ inline bool by_tiles(const RtfSequences& shape) {
   return tiles_work() && shape.batch >= kRows && shape.frames * shape.batch >= kRowsOfAllSteps;
 }
 
-// Blocks of rows that have room in the tiles of a batch, however it is dealt out: see n_shares.
-inline int64_t row_blocks(const RtfSequences& shape) { return 2 * ((shape.batch + kTileRows - 1) / kTileRows); }
+inline int64_t blocks_of(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
+
+// Blocks of rows that have room in the tiles of a batch, however it is dealt out: of N blocks, n_shares <= N shares with
+// ceil(N / n_shares) each are less than 2 N.
+inline int64_t row_blocks(const RtfSequences& shape) { return 2 * blocks_of(shape.batch); }
+
+// Of the largest of n_shares.
+inline int64_t blocks_of_share(const RtfSequences& shape, int64_t n_shares) {
+  return blocks_of((shape.batch + n_shares - 1) / n_shares);
+}
+
+// With so few rows in all, as in a decoder that calls the op for each frame, weights are read as they are, and only once.
+inline bool few_rows_in_all(const RtfSequences& shape) { return shape.frames * shape.batch <= kMostPlainRows; }
 
 // A batch is dealt out so that each share fills the tiles.
 inline int64_t n_shares(const RtfSequences& shape, const RtfThreads& threads) {
-  const int64_t most = by_tiles(shape) ? (shape.batch + kTileRows - 1) / kTileRows : threads.n_threads;
+  if (few_rows_in_all(shape)) return 1;
+  const int64_t most = by_tiles(shape) ? blocks_of(shape.batch) : threads.n_threads;
   return std::min<int64_t>(threads.n_threads, most);
 }
 
@@ -59,17 +71,17 @@ class Weights {
 
   // Floats of memory that either form needs.
   static int64_t size(const RtfSequences& shape, int64_t depth, int64_t columns, int parts_of_depth = 1) {
-    if (!by_tiles(shape)) return std::max(packed_size(depth, columns, kParts), kRowsWithoutPacking * columns);
+    if (!by_tiles(shape)) return std::max(packed_size(depth, columns, kParts), kMostPlainRows * columns);
     return tile_panels(columns) * kTileWidth * tile_blocks(depth, parts_of_depth) * kSplitTile / 2;
   }
 
-  // With so few rows in all, as in a decoder that calls the op for each frame, the weights are read as they are.
-  static Weights of(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns, float* memory, const RtfThreads& threads) {
+  static Weights of(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns, float* memory,
+                    const RtfThreads& threads) {
     if (by_tiles(shape))
       return by_columns(depth, columns, 1, memory, threads, [&](int64_t column, int n, Bfloat16* to) {
         pack_columns(w + column, columns, depth, n, to);
       });
-    if (shape.frames * shape.batch <= kRowsWithoutPacking && has_whole_panels(columns))
+    if (few_rows_in_all(shape) && has_whole_panels(columns))
       return Weights(plain_matrix(w, depth, columns, kParts), nullptr, memory);
     run_ranges(threads, n_panels(columns, kParts),
                [&](int64_t first, int64_t last) { pack(w, depth, columns, first, last, memory, kParts); });
@@ -90,10 +102,11 @@ class Weights {
   }
 
   bool tiled() const { return tiles_ != nullptr; }
+  bool as_it_is() const { return sums_ != nullptr; }
   int64_t panels() const { return tiled() ? tile_panels(vectors_.columns) : vectors_.panels(); }
 
   // epilogue(panel, width, row, x(row) * panel as vectors) for the panels first .. last - 1 and all rows, where width() is how many
-  // vectors a panel has and tiles has the same rows as x. backward: see for_panels in tiles.h.
+  // vectors a panel has and tiles has the same rows as x. backward: see in_turn.
   template <typename Input, typename Epilogue>
   void multiply(const Input& x, const TileRows& tiles, int64_t n_rows, int64_t first, int64_t last, bool backward,
                 const Epilogue& epilogue) const {
@@ -102,8 +115,8 @@ class Weights {
                                         [&](int64_t panel, int64_t row, const Vec* sums) {
                                           epilogue(panel, std::integral_constant<int, kTileWidth>(), row, sums);
                                         });
-    if (sums_) return multiply_as_it_is(x, n_rows, first, last, epilogue);
-    rtf::for_panels(first, last, backward, [&](int64_t panel) {
+    if (as_it_is()) return multiply_as_it_is(x, n_rows, first, last, epilogue);
+    in_turn(first, last, backward, [&](int64_t panel) {
       multiply_panel(x, n_rows, vectors_, panel, [&](int64_t row, const Vec* sums) __attribute__((always_inline)) {
         epilogue(panel, std::integral_constant<int, kVectors>(), row, sums);
       });
@@ -118,8 +131,6 @@ class Weights {
   }
 
  private:
-  static constexpr int64_t kRowsWithoutPacking = 4;
-
   explicit Weights(const Matrix& vectors, const Bfloat16* tiles = nullptr, float* sums = nullptr)
       : vectors_(vectors), tiles_(tiles), sums_(sums) {}
 
@@ -127,8 +138,8 @@ class Weights {
   template <typename Input, typename Epilogue>
   void multiply_as_it_is(const Input& x, int64_t n_rows, int64_t first, int64_t last, const Epilogue& epilogue) const {
     const int64_t width = vectors_.columns / kParts, slice = kPanel / kParts;
-    const float* rows[kRowsWithoutPacking];
-    float* sums[kRowsWithoutPacking];
+    const float* rows[kMostPlainRows];
+    float* sums[kMostPlainRows];
     for (int64_t row = 0; row < n_rows; ++row) rows[row] = x(row), sums[row] = sums_ + row * vectors_.columns;
     for (int part = 0; part < kParts; ++part) {
       const int64_t begin = part * width + first * slice, end = part * width + last * slice;
@@ -154,7 +165,8 @@ class Weights {
 
   // pack(column, how many exist, memory) for each tile of columns: those of a panel are the same ones of all parts.
   template <typename Pack>
-  static Weights by_columns(int64_t depth, int64_t columns, int parts_of_depth, float* memory, const RtfThreads& threads, const Pack& pack) {
+  static Weights by_columns(int64_t depth, int64_t columns, int parts_of_depth, float* memory, const RtfThreads& threads,
+                            const Pack& pack) {
     Bfloat16* tiles = reinterpret_cast<Bfloat16*>(memory);
     const int64_t size = tile_blocks(depth, parts_of_depth) * kSplitTile, width = columns / kParts;
     constexpr int kOfPart = kTileWidth / kParts;

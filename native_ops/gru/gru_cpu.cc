@@ -76,8 +76,9 @@ struct Forward {
 
   void run_gates(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const TileRows to = rows.of(reset_tiles);
-    of_gates.multiply([&](int64_t row) { return states.before(rows[row], step); }, rows.of(state_tiles), rows.active(step), first,
-                      last, step % 2, [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+    const auto before = [&](int64_t row) { return states.before(rows[row], step); };
+    of_gates.multiply(before, rows.of(state_tiles), rows.active(step), first, last, step % 2,
+                      [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
                         constexpr int kHalf = width / 2;  // vectors of r, and of u
                         const auto pair = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
                           const Vec second = sums[kHalf + u / kLanes % kHalf];
@@ -89,8 +90,9 @@ struct Forward {
 
   void run_candidate(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const TileRows to = rows.of(state_tiles);
-    of_candidate.multiply([&](int64_t row) { return reset + rows[row] * units; }, rows.of(reset_tiles), rows.active(step), first,
-                          last, step % 2, [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+    const auto after_reset = [&](int64_t row) { return reset + rows[row] * units; };
+    of_candidate.multiply(after_reset, rows.of(reset_tiles), rows.active(step), first, last, step % 2,
+                          [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
                             const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
                               candidate<decltype(whole)::value>(rows[row], step, u, n, sum, row, to);
                             };
@@ -119,7 +121,8 @@ struct Backward {
 
   // From the gradient of the state after a step to those of the candidate and the update gate.
   template <bool kWhole>
-  void candidate(int32_t b, int64_t step, int64_t unit, int n, Vec sum, const Rows& rows, int64_t row) const {
+  void candidate(int32_t b, int64_t step, int64_t unit, int n, Vec sum, int64_t row, const TileRows& du_tiles,
+                 const TileRows& dc_tiles) const {
     const int64_t H = units, at = ragged.at(b, step), g = at * kGates * H + unit;
     const Vec one = splat(1.0f), u = load_n<kWhole>(gates + g + H, n), c = load_n<kWhole>(gates + g + 2 * H, n);
     float* state = dh0 + b * H + unit;
@@ -128,8 +131,8 @@ struct Backward {
     const Vec du = total * (h_before - c) * u * (one - u), dc = total * (one - u) * (one - c * c);
     store_n<kWhole>(dz + g + H, du, n);
     store_n<kWhole>(dz + g + 2 * H, dc, n);
-    rows.of(gate_tiles[step % 2]).put<kWhole>(row, round_up(H, kLanes) + unit, du, n);
-    rows.of(candidate_tiles).put<kWhole>(row, unit, dc, n);
+    du_tiles.put<kWhole>(row, round_up(H, kLanes) + unit, du, n);
+    dc_tiles.put<kWhole>(row, unit, dc, n);
     store_n<kWhole>(state, total * u, n);
   }
 
@@ -178,6 +181,7 @@ struct Backward {
 
   void run_candidate(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const int64_t n_before = rows.active(step + 1);
+    const TileRows du_tiles = rows.of(gate_tiles[step & 1]), dc_tiles = rows.of(candidate_tiles);
     const auto finish = [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
       const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
         constexpr bool kWhole = decltype(whole)::value;
@@ -185,7 +189,7 @@ struct Backward {
         if (step < 0)
           store_n<kWhole>(state, load_n<kWhole>(state, n) + sum, n);
         else
-          candidate<kWhole>(rows[row], step, u, n, sum, rows, row);
+          candidate<kWhole>(rows[row], step, u, n, sum, row, du_tiles, dc_tiles);
       };
       for_units<width>(panel * width * kLanes, units, sums, vector);
     };
@@ -199,7 +203,7 @@ struct Backward {
   }
 
   void run_reset(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
-    const TileRows to = rows.of(gate_tiles[step % 2]);
+    const TileRows to = rows.of(gate_tiles[step & 1]);
     of_candidate.multiply([&](int64_t row) { return dz + (ragged.at(rows[row], step) * kGates + 2) * units; },
                           rows.of(candidate_tiles), rows.active(step), first, last, step % 2,
                           [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
@@ -234,7 +238,8 @@ void rtf_gru_forward_f32(const RtfGruShape* shape, const float* z, const float* 
   using namespace rtf;
   const int64_t H = shape->units;
   Scratch memory(scratch);
-  float *packed_gates = memory.take(Weights<2>::size(*shape, H, 2 * H)), *packed_candidate = memory.take(Weights<1>::size(*shape, H, H));
+  float* packed_gates = memory.take(Weights<2>::size(*shape, H, 2 * H));
+  float* packed_candidate = memory.take(Weights<1>::size(*shape, H, H));
   const Weights<2> of_gates = Weights<2>::of(*shape, r_gates, H, 2 * H, packed_gates, *threads);
   const Weights<1> of_candidate = Weights<1>::of(*shape, r_candidate, H, H, packed_candidate, *threads);
   const TileRows state_tiles = memory.take_rows(*shape, H), reset_tiles = memory.take_rows(*shape, H);
@@ -251,7 +256,8 @@ void rtf_gru_backward_f32(const RtfGruShape* shape, const float* r_gates, const 
   using namespace rtf;
   const int64_t H = shape->units;
   Scratch memory(scratch);
-  float *packed_gates = memory.take(Weights<1>::size(*shape, 2 * H, H, 2)), *packed_candidate = memory.take(Weights<1>::size(*shape, H, H));
+  float* packed_gates = memory.take(Weights<1>::size(*shape, 2 * H, H, 2));
+  float* packed_candidate = memory.take(Weights<1>::size(*shape, H, H));
   const Weights<1> of_gates = Weights<1>::transposed(*shape, r_gates, 2 * H, H, 2, packed_gates, *threads);
   const Weights<1> of_candidate = Weights<1>::transposed(*shape, r_candidate, H, H, 1, packed_candidate, *threads);
   const TileRows even = memory.take_rows(*shape, 2 * H, 2), odd = memory.take_rows(*shape, 2 * H, 2);

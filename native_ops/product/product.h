@@ -13,7 +13,10 @@ typedef struct RtfProduct {
   int transpose_a, transpose_b;
 } RtfProduct;
 
-// Floats of scratch memory for so many threads.
+// Whether there is a tile unit that this process may use. Without one, other libraries are as fast.
+int rtf_product_by_tiles(void);
+
+// Floats of scratch memory for at most so many threads.
 int64_t rtf_product_scratch_size(const RtfProduct* shape, int n_threads);
 
 // y [rows, columns] = a b + bias; bias [columns] may be null. The same bit for bit for any number of threads.

@@ -9,10 +9,14 @@
 namespace rtf {
 namespace {
 
-constexpr int64_t kRowsOfPiece = 2 * kTileRows;
-constexpr int64_t kDepthOfPiece = 320;           // both multiples of what a tile or a panel has
-constexpr int64_t kColumnsOfPiece = 640;         // 1.2 MB of packed b
+constexpr int64_t kRowsOfPiece = 2 * kTileRows, kDepthOfPiece = 320, kColumnsOfPiece = 640;  // 1.2 MB of packed b
 static_assert(kDepthOfPiece % kTileDepth == 0 && kColumnsOfPiece % kPanel == 0, "pieces are whole tiles and panels");
+
+// The largest pieces of a product, in whole tiles and panels.
+int64_t depth_of_piece(const RtfProduct& shape) { return std::min(kDepthOfPiece, round_up(shape.depth, kTileDepth)); }
+int64_t columns_of_piece(const RtfProduct& shape) {
+  return std::min(kColumnsOfPiece, round_up(shape.columns, std::max<int64_t>(kPanel, 2 * kLanes)));
+}
 
 struct Range {
   int64_t begin, end;
@@ -55,16 +59,23 @@ void for_pieces(Range all, int64_t size, const Function& function) {
 struct ByVectors {
   static constexpr int64_t kRows = kMaxRows;
 
-  static int64_t scratch_size() { return (kColumnsOfPiece + kRows) * kDepthOfPiece + 2 * kLanes; }
+  static int64_t scratch_size(const RtfProduct& shape) {
+    return (columns_of_piece(shape) + kRows) * depth_of_piece(shape) + kLanes;
+  }
 
   ByVectors(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, float* scratch)
-      : shape(shape), a(a), b(b), y(y), packed(align_up(scratch)), rows(packed + kColumnsOfPiece * kDepthOfPiece) {}
+      : shape(shape), a(a), b(b), y(y), packed(align_up(scratch)),
+        rows(packed + columns_of_piece(shape) * depth_of_piece(shape)) {}
 
   void pack_columns(Range depth, Range columns) const {
     for (Range panel{columns.begin, 0}; panel.begin < columns.end; panel.begin += kPanel) {
       panel.end = std::min(columns.end, panel.begin + kPanel);
       float* to = packed + (panel.begin - columns.begin) * depth.size();
       for (int64_t k = depth.begin; k < depth.end; ++k, to += kPanel) {
+        if (!b.transposed() && panel.size() == kPanel) {
+          for (int v = 0; v < kVectors; ++v) store(to + v * kLanes, load(b.at(k, panel.begin + v * kLanes)));
+          continue;
+        }
         for (int64_t column = panel.begin; column < panel.end; ++column) to[column - panel.begin] = *b.at(k, column);
         std::fill(to + panel.size(), to + kPanel, 0.0f);
       }
@@ -81,7 +92,7 @@ struct ByVectors {
         if (depth.begin == 0) start_sums(bias, columns, to[i]);
         x[i] = a.at(row, depth.begin);
         if (!a.transposed()) continue;
-        float* copy = rows + i * kDepthOfPiece;
+        float* copy = rows + i * depth_of_piece(shape);
         for (int64_t k = depth.begin; k < depth.end; ++k) copy[k - depth.begin] = *a.at(row, k);
         x[i] = copy;
       }
@@ -97,13 +108,15 @@ struct ByVectors {
 #if RTF_TILES
 
 struct ByTiles {
-  static constexpr int64_t kRowsSize = kRowsOfPiece * kDepthOfPiece * kSplit;
+  static int64_t rows_size(const RtfProduct& shape) { return kRowsOfPiece * depth_of_piece(shape) * kSplit; }
 
-  static int64_t scratch_size() { return (kColumnsOfPiece * kDepthOfPiece * kSplit + 2 * kRowsSize) / 2 + 2 * kLanes; }
+  static int64_t scratch_size(const RtfProduct& shape) {
+    return (columns_of_piece(shape) * depth_of_piece(shape) * kSplit + 2 * rows_size(shape)) / 2 + kLanes;
+  }
 
   ByTiles(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, float* scratch)
       : shape(shape), a(a), b(b), y(y), packed(reinterpret_cast<Bfloat16*>(align_up(scratch))),
-        rows(packed + kColumnsOfPiece * kDepthOfPiece * kSplit) {}
+        rows(packed + columns_of_piece(shape) * depth_of_piece(shape) * kSplit) {}
 
   // An even number of tiles, by the order of rows in memory.
   void pack_columns(Range depth, Range columns) const {
@@ -139,7 +152,8 @@ struct ByTiles {
     }
 
     __attribute__((noinline)) void pack_one() {
-      const int64_t blocks = tile_blocks(depth.size()), row = piece.begin + at / blocks * kTileRows, k = depth.begin + at % blocks * kTileDepth;
+      const int64_t blocks = tile_blocks(depth.size());
+      const int64_t row = piece.begin + at / blocks * kTileRows, k = depth.begin + at % blocks * kTileDepth;
       const int n = count_of(piece.end - row);
       const Factor& a = form.a;
       const float* from = n > 0 ? a.at(row, k) : a.data;
@@ -153,13 +167,17 @@ struct ByTiles {
 
   void multiply(Range depth, Range columns, Range some, const float* bias) const {
     const TileUnit unit;
-    const int64_t blocks = tile_blocks(depth.size()), pauses = kPauses * blocks * ((columns.size() + 2 * kLanes - 1) / (2 * kLanes));
+    const int64_t blocks = tile_blocks(depth.size()), pairs = (columns.size() + 2 * kLanes - 1) / (2 * kLanes);
+    const int64_t pauses = kPauses * blocks * pairs;
     int side = 0;
-    NextRows(NextRows{*this, depth, {some.begin, std::min(some.end, some.begin + kRowsOfPiece)}, rows}).pack_all();
+    const auto rows_from = [&](int64_t begin) {
+      return NextRows{*this, depth, {begin, std::min(some.end, begin + kRowsOfPiece)}, rows + side * rows_size(shape)};
+    };
+    rows_from(some.begin).pack_all();
     for_pieces(some, kRowsOfPiece, [&](Range piece) {
-      const Bfloat16* x = rows + side * kRowsSize;
+      const Bfloat16* x = rows + side * rows_size(shape);
       side = 1 - side;
-      NextRows next{*this, depth, {piece.end, std::min(some.end, piece.end + kRowsOfPiece)}, rows + side * kRowsSize};
+      NextRows next = rows_from(piece.end);
       int64_t due = 0;
       const auto meanwhile = [&]() __attribute__((always_inline)) {
         for (due += next.tiles(); due >= pauses; due -= pauses) next.pack_one();
@@ -232,7 +250,17 @@ using ByTiles = ByVectors;
 
 // The tile unit pays if there is something to fill the tiles with.
 bool by_tiles(const RtfProduct& shape) {
-  return tiles_work() && shape.rows >= 2 * kTileRows && shape.columns >= kLanes && shape.depth >= kLanes;
+  return tiles_work() && shape.rows >= 2 * kTileRows && shape.columns >= kLanes && shape.depth >= kLanes / 2;
+}
+
+// What is not dealt out is packed by each thread.
+bool deals_out_rows(const RtfProduct& shape) { return shape.rows >= shape.columns; }
+
+int64_t step_of_parts(const RtfProduct& shape) { return deals_out_rows(shape) ? kRowsOfPiece : 2 * kLanes; }
+
+int64_t n_parts(const RtfProduct& shape, int64_t n_threads) {
+  const int64_t n = deals_out_rows(shape) ? shape.rows : shape.columns, step = step_of_parts(shape);
+  return std::max<int64_t>(1, std::min(n_threads, (n + step - 1) / step));
 }
 
 template <typename Form>
@@ -249,27 +277,31 @@ void run(const RtfProduct& shape, const Factor& a, const Factor& b, const float*
   });
 }
 
-int64_t scratch_of_thread() { return round_up(std::max(ByVectors::scratch_size(), ByTiles::scratch_size()), kLanes); }
+int64_t scratch_of_part(const RtfProduct& shape) {
+  return round_up(by_tiles(shape) ? ByTiles::scratch_size(shape) : ByVectors::scratch_size(shape), kLanes);
+}
 
 }  // namespace
 }  // namespace rtf
 
 extern "C" {
 
-int64_t rtf_product_scratch_size(const RtfProduct*, int n_threads) { return n_threads * rtf::scratch_of_thread(); }
+int rtf_product_by_tiles(void) { return rtf::tiles_work(); }
+
+int64_t rtf_product_scratch_size(const RtfProduct* shape, int n_threads) {
+  return rtf::n_parts(*shape, n_threads) * rtf::scratch_of_part(*shape);
+}
 
 void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y, float* scratch,
                      const RtfThreads* threads) {
   using namespace rtf;
-  const Factor left(a, shape->rows, shape->depth, shape->transpose_a), right(b, shape->depth, shape->columns, shape->transpose_b);
-  // What is not dealt out is packed by each thread.
-  const bool by_rows = shape->rows >= shape->columns;
-  const int64_t n = by_rows ? shape->rows : shape->columns, step = by_rows ? kRowsOfPiece : 2 * kLanes;
-  const int64_t count = std::max<int64_t>(1, std::min<int64_t>(threads->n_threads, (n + step - 1) / step));
+  const Factor left(a, shape->rows, shape->depth, shape->transpose_a);
+  const Factor right(b, shape->depth, shape->columns, shape->transpose_b);
+  const int64_t count = n_parts(*shape, threads->n_threads);
   run_tasks(*threads, count, [&](int64_t index) {
-    const Range all_rows{0, shape->rows}, all_columns{0, shape->columns}, part = part_of(n, step, index, count);
-    const Range rows = by_rows ? part : all_rows, columns = by_rows ? all_columns : part;
-    float* memory = scratch + index * scratch_of_thread();
+    Range rows{0, shape->rows}, columns{0, shape->columns}, &dealt_out = deals_out_rows(*shape) ? rows : columns;
+    dealt_out = part_of(dealt_out.end, step_of_parts(*shape), index, count);
+    float* memory = scratch + index * scratch_of_part(*shape);
     if (by_tiles(*shape))
       run<ByTiles>(*shape, left, right, bias, y, memory, rows, columns);
     else

@@ -15,13 +15,18 @@ REGISTER_OP("RtfProduct")
     .Input("bias: float")  // [columns], or [0] without a bias
     .Output("y: float")    // [rows, columns]
     .SetShapeFn([](InferenceContext* context) {
-      ShapeHandle a, b;
-      bool transpose_a, transpose_b;
+      ShapeHandle a, b, bias;
+      bool transpose_a, transpose_b, has_bias;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &a));
       TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 2, &b));
       TF_RETURN_IF_ERROR(context->GetAttr("transpose_a", &transpose_a));
       TF_RETURN_IF_ERROR(context->GetAttr("transpose_b", &transpose_b));
-      context->set_output(0, context->Matrix(context->Dim(a, transpose_a ? 1 : 0), context->Dim(b, transpose_b ? 0 : 1)));
+      TF_RETURN_IF_ERROR(context->GetAttr("has_bias", &has_bias));
+      DimensionHandle depth, columns = context->Dim(b, transpose_b ? 0 : 1);
+      TF_RETURN_IF_ERROR(context->Merge(context->Dim(a, transpose_a ? 0 : 1), context->Dim(b, transpose_b ? 1 : 0), &depth));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(2), 1, &bias));
+      if (has_bias) TF_RETURN_IF_ERROR(context->Merge(columns, context->Dim(bias, 0), &columns));
+      context->set_output(0, context->Matrix(context->Dim(a, transpose_a ? 1 : 0), columns));
       return tensorflow::OkStatus();
     });
 
@@ -38,8 +43,8 @@ class ProductOp : public OpKernel {
     OP_REQUIRES(context, a.dims() == 2 && b.dims() == 2,
                 InvalidArgument("product: both factors have to be matrices, but are ", a.shape().DebugString(), " and ",
                                 b.shape().DebugString()));
-    const RtfProduct shape{a.dim_size(transpose_a_ ? 1 : 0), a.dim_size(transpose_a_ ? 0 : 1), b.dim_size(transpose_b_ ? 0 : 1),
-                           transpose_a_, transpose_b_};
+    const RtfProduct shape{a.dim_size(transpose_a_ ? 1 : 0), a.dim_size(transpose_a_ ? 0 : 1),
+                           b.dim_size(transpose_b_ ? 0 : 1), transpose_a_, transpose_b_};
     OP_REQUIRES(context, b.dim_size(transpose_b_ ? 1 : 0) == shape.depth,
                 InvalidArgument("product: the factors do not fit: ", a.shape().DebugString(), transpose_a_ ? " transposed" : "",
                                 " and ", b.shape().DebugString(), transpose_b_ ? " transposed" : ""));

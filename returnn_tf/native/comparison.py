@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import Any, Callable, Iterator, Sequence
 
 import numpy
@@ -47,7 +48,7 @@ def compare(
     weights = [rng.normal(0, 1, numpy.shape(y)) for y in expected]
     directions = [rng.normal(0, 1, x.shape) for x in inputs]
     tensors = [tf.constant(x, tf.float32) for x in inputs]
-    with _exact_products():
+    with exact_products():
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             results = op(*tensors)
@@ -67,15 +68,29 @@ def compare(
         raise NativeOpError("the %s that was compiled gives wrong gradients" % name)
 
 
+_inside = 0
+_before = False
+_lock = threading.Lock()
+
+
 @contextlib.contextmanager
-def _exact_products() -> Iterator[None]:
-    """Without TensorFloat-32, which TensorFlow's products on a GPU have otherwise: a gradient may need one."""
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(False)
+def exact_products() -> Iterator[None]:
+    """Without TensorFloat-32, which TensorFlow's products on a GPU have otherwise: the tests ask for the precision of
+    float. Several threads may be inside at once, as the flag is one for all."""
+    global _inside, _before
+    flag = tf.config.experimental
+    with _lock:
+        if not _inside:
+            _before = flag.tensor_float_32_execution_enabled()
+            flag.enable_tensor_float_32_execution(False)
+        _inside += 1
     try:
         yield
     finally:
-        tf.config.experimental.enable_tensor_float_32_execution(before)
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                flag.enable_tensor_float_32_execution(_before)
 
 
 def _slope(direction: numpy.ndarray, gradient: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import threading
@@ -10,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from returnn_tf.native.build import build
 from returnn_tf.native.cache import note_tested, was_tested
+from returnn_tf.native.comparison import exact_products
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu_test import passes_on_gpus
 from returnn_tf.native.sources import OPS
@@ -27,6 +29,7 @@ device as the current one."""
 _locks: Dict[str, threading.Lock] = {}
 _lock_of_locks = threading.Lock()
 _loaded: Dict[str, Optional[Any]] = {}
+_paths: Dict[str, str] = {}
 
 
 def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
@@ -95,6 +98,7 @@ def load(name: str, self_test: SelfTest) -> Any:
     """
     path, _ = build(OPS[name])
     ops = load_library(path)
+    _paths[name] = path
     # Not only where this process compiled it: one whose test failed, or was killed before it, left its file there.
     if not was_tested(path):
         # In a thread of its own: the first use is while a graph is traced, and perhaps while a tape is stopped.
@@ -107,6 +111,11 @@ def load(name: str, self_test: SelfTest) -> Any:
                     thread.submit(run_test_on, gpu, ops, self_test).result()
         note_tested(path)
     return ops
+
+
+def c_library(name: str) -> ctypes.CDLL:
+    """The C interface of an op that `load` or `native_op` has loaded."""
+    return ctypes.CDLL(_paths[name])
 
 
 def load_library(path: str) -> Any:
@@ -125,13 +134,9 @@ def run_test_on(device: str, ops: Any, self_test: SelfTest) -> None:
 
     :raises NativeOpError: something is wrong there; the text names the device if it is no CPU
     """
-    fast = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(False)  # the tests ask for the precision of float
     try:
-        with tf.device(device):
+        with exact_products(), tf.device(device):
             self_test(ops)
     except (NativeOpError, tf.errors.OpError) as exc:
         where = "" if device.startswith("CPU") else "on %s: " % device
         raise NativeOpError(where + str(exc).splitlines()[0]) from exc
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(fast)

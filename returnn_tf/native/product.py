@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Callable, Optional, Tuple
 
 import numpy
 
 from returnn_tf.native.comparison import compare
-from returnn_tf.native.library import native_op
+from returnn_tf.native.library import c_library, native_op
 from returnn_tf.native.toolchain import cpu_features
 from returnn_tf.util.lazy_tf import tf
 
@@ -18,9 +18,22 @@ def product_ops(dtype: tf.DType) -> Optional[Any]:
 
     :param dtype: float32
     """
-    if dtype != tf.float32 or not {"amx_bf16", "amx_tile", "avx512_bf16"} <= set(cpu_features().split()):
+    if dtype != tf.float32 or not _cpu_has_tiles():
         return None
-    return native_op("product", self_test)
+    ops = native_op("product", self_test)
+    return ops if ops is not None and _library_has_tiles() else None
+
+
+@lru_cache(maxsize=None)
+def _cpu_has_tiles() -> bool:
+    """Whether it is worth compiling."""
+    return {"amx_bf16", "amx_tile"} <= set(cpu_features().split())
+
+
+@lru_cache(maxsize=None)
+def _library_has_tiles() -> bool:
+    """Whether the compiler knew the tile unit, and Linux lets this process use it."""
+    return bool(c_library("product").rtf_product_by_tiles())
 
 
 def matmul(
@@ -33,7 +46,8 @@ def matmul(
 ) -> tf.Tensor:
     """``a b + bias`` as `tf.matmul` and `tf.nn.bias_add` have it: by the native op where it is faster, else by them.
 
-    For whole sequences: with fewer than 32 rows the native op gains nothing.
+    For whole sequences: with fewer than 32 rows the native op gains nothing. It makes NaN of infinity, and takes what
+    is below about 1e-33 less exactly (``native_ops/common/tiles.h``).
 
     :param a: [rows, depth], or transposed
     :param b: [depth, columns], or transposed

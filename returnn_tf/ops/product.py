@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, List, Optional
+from typing import Callable, Optional
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -17,14 +17,15 @@ def plain_product(x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = 
     return y if bias is None else tf.nn.bias_add(y, bias)
 
 
-_of_frames: List[Product] = [plain_product]
+_of_frames: Product = plain_product
 
 
 def register_product(product: Product) -> None:
     """``product`` takes over where there are many rows: all frames of all sequences."""
-    _of_frames.append(product)
+    global _of_frames
+    _of_frames = product
 
 
 def product_of_frames(x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) -> tf.Tensor:
     """By what was registered last; see `Product`."""
-    return _of_frames[-1](x, weights, bias)
+    return _of_frames(x, weights, bias)

@@ -11,8 +11,8 @@ int main() {
     std::srand(seed);
     RtfChunks shape = {std::rand() % 30, std::rand() % 5, std::rand() % 9, 1 + std::rand() % 9, 1 + std::rand() % 9, 1, 0};
     if (shape.frames > shape.size) shape.count = (shape.frames - shape.size + shape.step - 1) / shape.step + 1;
-    const std::vector<float> x = random_array(shape.frames * shape.batch * shape.width);
-    std::vector<float> chunks(shape.size * shape.batch * shape.count * shape.width), back(x.size());
+    const Array x = random_array(shape.frames * shape.batch * shape.width);
+    Array chunks(shape.size * shape.batch * shape.count * shape.width), back(x.size());
     rtf_chunk_f32(&shape, x.data(), chunks.data(), &threads);
     shape.mean = 1;
     rtf_unchunk_f32(&shape, chunks.data(), back.data(), &threads);

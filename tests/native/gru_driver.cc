@@ -1,18 +1,16 @@
 // Runs the GRU kernels over many sizes on arrays of exactly the size that they need, for the sanitizers to watch.
 #include "gru/gru.h"
 
-#include <vector>
-
 #include "driver.h"
 
 namespace {
 
-std::vector<float> results(const RtfGruShape& shape, const RtfThreads& threads) {
+Array results(const RtfGruShape& shape, const RtfThreads& threads) {
   const int64_t T = shape.frames, B = shape.batch, H = shape.units;
-  const std::vector<float> z = random_array_again(T * B * 3 * H), r_gates = random_array(H * 2 * H);
-  const std::vector<float> r_candidate = random_array(H * H), state = random_array(B * H);
-  std::vector<float> h(T * B * H), gates(T * B * 3 * H), h_last(B * H), scratch(rtf_gru_scratch_size(&shape));
-  std::vector<float> dz(T * B * 3 * H), reset_h(T * B * H), dh0(B * H);
+  const Array z = random_array_again(T * B * 3 * H), r_gates = random_array(H * 2 * H);
+  const Array r_candidate = random_array(H * H), state = random_array(B * H);
+  Array h(T * B * H), gates(T * B * 3 * H), h_last(B * H), scratch(rtf_gru_scratch_size(&shape));
+  Array dz(T * B * 3 * H), reset_h(T * B * H), dh0(B * H);
   rtf_gru_forward_f32(&shape, z.data(), r_gates.data(), r_candidate.data(), state.data(), h.data(), gates.data(),
                       h_last.data(), scratch.data(), &threads);
   rtf_gru_backward_f32(&shape, r_gates.data(), r_candidate.data(), state.data(), h.data(), gates.data(), h.data(),

@@ -1,17 +1,15 @@
-// Runs the LSTM kernels over many sizes on arrays of exactly the size that they need, for the sanitizers to watch.
+// Runs the LSTM kernels over many sizes on arrays of exactly the size that they need, which sanitizers or guards watch.
 #include "lstm/lstm.h"
-
-#include <vector>
 
 #include "driver.h"
 
 namespace {
 
-std::vector<float> results(const RtfLstmShape& shape, const RtfThreads& threads) {
+Array results(const RtfLstmShape& shape, const RtfThreads& threads) {
   const int64_t T = shape.frames, B = shape.batch, H = shape.units;
-  const std::vector<float> z = random_array_again(T * B * 4 * H), r = random_array(H * 4 * H), state = random_array(B * H);
-  std::vector<float> h(T * B * H), c(T * B * H), gates(T * B * 4 * H), c_last(B * H), h_last(B * H);
-  std::vector<float> scratch(rtf_lstm_scratch_size(&shape)), dz(T * B * 4 * H), dc0(B * H), dh0(B * H);
+  const Array z = random_array_again(T * B * 4 * H), r = random_array(H * 4 * H), state = random_array(B * H);
+  Array h(T * B * H), c(T * B * H), gates(T * B * 4 * H), c_last(B * H), h_last(B * H);
+  Array scratch(rtf_lstm_scratch_size(&shape)), dz(T * B * 4 * H), dc0(B * H), dh0(B * H);
   rtf_lstm_forward_f32(&shape, z.data(), r.data(), state.data(), state.data(), h.data(), c.data(), gates.data(),
                        c_last.data(), h_last.data(), scratch.data(), &threads);
   rtf_lstm_backward_f32(&shape, r.data(), state.data(), c.data(), gates.data(), h.data(), c_last.data(), h_last.data(),

@@ -16,7 +16,7 @@ std::vector<int32_t> random_sizes(int64_t batch, int64_t most) {
 
 // The arrays of a direction. The gates of every other one lie where its input was, and the gradient where the gates were.
 struct Arrays {
-  std::vector<float> z, r, h, c, gates, dh, dz, before;
+  Array z, r, h, c, gates, dh, dz, before;
 
   Arrays(int64_t pixels, int64_t H)
       : z(random_array(pixels * 5 * H)), r(random_array(10 * H * H)), h(pixels * H), c(pixels * H), gates(pixels * 5 * H),
@@ -43,7 +43,7 @@ bool run(int64_t B, int64_t Y, int64_t X, int64_t H, int n_directions, int n_thr
     forward.push_back(arrays[k].forward(k));
     backward.push_back(arrays[k].backward(k));
   }
-  std::vector<float> scratch(rtf_mdlstm_scratch_size(H, n_directions));
+  Array scratch(rtf_mdlstm_scratch_size(H, n_directions));
   rtf_mdlstm_forward_f32(&shape, n_directions, forward.data(), scratch.data(), &threads);
   rtf_mdlstm_backward_f32(&shape, n_directions, backward.data(), scratch.data(), &threads);
   for (const Arrays& a : arrays)

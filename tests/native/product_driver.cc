@@ -1,24 +1,22 @@
-// Products of matrices on arrays of exactly the size that they need, for the sanitizers to watch; against sums in double.
+// Products of matrices on arrays of exactly the size that they need, which sanitizers or guards watch; against sums in double.
 #include "product/product.h"
 
 #include <cmath>
-#include <vector>
-
 #include "driver.h"
 
 namespace {
 
-std::vector<float> product(const RtfProduct& shape, const std::vector<float>& a, const std::vector<float>& b,
-                           const std::vector<float>* bias, const RtfThreads& threads) {
-  std::vector<float> y(shape.rows * shape.columns, NAN), scratch(rtf_product_scratch_size(&shape, threads.n_threads), NAN);
+Array product(const RtfProduct& shape, const Array& a, const Array& b,
+                           const Array* bias, const RtfThreads& threads) {
+  Array y(shape.rows * shape.columns, NAN), scratch(rtf_product_scratch_size(&shape, threads.n_threads), NAN);
   rtf_product_f32(&shape, a.data(), b.data(), bias ? bias->data() : nullptr, y.data(), scratch.data(), &threads);
   return y;
 }
 
 bool check(const RtfProduct& shape) {
-  const std::vector<float> a = random_array(shape.rows * shape.depth), b = random_array(shape.depth * shape.columns);
-  const std::vector<float> bias = random_array(shape.columns), *const some_bias = shape.depth % 2 ? &bias : nullptr;
-  const std::vector<float> y = product(shape, a, b, some_bias, RtfThreads{run_threads, nullptr, 1});
+  const Array a = random_array(shape.rows * shape.depth), b = random_array(shape.depth * shape.columns);
+  const Array bias = random_array(shape.columns), *const some_bias = shape.depth % 2 ? &bias : nullptr;
+  const Array y = product(shape, a, b, some_bias, RtfThreads{run_threads, nullptr, 1});
   bool good = y == product(shape, a, b, some_bias, RtfThreads{run_threads, nullptr, 3});
   for (int64_t row = 0; row < shape.rows; ++row)
     for (int64_t column = 0; column < shape.columns; ++column) {

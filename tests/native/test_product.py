@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 import returnn_tf.layers.rec.native_units  # noqa: F401  # where it takes over
-from returnn_tf.native import product
+from returnn_tf.native import product, weight_gradient
 from returnn_tf.native.library import load
 from returnn_tf.ops.cells.base import project
 from returnn_tf.util.lazy_tf import tf
@@ -77,11 +77,48 @@ def test_wrong_shapes(ops, a, b, bias, text):
     assert text in str(info.value)
 
 
-def test_nan_comes_through(ops):
+def test_wrong_shapes_are_found_while_tracing(ops):
+    for shapes, has_bias in ((((3, 4), (5, 6), (6,)), False), (((3, 4), (4, 6), (5,)), True)):
+
+        @tf.function(autograph=False)
+        def multiply(a, b, bias, has_bias=has_bias):
+            return ops.rtf_product(a=a, b=b, bias=bias, transpose_a=False, transpose_b=False, has_bias=has_bias)
+
+        with pytest.raises(ValueError, match="Dimensions must be equal"):
+            multiply.get_concrete_function(*(tf.TensorSpec(shape) for shape in shapes))
+
+
+def test_unknown_shapes_and_second_derivatives(ops):
+    """The gradient of a gradient is that of TensorFlow's own product."""
+    rng = numpy.random.RandomState(1)
+    a, b = (tf.constant(rng.normal(0, 1, shape), tf.float32) for shape in ((40, 50), (50, 33)))
+
+    def gradient_of_gradient(multiply):
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None]), tf.TensorSpec([None, None])])
+        def run(a, b):
+            with tf.GradientTape() as outer:
+                outer.watch(b)
+                with tf.GradientTape() as inner:
+                    inner.watch(a)
+                    y = tf.reduce_sum(multiply(a, b) ** 3)
+                first = inner.gradient(y, a)
+            return outer.gradient(first, b)
+
+        return run(a, b).numpy()
+
+    native = gradient_of_gradient(
+        lambda a, b: product.native_matmul(ops, a, b, None, transpose_a=False, transpose_b=False)
+    )
+    plain = gradient_of_gradient(tf.matmul)
+    numpy.testing.assert_allclose(native, plain, atol=1e-5 * numpy.abs(plain).max())
+
+
+@pytest.mark.parametrize("value", [numpy.nan, numpy.inf])
+def test_what_is_not_finite_comes_through(ops, value):
     a = numpy.ones((40, 50), "float32")
-    a[3, 7] = numpy.nan
+    a[3, 7] = value
     y = product.native_matmul(ops, a, tf.ones([50, 60]), None, transpose_a=False, transpose_b=False).numpy()
-    assert numpy.isnan(y[3]).all() and numpy.isfinite(numpy.delete(y, 3, axis=0)).all()
+    assert not numpy.isfinite(y[3]).any() and numpy.isfinite(numpy.delete(y, 3, axis=0)).all()
 
 
 @pytest.mark.parametrize("features, native", [("avx512f amx_bf16 amx_tile avx512_bf16", True), ("avx2 avx512f", False)])
@@ -93,6 +130,7 @@ def test_used_where_the_cpu_has_the_unit(monkeypatch, features, native):
         seen.append(name)  # and there is none: TensorFlow's own follows
 
     monkeypatch.setattr(product, "cpu_features", lambda: features)
+    product._cpu_has_tiles.cache_clear()
     monkeypatch.setattr(product, "native_op", native_op)
     for dtype, shape, used in (
         ("float32", (2, 3, 4), native),
@@ -103,3 +141,22 @@ def test_used_where_the_cpu_has_the_unit(monkeypatch, features, native):
         y = project(tf.ones(shape, dtype), tf.ones([4, 5], dtype), tf.ones([5], dtype))
         numpy.testing.assert_array_equal(y, numpy.full((*shape[:-1], 5), 5))
         assert seen == (["product"] if used else [])
+    product._cpu_has_tiles.cache_clear()
+
+
+def test_not_used_where_the_library_has_no_unit(monkeypatch, ops):
+    """An old compiler, or a Linux that does not let the process use it: TensorFlow's own products are faster then."""
+    monkeypatch.setattr(product, "_cpu_has_tiles", lambda: True)
+    monkeypatch.setattr(product, "_library_has_tiles", lambda: False)
+    assert product.product_ops(tf.float32) is None
+    monkeypatch.setattr(product, "_library_has_tiles", lambda: True)
+    assert product.product_ops(tf.float32) is not None
+
+
+def test_used_for_gradients_of_weights(monkeypatch):
+    seen = []
+    monkeypatch.setattr(weight_gradient, "matmul", lambda *args, **kwargs: seen.append(1) or tf.matmul(*args, **kwargs))
+    h, dz = tf.ones([5, 3, 4]), tf.ones([5, 3, 16])
+    y = weight_gradient.weight_gradient(h, tf.zeros([3, 4]), dz, tf.constant([5, 5, 5]), False)
+    numpy.testing.assert_array_equal(y, numpy.full((4, 16), 12))
+    assert len(seen) == 2

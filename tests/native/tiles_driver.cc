@@ -20,12 +20,12 @@ struct Size {
 
 // x [rows, depth] * w [depth, columns]; w is packed as it is, or from its transposed.
 template <int kWidth>
-std::vector<float> product(const Size& size, const std::vector<float>& x, const std::vector<float>& w, bool transposed) {
+Array product(const Size& size, const Array& x, const Array& w, bool transposed) {
   using namespace rtf;
   const int64_t width = size.depth / size.parts, panels = (size.columns + kWidth * kLanes - 1) / (kWidth * kLanes);
   TileRows rows{nullptr, tile_blocks(size.depth, size.parts)};
-  std::vector<Bfloat16> x_memory(round_up(size.rows, 2 * kTileRows) * rows.blocks * kTileDepth * kSplit);
-  std::vector<Bfloat16> w_memory(panels * kWidth * rows.blocks * kSplitTile);
+  std::vector<Bfloat16, BeforeGuard<Bfloat16>> x_memory(round_up(size.rows, 2 * kTileRows) * rows.blocks * kTileDepth * kSplit);
+  std::vector<Bfloat16, BeforeGuard<Bfloat16>> w_memory(panels * kWidth * rows.blocks * kSplitTile);
   rows.data = x_memory.data();
   for (int64_t row = 0; row < size.rows; ++row)
     for (int part = 0; part < size.parts; ++part)
@@ -42,7 +42,7 @@ std::vector<float> product(const Size& size, const std::vector<float>& x, const 
     else
       pack_columns(w.data() + column, size.columns, size.depth, n, to);
   }
-  std::vector<float> y(size.rows * size.columns);
+  Array y(size.rows * size.columns);
   multiply_tiles<kWidth>(rows, size.rows, w_memory.data(), 0, panels, transposed, [&](int64_t panel, int64_t row, const Vec* sums) {
     for (int v = 0; v < kWidth; ++v)
       for (int lane = 0; lane < kLanes; ++lane) {
@@ -53,7 +53,7 @@ std::vector<float> product(const Size& size, const std::vector<float>& x, const 
   return y;
 }
 
-bool check(const Size& size, const std::vector<float>& x, const std::vector<float>& w, const std::vector<float>& y, bool transposed) {
+bool check(const Size& size, const Array& x, const Array& w, const Array& y, bool transposed) {
   for (int64_t row = 0; row < size.rows; ++row)
     for (int64_t column = 0; column < size.columns; ++column) {
       double sum = 0, most = 0;
@@ -73,7 +73,7 @@ bool check(const Size& size, const std::vector<float>& x, const std::vector<floa
 }
 
 bool check_size(const Size& size, bool with_special) {
-  std::vector<float> x = random_array(size.rows * size.depth), w = random_array(size.depth * size.columns);
+  Array x = random_array(size.rows * size.depth), w = random_array(size.depth * size.columns);
   for (size_t i = 0; i < w.size(); i += 7) w[i] *= 1e-6f;
   for (size_t i = 0; i < x.size(); i += 5) x[i] *= 1e5f;
   if (with_special) {
@@ -84,7 +84,7 @@ bool check_size(const Size& size, bool with_special) {
   bool good = true;
   for (bool transposed : {false, true}) {
     if (!transposed && size.parts > 1) continue;
-    const std::vector<float> two = product<2>(size, x, w, transposed), four = product<4>(size, x, w, transposed);
+    const Array two = product<2>(size, x, w, transposed), four = product<4>(size, x, w, transposed);
     good &= check(size, x, w, two, transposed) && check(size, x, w, four, transposed);
     for (size_t i = 0; i < two.size(); ++i) good &= two[i] == four[i] || with_special;
   }
@@ -104,10 +104,10 @@ int main() {
       for (const auto& [depth, parts] : {std::pair<int64_t, int>{1, 1}, {31, 1}, {64, 1}, {100, 1}, {68, 4}, {128, 4}, {66, 2}})
         for (bool with_special : {false, true}) good &= check_size(Size{rows, depth, columns, parts}, with_special);
   // rows do not depend on each other, in whichever block of the batch they are
-  const std::vector<float> x = random_array(70 * 64), w = random_array(64 * 96);
-  const std::vector<float> all = product<2>(Size{70, 64, 96, 1}, x, w, false);
+  const Array x = random_array(70 * 64), w = random_array(64 * 96);
+  const Array all = product<2>(Size{70, 64, 96, 1}, x, w, false);
   for (int64_t row = 0; row < 70; ++row) {
-    const std::vector<float> one(x.begin() + row * 64, x.begin() + (row + 1) * 64), alone = product<2>(Size{1, 64, 96, 1}, one, w, false);
+    const Array one(x.begin() + row * 64, x.begin() + (row + 1) * 64), alone = product<2>(Size{1, 64, 96, 1}, one, w, false);
     for (int64_t column = 0; column < 96; ++column) good &= alone[column] == all[row * 96 + column];
   }
   std::puts(good ? "good" : "wrong");

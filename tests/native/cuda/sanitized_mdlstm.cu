@@ -8,7 +8,7 @@ namespace {
 
 // The arrays of a direction. The gates of every other one lie where its input was, and the gradient where the gates were.
 struct Arrays {
-  std::vector<float> z, r, h, c, gates, dh, dz, before;
+  Array z, r, h, c, gates, dh, dz, before;
 
   Arrays(int64_t pixels, int64_t H)
       : z(random_array(pixels * 5 * H)), r(random_array(10 * H * H)), h(pixels * H), c(pixels * H), gates(pixels * 5 * H),
