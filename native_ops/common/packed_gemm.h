@@ -1,8 +1,8 @@
 // Products of a few scattered rows with a matrix that is used again and again: [rows, depth] x [depth, columns].
 //
 // The matrix is packed once, in the order in which the product reads it (or read as it is, see multiply_plain); kMaxRows rows x
-// kPanel columns of the result stay in registers over the whole depth. On AVX-512 this runs at the speed of a large sgemm from 6 rows on, as long as the
-// matrix stays in a cache of the core.
+// kPanel columns of the result stay in registers over the whole depth. On AVX-512 this runs at the speed of a large sgemm from 6
+// rows on, as long as the matrix stays in a cache of the core.
 #pragma once
 
 #include <algorithm>
@@ -103,8 +103,8 @@ inline bool has_whole_panels(int64_t columns) { return columns % kPanel == 0; }
 
 constexpr int64_t kMostPlainRows = 4;  // of multiply_plain
 
-// sums[row] = x[row] * matrix in the columns begin .. end - 1, multiples of kLanes, for kRows rows. The matrix is read once and in
-// the order of memory, which is all that counts where it comes from afar. The same sums in the same order as those of
+// sums[row] = x[row] * matrix in the columns begin .. end - 1, multiples of kLanes, for kRows rows. The matrix is read once and
+// in the order of memory, which is all that counts where it comes from afar. The same sums in the same order as those of
 // multiply_rows.
 template <int kRows>
 inline void multiply_plain(const float* const* x, const Matrix& matrix, int64_t begin, int64_t end, float* const* sums) {
@@ -162,7 +162,8 @@ inline __attribute__((always_inline)) void multiply_rows(const float* const* row
   for (int row = 0; row < kRows; ++row) epilogue(row, done[row]);
 }
 
-// epilogue(row, x(row) [depth] * panel as kVectors vectors) for all rows: pieces of nearly equal size, 8 rows are 4 + 4, not 6 + 2.
+// epilogue(row, x(row) [depth] * panel as kVectors vectors) for all rows: pieces of nearly equal size, 8 rows are 4 + 4, not
+// 6 + 2.
 template <typename Input, typename Epilogue>
 inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix, int64_t panel, const Epilogue& epilogue) {
   int64_t pieces = (n_rows + kMaxRows - 1) / kMaxRows;
@@ -184,7 +185,8 @@ inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix,
   }
 }
 
-// function(column, whether all lanes are in use, how many are, sum) for some vectors of a row of the result that begin at a column.
+// function(column, whether all lanes are in use, how many are, sum) for some vectors of a row of the result that begin at a
+// column.
 template <int kWidth = kVectors, typename Function>
 inline __attribute__((always_inline)) void for_units(int64_t begin, int64_t columns, const Vec* sums, const Function& function) {
   for (int v = 0; v < kWidth; ++v) {

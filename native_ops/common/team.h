@@ -57,8 +57,8 @@ class Team {
   // n_threads: how many threads all teams of the process have.
   Team(int64_t size, int64_t n_threads) : members_(size), n_threads_(n_threads) {}
 
-  // Each of the tasks calls it; part(step, member, size) for steps 0 .. n_steps - 1 and members 0 .. size - 1 of a team, which may
-  // get smaller.
+  // Each of the tasks calls it; part(step, member, size) for steps 0 .. n_steps - 1 and members 0 .. size - 1 of a team, which
+  // may get smaller.
   template <typename Part>
   void join(int64_t n_steps, const Part& part) {
     const int64_t member = n_arrived_.fetch_add(1);

@@ -5,7 +5,8 @@
 #include "packed_gemm.h"
 #include "ragged.h"
 #include "sequences.h"
-#include "tiles.h"
+#include "tile_packing.h"
+#include "tile_product.h"
 
 namespace rtf {
 
@@ -105,8 +106,8 @@ class Weights {
   bool as_it_is() const { return sums_ != nullptr; }
   int64_t panels() const { return tiled() ? tile_panels(vectors_.columns) : vectors_.panels(); }
 
-  // epilogue(panel, width, row, x(row) * panel as vectors) for the panels first .. last - 1 and all rows, where width() is how many
-  // vectors a panel has and tiles has the same rows as x. backward: see in_turn.
+  // epilogue(panel, width, row, x(row) * panel as vectors) for the panels first .. last - 1 and all rows, where width() is how
+  // many vectors a panel has and tiles has the same rows as x. backward: see in_turn.
   template <typename Input, typename Epilogue>
   void multiply(const Input& x, const TileRows& tiles, int64_t n_rows, int64_t first, int64_t last, bool backward,
                 const Epilogue& epilogue) const {
@@ -126,8 +127,12 @@ class Weights {
   // function(panel, width) for panels that need no product.
   template <typename Function>
   void for_panels(int64_t first, int64_t last, const Function& function) const {
-    for (int64_t panel = first; panel < last; ++panel)
-      tiled() ? function(panel, std::integral_constant<int, kTileWidth>()) : function(panel, std::integral_constant<int, kVectors>());
+    for (int64_t panel = first; panel < last; ++panel) {
+      if (tiled())
+        function(panel, std::integral_constant<int, kTileWidth>());
+      else
+        function(panel, std::integral_constant<int, kVectors>());
+    }
   }
 
  private:

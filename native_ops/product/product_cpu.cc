@@ -4,7 +4,8 @@
 
 #include "../common/packed_gemm.h"
 #include "../common/ragged.h"
-#include "../common/tiles.h"
+#include "../common/tile_packing.h"
+#include "../common/tile_product.h"
 
 namespace rtf {
 namespace {

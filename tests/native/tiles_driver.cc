@@ -1,6 +1,7 @@
 // Products on the tile unit against sums in double: as good as with float arithmetic, for every size; numbers that are not finite
 // stay in their rows and columns. Prints "good", or "none" where the CPU has no such unit.
-#include "common/tiles.h"
+#include "common/tile_packing.h"
+#include "common/tile_product.h"
 
 #include <cmath>
 #include <cstdio>
@@ -43,13 +44,14 @@ Array product(const Size& size, const Array& x, const Array& w, bool transposed)
       pack_columns(w.data() + column, size.columns, size.depth, n, to);
   }
   Array y(size.rows * size.columns);
-  multiply_tiles<kWidth>(rows, size.rows, w_memory.data(), 0, panels, transposed, [&](int64_t panel, int64_t row, const Vec* sums) {
+  const auto store_row = [&](int64_t panel, int64_t row, const Vec* sums) {
     for (int v = 0; v < kWidth; ++v)
       for (int lane = 0; lane < kLanes; ++lane) {
         const int64_t column = (panel * kWidth + v) * kLanes + lane;
         if (column < size.columns) y[row * size.columns + column] = sums[v][lane];
       }
-  });
+  };
+  multiply_tiles<kWidth>(rows, size.rows, w_memory.data(), 0, panels, transposed, store_row);
   return y;
 }
 

@@ -1,0 +1,118 @@
+// Matrices packed for the tile unit; see tiles.h.
+#pragma once
+
+#include "tiles.h"
+
+namespace rtf {
+
+#if RTF_TILES
+
+// The first n of kLanes entries, of any n.
+inline Vec load_some(const float* p, int64_t n) {
+  return n >= kLanes ? load(p) : n > 0 ? load_part(p, static_cast<int>(n)) : Vec{};
+}
+
+// 16 x 32 numbers: a vector has the pairs along the depth of one of the 16, or a pair of all of them.
+struct Pairs {
+  __m512i parts[kSplit][kTileRows];
+
+  // load(i, k) has the numbers k .. k + 15 of the i-th of the 16.
+  template <typename Load>
+  static Pairs along(const Load& load) {
+    Pairs pairs;
+    for (int i = 0; i < kTileRows; ++i) {
+      const Split first(load(i, 0)), second(load(i, kLanes));
+      for (int part = 0; part < kSplit; ++part) pairs.parts[part][i] = joined(first.parts[part], second.parts[part]);
+    }
+    return pairs;
+  }
+
+  // load(k) has the k-th number of all 16.
+  template <typename Load>
+  static Pairs across(const Load& load) {
+    Pairs pairs;
+    for (int i = 0; i < kTileRows; ++i) {
+      const Split first(load(2 * i)), second(load(2 * i + 1));
+      for (int part = 0; part < kSplit; ++part)
+        pairs.parts[part][i] =
+            _mm512_or_si512(_mm512_maskz_cvtepu16_epi32(kAllLanes, first.parts[part]), widened(second.parts[part]));
+    }
+    return pairs;
+  }
+
+  Pairs& transpose() {
+    for (int part = 0; part < kSplit; ++part) transpose(parts[part]);
+    return *this;
+  }
+
+  void store(Bfloat16* to) const {
+    for (int part = 0; part < kSplit; ++part)
+      for (int64_t i = 0; i < kTileRows; ++i) _mm512_storeu_si512(to + part * kTile + i * kTileDepth, parts[part][i]);
+  }
+
+ private:
+  // rows[i][j] <-> rows[j][i]
+  static void transpose(__m512i (&rows)[16]) {
+#pragma GCC unroll 4
+    for (int step = 1; step < 16; step *= 2) {
+      alignas(64) int32_t first[16], second[16];
+      for (int lane = 0; lane < 16; ++lane) {
+        first[lane] = lane & step ? 16 + lane - step : lane;
+        second[lane] = lane & step ? 16 + lane : lane + step;
+      }
+      const __m512i of_first = _mm512_load_si512(first), of_second = _mm512_load_si512(second);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        if (i & step) continue;
+        const __m512i x = rows[i], y = rows[i + step];
+        rows[i] = _mm512_permutex2var_epi32(x, of_first, y);
+        rows[i + step] = _mm512_permutex2var_epi32(x, of_second, y);
+      }
+    }
+  }
+};
+
+// Both factors of a product are packed as [depth / 32][part of the number][16][32]: the first one with 16 rows of 32 numbers, the
+// second one with 16 pairs along the depth, each of 16 columns. Of these rows or columns n exist.
+
+// From 16 rows or columns side by side in memory: number k is step floats after number k - 1.
+inline Pairs pairs_across(const float* from, int64_t step, int64_t depth, int n) {
+  return Pairs::across([&](int64_t k) { return k < depth ? load_some(from + k * step, n) : Vec{}; });
+}
+
+// From such whose numbers lie one after the other: the next row or column is step floats further.
+inline Pairs pairs_along(const float* from, int64_t step, int64_t depth, int n) {
+  return Pairs::along([&](int i, int64_t k) { return i < n ? load_some(from + i * step + k, depth - k) : Vec{}; });
+}
+
+// function(k, memory) for the pieces of a depth.
+template <typename Function>
+inline void for_depth(int64_t blocks, Bfloat16* to, const Function& function) {
+  for (int64_t block = 0; block < blocks; ++block) function(block * kTileDepth, to + block * kSplitTile);
+}
+
+inline void pack_columns(const float* w, int64_t step, int64_t depth, int n, Bfloat16* to) {
+  for_depth(tile_blocks(depth), to,
+            [&](int64_t k, Bfloat16* tile) { pairs_across(w + k * step, step, depth - k, n).store(tile); });
+}
+
+// The depth may consist of parts; see tile_blocks.
+inline void pack_columns_transposed(const float* w, int64_t step, int64_t depth, int parts, int n, Bfloat16* to) {
+  const int64_t width = depth / parts, padded = round_up(width, kLanes);
+  for_depth(tile_blocks(depth, parts), to, [&](int64_t k0, Bfloat16* tile) {
+    const auto load = [&](int i, int64_t k) {
+      const int64_t part = (k0 + k) / padded, u = (k0 + k) % padded;
+      return i < n && part < parts ? load_some(w + i * step + part * width + u, width - u) : Vec{};
+    };
+    Pairs::along(load).transpose().store(tile);
+  });
+}
+
+#else
+
+inline void pack_columns(const float*, int64_t, int64_t, int, Bfloat16*) {}
+inline void pack_columns_transposed(const float*, int64_t, int64_t, int, int, Bfloat16*) {}
+
+#endif
+
+}  // namespace rtf
