@@ -10,13 +10,19 @@
 
 namespace rtf {
 
-// Whether the steps of a recurrence run on the tile unit, which takes 16 rows at once and weights that are split before.
-inline bool by_tiles(const RtfSequences& shape) {
-  constexpr int64_t kRows = 8, kRowsOfAllSteps = 256;
-  return tiles_work() && shape.batch >= kRows && shape.frames * shape.batch >= kRowsOfAllSteps;
-}
-
 inline int64_t blocks_of(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
+
+// Whether the steps of a recurrence run on the tile unit: where they were faster than on vectors when both were measured, with one
+// thread and with two (bench/lstm_kernel.cc). It takes 16 rows at once, best in pairs of blocks, and one block alone two thirds as
+// long as a pair; with few units, sums and states going to and fro count for more than products. The answer must not depend
+// on threads, as the last bits of the results do depend on it.
+inline bool by_tiles(const RtfSequences& shape) {
+  constexpr int64_t kRowsOfAllSteps = 256;  // what weights that are split need to pay
+  const int64_t blocks = blocks_of(shape.batch), thirds = blocks / 2 * 3 + blocks % 2 * 2;  // of the time of a pair
+  const int64_t least_units = shape.batch >= 64 ? 96 : blocks == 3 ? 384 : 256;
+  const bool filled = 13 * shape.batch >= 100 * thirds;  // 72 % of the rows
+  return tiles_work() && filled && shape.units >= least_units && shape.frames * shape.batch >= kRowsOfAllSteps;
+}
 
 // Blocks of rows that have room in the tiles of a batch, however it is dealt out: of N blocks, n_shares <= N shares with
 // ceil(N / n_shares) each are less than 2 N.

@@ -15,7 +15,7 @@ Arrays = Sequence[numpy.ndarray]
 
 _STEP = 1e-4
 
-SEQUENCES = ((5, 9, 37), (16, 17, 37))
+SEQUENCES = ((5, 9, 37), (4, 70, 97))
 """Frames, batch, units with which recurrences are compared; the second ones for the tile unit of a CPU that has one."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy
 
@@ -22,6 +22,15 @@ def product_ops(dtype: tf.DType) -> Optional[Any]:
         return None
     ops = native_op("product", self_test)
     return ops if ops is not None and _library_has_tiles() else None
+
+
+def _is_large(dims: Sequence[Optional[int]]) -> bool:
+    """Whether the matrix is as large as those which were faster than TensorFlow's with 2000 frames.
+
+    :param dims: of the product, in any order; those that are known belong to the matrix, the number of frames is not
+    """
+    known = sorted(dim for dim in dims if dim is not None)[:2]
+    return len(known) == 2 and known[0] >= 64 and known[0] * known[1] >= 100_000
 
 
 @lru_cache(maxsize=None)
@@ -46,15 +55,16 @@ def matmul(
 ) -> tf.Tensor:
     """``a b + bias`` as `tf.matmul` and `tf.nn.bias_add` have it: by the native op where it is faster, else by them.
 
-    For whole sequences: with fewer than 32 rows the native op gains nothing. It makes NaN of infinity, and takes what
-    is below about 1e-33 less exactly (``native_ops/common/tiles.h``).
+    The native op is faster for many rows and a matrix of some size: see `_is_large`. It makes NaN of infinity, and
+    takes what is below about 1e-33 less exactly (``native_ops/common/tiles.h``).
 
     :param a: [rows, depth], or transposed
     :param b: [depth, columns], or transposed
     :param bias: [columns]
     :return: [rows, columns]
     """
-    ops = product_ops(a.dtype)
+    depth, rows = a.shape if transpose_a else reversed(a.shape)
+    ops = product_ops(a.dtype) if _is_large([rows, depth, b.shape[0 if transpose_b else 1]]) else None
     if ops is not None:
         return native_matmul(ops, a, b, bias, transpose_a=transpose_a, transpose_b=transpose_b)
     y = tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)

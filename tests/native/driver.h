@@ -80,8 +80,9 @@ int check_recurrence(const Results& results) {
         for (int reverse : {0, 1}) sizes.push_back(Size{T, B, H, nullptr, reverse});
   for (int64_t B : {1, 3}) sizes.push_back(Size{250 / B, B, 130, nullptr, B > 1});
   sizes.push_back(Size{1, 4, 64, nullptr, 0});  // with weights as they are
-  for (int64_t B : {8, 17, 40, 100})  // on the tile unit, where there is one: in teams of two and three, or dealt out
-    for (int64_t H : {33, 96}) sizes.push_back(Size{640 / B, B, H, nullptr, B > 8});
+  // on the tile unit, where there is one: in teams of two and three, or dealt out
+  const int64_t of_tiles[][2] = {{16, 256}, {40, 384}, {64, 96}, {100, 97}};
+  for (const auto& [B, H] : of_tiles) sizes.push_back(Size{640 / B, B, H, nullptr, B > 16});
   for (Size& size : sizes) {
     std::vector<int32_t> lengths(size.batch);
     for (int64_t b = 0; b < size.batch; ++b) lengths[b] = b == 0 ? size.frames : std::rand() % (size.frames + 1);
