@@ -123,7 +123,7 @@ def test_what_is_not_finite_comes_through(ops, value):
 
 @pytest.mark.parametrize("features, native", [("avx512f amx_bf16 amx_tile avx512_bf16", True), ("avx2 avx512f", False)])
 def test_used_where_the_cpu_has_the_unit(monkeypatch, features, native):
-    """For all frames of sequences, not for a single frame of each, and not for other types."""
+    """For all frames of sequences, not for a single frame of each; for large matrices, not for other types."""
     seen = []
 
     def native_op(name, self_test):
@@ -132,14 +132,22 @@ def test_used_where_the_cpu_has_the_unit(monkeypatch, features, native):
     monkeypatch.setattr(product, "cpu_features", lambda: features)
     product._cpu_has_tiles.cache_clear()
     monkeypatch.setattr(product, "native_op", native_op)
-    for dtype, shape, used in (
-        ("float32", (2, 3, 4), native),
-        ("float32", (3, 4), False),
-        ("float64", (2, 3, 4), False),
+    for dtype, shape, n_out, used in (
+        ("float32", (2, 3, 320), 330, native),
+        ("float32", (3, 320), 330, False),
+        ("float32", (2, 3, 50), 3000, False),
+        ("float32", (2, 3, 100), 900, False),
+        ("float64", (2, 3, 320), 330, False),
     ):
         seen.clear()
-        y = project(tf.ones(shape, dtype), tf.ones([4, 5], dtype), tf.ones([5], dtype))
-        numpy.testing.assert_array_equal(y, numpy.full((*shape[:-1], 5), 5))
+        width = shape[-1]
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([*[None] * (len(shape) - 1), width], dtype)])
+        def run(x, n_out=n_out):
+            return project(x, tf.ones([x.shape[-1], n_out], x.dtype), tf.ones([n_out], x.dtype))
+
+        y = run(tf.ones(shape, dtype))
+        numpy.testing.assert_array_equal(y, numpy.full((*shape[:-1], n_out), width + 1))
         assert seen == (["product"] if used else [])
     product._cpu_has_tiles.cache_clear()
 
