@@ -2,7 +2,7 @@
 """Compiles native ops ahead of time for a given kind of CPU, and copies the library.
 
 For machines without a compiler, and for decoders in C++ which load it by ``TF_LoadLibrary`` before an exported graph.
-A graph with LSTMs that was saved on a CPU with a tile unit needs lstm and product.
+A graph with large LSTMs that was saved on a CPU with a tile unit needs lstm and product.
 
     tools/compile_native_op.py lstm --output rtf_lstm.so                            for the CPU of this machine
     tools/compile_native_op.py lstm --output rtf_lstm.so --target=-march=x86-64-v3   for any x86 CPU since about 2013
