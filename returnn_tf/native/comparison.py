@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Callable, Iterator, Sequence, Tuple
 
 import numpy
 
@@ -15,15 +16,30 @@ Arrays = Sequence[numpy.ndarray]
 
 _STEP = 1e-4
 
-SEQUENCES = ((5, 9, 37), (4, 70, 97))
+_SEQUENCES = ((5, 9, 37), (4, 70, 97))
 """Frames, batch, units with which recurrences are compared; the second ones for the tile unit of a CPU that has one."""
 
 
-def draw_lengths(rng: numpy.random.RandomState, n_frames: int, batch: int) -> numpy.ndarray:
-    """Lengths of sequences: int32 [batch], among them one with all frames and an empty one."""
-    lengths = rng.randint(0, n_frames + 1, batch).astype("int32")
-    lengths[:2] = n_frames, 0
-    return lengths
+def compare_recurrence(
+    name: str,
+    op: Callable[..., Sequence[tf.Tensor]],
+    formula: Callable[..., Arrays],
+    shapes: Callable[[int, int, int], Sequence[Tuple[int, ...]]],
+) -> None:
+    """`compare` on ragged batches, in both directions.
+
+    :param op: gets its tensors, ``lengths`` int32 [batch] and ``reverse``; so does ``formula``, with arrays
+    :param shapes: of the inputs, from the numbers of frames, sequences and units
+    :raises NativeOpError: they differ
+    """
+    rng = numpy.random.RandomState(1)
+    for n_frames, batch, n in _SEQUENCES:
+        lengths = rng.randint(0, n_frames + 1, batch).astype("int32")
+        lengths[:2] = n_frames, 0
+        inputs = [rng.normal(0, 0.5, shape) for shape in shapes(n_frames, batch, n)]
+        for reverse in (False, True):
+            options = {"lengths": lengths, "reverse": reverse}
+            compare(name, partial(op, **options), partial(formula, **options), inputs)
 
 
 def compare(

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy
 
-from returnn_tf.native.comparison import SEQUENCES, compare, draw_lengths
+from returnn_tf.native.comparison import compare_recurrence
 from returnn_tf.native.library import check_type, has_type, native_op
 from returnn_tf.native.weight_gradient import outer_sum, weight_gradient
 from returnn_tf.util.lazy_tf import tf
@@ -76,18 +76,12 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
-    for n_frames, batch, n in SEQUENCES:
-        lengths = draw_lengths(rng, n_frames, batch)
-        shapes = [(n_frames, batch, 3 * n), (n, 2 * n), (n, n), (batch, n)]
-        inputs = [rng.normal(0, 0.5, shape) for shape in shapes]
-        for reverse in (False, True):
-            compare(
-                "GRU",
-                partial(native_gru, ops, lengths=lengths, reverse=reverse),
-                partial(_numpy_gru, lengths=lengths, reverse=reverse),
-                inputs,
-            )
+    compare_recurrence(
+        "GRU",
+        partial(native_gru, ops),
+        _numpy_gru,
+        lambda t, b, n: [(t, b, 3 * n), (n, 2 * n), (n, n), (b, n)],
+    )
 
 
 def _numpy_gru(

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy
 
-from returnn_tf.native.comparison import SEQUENCES, compare, draw_lengths
+from returnn_tf.native.comparison import compare_recurrence
 from returnn_tf.native.library import check_type, has_type, native_op
 from returnn_tf.native.weight_gradient import weight_gradient
 from returnn_tf.util.lazy_tf import tf
@@ -67,18 +67,12 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
-    for n_frames, batch, n in SEQUENCES:
-        lengths = draw_lengths(rng, n_frames, batch)
-        shapes = [(n_frames, batch, 4 * n), (n, 4 * n), (batch, n), (batch, n)]
-        inputs = [rng.normal(0, 0.5, shape) for shape in shapes]
-        for reverse in (False, True):
-            compare(
-                "LSTM",
-                partial(native_lstm, ops, lengths=lengths, reverse=reverse),
-                partial(_numpy_lstm, lengths=lengths, reverse=reverse),
-                inputs,
-            )
+    compare_recurrence(
+        "LSTM",
+        partial(native_lstm, ops),
+        _numpy_lstm,
+        lambda t, b, n: [(t, b, 4 * n), (n, 4 * n), (b, n), (b, n)],
+    )
 
 
 def _numpy_lstm(
