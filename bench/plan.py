@@ -37,13 +37,16 @@ def make_network(layers):
     return network
 """
 
-_CONFIG = _NETWORK + """
+_CONFIG = (
+    _NETWORK
+    + """
 behavior_version = 21
 extern_data = {"data": {"dim": 40}, "classes": {"dim": 50, "sparse": True}}
 network = make_network(LAYERS)
 optimizer = {"class": "adam"}
 learning_rate = 0.001
 """
+)
 
 _IMPORT = """
 import time; start = time.perf_counter()
