@@ -38,7 +38,8 @@ __device__ __forceinline__ bool is_better(Way way, Way other) {
 
 __device__ __forceinline__ Way best_of_group(Way way, int lanes) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) {
-    const Way other = {__shfl_down_sync(kAllLanes, way.score, offset, lanes), __shfl_down_sync(kAllLanes, way.edge, offset, lanes)};
+    const Way other = {__shfl_down_sync(kAllLanes, way.score, offset, lanes),
+                       __shfl_down_sync(kAllLanes, way.edge, offset, lanes)};
     if (is_better(other, way)) way = other;
   }
   return way;
@@ -50,22 +51,24 @@ __device__ __forceinline__ const float* find_ways(const DeviceAcceptors& all, co
   const int n = all.num_states[b], lane = threadIdx.x % lanes;
   const int64_t first = b * all.edges;
   for (int s = threadIdx.x; s < n; s += blockDim.x) rows[s] = s ? -INFINITY : 0.0f;
-  walk_acceptor(all, b, true, scores, [](float x) { return x; }, [&](int i, int t, const float* x) {
-    const float* now = rows + (i & 1) * all.states;
-    float* next = rows + (~i & 1) * all.states;
-    for_groups(n, lanes, list.starts + b * (list.keys + 1), [&](int s, int from, int end) {
-      Way best = {-INFINITY, -1};
-      for (int j = from + lane; j < end; j += lanes) {
-        const float cost = __ldg(all.costs + first + __ldg(list.edge + first + j));
-        const Way way = {now[__ldg(list.from + first + j)] + (x[__ldg(list.label + first + j)] - cost), j};
-        if (is_better(way, best)) best = way;
-      }
-      best = best_of_group(best, lanes);
-      if (s < 0 || lane != 0) return;
-      next[s] = best.score;
-      last_edges[t * all.states + s] = best.edge;
-    });
-  });
+  walk_acceptor(
+      all, b, true, scores, [](float x) { return x; },
+      [&](int i, int t, const float* x) {
+        const float* now = rows + (i & 1) * all.states;
+        float* next = rows + (~i & 1) * all.states;
+        for_groups(n, lanes, list.starts + b * (list.keys + 1), [&](int s, int from, int end) {
+          Way best = {-INFINITY, -1};
+          for (int j = from + lane; j < end; j += lanes) {
+            const float cost = __ldg(all.costs + first + __ldg(list.edge + first + j));
+            const Way way = {now[__ldg(list.from + first + j)] + (x[__ldg(list.label + first + j)] - cost), j};
+            if (is_better(way, best)) best = way;
+          }
+          best = best_of_group(best, lanes);
+          if (s < 0 || lane != 0) return;
+          next[s] = best.score;
+          last_edges[t * all.states + s] = best.edge;
+        });
+      });
   return rows + (all.lengths[b] & 1) * all.states;
 }
 
@@ -94,8 +97,8 @@ __device__ void trace(const DeviceAcceptors& all, const ArcList& list, int b, co
 }
 
 template <bool kShared>
-__global__ void __launch_bounds__(512, 1) best_paths(DeviceAcceptors all, ArcList list, BestWork work, int lanes, int32_t* path,
-                                                  float* total) {
+__global__ void __launch_bounds__(512, 1)
+    best_paths(DeviceAcceptors all, ArcList list, BestWork work, int lanes, int32_t* path, float* total) {
   const int b = blockIdx.x;
   int32_t* part = dynamic_shared<int32_t>();
   float* rows = kShared ? reinterpret_cast<float*>(part + kPart) : work.rows + b * 2 * (all.states + all.most_used);
@@ -118,8 +121,8 @@ int64_t rtf_acceptor_best_cuda_workspace(const RtfScores* scores, const RtfAccep
   return workspace.size();
 }
 
-const char* rtf_acceptor_best_cuda_f32(const RtfScores* scores, const RtfAcceptors* acceptors, int32_t* path, float* total,
-                                       void* workspace, void* stream) {
+const char* rtf_acceptor_best_cuda_f32(const RtfScores* scores, const RtfAcceptors* acceptors, int32_t* path,
+                                       float* total, void* workspace, void* stream) {
   if (scores->batch == 0) return nullptr;
   rtf::Workspace memory(workspace);
   const rtf::BestWork work(*scores, *acceptors, &memory);
@@ -136,7 +139,8 @@ const char* rtf_acceptor_best_cuda_f32(const RtfScores* scores, const RtfAccepto
         const unsigned blocks = static_cast<unsigned>(all.batch);
         const size_t part = rtf::kPart * sizeof(int32_t), rows = 2 * (all.states + all.most_used) * sizeof(float);
         if (part + rows <= static_cast<size_t>(facts.shared_per_block))
-          return rtf::launch(rtf::best_paths<true>, blocks, threads, part + rows, on, all, list, work, lanes, path, total);
+          return rtf::launch(rtf::best_paths<true>, blocks, threads, part + rows, on, all, list, work, lanes, path,
+                             total);
         return rtf::launch(rtf::best_paths<false>, blocks, threads, part, on, all, list, work, lanes, path, total);
       });
 }

@@ -81,7 +81,8 @@ class Acceptor {
   }
 
   // next[to] = the sum of now[from] * arc over all arcs; what each arc adds is left in ahead_.
-  void step(const std::vector<ScaledDouble>& now, std::vector<ScaledDouble>* next, int32_t Arc::*from, int32_t Arc::*to) {
+  void step(const std::vector<ScaledDouble>& now, std::vector<ScaledDouble>* next, int32_t Arc::*from,
+            int32_t Arc::*to) {
     std::fill(next->begin(), next->end(), ScaledDouble());
     for (size_t i = 0; i < arcs_.size(); ++i) {
       const Arc& arc = arcs_[i];

@@ -17,8 +17,8 @@ struct ArcList {
   const int32_t* starts;  // [batch, keys + 1]
   const int32_t* from;    // [batch, edges], as the next ones
   const int32_t* to;
-  const int32_t* label;   // place of the class among those that are used
-  const int32_t* edge;    // which one it is of all
+  const int32_t* label;  // place of the class among those that are used
+  const int32_t* edge;   // which one it is of all
 };
 
 struct DeviceAcceptors {
@@ -72,7 +72,7 @@ class AcceptorPlan {
   };
 
   DeviceAcceptors stage(Staging* staging) const {
-    DeviceAcceptors to{scores_.frames,   scores_.batch, scores_.classes, acceptors_.edges,
+    DeviceAcceptors to{scores_.frames,    scores_.batch, scores_.classes, acceptors_.edges,
                        acceptors_.states, most_used_,    scores_.values,  acceptors_.costs};
     to.lengths = staging->add(scores_.lengths, scores_.batch);
     to.num_states = staging->add(acceptors_.num_states, scores_.batch);
@@ -128,12 +128,14 @@ inline int threads_for_acceptors(const DeviceAcceptors& all, int lanes) {
 // Calls step(number of the step, frame, scores of the used classes) for all frames, from the first or from the last one, with a
 // barrier after each. emitted [2, most_used]; convert(score) is what is kept of a score, read a frame ahead.
 template <typename Emitted, typename Convert, typename Step>
-__device__ __forceinline__ void walk_acceptor(const DeviceAcceptors& all, int b, bool forward, Emitted* emitted, const Convert& convert,
-                              const Step& step) {
+__device__ __forceinline__ void walk_acceptor(const DeviceAcceptors& all, int b, bool forward, Emitted* emitted,
+                                              const Convert& convert, const Step& step) {
   const int frames = all.lengths[b], count = all.num_used[b], mine = threadIdx.x;
   const int32_t* used = all.used + b * all.most_used;
   const auto frame = [&](int i) { return forward ? i : frames - 1 - i; };
-  const auto read = [&](int i, int u) { return __ldg(all.values + (frame(i) * all.batch + b) * all.classes + used[u]); };
+  const auto read = [&](int i, int u) {
+    return __ldg(all.values + (frame(i) * all.batch + b) * all.classes + used[u]);
+  };
   if (frames > 0)
     for (int u = mine; u < count; u += blockDim.x) emitted[u] = convert(read(0, u));
   __syncthreads();

@@ -41,8 +41,8 @@ int64_t rtf_chain_scratch_size(int64_t frames, int64_t states, int n_threads);
 
 // posteriors [frames, batch, classes]: 0 in padded frames and where there is no alignment; total [batch]: log of the sum over all
 // alignments.
-void rtf_chain_soft_f32(const RtfScores* scores, const RtfChains* chains, float* posteriors, float* total, float* scratch,
-                        const RtfThreads* threads);
+void rtf_chain_soft_f32(const RtfScores* scores, const RtfChains* chains, float* posteriors, float* total,
+                        float* scratch, const RtfThreads* threads);
 
 // path [frames, batch]: the class of each frame on the best alignment, 0 where there is none; total [batch]: its score.
 void rtf_chain_best_f32(const RtfScores* scores, const RtfChains* chains, int32_t* path, float* total, float* scratch,

@@ -25,8 +25,8 @@ const char* rtf_ctc_cuda_f32(const RtfScores* scores, const RtfCtc* ctc, float* 
                              void* stream);
 const char* rtf_acceptor_soft_cuda_f32(const RtfScores* scores, const RtfAcceptors* acceptors, float* posteriors,
                                        float* total, void* workspace, void* stream);
-const char* rtf_acceptor_best_cuda_f32(const RtfScores* scores, const RtfAcceptors* acceptors, int32_t* path, float* total,
-                                       void* workspace, void* stream);
+const char* rtf_acceptor_best_cuda_f32(const RtfScores* scores, const RtfAcceptors* acceptors, int32_t* path,
+                                       float* total, void* workspace, void* stream);
 const char* rtf_transducer_cuda_f32(const RtfTransducer* transducer, float* loss, float* gradient, void* workspace,
                                     void* stream);
 }

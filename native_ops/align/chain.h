@@ -68,7 +68,11 @@ class Chain {
  public:
   // After the classes, loop and skip of all states were set in `space`.
   Chain(int64_t states, bool optional_ends, ChainSpace* space)
-      : states_(states), width_(whole_vectors(states)), row_(row_size(states)), optional_ends_(optional_ends), space_(space) {
+      : states_(states),
+        width_(whole_vectors(states)),
+        row_(row_size(states)),
+        optional_ends_(optional_ends),
+        space_(space) {
     std::fill(space->classes + states, space->classes + width_, 0);
     for (float* array : {space->loop, space->skip}) std::fill(array + states, array + width_ + kLanes, kNone);
     for (int64_t s = 0; s < states; ++s)

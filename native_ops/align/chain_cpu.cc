@@ -104,8 +104,8 @@ int64_t rtf_chain_scratch_size(int64_t frames, int64_t states, int n_threads) {
   return rtf::ChainSpace::size(frames, states) * n_threads + rtf::kLanes;
 }
 
-void rtf_chain_soft_f32(const RtfScores* scores, const RtfChains* chains, float* posteriors, float* total, float* scratch,
-                        const RtfThreads* threads) {
+void rtf_chain_soft_f32(const RtfScores* scores, const RtfChains* chains, float* posteriors, float* total,
+                        float* scratch, const RtfThreads* threads) {
   const int64_t n = scores->classes, step = scores->batch * n;
   rtf::for_each_sequence(*scores, chains->states, scratch, *threads, [&](int32_t b, rtf::ChainSpace* space) {
     const rtf::SequenceScores own = rtf::sequence(*scores, b, nullptr);

@@ -83,8 +83,8 @@ __device__ void walk_forward(const DeviceChains& chains, const ChainWork& work, 
     float2* now = rows + (~t & 1) * row + kMargin;
     const Number emitted = number_exp(x);
     const Ways ways = s == mine ? own : ways_into(chains, b, s);
-    const Number here = t ? gather(before, s, -1, ways, emitted)
-                          : (chains.may_begin(s) ? normalised(emitted.m, emitted.e) : none());
+    const Number here =
+        t ? gather(before, s, -1, ways, emitted) : (chains.may_begin(s) ? normalised(emitted.m, emitted.e) : none());
     now[s] = alpha[t * chains.states + s] = pair_of(here);
   });
   if (mine != 0) return;
@@ -155,14 +155,17 @@ __global__ void ctc_losses(DeviceChains chains, ChainWork work, int normalized, 
   const int32_t* labels = chains.symbols + b * chains.width;
   const int32_t count = chains.counts[b];
   int needed = 0;  // one frame for each label, and one for the blank between equal ones
-  for (int i = threadIdx.x; i < count; i += kWarp) needed += 1 + (chains.label_loop && i > 0 && labels[i] == labels[i - 1]);
+  for (int i = threadIdx.x; i < count; i += kWarp)
+    needed += 1 + (chains.label_loop && i > 0 && labels[i] == labels[i - 1]);
   for (int offset = kWarp / 2; offset > 0; offset /= 2) needed += __shfl_xor_sync(kAllLanes, needed, offset);
   if (threadIdx.x != 0) return;
   const ScaledDouble sum = work.sums[b];
   const bool too_few = needed > chains.lengths[b];
   const float impossible = normalized ? 0.0f : INFINITY;
   loss[b] = too_few ? 0.0f : sum.is_none() ? impossible : static_cast<float>(-sum.log());
-  work.outcome[b] = too_few ? (softmax && !normalized ? kOnlySoftmax : kNoAlignment) : sum.is_none() ? kNoAlignment : kAligned;
+  work.outcome[b] = too_few         ? (softmax && !normalized ? kOnlySoftmax : kNoAlignment)
+                    : sum.is_none() ? kNoAlignment
+                                    : kAligned;
 }
 
 // to [frames, batch, classes] = (the softmax if there is an offset, else 0) + sign * posteriors; 0 in padded frames.
@@ -210,7 +213,8 @@ __global__ void write_frames(DeviceChains chains, ChainWork work, float sign, fl
 }
 
 // Both walks. The rows of states are in shared memory if they fit.
-cudaError_t run_walks(const DeviceChains& chains, const ChainWork& work, const DeviceFacts& facts, cudaStream_t stream) {
+cudaError_t run_walks(const DeviceChains& chains, const ChainWork& work, const DeviceFacts& facts,
+                      cudaStream_t stream) {
   const int threads = threads_for(chains.states);
   const size_t shared = 2 * (chains.states + 2 * kMargin) * sizeof(float2);
   const dim3 grid(static_cast<unsigned>(chains.batch), kRoles);
@@ -219,8 +223,8 @@ cudaError_t run_walks(const DeviceChains& chains, const ChainWork& work, const D
   return launch(walk_chains<false>, grid, threads, 0, stream, chains, work);
 }
 
-cudaError_t run_frames(const DeviceChains& chains, const ChainWork& work, const DeviceFacts& facts, float sign, float* to,
-                       cudaStream_t stream) {
+cudaError_t run_frames(const DeviceChains& chains, const ChainWork& work, const DeviceFacts& facts, float sign,
+                       float* to, cudaStream_t stream) {
   const size_t shared = kRowWarps * chains.states * sizeof(float);
   const unsigned blocks = blocks_for(chains.frames * chains.batch, kRowWarps);
   if (blocks == 0) return cudaSuccess;
@@ -249,12 +253,13 @@ const char* rtf_chain_soft_cuda_f32(const RtfScores* scores, const RtfChains* ch
   rtf::Staging staging(work.staged);
   const rtf::DeviceChains all = rtf::device_chains(*scores, *chains, &staging);
   rtf::DeviceFacts facts;
-  return rtf::first_error(
-      [&] { return rtf::device_facts(&facts); },
-      [&] { return staging.send(on); },
-      [&] { return rtf::run_walks(all, work, facts, on); },
-      [&] { return rtf::launch(rtf::chain_totals, rtf::blocks_for(all.batch, 128), 128, 0, on, all.batch, work, total); },
-      [&] { return rtf::run_frames(all, work, facts, 1.0f, posteriors, on); });
+  return rtf::first_error([&] { return rtf::device_facts(&facts); }, [&] { return staging.send(on); },
+                          [&] { return rtf::run_walks(all, work, facts, on); },
+                          [&] {
+                            return rtf::launch(rtf::chain_totals, rtf::blocks_for(all.batch, 128), 128, 0, on,
+                                               all.batch, work, total);
+                          },
+                          [&] { return rtf::run_frames(all, work, facts, 1.0f, posteriors, on); });
 }
 
 const char* rtf_ctc_cuda_f32(const RtfScores* scores, const RtfCtc* ctc, float* loss, float* gradient, void* workspace,
@@ -268,18 +273,17 @@ const char* rtf_ctc_cuda_f32(const RtfScores* scores, const RtfCtc* ctc, float* 
   rtf::DeviceFacts facts;
   const unsigned rows = rtf::blocks_for(all.frames * all.batch, rtf::kRowWarps);
   if (!ctc->normalized) all.offset = work.offset;
-  return rtf::first_error(
-      [&] { return rtf::device_facts(&facts); },
-      [&] { return staging.send(on); },
-      [&] {
-        if (ctc->normalized || rows == 0) return cudaSuccess;
-        return rtf::launch(rtf::log_sums, rows, rtf::kRowWarps * rtf::kWarp, 0, on, all, work.offset);
-      },
-      [&] { return rtf::run_walks(all, work, facts, on); },
-      [&] {
-        return rtf::launch(rtf::ctc_losses, static_cast<unsigned>(all.batch), rtf::kWarp, 0, on, all, work, ctc->normalized,
-                           ctc->softmax_without_alignment, loss);
-      },
-      [&] { return rtf::run_frames(all, work, facts, -1.0f, gradient, on); });
+  return rtf::first_error([&] { return rtf::device_facts(&facts); }, [&] { return staging.send(on); },
+                          [&] {
+                            if (ctc->normalized || rows == 0) return cudaSuccess;
+                            return rtf::launch(rtf::log_sums, rows, rtf::kRowWarps * rtf::kWarp, 0, on, all,
+                                               work.offset);
+                          },
+                          [&] { return rtf::run_walks(all, work, facts, on); },
+                          [&] {
+                            return rtf::launch(rtf::ctc_losses, static_cast<unsigned>(all.batch), rtf::kWarp, 0, on,
+                                               all, work, ctc->normalized, ctc->softmax_without_alignment, loss);
+                          },
+                          [&] { return rtf::run_frames(all, work, facts, -1.0f, gradient, on); });
 }
 }

@@ -12,8 +12,8 @@ struct DeviceChains {
   const float* values;                     // [frames, batch, classes]
   const float* offset;                     // [frames, batch], subtracted from the values; or null
   const int32_t* lengths;
-  const int32_t* symbols;  // [batch, width]: classes of states, or labels
-  const int32_t* counts;   // of them
+  const int32_t* symbols;      // [batch, width]: classes of states, or labels
+  const int32_t* counts;       // of them
   const uint8_t *loop, *skip;  // [batch, width]; null for CTC
   int64_t width;
   int32_t blank;
@@ -28,7 +28,9 @@ struct DeviceChains {
     return s % 2 ? symbols[b * width + s / 2] : blank;
   }
 
-  __device__ bool may_loop(int b, int s) const { return is_ctc() ? s % 2 == 0 || label_loop : loop[b * width + s] != 0; }
+  __device__ bool may_loop(int b, int s) const {
+    return is_ctc() ? s % 2 == 0 || label_loop : loop[b * width + s] != 0;
+  }
 
   __device__ bool may_skip_to(int b, int s) const {
     if (!is_ctc()) return skip[b * width + s] != 0;
@@ -101,6 +103,8 @@ inline DeviceChains device_ctc(const RtfScores& scores, const RtfCtc& ctc, Stagi
 }
 
 // 32-bit integers of the staging of either.
-inline int64_t staged_chains(int64_t batch, int64_t states) { return batch * (2 + states) + 2 * (batch * states / 4 + 1); }
+inline int64_t staged_chains(int64_t batch, int64_t states) {
+  return batch * (2 + states) + 2 * (batch * states / 4 + 1);
+}
 
 }  // namespace rtf

@@ -22,22 +22,24 @@ inline Status check_lengths(const char* name, const Tensor& lengths, int64_t bat
 }
 
 // A matrix int32 [batch, any]; the first `lengths` entries of each row are classes.
-inline Status check_classes(const char* name, const Tensor& labels, const int32_t* lengths, int64_t batch, int64_t classes) {
+inline Status check_classes(const char* name, const Tensor& labels, const int32_t* lengths, int64_t batch,
+                            int64_t classes) {
   if (labels.dims() != 2 || labels.dim_size(0) != batch)
     return InvalidArgument("alignment: ", name, " has to be [", batch, ", any], but is ", labels.shape().DebugString());
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t i = 0; i < lengths[b]; ++i) {
       const int32_t label = labels.matrix<int32_t>()(b, i);
       if (label < 0 || label >= classes)
-        return InvalidArgument("alignment: ", name, " of sequence ", b, " has ", label, " at place ", i, ", but there are ",
-                               classes, " classes");
+        return InvalidArgument("alignment: ", name, " of sequence ", b, " has ", label, " at place ", i,
+                               ", but there are ", classes, " classes");
     }
   return tensorflow::OkStatus();
 }
 
 inline Status check_scores(const Tensor& values, const Tensor& lengths, RtfScores* scores) {
   if (values.dims() != 3)
-    return InvalidArgument("alignment: scores have to be [time, batch, classes], but are ", values.shape().DebugString());
+    return InvalidArgument("alignment: scores have to be [time, batch, classes], but are ",
+                           values.shape().DebugString());
   *scores = RtfScores{values.dim_size(0), values.dim_size(1), values.dim_size(2), values.flat<float>().data(),
                       lengths.flat<int32_t>().data()};
   return check_lengths("length", lengths, scores->batch, scores->frames);

@@ -57,7 +57,8 @@ class Staging {
     const cudaError_t error = cudaMemcpyAsync(device_, values_->data(), bytes, cudaMemcpyHostToDevice, stream);
     if (error != cudaSuccess) return error;
     // If this fails, the stream has: then they are never freed, as nobody knows when that would be safe.
-    return cudaLaunchHostFunc(stream, [](void* values) { delete static_cast<Values*>(values); }, values_.release());
+    return cudaLaunchHostFunc(
+        stream, [](void* values) { delete static_cast<Values*>(values); }, values_.release());
   }
 
  private:

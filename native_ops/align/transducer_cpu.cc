@@ -28,7 +28,8 @@ class Lattice {
 
   static int64_t size(const RtfTransducer& all) {
     const int64_t row = row_size(all.max_labels + 1);
-    return 4 * ((max_steps(all) + 1) * row + kLanes) + 4 * (row + kLanes) + all.frames * (all.max_labels + 1) + 2 * kLanes;
+    return 4 * ((max_steps(all) + 1) * row + kLanes) + 4 * (row + kLanes) + all.frames * (all.max_labels + 1) +
+           2 * kLanes;
   }
 
   float run(int64_t b, float* gradient) {

@@ -27,11 +27,11 @@ struct DeviceTransducer {
 };
 
 struct LatticeWork {
-  float2 *alpha, *beta;   // [batch, steps + 1, max_labels + 1]
-  float2* emitted;        // of the blank and of the next label, in the same place
-  float* log_sums;        // [batch, frames, max_labels + 1]
-  float2* rows;           // [batch, 2, 2, row], where shared memory does not have them
-  ScaledDouble* sums;     // [batch]
+  float2 *alpha, *beta;  // [batch, steps + 1, max_labels + 1]
+  float2* emitted;       // of the blank and of the next label, in the same place
+  float* log_sums;       // [batch, frames, max_labels + 1]
+  float2* rows;          // [batch, 2, 2, row], where shared memory does not have them
+  ScaledDouble* sums;    // [batch]
   int32_t* staged;
 
   LatticeWork(const RtfTransducer& all, Workspace* from) {
@@ -57,7 +57,8 @@ struct Cell {
   int b, t, u, lane;
   bool exists, is_inside;
 
-  __device__ explicit Cell(const DeviceTransducer& all) : index(blockIdx.x * static_cast<int64_t>(kCellWarps) + threadIdx.x / kWarp) {
+  __device__ explicit Cell(const DeviceTransducer& all)
+      : index(blockIdx.x * static_cast<int64_t>(kCellWarps) + threadIdx.x / kWarp) {
     const int64_t rows = all.max_labels + 1;
     lane = threadIdx.x % kWarp;
     u = static_cast<int>(index % rows);
@@ -97,7 +98,8 @@ __device__ __forceinline__ float2 ways_into(const DeviceTransducer& all, const L
 // Calls step(d, u, ways into or on from u) for all steps, from the first or from the last one, and all states of the thread, with
 // a barrier after each step.
 template <typename Step>
-__device__ void walk_lattice(const DeviceTransducer& all, const LatticeWork& work, int b, bool forward, const Step& step) {
+__device__ void walk_lattice(const DeviceTransducer& all, const LatticeWork& work, int b, bool forward,
+                             const Step& step) {
   const int steps = all.steps(b), n = all.counts[b] + 1, mine = threadIdx.x;
   const auto at = [&](int i) { return forward ? i : steps - 1 - i; };
   const auto read = [&](int i, int u) {
@@ -206,7 +208,8 @@ __global__ void lattice_losses(int64_t batch, LatticeWork work, float* loss) {
   if (b < batch) loss[b] = work.sums[b].is_none() ? 0.0f : static_cast<float>(-work.sums[b].log());
 }
 
-cudaError_t run_lattices(const DeviceTransducer& all, const LatticeWork& work, const DeviceFacts& facts, cudaStream_t stream) {
+cudaError_t run_lattices(const DeviceTransducer& all, const LatticeWork& work, const DeviceFacts& facts,
+                         cudaStream_t stream) {
   const int threads = threads_for(all.max_labels + 1);
   const size_t shared = 2 * (all.max_labels + 2) * sizeof(float2);
   const dim3 grid(static_cast<unsigned>(all.batch), 2);
@@ -252,7 +255,9 @@ const char* rtf_transducer_cuda_f32(const RtfTransducer* transducer, float* loss
       [&] { return rtf::device_facts(&facts); }, [&] { return staging.send(on); },
       [&] { return cells ? rtf::launch(rtf::read_cells, cells, threads, 0, on, all, work) : cudaSuccess; },
       [&] { return rtf::run_lattices(all, work, facts, on); },
-      [&] { return rtf::launch(rtf::lattice_losses, rtf::blocks_for(all.batch, 128), 128, 0, on, all.batch, work, loss); },
+      [&] {
+        return rtf::launch(rtf::lattice_losses, rtf::blocks_for(all.batch, 128), 128, 0, on, all.batch, work, loss);
+      },
       [&] { return cells ? rtf::launch(rtf::write_cells, cells, threads, 0, on, all, work, gradient) : cudaSuccess; });
 }
 }

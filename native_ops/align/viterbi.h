@@ -14,7 +14,8 @@ inline void improve(Vec way, float number, Vec* best, Vec* origin) {
 
 // The class of each frame goes to path[t * step]; gives the score of the path, -infinity if there is none. The array of alpha
 // holds scores in m and, in e, how many states a path came from.
-inline float best_path(const Chain& chain, const SequenceScores& scores, ChainSpace* space, int32_t* path, int64_t step) {
+inline float best_path(const Chain& chain, const SequenceScores& scores, ChainSpace* space, int32_t* path,
+                       int64_t step) {
   const int64_t row = row_size(chain.states()), frames = scores.frames, n = chain.states();
   if (frames == 0) return chain.may_be_empty() ? 0.0f : -INFINITY;
   if (n == 0) return -INFINITY;

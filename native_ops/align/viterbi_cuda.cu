@@ -93,7 +93,8 @@ __device__ void trace(const DeviceChains& chains, int b, const uint8_t* origins,
 }
 
 template <bool kShared>
-__global__ void __launch_bounds__(1024) best_chain_paths(DeviceChains chains, PathWork work, int32_t* path, float* total) {
+__global__ void __launch_bounds__(1024)
+    best_chain_paths(DeviceChains chains, PathWork work, int32_t* path, float* total) {
   const int b = blockIdx.x, n = chains.num_states(b), frames = chains.lengths[b];
   PathShared* shared = dynamic_shared<PathShared>();
   float* rows = kShared ? reinterpret_cast<float*>(shared + 1) : work.rows + b * 2 * (chains.states + kMargin);

@@ -60,7 +60,8 @@ inline void pack(const float* w, int64_t depth, int64_t columns, int64_t first, 
 }
 
 // The same of the transposed matrix, in one part: w is [columns, depth].
-inline void pack_transposed(const float* w, int64_t depth, int64_t columns, int64_t first, int64_t last, float* packed) {
+inline void pack_transposed(const float* w, int64_t depth, int64_t columns, int64_t first, int64_t last,
+                            float* packed) {
   constexpr int64_t kTile = 16;  // so many rows of the result are written while a cache line of each column is read
   for (int64_t panel = first; panel < last; ++panel) {
     const int64_t begin = panel * kPanel, n = std::min<int64_t>(kPanel, columns - begin);
@@ -107,7 +108,8 @@ constexpr int64_t kMostPlainRows = 4;  // of multiply_plain
 // in the order of memory, which is all that counts where it comes from afar. The same sums in the same order as those of
 // multiply_rows.
 template <int kRows>
-inline void multiply_plain(const float* const* x, const Matrix& matrix, int64_t begin, int64_t end, float* const* sums) {
+inline void multiply_plain(const float* const* x, const Matrix& matrix, int64_t begin, int64_t end,
+                           float* const* sums) {
   constexpr int kSteps = 4;  // of the depth, while a sum is in a register
   const int64_t row_step = matrix.row_step;
   const auto steps = [&](int64_t k, auto n_steps) __attribute__((always_inline)) {
@@ -165,7 +167,8 @@ inline __attribute__((always_inline)) void multiply_rows(const float* const* row
 // epilogue(row, x(row) [depth] * panel as kVectors vectors) for all rows: pieces of nearly equal size, 8 rows are 4 + 4, not
 // 6 + 2.
 template <typename Input, typename Epilogue>
-inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix, int64_t panel, const Epilogue& epilogue) {
+inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix, int64_t panel,
+                           const Epilogue& epilogue) {
   int64_t pieces = (n_rows + kMaxRows - 1) / kMaxRows;
   for (int64_t at = 0, size; at < n_rows; at += size, --pieces) {
     size = (n_rows - at + pieces - 1) / pieces;
@@ -188,7 +191,8 @@ inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix,
 // function(column, whether all lanes are in use, how many are, sum) for some vectors of a row of the result that begin at a
 // column.
 template <int kWidth = kVectors, typename Function>
-inline __attribute__((always_inline)) void for_units(int64_t begin, int64_t columns, const Vec* sums, const Function& function) {
+inline __attribute__((always_inline)) void for_units(int64_t begin, int64_t columns, const Vec* sums,
+                                                     const Function& function) {
   for (int v = 0; v < kWidth; ++v) {
     const int64_t at = begin + v * kLanes;
     if (at + kLanes <= columns)
@@ -213,12 +217,15 @@ inline void multiply_add(const float* const* x, size_t n_rows, int64_t depth, co
   const Matrix matrix = packed_matrix(packed, depth, columns);
   for (int64_t panel = 0; panel < matrix.panels(); ++panel) {
     const int64_t column = panel * kPanel;
-    multiply_panel([&](int64_t row) { return x[row]; }, n_rows, matrix, panel, [&](int64_t row, const Vec* sums) {
-      for_units(column, columns, sums, [&](int64_t at, auto whole, int n, Vec sum) __attribute__((always_inline)) {
-        float* to = y[row] + at;
-        store_n<decltype(whole)::value>(to, load_n<decltype(whole)::value>(to, n) + sum, n);
-      });
-    });
+    multiply_panel([&](int64_t row) { return x[row]; }, n_rows, matrix, panel,
+                   [&](int64_t row, const Vec* sums) {
+                     for_units(
+                         column, columns,
+                         sums, [&](int64_t at, auto whole, int n, Vec sum) __attribute__((always_inline)) {
+                           float* to = y[row] + at;
+                           store_n<decltype(whole)::value>(to, load_n<decltype(whole)::value>(to, n) + sum, n);
+                         });
+                   });
   }
 }
 

@@ -60,7 +60,8 @@ constexpr int64_t kWorkOfTeam = 10'000'000;
 constexpr int64_t kWorkOfMember = 20'000;
 
 // Of how many threads a team should be; 1: none. See run_recurrence.
-inline int64_t team_size(const RtfSequences& shape, const RtfThreads& threads, int64_t n_weights, int64_t least_panels) {
+inline int64_t team_size(const RtfSequences& shape, const RtfThreads& threads, int64_t n_weights,
+                         int64_t least_panels) {
   const bool tiled = by_tiles(shape);
   const int64_t step = shape.batch * n_weights;
   const int64_t available = std::min<int64_t>(Team::kMaxSize, threads.n_threads / Running::count());

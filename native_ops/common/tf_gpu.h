@@ -1,11 +1,10 @@
 // What the GPU kernel of a TensorFlow op needs: its stream, scratch memory, and errors. Needs no header of CUDA.
 #pragma once
 
+#include "cuda/recurrence.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "xla/stream_executor/stream.h"
-
-#include "cuda/recurrence.h"
 
 namespace rtf {
 
@@ -16,7 +15,8 @@ inline void* gpu_stream(tensorflow::OpKernelContext* context) {
 
 // Scratch memory on the GPU, its address a multiple of 256. The tensor may go at the end of Compute: TensorFlow gives the
 // memory only to what comes later on the same stream.
-inline tensorflow::Status gpu_workspace(tensorflow::OpKernelContext* context, int64_t bytes, tensorflow::Tensor* memory) {
+inline tensorflow::Status gpu_workspace(tensorflow::OpKernelContext* context, int64_t bytes,
+                                        tensorflow::Tensor* memory) {
   return context->allocate_temp(tensorflow::DT_UINT8, tensorflow::TensorShape({bytes}), memory);
 }
 
@@ -26,12 +26,9 @@ inline void* gpu_memory(const tensorflow::Tensor& tensor) { return tensor.data()
 // What the products of a recurrence take and give. For floats that is what TensorFlow's own products do: it has a switch.
 inline RtfNumbers gpu_numbers(const tensorflow::Tensor& tensor) {
   switch (tensor.dtype()) {
-    case tensorflow::DT_BFLOAT16:
-      return RTF_BFLOAT16;
-    case tensorflow::DT_HALF:
-      return RTF_FLOAT16;
-    default:
-      return tensorflow::tensor_float_32_execution_enabled() ? RTF_FLOAT_TF32 : RTF_FLOAT;
+    case tensorflow::DT_BFLOAT16: return RTF_BFLOAT16;
+    case tensorflow::DT_HALF: return RTF_FLOAT16;
+    default: return tensorflow::tensor_float_32_execution_enabled() ? RTF_FLOAT_TF32 : RTF_FLOAT;
   }
 }
 

@@ -4,7 +4,6 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-
 #include "tf_threads.h"
 
 namespace rtf {

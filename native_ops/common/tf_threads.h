@@ -1,10 +1,9 @@
 // Lends TensorFlow's own threads to a kernel.
 #pragma once
 
+#include "parallel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/core/threadpool.h"
-
-#include "parallel.h"
 
 namespace rtf {
 

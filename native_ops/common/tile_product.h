@@ -136,8 +136,8 @@ inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x, const
 
 // One block of rows times two tiles of columns, or four: the same sums in the same order.
 template <int kWidth, typename Meanwhile>
-inline __attribute__((always_inline)) void multiply_1xn(const Bfloat16* x, const Bfloat16* w, int64_t blocks, float* sums,
-                                                        const Meanwhile& meanwhile) {
+inline __attribute__((always_inline)) void multiply_1xn(const Bfloat16* x, const Bfloat16* w, int64_t blocks,
+                                                        float* sums, const Meanwhile& meanwhile) {
   const int64_t column = blocks * kSplitTile;
   const auto load_rows = [&](int part) __attribute__((always_inline)) { _tile_loadd(4, x + part, kBytesOfRow); };
   const auto add = [&](int part) __attribute__((always_inline)) {

@@ -73,7 +73,9 @@ inline bool tiles_work() {
 constexpr __mmask16 kAllLanes = 0xFFFF;
 
 // bfloat16 numbers in the upper half of their float.
-inline __m512i widened(__m256i x) { return _mm512_maskz_slli_epi32(kAllLanes, _mm512_maskz_cvtepu16_epi32(kAllLanes, x), 16); }
+inline __m512i widened(__m256i x) {
+  return _mm512_maskz_slli_epi32(kAllLanes, _mm512_maskz_cvtepu16_epi32(kAllLanes, x), 16);
+}
 
 inline __m512i joined(__m256i low, __m256i high) {
   return _mm512_mask_broadcast_i64x4(_mm512_maskz_broadcast_i64x4(0x0F, low), 0xF0, high);

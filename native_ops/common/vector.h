@@ -85,7 +85,8 @@ inline void by_vectors(int64_t units, Function function) {
 // The smaller or the larger of both; NaN if x is.
 inline Vec at_most(Vec x, Vec limit) {
 #if defined(__AVX512F__)
-  return reinterpret_cast<Vec>(_mm512_maskz_min_ps(0xFFFF, reinterpret_cast<__m512>(limit), reinterpret_cast<__m512>(x)));
+  return reinterpret_cast<Vec>(
+      _mm512_maskz_min_ps(0xFFFF, reinterpret_cast<__m512>(limit), reinterpret_cast<__m512>(x)));
 #else
   return x > limit ? limit : x;
 #endif
@@ -93,7 +94,8 @@ inline Vec at_most(Vec x, Vec limit) {
 
 inline Vec at_least(Vec x, Vec limit) {
 #if defined(__AVX512F__)
-  return reinterpret_cast<Vec>(_mm512_maskz_max_ps(0xFFFF, reinterpret_cast<__m512>(limit), reinterpret_cast<__m512>(x)));
+  return reinterpret_cast<Vec>(
+      _mm512_maskz_max_ps(0xFFFF, reinterpret_cast<__m512>(limit), reinterpret_cast<__m512>(x)));
 #else
   return x < limit ? limit : x;
 #endif

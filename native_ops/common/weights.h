@@ -85,9 +85,8 @@ class Weights {
   static Weights of(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns, float* memory,
                     const RtfThreads& threads) {
     if (by_tiles(shape))
-      return by_columns(depth, columns, 1, memory, threads, [&](int64_t column, int n, Bfloat16* to) {
-        pack_columns(w + column, columns, depth, n, to);
-      });
+      return by_columns(depth, columns, 1, memory, threads,
+                        [&](int64_t column, int n, Bfloat16* to) { pack_columns(w + column, columns, depth, n, to); });
     if (few_rows_in_all(shape) && has_whole_panels(columns))
       return Weights(plain_matrix(w, depth, columns, kParts), nullptr, memory);
     run_ranges(threads, n_panels(columns, kParts),
@@ -96,8 +95,8 @@ class Weights {
   }
 
   // The transposed of w [columns, depth], for the way back. The depth consists of parts.
-  static Weights transposed(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns, int parts_of_depth,
-                            float* memory, const RtfThreads& threads) {
+  static Weights transposed(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns,
+                            int parts_of_depth, float* memory, const RtfThreads& threads) {
     static_assert(kParts == 1, "not needed so far");
     if (by_tiles(shape))
       return by_columns(depth, columns, parts_of_depth, memory, threads, [&](int64_t column, int n, Bfloat16* to) {
@@ -124,9 +123,10 @@ class Weights {
                                         });
     if (as_it_is()) return multiply_as_it_is(x, n_rows, first, last, epilogue);
     in_turn(first, last, backward, [&](int64_t panel) {
-      multiply_panel(x, n_rows, vectors_, panel, [&](int64_t row, const Vec* sums) __attribute__((always_inline)) {
-        epilogue(panel, std::integral_constant<int, kVectors>(), row, sums);
-      });
+      multiply_panel(
+          x, n_rows, vectors_, panel, [&](int64_t row, const Vec* sums) __attribute__((always_inline)) {
+            epilogue(panel, std::integral_constant<int, kVectors>(), row, sums);
+          });
     });
   }
 
@@ -176,8 +176,8 @@ class Weights {
 
   // pack(column, how many exist, memory) for each tile of columns: those of a panel are the same ones of all parts.
   template <typename Pack>
-  static Weights by_columns(int64_t depth, int64_t columns, int parts_of_depth, float* memory, const RtfThreads& threads,
-                            const Pack& pack) {
+  static Weights by_columns(int64_t depth, int64_t columns, int parts_of_depth, float* memory,
+                            const RtfThreads& threads, const Pack& pack) {
     Bfloat16* tiles = reinterpret_cast<Bfloat16*>(memory);
     const int64_t size = tile_blocks(depth, parts_of_depth) * kSplitTile, width = columns / kParts;
     constexpr int kOfPart = kTileWidth / kParts;

@@ -42,7 +42,8 @@ struct GruForward {
       input->z[1] = value_of(arrays.z[at.gate(3, 1)]);
     }
 
-    static __device__ __forceinline__ Output compute(const float (&sums)[2], const Input& input, const Place&, float* h) {
+    static __device__ __forceinline__ Output compute(const float (&sums)[2], const Input& input, const Place&,
+                                                     float* h) {
       const float r = sigmoid(input.z[0] + sums[0]);
       return Output{r, sigmoid(input.z[1] + sums[1]), r * *h};
     }
@@ -72,7 +73,8 @@ struct GruForward {
       input->u = value_of(arrays.gates[at.gate(3, 1)]);
     }
 
-    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place&, float* h) {
+    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place&,
+                                                     float* h) {
       const float c = tanhf(input.z + sums[0]);
       *h = c + input.u * (*h - c);
       return Output{c, *h};

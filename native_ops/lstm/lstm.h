@@ -27,7 +27,7 @@ void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float
 // gates, c: as forward left them; dh [T, B, H], dc_last, dh_last [B, H]: gradients of its results
 //   -> dz [T, B, 4H] (may be the same memory as gates), dc0, dh0 [B, H].
 // The gradient of r is a product of h (one frame earlier) and dz over all frames: the caller's GEMM does that best.
-void rtf_lstm_backward_f32(const RtfLstmShape* shape, const float* r, const float* c0, const float* c, const float* gates,
-                           const float* dh, const float* dc_last, const float* dh_last, float* dz, float* dc0, float* dh0,
-                           float* scratch, const RtfThreads* threads);
+void rtf_lstm_backward_f32(const RtfLstmShape* shape, const float* r, const float* c0, const float* c,
+                           const float* gates, const float* dh, const float* dc_last, const float* dh_last, float* dz,
+                           float* dc0, float* dh0, float* scratch, const RtfThreads* threads);
 }

@@ -44,7 +44,8 @@ struct LstmForward {
       for (int gate = 0; gate < 4; ++gate) input->z[gate] = value_of(arrays.z[at.gate(4, gate)]);
     }
 
-    static __device__ __forceinline__ Output compute(const float (&sums)[4], const Input& input, const Place&, float* c) {
+    static __device__ __forceinline__ Output compute(const float (&sums)[4], const Input& input, const Place&,
+                                                     float* c) {
       Output output;
       output.gates[0] = tanhf(input.z[0] + sums[0]);
 #pragma unroll
@@ -114,7 +115,8 @@ struct LstmBackward {
 
     static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place& at,
                                                      float* dc_state) {
-      const float j = input.gates[0], i = input.gates[1], f = input.gates[2], o = input.gates[3], tanh_c = tanhf(input.c);
+      const float j = input.gates[0], i = input.gates[1], f = input.gates[2], o = input.gates[3],
+                  tanh_c = tanhf(input.c);
       const float dh = input.dh + (at.last ? input.dh_last : sums[0]);
       const float dc = *dc_state + dh * o * (1 - tanh_c * tanh_c);
       Output output;

@@ -17,13 +17,13 @@ const char* rtf_lstm_cuda_workspace(const RtfSequences* shape, RtfNumbers number
 
 // z [T, B, 4H] (may be the same memory as gates), r [H, 4H], c0, h0 [B, H]
 //   -> h, c [T, B, H], gates [T, B, 4H] after their activation, c_last, h_last [B, H]
-const char* rtf_lstm_forward_cuda(const RtfSequences* shape, RtfNumbers numbers, const void* z, const void* r, const void* c0,
-                                  const void* h0, void* h, void* c, void* gates, void* c_last, void* h_last, void* workspace,
-                                  void* stream);
+const char* rtf_lstm_forward_cuda(const RtfSequences* shape, RtfNumbers numbers, const void* z, const void* r,
+                                  const void* c0, const void* h0, void* h, void* c, void* gates, void* c_last,
+                                  void* h_last, void* workspace, void* stream);
 
 // gates, c: as forward left them; dh [T, B, H], dc_last, dh_last [B, H]
 //   -> dz [T, B, 4H] (may be the same memory as gates), dc0, dh0 [B, H]
-const char* rtf_lstm_backward_cuda(const RtfSequences* shape, RtfNumbers numbers, const void* r, const void* c0, const void* c,
-                                   const void* gates, const void* dh, const void* dc_last, const void* dh_last, void* dz,
-                                   void* dc0, void* dh0, void* workspace, void* stream);
+const char* rtf_lstm_backward_cuda(const RtfSequences* shape, RtfNumbers numbers, const void* r, const void* c0,
+                                   const void* c, const void* gates, const void* dh, const void* dc_last,
+                                   const void* dh_last, void* dz, void* dc0, void* dh0, void* workspace, void* stream);
 }

@@ -37,9 +37,9 @@ struct BackwardSizes {
 
 // Units of a tile, and the sums of a thread for each pixel.
 template <class PassSizes>
-constexpr int kTileUnits = kUnits * PassSizes::kThreadUnits;
+constexpr int kTileUnits = kUnits* PassSizes::kThreadUnits;
 template <class PassSizes>
-constexpr int kSums = PassSizes::kOut * PassSizes::kThreadUnits;
+constexpr int kSums = PassSizes::kOut* PassSizes::kThreadUnits;
 
 struct Sizes {
   int batch, rows, columns, units, n_directions;

@@ -47,8 +47,8 @@ struct ForwardPass : ForwardSizes {
   }
 
   // lane: the unit in its block
-  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Pixel& pixel, int lane,
-                                         const Input& in, const float (&sums)[kOut]) const {
+  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Pixel& pixel,
+                                         int lane, const Input& in, const float (&sums)[kOut]) const {
     const int unit = block.first_unit + lane, at = pixel.at, slot = pixel.slot;
     const float i = sigmoid(in.z[0] + sums[0]), f = sigmoid(in.z[1] + sums[1]), l = sigmoid(in.z[2] + sums[2]);
     const float o = sigmoid(in.z[3] + sums[3]), a = tanhf(in.z[4] + sums[4]);
@@ -92,8 +92,8 @@ struct BackwardPass : BackwardSizes {
     return in;
   }
 
-  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Pixel& pixel, int lane,
-                                         const Input& in, const float (&sums)[kOut]) const {
+  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Pixel& pixel,
+                                         int lane, const Input& in, const float (&sums)[kOut]) const {
     const int unit = block.first_unit + lane, at = pixel.at, slot = pixel.slot;  // the slot of its own row here
     const float i = in.gates[0], f = in.gates[1], l = in.gates[2], o = in.gates[3], a = in.gates[4];
     const float tanh_c = tanhf(in.c), dh = in.dh + sums[0];

@@ -48,8 +48,8 @@ int threads_of(const Grouping& grouping, const RtfMdLstmShape& shape, int slice_
   return threads;
 }
 
-inline Sizes sizes_of(const RtfMdLstmShape& shape, int64_t n_directions, const Grouping& grouping, int slice_units, int threads,
-                      bool per_diagonal) {
+inline Sizes sizes_of(const RtfMdLstmShape& shape, int64_t n_directions, const Grouping& grouping, int slice_units,
+                      int threads, bool per_diagonal) {
   Sizes sizes{};
   sizes.batch = static_cast<int>(shape.batch);
   sizes.rows = static_cast<int>(shape.rows);

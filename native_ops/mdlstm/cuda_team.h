@@ -83,7 +83,8 @@ __device__ int list_pixels(const Sizes& sizes, const Io& io, const Block& block,
 // The units of a slice as the product reads them: [tile][row of both states before][sum][unit % 8], four rows together, 0 beside
 // the real ones.
 template <class Pass>
-__device__ void pack_weights(const Pass& pass, const Sizes& sizes, int first_unit, float* to, int64_t begin, int64_t step) {
+__device__ void pack_weights(const Pass& pass, const Sizes& sizes, int first_unit, float* to, int64_t begin,
+                             int64_t step) {
   const int units = sizes.padded_units(), half = row_width<Pass>(sizes) * kSums<Pass> * kUnits;
   for (int64_t index = begin; index < sizes.slice_weights(); index += step) {
     const int part = static_cast<int>(index % 4), lane = static_cast<int>(index / 4 % kUnits);
@@ -156,16 +157,19 @@ struct Place {
   static __device__ __forceinline__ Place of(const Block& block, int task) {
     const int lane = thread() % kWarp;
     const int tile = task % block.unit_tiles;
-    return Place{task / block.unit_tiles * P * kQuad + lane / 16 * 2 + lane % 2, tile * kTileUnits<Pass> + lane / 2 % kUnits, tile};
+    return Place{task / block.unit_tiles * P * kQuad + lane / 16 * 2 + lane % 2,
+                 tile * kTileUnits<Pass> + lane / 2 % kUnits, tile};
   }
 };
 
 // sums = some of the rows of both pixels before each pixel, times the weights. Pixels beyond the last one repeat it.
 template <class Pass, int P>
-__device__ __forceinline__ void multiply(const Sizes& sizes, const Block& block, int diagonal, const Pixel* pixels, int count,
-                                         const Place& place, int part, int parts, float (&sums)[P][kSums<Pass>]) {
+__device__ __forceinline__ void multiply(const Sizes& sizes, const Block& block, int diagonal, const Pixel* pixels,
+                                         int count, const Place& place, int part, int parts,
+                                         float (&sums)[P][kSums<Pass>]) {
   const int depth = row_width<Pass>(sizes) / 4, begin = 2 * depth * part / parts, end = 2 * depth * (part + 1) / parts;
-  const float4* weight = block.weights + (place.tile * 2 * depth + begin) * (kSums<Pass> * kUnits) + place.unit % kUnits;
+  const float4* weight =
+      block.weights + (place.tile * 2 * depth + begin) * (kSums<Pass> * kUnits) + place.unit % kUnits;
   const float4* rows[P];
 #pragma unroll
   for (int m = 0; m < P; ++m) {
@@ -271,7 +275,8 @@ __device__ __forceinline__ void run_tiles(const Pass& pass, const Sizes& sizes, 
         for (int other = 0; other < parts; ++other)
 #pragma unroll
           for (int n = 0; n < Pass::kOut; ++n)
-            sums[n] += block.sums[(m * kSums<Pass> + u * Pass::kOut + n) * threads() + thread() + (other - part) * kWarp];
+            sums[n] +=
+                block.sums[(m * kSums<Pass> + u * Pass::kOut + n) * threads() + thread() + (other - part) * kWarp];
         pass.finish(sizes, block, diagonal, pixel, lane, input, sums);
       });
     task += warps / parts;
@@ -335,7 +340,8 @@ __device__ __forceinline__ void pack_all(const Call<Io>& call) {
   const Block block = block_of<Pass, false>(sizes, call.workspace);
   const Pass pass{call.io[block.direction]};
   if (static_cast<int>(blockIdx.x) / sizes.slices % sizes.groups == 0)
-    pack_weights(pass, sizes, block.first_unit, reinterpret_cast<float*>(const_cast<float4*>(block.weights)), thread(), threads());
+    pack_weights(pass, sizes, block.first_unit, reinterpret_cast<float*>(const_cast<float4*>(block.weights)), thread(),
+                 threads());
 }
 
 }  // namespace mdlstm

@@ -47,7 +47,8 @@ void for_padding(const RtfMdLstmShape& shape, const Image& image, const Function
 // The images, dealt out to as many shares as make all threads busy: largest first, so that shares are of similar size.
 class ImageShares {
  public:
-  ImageShares(const RtfMdLstmShape& shape, int64_t n_directions, int64_t n_threads) : shape_(shape), order_(shape.batch) {
+  ImageShares(const RtfMdLstmShape& shape, int64_t n_directions, int64_t n_threads)
+      : shape_(shape), order_(shape.batch) {
     for (int64_t b = 0; b < shape.batch; ++b) order_[b] = static_cast<int32_t>(b);
     std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return area(a) > area(b); });
     int64_t shares = 1;

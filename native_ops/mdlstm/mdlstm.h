@@ -26,18 +26,18 @@ typedef struct RtfMdLstmShape {
 
 typedef struct RtfMdLstmForward {
   int flip_rows, flip_columns;
-  const float* z;      // [B, Y, X, 5H], may be the same memory as gates
-  const float* r;      // [2H, 5H]: R_up above R_left
-  float *h, *c;        // [B, Y, X, H]
-  float* gates;        // [B, Y, X, 5H]: after their activation
+  const float* z;  // [B, Y, X, 5H], may be the same memory as gates
+  const float* r;  // [2H, 5H]: R_up above R_left
+  float *h, *c;    // [B, Y, X, H]
+  float* gates;    // [B, Y, X, 5H]: after their activation
 } RtfMdLstmForward;
 
 typedef struct RtfMdLstmBackward {
   int flip_rows, flip_columns;
-  const float* r;                // as before
-  const float *h, *c, *gates;    // as forward left them
-  const float* dh;               // [B, Y, X, H]: gradient of h
-  float* dz;                     // [B, Y, X, 5H]: may be the same memory as gates
+  const float* r;              // as before
+  const float *h, *c, *gates;  // as forward left them
+  const float* dh;             // [B, Y, X, H]: gradient of h
+  float* dz;                   // [B, Y, X, 5H]: may be the same memory as gates
   // [B, Y, X, 2H]: h of the pixel above and of the one to the left. The gradient of r is the product of its transpose and dz
   // over all pixels: the caller's GEMM does that best.
   float* before;

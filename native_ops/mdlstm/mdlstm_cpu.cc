@@ -3,8 +3,6 @@
 //
 // States are kept for two diagonals only, by row. There the pixel above and the one to the left are neighbours: what the
 // product reads of pixel (i, d - i) are the 2H floats that start at the slot of row i - 1, and nothing is gathered.
-#include "mdlstm.h"
-
 #include <utility>
 #include <vector>
 
@@ -12,6 +10,7 @@
 #include "../common/ragged.h"
 #include "../common/vector.h"
 #include "images.h"
+#include "mdlstm.h"
 
 namespace rtf {
 namespace {
@@ -53,26 +52,27 @@ struct Forward {
     const int64_t H = shape.units;
     float *gate = io.gates + at * kGates * H, *h_now = io.h + at * H, *c_now = io.c + at * H;
     const float* z_next = io.z + next * kGates * H;
-    by_vectors(H, [&](int64_t u, auto whole, int n) __attribute__((always_inline)) {
-      constexpr bool kWhole = decltype(whole)::value;
-      for (int part = 0; part < kGates; ++part) prefetch_to_write(z_next + kGates * u + part * kLanes);
-      float* g = gate + u;
-      const Vec i = sigmoid(load_n<kWhole>(g, n)), f = sigmoid(load_n<kWhole>(g + H, n));
-      const Vec l = sigmoid(load_n<kWhole>(g + 2 * H, n)), o = sigmoid(load_n<kWhole>(g + 3 * H, n));
-      const Vec a = tanh(load_n<kWhole>(g + 4 * H, n));
-      const Vec up = load_n<kWhole>(c_before + u, n), left = load_n<kWhole>(c_before + H + u, n);
-      const Vec kept = kStable ? f * (l * left + (splat(1.0f) - l) * up) : f * left + l * up;
-      const Vec state = kept + i * a, out = o * tanh(state);
-      store_n<kWhole>(g, i, n);
-      store_n<kWhole>(g + H, f, n);
-      store_n<kWhole>(g + 2 * H, l, n);
-      store_n<kWhole>(g + 3 * H, o, n);
-      store_n<kWhole>(g + 4 * H, a, n);
-      store_n<kWhole>(c_now + u, state, n);
-      store_n<kWhole>(c_state + u, state, n);
-      store_n<kWhole>(h_now + u, out, n);
-      store_n<kWhole>(h_state + u, out, n);
-    });
+    by_vectors(
+        H, [&](int64_t u, auto whole, int n) __attribute__((always_inline)) {
+          constexpr bool kWhole = decltype(whole)::value;
+          for (int part = 0; part < kGates; ++part) prefetch_to_write(z_next + kGates * u + part * kLanes);
+          float* g = gate + u;
+          const Vec i = sigmoid(load_n<kWhole>(g, n)), f = sigmoid(load_n<kWhole>(g + H, n));
+          const Vec l = sigmoid(load_n<kWhole>(g + 2 * H, n)), o = sigmoid(load_n<kWhole>(g + 3 * H, n));
+          const Vec a = tanh(load_n<kWhole>(g + 4 * H, n));
+          const Vec up = load_n<kWhole>(c_before + u, n), left = load_n<kWhole>(c_before + H + u, n);
+          const Vec kept = kStable ? f * (l * left + (splat(1.0f) - l) * up) : f * left + l * up;
+          const Vec state = kept + i * a, out = o * tanh(state);
+          store_n<kWhole>(g, i, n);
+          store_n<kWhole>(g + H, f, n);
+          store_n<kWhole>(g + 2 * H, l, n);
+          store_n<kWhole>(g + 3 * H, o, n);
+          store_n<kWhole>(g + 4 * H, a, n);
+          store_n<kWhole>(c_now + u, state, n);
+          store_n<kWhole>(c_state + u, state, n);
+          store_n<kWhole>(h_now + u, out, n);
+          store_n<kWhole>(h_state + u, out, n);
+        });
   }
 
   void run(const std::vector<Image>& images) const {
@@ -131,26 +131,27 @@ struct Backward {
     const float *gate = io.gates + at * kGates * H, *c_now = io.c + at * H, *dh_now = io.dh + at * H;
     float* d_gate = io.dz + at * kGates * H;
     const Vec one = splat(1.0f);
-    by_vectors(H, [&](int64_t u, auto whole, int n) __attribute__((always_inline)) {
-      constexpr bool kWhole = decltype(whole)::value;
-      const float* g = gate + u;
-      const Vec i = load_n<kWhole>(g, n), f = load_n<kWhole>(g + H, n), l = load_n<kWhole>(g + 2 * H, n);
-      const Vec o = load_n<kWhole>(g + 3 * H, n), a = load_n<kWhole>(g + 4 * H, n);
-      const Vec up = load_n<kWhole>(c_up + u, n), left = load_n<kWhole>(c_left + u, n);
-      const Vec tanh_c = tanh(load_n<kWhole>(c_now + u, n));
-      const Vec dh = load_n<kWhole>(dh_state + u, n) + load_n<kWhole>(dh_now + u, n);
-      const Vec dc = load_n<kWhole>(dc_state + u, n) + dh * o * (one - tanh_c * tanh_c);
-      const Vec df = kStable ? l * left + (one - l) * up : left, dl = kStable ? f * (left - up) : up;
-      float* d = d_gate + u;
-      store_n<kWhole>(d, dc * a * i * (one - i), n);
-      store_n<kWhole>(d + H, dc * df * f * (one - f), n);
-      store_n<kWhole>(d + 2 * H, dc * dl * l * (one - l), n);
-      store_n<kWhole>(d + 3 * H, dh * tanh_c * o * (one - o), n);
-      store_n<kWhole>(d + 4 * H, dc * i * (one - a * a), n);
-      float *d_up = dc_before + u, *d_left = dc_before + H + u;
-      store_n<kWhole>(d_up, load_n<kWhole>(d_up, n) + dc * (kStable ? f * (one - l) : l), n);
-      store_n<kWhole>(d_left, load_n<kWhole>(d_left, n) + dc * (kStable ? f * l : f), n);
-    });
+    by_vectors(
+        H, [&](int64_t u, auto whole, int n) __attribute__((always_inline)) {
+          constexpr bool kWhole = decltype(whole)::value;
+          const float* g = gate + u;
+          const Vec i = load_n<kWhole>(g, n), f = load_n<kWhole>(g + H, n), l = load_n<kWhole>(g + 2 * H, n);
+          const Vec o = load_n<kWhole>(g + 3 * H, n), a = load_n<kWhole>(g + 4 * H, n);
+          const Vec up = load_n<kWhole>(c_up + u, n), left = load_n<kWhole>(c_left + u, n);
+          const Vec tanh_c = tanh(load_n<kWhole>(c_now + u, n));
+          const Vec dh = load_n<kWhole>(dh_state + u, n) + load_n<kWhole>(dh_now + u, n);
+          const Vec dc = load_n<kWhole>(dc_state + u, n) + dh * o * (one - tanh_c * tanh_c);
+          const Vec df = kStable ? l * left + (one - l) * up : left, dl = kStable ? f * (left - up) : up;
+          float* d = d_gate + u;
+          store_n<kWhole>(d, dc * a * i * (one - i), n);
+          store_n<kWhole>(d + H, dc * df * f * (one - f), n);
+          store_n<kWhole>(d + 2 * H, dc * dl * l * (one - l), n);
+          store_n<kWhole>(d + 3 * H, dh * tanh_c * o * (one - o), n);
+          store_n<kWhole>(d + 4 * H, dc * i * (one - a * a), n);
+          float *d_up = dc_before + u, *d_left = dc_before + H + u;
+          store_n<kWhole>(d_up, load_n<kWhole>(d_up, n) + dc * (kStable ? f * (one - l) : l), n);
+          store_n<kWhole>(d_left, load_n<kWhole>(d_left, n) + dc * (kStable ? f * l : f), n);
+        });
   }
 
   void run(const std::vector<Image>& images) const {

@@ -1,9 +1,8 @@
 // The MDLSTM on a GPU: kernels and their launches. Which block does what is in cuda_layout.h and cuda_plan.h, the loop over
 // the diagonals in cuda_team.h, the cells in cuda_passes.h.
-#include "mdlstm_cuda.h"
-
 #include "cuda_passes.h"
 #include "cuda_plan.h"
+#include "mdlstm_cuda.h"
 
 namespace rtf {
 namespace mdlstm {
@@ -100,7 +99,8 @@ struct Runner {
 constexpr const char* kNoPlan = "MDLSTM: the plan is not for these sizes";
 
 const char* check(const RtfMdLstmShape& shape, int64_t n_directions) {
-  if (n_directions < 1 || n_directions > RTF_MDLSTM_CUDA_DIRECTIONS) return "MDLSTM: a call on a GPU takes 1 to 4 directions";
+  if (n_directions < 1 || n_directions > RTF_MDLSTM_CUDA_DIRECTIONS)
+    return "MDLSTM: a call on a GPU takes 1 to 4 directions";
   if (shape.units < 1) return "MDLSTM: at least one unit is needed";
   constexpr int64_t kMost = int64_t(1) << 31;
   if (shape.batch * shape.rows * shape.columns >= kMost || shape.units * shape.units * 2 * kGates >= kMost)
@@ -124,7 +124,8 @@ const char* run(const RtfMdLstmShape& shape, int64_t n_directions, const Io* dir
     return kNoPlan;
   call.workspace = static_cast<char*>(workspace);
   std::copy_n(directions, n_directions, call.io);
-  const Runner<Pass, Io> runner{beside, call, plan, grouping, static_cast<cudaStream_t>(stream), table_of(shape, grouping)};
+  const Runner<Pass, Io> runner{
+      beside, call, plan, grouping, static_cast<cudaStream_t>(stream), table_of(shape, grouping)};
   return text_of(runner.run());
 }
 

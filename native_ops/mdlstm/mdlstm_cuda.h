@@ -34,11 +34,11 @@ typedef struct RtfMdLstmCudaLimits {
 
 // How a call is dealt out to the blocks of the device, and how much scratch memory it needs there.
 typedef struct RtfMdLstmCudaPlan {
-  int per_diagonal;      // one launch for each diagonal, as the weights do not fit on the chip; else one for all of them
-  int groups;            // parts of the batch, each with blocks of its own
-  int slices;            // blocks that share the units of a direction and group
-  int units_of_slice;    // a multiple of 8; the last slice may have fewer
-  int threads;           // of a block
+  int per_diagonal;    // one launch for each diagonal, as the weights do not fit on the chip; else one for all of them
+  int groups;          // parts of the batch, each with blocks of its own
+  int slices;          // blocks that share the units of a direction and group
+  int units_of_slice;  // a multiple of 8; the last slice may have fewer
+  int threads;         // of a block
   int64_t shared_bytes;  // of a block
   int64_t workspace_bytes;
 } RtfMdLstmCudaPlan;

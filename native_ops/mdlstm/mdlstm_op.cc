@@ -91,7 +91,8 @@ class MdLstmBase : public OpKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("flip_columns", &flip_columns));
     OP_REQUIRES_OK(construction, construction->GetAttr("stable", &stable_));
     OP_REQUIRES_OK(construction, construction->GetAttr("D", &count));
-    OP_REQUIRES(construction, static_cast<int>(flip_rows.size()) == count && static_cast<int>(flip_columns.size()) == count,
+    OP_REQUIRES(construction,
+                static_cast<int>(flip_rows.size()) == count && static_cast<int>(flip_columns.size()) == count,
                 InvalidArgument("MDLSTM: flips are needed for each of the ", count, " directions"));
   }
 
@@ -100,8 +101,9 @@ class MdLstmBase : public OpKernel {
   Status shape_of(OpKernelContext* context, RtfMdLstmShape* shape) const {
     const TensorShape& r = context->input(count).shape();
     if (r.dims() != 2 || r.dim_size(0) < 2 || 5 * r.dim_size(0) != 2 * r.dim_size(1))
-      return InvalidArgument("MDLSTM: recurrent weights have to be [2 * units, 5 * units] with at least one unit, but are ",
-                             r.DebugString());
+      return InvalidArgument(
+          "MDLSTM: recurrent weights have to be [2 * units, 5 * units] with at least one unit, but are ",
+          r.DebugString());
     const int64_t units = r.dim_size(0) / 2;
     const TensorShape& gates = context->input(0).shape();
     if (gates.dims() != 4 || gates.dim_size(3) != 5 * units)
@@ -177,8 +179,8 @@ struct Gpu {
   using Backward = RtfMdLstmCudaBackward;
 
   template <class Kernel, class Io>
-  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Io>& directions, bool backward,
-                    const Kernel& kernel) {
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Io>& directions,
+                    bool backward, const Kernel& kernel) {
     for (size_t first = 0; first < directions.size(); first += RTF_MDLSTM_CUDA_DIRECTIONS) {
       const int64_t count = std::min<size_t>(RTF_MDLSTM_CUDA_DIRECTIONS, directions.size() - first);
       RtfMdLstmCudaPlan plan;
@@ -215,7 +217,8 @@ class MdLstmOp : public MdLstmBase {
       OP_REQUIRES_OK(context, context->allocate_output(k, with_width(shape, shape.units), &h));
       OP_REQUIRES_OK(context, context->allocate_output(count + k, with_width(shape, shape.units), &c));
       OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({k}, 2 * count + k, z.shape(), &gates));
-      directions.push_back({flip_rows[k], flip_columns[k], Memory{z}, Memory{r}, Memory{*h}, Memory{*c}, Memory{*gates}});
+      directions.push_back(
+          {flip_rows[k], flip_columns[k], Memory{z}, Memory{r}, Memory{*h}, Memory{*c}, Memory{*gates}});
     }
     OP_REQUIRES_OK(context, Device::run(context, shape, directions));
   }
@@ -247,12 +250,12 @@ class MdLstmGradOp : public MdLstmBase {
   }
 };
 
-#define RTF_REGISTER_MDLSTM(DEVICE, T, KERNELS)                                                                  \
-  REGISTER_KERNEL_BUILDER(                                                                                       \
-      Name("RtfMdLstm").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"),        \
-      MdLstmOp<KERNELS>);                                                                                        \
-  REGISTER_KERNEL_BUILDER(                                                                                       \
-      Name("RtfMdLstmGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"),    \
+#define RTF_REGISTER_MDLSTM(DEVICE, T, KERNELS)                                                               \
+  REGISTER_KERNEL_BUILDER(                                                                                    \
+      Name("RtfMdLstm").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"),     \
+      MdLstmOp<KERNELS>);                                                                                     \
+  REGISTER_KERNEL_BUILDER(                                                                                    \
+      Name("RtfMdLstmGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"), \
       MdLstmGradOp<KERNELS>)
 
 RTF_REGISTER_MDLSTM(tensorflow::DEVICE_CPU, float, Cpu);

@@ -20,6 +20,6 @@ int rtf_product_by_tiles(void);
 int64_t rtf_product_scratch_size(const RtfProduct* shape, int n_threads);
 
 // y [rows, columns] = a b + bias; bias [columns] may be null. The same bit for bit for any number of threads.
-void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y, float* scratch,
-                     const RtfThreads* threads);
+void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y,
+                     float* scratch, const RtfThreads* threads);
 }

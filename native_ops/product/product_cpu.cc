@@ -1,11 +1,10 @@
 // Products of large matrices: each thread takes some rows or some columns of the result, and packs what it needs of both factors
 // piece by piece, such that the pieces stay in its own caches. On the tile unit (common/tiles.h) where there is one.
-#include "product.h"
-
 #include "../common/packed_gemm.h"
 #include "../common/ragged.h"
 #include "../common/tile_packing.h"
 #include "../common/tile_product.h"
+#include "product.h"
 
 namespace rtf {
 namespace {
@@ -65,7 +64,11 @@ struct ByVectors {
   }
 
   ByVectors(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, float* scratch)
-      : shape(shape), a(a), b(b), y(y), packed(align_up(scratch)),
+      : shape(shape),
+        a(a),
+        b(b),
+        y(y),
+        packed(align_up(scratch)),
         rows(packed + columns_of_piece(shape) * depth_of_piece(shape)) {}
 
   void pack_columns(Range depth, Range columns) const {
@@ -116,7 +119,11 @@ struct ByTiles {
   }
 
   ByTiles(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, float* scratch)
-      : shape(shape), a(a), b(b), y(y), packed(reinterpret_cast<Bfloat16*>(align_up(scratch))),
+      : shape(shape),
+        a(a),
+        b(b),
+        y(y),
+        packed(reinterpret_cast<Bfloat16*>(align_up(scratch))),
         rows(packed + columns_of_piece(shape) * depth_of_piece(shape) * kSplit) {}
 
   // An even number of tiles, by the order of rows in memory.
@@ -196,7 +203,8 @@ struct ByTiles {
   }
 
   static Sums2x2 sums_at(float* at, int64_t step) {
-    return {at, at + kLanes, at + kTileRows * step, at + kTileRows * step + kLanes, step * static_cast<int64_t>(sizeof(float))};
+    return {at, at + kLanes, at + kTileRows * step, at + kTileRows * step + kLanes,
+            step * static_cast<int64_t>(sizeof(float))};
   }
 
   // The sums are those in y.
@@ -265,8 +273,8 @@ int64_t n_parts(const RtfProduct& shape, int64_t n_threads) {
 }
 
 template <typename Form>
-void run(const RtfProduct& shape, const Factor& a, const Factor& b, const float* bias, float* y, float* scratch, Range rows,
-         Range columns) {
+void run(const RtfProduct& shape, const Factor& a, const Factor& b, const float* bias, float* y, float* scratch,
+         Range rows, Range columns) {
   const Form form(shape, a, b, y, scratch);
   for_pieces(columns, kColumnsOfPiece, [&](Range some_columns) {
     const auto add = [&](Range depth) {
@@ -293,8 +301,8 @@ int64_t rtf_product_scratch_size(const RtfProduct* shape, int n_threads) {
   return rtf::n_parts(*shape, n_threads) * rtf::scratch_of_part(*shape);
 }
 
-void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y, float* scratch,
-                     const RtfThreads* threads) {
+void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y,
+                     float* scratch, const RtfThreads* threads) {
   using namespace rtf;
   const Factor left(a, shape->rows, shape->depth, shape->transpose_a);
   const Factor right(b, shape->depth, shape->columns, shape->transpose_b);

@@ -57,8 +57,8 @@ struct AlignCase {
     ctc = {labels, symbols.data(), counts.data(), 0, draw.number(2), draw.number(2), draw.number(2)};
     chains = {labels, symbols.data(), counts.data(), loop.data(), skip.data(), draw.number(2)};
     acceptors = {edges, 4, arcs.data(), costs.data(), states.data()};
-    transducer = {batch,         frames, labels, classes, joint.data(), lengths.data(), symbols.data(), counts.data(), 0,
-                  draw.number(2), draw.number(2)};
+    transducer = {batch,          frames,        labels, classes,        joint.data(),  lengths.data(),
+                  symbols.data(), counts.data(), 0,      draw.number(2), draw.number(2)};
     totals = Floats(batch);
     by_class = Floats(values.size());
     by_cell = Floats(joint.size());

@@ -41,7 +41,8 @@ Floats results(int seed, int n_threads) {
 int main() {
   for (int seed = 1; seed <= 150; ++seed) {
     const Floats one = results(seed, 1), three = results(seed, 3);
-    if (one.size() != three.size() || (!one.empty() && std::memcmp(one.data(), three.data(), one.size() * sizeof(float)))) {
+    if (one.size() != three.size() ||
+        (!one.empty() && std::memcmp(one.data(), three.data(), one.size() * sizeof(float)))) {
       std::printf("case %d depends on the number of threads\n", seed);
       return 1;
     }

@@ -23,7 +23,8 @@ struct BeforeGuard {
   T* allocate(size_t n) {
     const size_t page = sysconf(_SC_PAGESIZE), size = pages(n * sizeof(T), page);
     void* memory = mmap(nullptr, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED || mprotect(static_cast<char*>(memory) + size, page, PROT_NONE) != 0) throw std::bad_alloc();
+    if (memory == MAP_FAILED || mprotect(static_cast<char*>(memory) + size, page, PROT_NONE) != 0)
+      throw std::bad_alloc();
     return reinterpret_cast<T*>(static_cast<char*>(memory) + size - n * sizeof(T));
   }
 

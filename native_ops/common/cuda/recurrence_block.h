@@ -55,7 +55,8 @@ class Block {
 
   __device__ void read_rows(const RowTable& table) {
     n_rows_ = rows_of_group(layout_, table.count, group_);
-    for (int i = static_cast<int>(threadIdx.x); i < n_rows_; i += kThreads) rows_[i] = table.rows[i * layout_.groups + group_];
+    for (int i = static_cast<int>(threadIdx.x); i < n_rows_; i += kThreads)
+      rows_[i] = table.rows[i * layout_.groups + group_];
     __syncthreads();
   }
 
@@ -81,7 +82,8 @@ class Block {
 
   // A stage of a step. wait(): when it returns, what other blocks sent is there; arrive(): this block has sent its own.
   template <class Stage, class P, class Wait, class Arrive>
-  __device__ __forceinline__ void run(const P& product, int stage, int step, int active, const Wait& wait, const Arrive& arrive) {
+  __device__ __forceinline__ void run(const P& product, int stage, int step, int active, const Wait& wait,
+                                      const Arrive& arrive) {
     const int passes = (active + kPassRows - 1) / kPassRows;
     typename Stage::Input input{};
     typename Stage::Output output{};
@@ -107,7 +109,9 @@ class Block {
   }
 
  private:
-  __device__ float* state_of(int row) const { return state_ + static_cast<int64_t>(row) * state_row_ + unit_ - first_unit_; }
+  __device__ float* state_of(int row) const {
+    return state_ + static_cast<int64_t>(row) * state_row_ + unit_ - first_unit_;
+  }
 
   __device__ int row_in_group(int pass) const { return pass * kPassRows + row_; }
 

@@ -10,10 +10,9 @@ namespace recurrence {
 constexpr int kStreamingBlocks = 2;  // on a multiprocessor: twice the loads under way
 
 template <class R>
-__global__ void __launch_bounds__(kThreads) start_sequences(const __grid_constant__ typename R::Arrays arrays,
-                                                            const __grid_constant__ Layout layout,
-                                                            const __grid_constant__ Buffers buffers,
-                                                            const __grid_constant__ RowTable table) {
+__global__ void __launch_bounds__(kThreads)
+    start_sequences(const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,
+                    const __grid_constant__ Buffers buffers, const __grid_constant__ RowTable table) {
   using Element = typename R::Math::Element;
   const int unit = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x), i = static_cast<int>(blockIdx.x);
   if (unit >= layout.units) return;
@@ -26,7 +25,8 @@ __global__ void __launch_bounds__(kThreads) start_sequences(const __grid_constan
 
 // x [T, B, width]: frames after the end of a sequence become 0.
 template <class Element>
-__global__ void zero_padding(Element* x, int64_t width, int64_t frames, int64_t batch, const __grid_constant__ RowTable table) {
+__global__ void zero_padding(Element* x, int64_t width, int64_t frames, int64_t batch,
+                             const __grid_constant__ RowTable table) {
   const int2 row = table.rows[blockIdx.x];
   for (int64_t t = row.y + static_cast<int64_t>(blockIdx.y); t < frames; t += gridDim.y)
     for (int64_t i = threadIdx.x; i < width; i += blockDim.x) put(&x[(t * batch + row.x) * width + i], 0.0f);
@@ -34,10 +34,9 @@ __global__ void zero_padding(Element* x, int64_t width, int64_t frames, int64_t 
 
 // All steps; grid: groups x tiles, cooperative. Shared memory: see Block::carve, then weights of each stage.
 template <class R>
-__global__ void __launch_bounds__(kThreads, 1) all_steps(const __grid_constant__ typename R::Arrays arrays,
-                                                         const __grid_constant__ Layout layout,
-                                                         const __grid_constant__ Buffers buffers,
-                                                         const __grid_constant__ RowTable table) {
+__global__ void __launch_bounds__(kThreads, 1)
+    all_steps(const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,
+              const __grid_constant__ Buffers buffers, const __grid_constant__ RowTable table) {
   using First = typename R::First;
   using Second = typename R::Second;
   const int group = static_cast<int>(blockIdx.x) / layout.tiles, tile = static_cast<int>(blockIdx.x) % layout.tiles;
@@ -74,8 +73,8 @@ __global__ void __launch_bounds__(kThreads, 1) all_steps(const __grid_constant__
 
 // A stage of a step for all tiles of this block.
 template <class Stage, int kStage, class R>
-__device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout, const Buffers& buffers, int step, int active,
-                                          SplitBarrier* barrier) {
+__device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout, const Buffers& buffers, int step,
+                                          int active, SplitBarrier* barrier) {
   const int blocks = static_cast<int>(gridDim.x), vectors = layout.chunks[kStage] * Stage::kTiles * kFragmentVectors;
   for (int tile = static_cast<int>(blockIdx.x); tile < layout.tiles; tile += blocks) {
     Product<typename R::Math, Stage::kTiles, 0> product;
@@ -83,8 +82,10 @@ __device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout,
                  layout.chunks[kStage] * kChunkBytes / 16, 0, nullptr);
     block.take_tile(tile);
     const auto wait = [&] {
-      if (tile < blocks) barrier->wait();
-      else __syncthreads();  // the partial sums of the tile before are read
+      if (tile < blocks)
+        barrier->wait();
+      else
+        __syncthreads();  // the partial sums of the tile before are read
     };
     const auto arrive = [&] {
       if (tile + blocks >= layout.tiles) barrier->arrive();
@@ -96,9 +97,9 @@ __device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout,
 // The same for more tiles of units than multiprocessors, one group: a block has several tiles, their states are in global memory,
 // and all weights are read from L2 in each step. Grid: any number of blocks up to the number of tiles, cooperative.
 template <class R>
-__global__ void __launch_bounds__(kThreads, kStreamingBlocks) all_steps_streaming(
-    const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,
-    const __grid_constant__ Buffers buffers, const __grid_constant__ RowTable table) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    all_steps_streaming(const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,
+                        const __grid_constant__ Buffers buffers, const __grid_constant__ RowTable table) {
   Block<R> block(arrays, layout, buffers, 0, 0);
   block.carve(dynamic_shared<unsigned char>(), false);
   block.read_rows(table);

@@ -69,7 +69,8 @@ __device__ __forceinline__ int64_t x_bytes(const Layout& layout, int stage) {
 }
 
 // The x of a stage and group that has this parity.
-__device__ __forceinline__ unsigned char* x_of(const Layout& layout, const Buffers& buffers, int stage, int group, int parity) {
+__device__ __forceinline__ unsigned char* x_of(const Layout& layout, const Buffers& buffers, int stage, int group,
+                                               int parity) {
   return buffers.x[stage] + ((parity & 1) * layout.groups + group) * x_bytes(layout, stage);
 }
 

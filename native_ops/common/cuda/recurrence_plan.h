@@ -16,8 +16,8 @@ struct Plan {
   int64_t launch_rows;  // most sequences of a launch
   size_t shared_bytes;
   int64_t x_at[kMaxStages], state_at, packed_at[kMaxStages], bytes;  // of the workspace; the counters come first
-  int64_t cleared;   // bytes at its start that are 0 before a launch
-  double cost;       // cycles of a step, roughly, without what all plans have in common
+  int64_t cleared;                                                   // bytes at its start that are 0 before a launch
+  double cost;  // cycles of a step, roughly, without what all plans have in common
 };
 
 inline int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -90,7 +90,8 @@ void place_buffers(Plan* plan) {
   const int row_tiles[kMaxStages] = {R::First::kTiles, R::Second::kTiles};
   for (int stage = 0; stage < R::kStages; ++stage) {
     plan->packed_at[stage] = at;
-    at += rounded_up(int64_t{layout.tiles} * layout.chunks[stage] * row_tiles[stage] * kFragmentVectors * sizeof(int4), 256);
+    at += rounded_up(int64_t{layout.tiles} * layout.chunks[stage] * row_tiles[stage] * kFragmentVectors * sizeof(int4),
+                     256);
   }
   plan->bytes = at;
 }

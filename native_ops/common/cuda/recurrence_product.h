@@ -18,8 +18,8 @@ namespace rtf {
 namespace recurrence {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kColumns = 2;                 // tiles of 8 sequences that a pass multiplies
-constexpr int kPassRows = 8 * kColumns;     // sequences of a pass
+constexpr int kColumns = 2;              // tiles of 8 sequences that a pass multiplies
+constexpr int kPassRows = 8 * kColumns;  // sequences of a pass
 constexpr int kChunkBytes = 64;
 constexpr int kFragmentVectors = 2 * kWarp;  // int4 of a fragment A of a chunk: two halves, 32 lanes
 
@@ -126,7 +126,8 @@ class Product {
   }
 
   // The sums of this warp into partial [kWarps, kPassRows, kPartialRow].
-  static constexpr int kPartialRow = 16 * kTiles + 4;  // so neither the writes here nor the reads of gates meet in a bank
+  static constexpr int kPartialRow =
+      16 * kTiles + 4;  // so neither the writes here nor the reads of gates meet in a bank
 
   __device__ void share(const Sums& sums, int columns, float* partial) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -137,8 +138,7 @@ class Product {
 #pragma unroll
         for (int m = 0; m < kTiles; ++m)
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            mine[(8 * n + i % 2) * kPartialRow + 16 * m + 8 * (i / 2)] = sums[m][n][i];
+          for (int i = 0; i < 4; ++i) mine[(8 * n + i % 2) * kPartialRow + 16 * m + 8 * (i / 2)] = sums[m][n][i];
   }
 
  private:
@@ -169,13 +169,14 @@ class Product {
   // After chunk i of `here` the slot is free for a later one, or for `after`.
   __device__ __forceinline__ void refill(Ring& x, int slot, int i, const PassRows& here, const PassRows& after) const {
     const bool more = i + kRing < count_;
-    const PassRows rows{more ? here.at : after.at, more ? here.columns : after.columns};  // no address of either is taken
+    const PassRows rows{more ? here.at : after.at,
+                        more ? here.columns : after.columns};  // no address of either is taken
     read(x[slot], rows, more ? i + kRing : slot);
   }
 
   // Chunks first .. end - 1 with weights from memory.
-  __device__ __forceinline__ void stream(Sums& sums, Ring& x, int first, int end, const int4* weights, const PassRows& here,
-                                         const PassRows& after) const {
+  __device__ __forceinline__ void stream(Sums& sums, Ring& x, int first, int end, const int4* weights,
+                                         const PassRows& here, const PassRows& after) const {
     for (int i = first; i < end; i += kRing, weights += kRing * kStride)
 #pragma unroll
       for (int slot = 0; slot < kRing; ++slot)
@@ -187,7 +188,8 @@ class Product {
         }
   }
 
-  static __device__ __forceinline__ void multiply(Sums& sums, const Weights& weights, const int4 (&x)[kColumns], int columns) {
+  static __device__ __forceinline__ void multiply(Sums& sums, const Weights& weights, const int4 (&x)[kColumns],
+                                                  int columns) {
     uint32_t b[2][kColumns][2];
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {

@@ -11,10 +11,8 @@
 // not here: the caches (a plain load after a barrier is always fresh), registers per thread, time.
 #pragma once
 
-#include "emulation/types.h"
-
 #include "emulation/machine.h"
-
 #include "emulation/runtime.h"
 #include "emulation/tensor_cores.h"
+#include "emulation/types.h"
 #include "emulation/warp.h"
