@@ -18,7 +18,7 @@ help:
 	@echo "make demo    trains a recogniser for lines of handwritten digits, draws its learning curve and results"
 	@echo "make test    the test suite; ARGS='-k name' for a part of it"
 	@echo "make test-long   what takes minutes: hundreds of killed runs and the like"
-	@echo "make lint    ruff (rules and formatting) and mypy"
+	@echo "make lint    ruff (rules and formatting), mypy and clang-format"
 	@echo "make bench   the measurements under bench/"
 	@echo "make clean   deletes .venv and what the tools cache"
 
@@ -72,6 +72,7 @@ lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	git ls-files '*.cc' '*.cu' '*.h' | xargs $(VENV)/bin/clang-format --dry-run -Werror --style=file
 
 bench: venv
 	@set -e; for script in bench/*.py; do echo "== $$script"; $(PY) $$script; done

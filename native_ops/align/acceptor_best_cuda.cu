@@ -1,16 +1,16 @@
-// The best paths through finite-state acceptors on the GPU: a block for each sequence, a group of lanes for each state.
+// Best paths through finite-state acceptors on the GPU: one block per sequence, one group of lanes per state.
 #include "acceptor_device.h"
 #include "align_cuda.h"
 
 namespace rtf {
 namespace {
 
-// Entries of the table of last edges which are brought to shared memory at once on the way back.
+// Frames of the last-edge table that are loaded into shared memory at once during the traceback.
 constexpr int kPart = 8192;
 
 struct BestWork {
-  int32_t* last_edges;  // [batch, frames, states]: of the best way to a state, its place in the list
-  float* rows;          // [batch, 2, states + most used classes], where shared memory does not have them
+  int32_t* last_edges;  // [batch, frames, states]: list index of the last edge of the best path to a state
+  float* rows;          // [batch, 2, states + most used classes], used if shared memory is too small
   int32_t* staged;
 
   BestWork(const RtfScores& scores, const RtfAcceptors& acceptors, Workspace* from) {
@@ -22,13 +22,14 @@ struct BestWork {
   }
 };
 
-// A way into a state. In the list of edges by where they go to, those of a state are in the order in which they were given.
+// A path into a state. In the list sorted by target state, the edges into a state keep the order in which they were
+// given.
 struct Way {
   float score;
   int32_t edge;  // -1: none
 };
 
-// NaN comes through; of equally good ones the earlier is taken, whatever the order in which they are compared.
+// NaN propagates. Of equal scores the earlier edge wins, independent of the order of comparisons.
 __device__ __forceinline__ bool is_better(Way way, Way other) {
   if (way.edge < 0 || other.edge < 0) return other.edge < 0;
   const bool is_nan = way.score != way.score, other_is_nan = other.score != other.score;
@@ -45,7 +46,7 @@ __device__ __forceinline__ Way best_of_group(Way way, int lanes) {
   return way;
 }
 
-// Fills the table of last edges; gives the scores of the states after the last frame.
+// Fills the table of last edges; returns the scores of the states after the last frame.
 __device__ __forceinline__ const float* find_ways(const DeviceAcceptors& all, const ArcList& list, int b, int lanes,
                                                   float* rows, float* scores, int32_t* last_edges) {
   const int n = all.num_states[b], lane = threadIdx.x % lanes;
@@ -72,7 +73,8 @@ __device__ __forceinline__ const float* find_ways(const DeviceAcceptors& all, co
   return rows + (all.lengths[b] & 1) * all.states;
 }
 
-// From the last state back. All threads bring some frames of the table to shared memory, if a frame fits, and one follows.
+// Traceback from the last state. All threads load frames of the table into shared memory if a frame fits; one follows
+// them.
 __device__ void trace(const DeviceAcceptors& all, const ArcList& list, int b, const int32_t* last_edges, int32_t* part,
                       int32_t* path) {
   const int64_t first = b * all.edges;

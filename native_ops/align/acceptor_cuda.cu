@@ -1,7 +1,7 @@
 // Sums over the paths of finite-state acceptors on the GPU.
 //
-// One block for each sequence walks forward over the frames, and one backward at the same time; a group of lanes adds up the edges
-// into (or out of) a state, in double precision as on the CPU. Then a warp for each frame makes the posteriors.
+// Per sequence, one block walks forward over the frames while another one walks backward. A group of lanes adds up the
+// edges into (or out of) a state, in double precision as on the CPU. Then one warp per frame computes the posteriors.
 #include "acceptor_device.h"
 #include "align_cuda.h"
 
@@ -13,7 +13,7 @@ constexpr int kRowWarps = 4;
 struct AcceptorWork {
   float2 *alpha, *beta;  // [batch, frames, states]: before each frame, and after it
   float2* weights[3];    // [batch, edges], in the order of each list
-  ScaledDouble* rows;    // [batch, 2, 2, states], where shared memory does not have them
+  ScaledDouble* rows;    // [batch, 2, 2, states], used if shared memory is too small
   float2* emitted;       // [batch, 2, 2, most used classes], likewise
   ScaledDouble* sums;    // [batch]
   int32_t* staged;
@@ -45,7 +45,7 @@ __global__ void weigh_edges(DeviceAcceptors all, ArcList list, float2* weights) 
   weights[i] = pair_of(exists ? number_exp(-all.costs[b * all.edges + list.edge[i]]) : none());
 }
 
-// The sum that lane 0 of each group returns; lanes: a power of two.
+// Sum over a group of lanes, valid in its lane 0. lanes: a power of two.
 __device__ __forceinline__ ScaledDouble group_sum(ScaledDouble sum, int lanes) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) {
     const double m = __shfl_down_sync(kAllLanes, sum.m, offset, lanes),
@@ -58,11 +58,11 @@ __device__ __forceinline__ ScaledDouble group_sum(ScaledDouble sum, int lanes) {
 // The edges of a sequence in the order of a walk.
 struct Edges {
   const int32_t *starts, *others,
-      *label;  // of each state; where an edge comes from, in the order of the walk; its class
+      *label;  // per state; source of each edge, in walk order; its class
   const float2* weights;
 };
 
-// to: what is known at each frame before its edges are taken. Gives the states after the last step.
+// to: the states at each frame before its edges are taken. Returns the states after the last step.
 __device__ __forceinline__ const ScaledDouble* walk(const DeviceAcceptors& all, const Edges& edges, int b, bool forward,
                                                     int lanes, ScaledDouble* rows, Number* emitted, float2* to) {
   const int n = all.num_states[b], lane = threadIdx.x % lanes, last = all.lengths[b] - 1;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(512)
   if (forward && threadIdx.x == 0) work.sums[b] = last[all.num_states[b] - 1];
 }
 
-// A warp for each frame: its posteriors.
+// The posteriors; one warp per frame.
 __global__ void write_posteriors(DeviceAcceptors all, ArcList list, AcceptorWork work, int lanes, float* posteriors) {
   const int64_t at = blockIdx.x * static_cast<int64_t>(kRowWarps) + threadIdx.x / kWarp, t = at / all.batch;
   if (t >= all.frames) return;

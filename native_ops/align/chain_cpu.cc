@@ -51,7 +51,7 @@ Chain ctc_chain(const RtfCtc& ctc, int32_t b, ChainSpace* space) {
   return Chain(n, true, space);
 }
 
-// The least number of frames: one for each label, and one for the blank between equal ones.
+// Minimum number of frames: one per label, plus one for the blank between equal labels.
 int64_t needed_frames(const RtfCtc& ctc, int32_t b) {
   const int32_t* labels = ctc.labels + b * ctc.max_labels;
   int64_t needed = ctc.label_lengths[b];

@@ -1,5 +1,5 @@
-// Alignments by chains of states, and CTC, as TensorFlow ops. The arithmetic is in chain_cpu.cc, chain_cuda.cu and
-// viterbi_cuda.cu. On a GPU all integers and flags stay in the memory of the host, where they are checked.
+// Alignments by chains of states, and CTC, as TensorFlow ops. The kernels are in chain_cpu.cc, chain_cuda.cu and
+// viterbi_cuda.cu. On a GPU all integers and flags stay in host memory, where they are checked.
 #include "op_inputs.h"
 
 namespace rtf {

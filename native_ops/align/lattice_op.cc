@@ -1,5 +1,5 @@
-// Alignments by acceptors and the transducer as TensorFlow ops. The arithmetic is in the files named like them. On a GPU all
-// integers stay in the memory of the host, where they are checked.
+// Alignments by acceptors, and the transducer, as TensorFlow ops. The kernels are in the files of the same names. On a
+// GPU all integers stay in host memory, where they are checked.
 #include "op_inputs.h"
 
 namespace rtf {

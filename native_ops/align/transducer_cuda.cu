@@ -1,8 +1,8 @@
-// Sums over the alignments of transducers on the GPU, with the gradient.
+// Sums over the alignments of transducers on the GPU, with gradients.
 //
-// As on the CPU the lattice is walked step by step (see transducer_cpu.cc): all states of a step depend on the step before only.
-// One block walks forward and one backward, a thread for each number of labels. Before and after that, a warp for each frame and
-// number of labels reads the scores of all classes, and writes their gradient.
+// As on the CPU, the lattice is walked step by step (see transducer_cpu.cc): the states of a step depend on the
+// previous step only. One block walks forward and one backward, with one thread per number of labels. Before and after,
+// one warp per frame and number of labels reads the scores of all classes and writes their gradient.
 #include "align_cuda.h"
 #include "number.h"
 #include "staging.h"
@@ -10,7 +10,7 @@
 namespace rtf {
 namespace {
 
-constexpr int kAhead = 4;  // steps whose scores are read before they are needed
+constexpr int kAhead = 4;  // steps that scores are prefetched ahead
 constexpr int kCellWarps = 4;
 
 struct DeviceTransducer {
@@ -21,16 +21,16 @@ struct DeviceTransducer {
   int label_takes_frame, normalized;
 
   __device__ int steps(int b) const { return lengths[b] + (label_takes_frame ? 0 : counts[b]); }
-  // The step at which a frame is read, after u labels; and the other way round.
+  // The step at which a frame is read after u labels, and the inverse.
   __device__ int step_of(int t, int u) const { return label_takes_frame ? t : t + u; }
   __device__ int frame_of(int d, int u) const { return label_takes_frame ? d : d - u; }
 };
 
 struct LatticeWork {
   float2 *alpha, *beta;  // [batch, steps + 1, max_labels + 1]
-  float2* emitted;       // of the blank and of the next label, in the same place
+  float2* emitted;       // of the blank and of the next label, same layout
   float* log_sums;       // [batch, frames, max_labels + 1]
-  float2* rows;          // [batch, 2, 2, row], where shared memory does not have them
+  float2* rows;          // [batch, 2, 2, row], used if shared memory is too small
   ScaledDouble* sums;    // [batch]
   int32_t* staged;
 
@@ -46,12 +46,12 @@ struct LatticeWork {
   }
 };
 
-// Where sequence b has its state u of step d.
+// Offset of state u of step d of sequence b.
 __device__ __forceinline__ int64_t place(const DeviceTransducer& all, int b, int d, int u) {
   return (b * (all.frames + all.max_labels + 1) + d) * (all.max_labels + 1) + u;
 }
 
-// One warp for a frame t after u labels of sequence b.
+// One warp per frame t and number of labels u of sequence b.
 struct Cell {
   int64_t index;
   int b, t, u, lane;
@@ -81,7 +81,7 @@ __global__ void read_cells(DeviceTransducer all, LatticeWork work) {
   work.log_sums[cell.index] = log_sum;
 }
 
-// The logs of the probabilities of the two ways on from state u of step d; -infinity where there is none.
+// Log probabilities of the two transitions out of state u of step d; -infinity if there is none.
 __device__ __forceinline__ float2 ways_on(const DeviceTransducer& all, const LatticeWork& work, int b, int d, int u) {
   const int t = all.frame_of(d, u);
   const bool is_inside = u >= 0 && u <= all.counts[b] && t >= 0 && t < all.lengths[b] && d >= 0;
@@ -90,13 +90,13 @@ __device__ __forceinline__ float2 ways_on(const DeviceTransducer& all, const Lat
 
 __device__ __forceinline__ Number times(Number a, Number b) { return {a.m * b.m, a.e + b.e}; }
 
-// The ways into state u of step d + 1: from u by the blank, from u - 1 by its label.
+// The transitions into state u of step d + 1: from u by the blank, from u - 1 by its label.
 __device__ __forceinline__ float2 ways_into(const DeviceTransducer& all, const LatticeWork& work, int b, int d, int u) {
   return make_float2(ways_on(all, work, b, d, u).x, ways_on(all, work, b, d, u - 1).y);
 }
 
-// Calls step(d, u, ways into or on from u) for all steps, from the first or from the last one, and all states of the thread, with
-// a barrier after each step.
+// Calls step(d, u, transitions into or out of u) for all steps, from the first or from the last, and all states of the
+// thread, with a barrier after each step.
 template <typename Step>
 __device__ void walk_lattice(const DeviceTransducer& all, const LatticeWork& work, int b, bool forward,
                              const Step& step) {

@@ -1,4 +1,4 @@
-// Chunks as TensorFlow ops. The arithmetic is in chunk_cpu.cc and chunk_cuda.cu.
+// Chunks as TensorFlow ops. The kernels are in chunk_cpu.cc and chunk_cuda.cu.
 #include "../common/tf_op.h"
 #include "chunk.h"
 #if RTF_CUDA
@@ -47,7 +47,7 @@ class ChunkBase : public OpKernel {
   }
 
  protected:
-  // All sequences of a batch make as many chunks as the longest one needs.
+  // All sequences of a batch get as many chunks as the longest one needs.
   RtfChunks shape_for(int64_t frames, int64_t batch, int64_t width) const {
     const int64_t count = frames > size_ ? (frames - size_ + step_ - 1) / step_ + 1 : 1;
     return {frames, batch, width, size_, step_, count, mean_};

@@ -1,4 +1,4 @@
-// What every file with TensorFlow ops needs: the headers, the names, and threads for the kernels.
+// What every file with TensorFlow ops needs: headers, names, and threads for the kernels.
 #pragma once
 
 #include "tensorflow/core/framework/op.h"

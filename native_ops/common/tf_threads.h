@@ -7,7 +7,7 @@
 
 namespace rtf {
 
-// Valid as long as the call of the op.
+// Valid for the duration of the op's call.
 inline RtfThreads tf_threads(tensorflow::OpKernelContext* context) {
   const tensorflow::DeviceBase::CpuWorkerThreads* workers = context->device()->tensorflow_cpu_worker_threads();
   RtfThreads threads;

@@ -1,5 +1,6 @@
-// The pointwise parts of the GRU on the GPU, for common/cuda/recurrence_block.h. A step has two products, as the candidate
-// needs the reset gates of all units: First comes to the gates, Second to the candidate; backward the other way round.
+// The pointwise parts of the GRU on the GPU, for common/cuda/recurrence_block.h. A step has two products, because the
+// candidate needs the reset gates of all units: First computes the gates, Second the candidate; backward the other way
+// round.
 #pragma once
 
 #include "../common/cuda/recurrence_block.h"
@@ -93,7 +94,7 @@ struct GruForward {
   using Finish = NoStage;
 };
 
-// The state is the part of the gradient of h that comes by no product.
+// The state is the part of the gradient of h that does not come from a product.
 template <class Math_>
 struct GruBackward {
   using Math = Math_;

@@ -1,5 +1,6 @@
-// The GRU kernels for CPU. A frame takes two steps, as the candidate needs the reset gates of all units: each is one product with
-// packed recurrent weights (common/weights.h), and while its sums are in registers or a near cache that part of the cell follows.
+// The GRU kernels for CPU. A frame takes two steps, because the candidate needs the reset gates of all units. Each is
+// one product with packed recurrent weights (common/weights.h), followed by that part of the cell while the sums are in
+// registers or a near cache.
 #include "../common/recurrence.h"
 #include "gru.h"
 
@@ -8,7 +9,7 @@ namespace {
 
 constexpr int kGates = 3;  // r, u, c
 
-// Where the state before a step is.
+// Offset of the state before a step.
 struct States {
   Ragged ragged;
   int64_t units;
@@ -39,7 +40,7 @@ struct Forward {
     to.put<kWhole>(row, u, state, n);
   }
 
-  // What the next frame reads from memory is asked for now: the arrays are larger than a cache.
+  // Prefetches what the next frame reads: the arrays do not fit into a cache.
   void prefetch(int32_t b, int64_t step, int64_t u) const {
     if (step + 1 >= ragged.length(b)) return;
     const int64_t next = ragged.at(b, step + 1) * units;
@@ -118,7 +119,7 @@ struct Backward {
   const float *gates, *dh, *dh_last;
   Weights<1> of_gates, of_candidate;        // both transposed
   TileRows gate_tiles[2], candidate_tiles;  // dz of r and u in even and in odd steps; of c
-  float *dz, *reset_h, *dh0;  // dh0 [B, H] holds the part of the gradient of the state that comes by no product
+  float *dz, *reset_h, *dh0;  // dh0 [B, H] holds the part of the state's gradient that does not come from a product
 
   // From the gradient of the state after a step to those of the candidate and the update gate.
   template <bool kWhole>
@@ -171,7 +172,7 @@ struct Backward {
     }
   }
 
-  // One more than two for each frame: the last one has the gradient of the initial state.
+  // Two per frame, plus one for the gradient of the initial state.
   int64_t n_steps(const Rows& rows) const { return 2 * rows.frames() + 1; }
   int64_t n_panels(int64_t) const { return of_gates.panels(); }
 
@@ -200,7 +201,7 @@ struct Backward {
     of_gates.for_panels(first, last, [&](int64_t panel, auto width) {
       const Vec nothing[width] = {};
       for (int64_t row = n_before; row < rows.active(step); ++row)
-        finish(panel, width, row, nothing);  // whose last step it is
+        finish(panel, width, row, nothing);  // rows whose last step it is
     });
   }
 

@@ -1,4 +1,4 @@
-// The GRU on the GPU: calls of the kernels. What they do: gru_cells.h and common/cuda/recurrence_kernels.h.
+// Launches the GRU on the GPU. The kernels are described in gru_cells.h and common/cuda/recurrence_kernels.h.
 #include "../common/cuda/recurrence_run.h"
 #include "gru_cells.h"
 #include "gru_cuda.h"

@@ -1,4 +1,5 @@
-// The GRU as TensorFlow ops: shapes, memory, and the threads or the stream. The arithmetic is in gru_cpu.cc and gru_cuda.cu.
+// The GRU as TensorFlow ops: shapes, memory, and the threads or the stream. The kernels are in gru_cpu.cc and
+// gru_cuda.cu.
 #include "../common/tf_sequences.h"
 #include "gru.h"
 #if RTF_CUDA
@@ -9,7 +10,7 @@
 namespace rtf {
 namespace {
 
-// T is float on CPU. Lengths are in the memory of the host.
+// T is float on CPU. Lengths are in host memory.
 REGISTER_OP("RtfGru")
     .Attr("reverse: bool")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
@@ -53,7 +54,7 @@ REGISTER_OP("RtfGruGrad")
       return tensorflow::OkStatus();
     });
 
-// The sizes of a call, or why they do not fit.
+// The sizes of a call, or an error if they are inconsistent.
 Status check_shapes(const TensorShape& gates, const TensorShape& r_gates, const TensorShape& r_candidate,
                     const TensorShape& h0, const Tensor& lengths, bool reverse, RtfGruShape* shape) {
   const int64_t units = r_candidate.dims() == 2 ? r_candidate.dim_size(0) : 0;
@@ -83,7 +84,7 @@ struct Backward {
   Tensor *dz, *reset_h, *dh0;
 };
 
-// What runs the kernels: on CPU threads of TensorFlow, with scratch memory from it.
+// Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
   static const float* in(const Tensor& tensor) { return tensor.flat<float>().data(); }
   static float* out(Tensor* tensor) { return tensor->flat<float>().data(); }
@@ -112,7 +113,7 @@ struct Cpu {
 };
 
 #if RTF_CUDA
-// On a GPU the stream of TensorFlow.
+// Runs the GPU kernels on TensorFlow's stream.
 struct Gpu {
   static Status workspace(OpKernelContext* context, const RtfGruShape& shape, RtfNumbers numbers, bool backward,
                           Tensor* memory) {

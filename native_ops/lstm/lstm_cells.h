@@ -6,13 +6,13 @@
 namespace rtf {
 namespace recurrence {
 
-// kUnits_: units of a block, 4 rows of weights each.
+// kUnits_: units per block, 4 rows of weights each.
 template <class Math_, int kUnits_>
 struct LstmForward {
   using Math = Math_;
   using Element = typename Math::Element;
   static constexpr int kUnits = kUnits_, kStages = 1;
-  static constexpr bool kBackward = false, kStreams = kUnits == 16;  // narrow tiles only where all stay on the chip
+  static constexpr bool kBackward = false, kStreams = kUnits == 16;  // narrow tiles only if all stay on the chip
   static int64_t product_length(int, int64_t units) { return units; }
 
   struct Arrays {
@@ -73,7 +73,7 @@ struct LstmForward {
   using Finish = NoStage;
 };
 
-// The state is the gradient of c; the product is dz R^T of the step that comes later.
+// The state is the gradient of c; the product is dz R^T of the following step in time.
 template <class Math_>
 struct LstmBackward {
   using Math = Math_;
@@ -96,7 +96,7 @@ struct LstmBackward {
   }
 
   struct First {
-    static constexpr int kRows = 1, kTiles = 1, kHeld = 12;  // 16 do not leave enough registers
+    static constexpr int kRows = 1, kTiles = 1, kHeld = 12;  // 16 would not leave enough registers
     struct Input {
       float gates[4], c, c_before, dh, dh_last;
     };

@@ -1,5 +1,5 @@
-// The LSTM kernels for CPU. A step of some units is one product with their packed recurrent weights (common/weights.h), and
-// while its sums are in registers or a near cache the cell follows (common/vector.h).
+// The LSTM kernels for CPU. A step of some units is one product with their packed recurrent weights (common/weights.h),
+// followed by the cell (common/vector.h) while the sums are in registers or a near cache.
 #include "../common/recurrence.h"
 #include "lstm.h"
 
@@ -20,7 +20,7 @@ struct Forward {
     return step == 0 ? initial + b * units : all + ragged.at(b, step - 1) * units;
   }
 
-  // What the next step of sequence b reads from memory is asked for now: the arrays are larger than a cache.
+  // Prefetches what the next step of sequence b reads: the arrays do not fit into a cache.
   void prefetch(int32_t b, int64_t step, int64_t u) const {
     if (step + 1 >= ragged.length(b)) return;
     const int64_t next = ragged.at(b, step + 1) * units;
@@ -103,8 +103,8 @@ struct Backward {
     if (step > 1) prefetch_to_read(c + ragged.at(b, step - 2) * units + u);
   }
 
-  // From the gradient of the output after a step, as far as it comes from the next one, to that of the inputs of the gates. dc0
-  // [B, H] holds the gradient of the cell state meanwhile.
+  // From the gradient of the output after a step, as far as it comes from the next step, to that of the gate inputs.
+  // dc0 [B, H] holds the gradient of the cell state meanwhile.
   template <bool kWhole>
   void cell(int32_t b, int64_t step, int64_t u, int n, Vec dh_state, int64_t row, const TileRows& to) const {
     const int64_t H = units, at = ragged.at(b, step);
@@ -134,7 +134,7 @@ struct Backward {
     }
   }
 
-  // One more than frames: the last one has the gradient of the initial state.
+  // One per frame, plus one for the gradient of the initial state.
   int64_t n_steps(const Rows& rows) const { return rows.frames() + 1; }
   int64_t n_panels(int64_t) const { return weights.panels(); }
 
@@ -153,7 +153,7 @@ struct Backward {
     weights.multiply([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; }, from, n_before,
                      first, last, index % 2, finish);
     weights.for_panels(first, last, [&](int64_t panel, auto width) {
-      for (int64_t row = n_before; row < rows.active(step); ++row) {  // those whose last step it is
+      for (int64_t row = n_before; row < rows.active(step); ++row) {  // rows whose last step it is
         Vec from_end[decltype(width)::value];
         load_units<decltype(width)::value>(dh_last + rows[row] * units, panel * width * kLanes, units, from_end);
         finish(panel, width, row, from_end);

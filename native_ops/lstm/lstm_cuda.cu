@@ -1,4 +1,5 @@
-// The LSTM on the GPU: which kernels a call takes. What they do: lstm_cells.h and common/cuda/recurrence_kernels.h.
+// Selects and launches the LSTM kernels on the GPU. They are described in lstm_cells.h and
+// common/cuda/recurrence_kernels.h.
 #include "../common/cuda/recurrence_run.h"
 #include "lstm_cells.h"
 #include "lstm_cuda.h"
@@ -7,7 +8,7 @@ namespace rtf {
 namespace recurrence {
 namespace {
 
-// Calls function(recurrence) with the recurrence to take, and the plan for it. Forward: 8 units a block need less time than 16 as
+// Calls function(recurrence) with the variant to use and its plan. Forward: 8 units per block are faster than 16 as
 // long as they need no more blocks than there are multiprocessors.
 template <class Math, class Function>
 auto with_forward(const RtfSequences& shape, const DeviceFacts& facts, const Function& function) {

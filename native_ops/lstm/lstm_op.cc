@@ -1,4 +1,5 @@
-// The LSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The arithmetic is in lstm_cpu.cc and lstm_cuda.cu.
+// The LSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The kernels are in lstm_cpu.cc and
+// lstm_cuda.cu.
 #include "../common/tf_sequences.h"
 #include "lstm.h"
 #if RTF_CUDA
@@ -9,7 +10,7 @@
 namespace rtf {
 namespace {
 
-// T is float on CPU. Lengths are in the memory of the host.
+// T is float on CPU. Lengths are in host memory.
 REGISTER_OP("RtfLstm")
     .Attr("reverse: bool")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
@@ -59,7 +60,7 @@ REGISTER_OP("RtfLstmGrad")
       return tensorflow::OkStatus();
     });
 
-// The sizes of a call, or why they do not fit.
+// The sizes of a call, or an error if they are inconsistent.
 Status check_shapes(const TensorShape& gates, const TensorShape& r, const TensorShape& c0, const Tensor& lengths,
                     bool reverse, RtfLstmShape* shape) {
   if (r.dims() != 2 || r.dim_size(0) < 1 || r.dim_size(1) != 4 * r.dim_size(0))
@@ -85,7 +86,7 @@ struct Backward {
   Tensor *dz, *dc0, *dh0;
 };
 
-// What runs the kernels: on CPU threads of TensorFlow, with scratch memory from it.
+// Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
   static const float* in(const Tensor& tensor) { return tensor.flat<float>().data(); }
   static float* out(Tensor* tensor) { return tensor->flat<float>().data(); }
@@ -116,7 +117,7 @@ struct Cpu {
 };
 
 #if RTF_CUDA
-// On a GPU the stream of TensorFlow.
+// Runs the GPU kernels on TensorFlow's stream.
 struct Gpu {
   static Status workspace(OpKernelContext* context, const RtfLstmShape& shape, RtfNumbers numbers, bool backward,
                           Tensor* memory) {

@@ -1,8 +1,8 @@
-// The MDLSTM kernels for CPU. An anti-diagonal of all images of a task is one product with both packed recurrent weights
-// (common/packed_gemm.h), then one pass over the gates of each pixel (common/vector.h).
+// The MDLSTM kernels for CPU. An anti-diagonal of all images of a task is one product with both packed recurrent
+// weights (common/packed_gemm.h), then one pass over the gates of each pixel (common/vector.h).
 //
-// States are kept for two diagonals only, by row. There the pixel above and the one to the left are neighbours: what the
-// product reads of pixel (i, d - i) are the 2H floats that start at the slot of row i - 1, and nothing is gathered.
+// States are kept for two diagonals only, by row. There the pixel above and the one to the left are neighbours: for
+// pixel (i, d - i) the product reads the 2H contiguous floats from the slot of row i - 1 on, without gathering.
 #include <utility>
 #include <vector>
 
@@ -32,7 +32,7 @@ int64_t longest(const std::vector<Image>& images) {
   return most;
 }
 
-// States of two diagonals; even and odd ones take turns.
+// States of two diagonals, even and odd ones double-buffered.
 struct States {
   std::vector<float> h[2], c[2];
 
@@ -47,7 +47,7 @@ struct Forward {
   const RtfMdLstmForward& io;
   const float* packed;
 
-  // c_before: the states of the pixel above and of the one to the left; next: the pixel to ask for already.
+  // c_before: the states of the pixel above and of the one to the left; next: the pixel to prefetch.
   void cell(int64_t at, int64_t next, const float* c_before, float* h_state, float* c_state) const {
     const int64_t H = shape.units;
     float *gate = io.gates + at * kGates * H, *h_now = io.h + at * H, *c_now = io.c + at * H;
@@ -78,7 +78,8 @@ struct Forward {
   void run(const std::vector<Image>& images) const {
     const int64_t H = shape.units, width = kGates * H;
     const Direction direction{shape, io.flip_rows != 0, io.flip_columns != 0};
-    // What no diagonal wrote yet is 0, the state beside the image: a diagonal ends at most one row below the one before.
+    // Slots that no diagonal has written yet are 0, the state outside the image: a diagonal ends at most one row below
+    // the previous one.
     States states(n_slots(images) * H);
     std::vector<const float*> inputs;
     std::vector<float*> outputs;
@@ -123,8 +124,8 @@ struct Backward {
   const RtfMdLstmBackward& io;
   const float* packed;
 
-  // From the gradients of the state of a pixel (dh_state, dc_state) to those of the inputs of its gates, and of the states of the
-  // two pixels before: dc_before has the pixel above, then the one to the left.
+  // From the gradients of the state of a pixel (dh_state, dc_state) to those of its gate inputs and of the states of
+  // the two previous pixels: dc_before has the pixel above, then the one to the left.
   void cell(int64_t at, const float* c_up, const float* c_left, const float* dh_state, const float* dc_state,
             float* dc_before) const {
     const int64_t H = shape.units;
@@ -185,7 +186,8 @@ struct Backward {
           outputs.push_back(dh_before + slot);
         }
       }
-      // Two rows of the result overlap, one is the pixel above and the other one the pixel to the left; they are added in order.
+      // Two rows of the result overlap, one for the pixel above and one for the pixel to the left; they are added in
+      // order.
       multiply_add(inputs.data(), inputs.size(), width, packed, 2 * H, outputs.data());
     }
     for (const Image& image : images)

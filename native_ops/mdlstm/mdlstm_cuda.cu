@@ -1,5 +1,5 @@
-// The MDLSTM on a GPU: kernels and their launches. Which block does what is in cuda_layout.h and cuda_plan.h, the loop over
-// the diagonals in cuda_team.h, the cells in cuda_passes.h.
+// The MDLSTM on a GPU: kernels and their launches. The division into blocks is in cuda_layout.h and cuda_plan.h, the
+// loop over the diagonals in cuda_team.h, the cells in cuda_passes.h.
 #include "cuda_passes.h"
 #include "cuda_plan.h"
 #include "mdlstm_cuda.h"
@@ -33,7 +33,8 @@ __global__ void collect_before_kernel(const __grid_constant__ Call<RtfMdLstmCuda
   collect_before<T>(call);
 }
 
-// Integers of the host come as arguments of a kernel: so no copy has to wait, and their memory may go at once.
+// Host integers are passed as kernel arguments, so that no copy has to be awaited and their memory may be freed at
+// once.
 struct Chunk {
   static constexpr int kSize = 960;
   int values[kSize];

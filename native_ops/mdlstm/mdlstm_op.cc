@@ -1,4 +1,4 @@
-// The MDLSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The arithmetic is in mdlstm_cpu.cc and
+// The MDLSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The kernels are in mdlstm_cpu.cc and
 // mdlstm_cuda.cu.
 #include <algorithm>
 #include <vector>
@@ -13,7 +13,7 @@
 namespace rtf {
 namespace {
 
-// All lists have an entry for each of the D directions. T is float on CPU. Heights and widths are in the memory of the host.
+// All lists have one entry per direction, D in total. T is float on CPU. Heights and widths are in host memory.
 REGISTER_OP("RtfMdLstm")
     .Attr("D: int >= 1")
     .Attr("flip_rows: list(bool)")
@@ -97,7 +97,7 @@ class MdLstmBase : public OpKernel {
   }
 
  protected:
-  // The sizes of a call, or why they do not fit.
+  // The sizes of a call, or an error if they are inconsistent.
   Status shape_of(OpKernelContext* context, RtfMdLstmShape* shape) const {
     const TensorShape& r = context->input(count).shape();
     if (r.dims() != 2 || r.dim_size(0) < 2 || 5 * r.dim_size(0) != 2 * r.dim_size(1))
@@ -136,7 +136,7 @@ class MdLstmBase : public OpKernel {
   bool stable_;
 };
 
-// The memory of a tensor, as a pointer to what the field of a struct points to.
+// The memory of a tensor, with the pointer type of a struct's field.
 struct Memory {
   const Tensor& tensor;
 
@@ -146,7 +146,7 @@ struct Memory {
   }
 };
 
-// What runs the kernels: on CPU threads of TensorFlow, with scratch memory from it.
+// Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
   using Forward = RtfMdLstmForward;
   using Backward = RtfMdLstmBackward;
@@ -172,7 +172,7 @@ struct Cpu {
 };
 
 #if RTF_CUDA
-// On a GPU the stream of TensorFlow. One of its calls takes a few directions.
+// Runs the GPU kernels on TensorFlow's stream. A call takes a limited number of directions.
 template <int kType>
 struct Gpu {
   using Forward = RtfMdLstmCudaForward;

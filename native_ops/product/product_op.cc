@@ -1,4 +1,4 @@
-// The product of two matrices as a TensorFlow op. The arithmetic is in product_cpu.cc.
+// The product of two matrices as a TensorFlow op. The kernel is in product_cpu.cc.
 #include "../common/tf_op.h"
 #include "../common/tf_threads.h"
 #include "product.h"

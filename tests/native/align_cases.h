@@ -1,4 +1,5 @@
-// Random inputs of the alignments, for the drivers of the sanitizers: arrays of exactly the size that the kernels are told.
+// Random inputs of the alignments, for the drivers of the sanitizers: arrays of exactly the size that the kernels are
+// told.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Runs the kernels of the alignments on random sizes, for the sanitizers; one thread and three have to give the same bits.
+// Runs the kernels of the alignments on random sizes, for the sanitizers; one thread and three have to give the same
+// bits.
 #include <cstdio>
 #include <cstring>
 

@@ -15,7 +15,8 @@
 
 #include "common/parallel.h"
 
-// Memory that ends where a page begins which nobody may touch: sanitizers do not see what instructions for tiles read and write.
+// Memory that ends where a page begins which nobody may touch: sanitizers do not see what instructions for tiles read
+// and write.
 template <typename T>
 struct BeforeGuard {
   using value_type = T;
@@ -70,8 +71,8 @@ inline void run_in_turn(void*, int64_t n_tasks, RtfTask task, void* arg) {
   for (int64_t index = 0; index < n_tasks; ++index) task(arg, index);
 }
 
-// Runs results(size, threads) of a recurrence over many sizes: all have to be finite, and the same for any threads. The large
-// ones are those for which threads share the units of a few sequences.
+// Runs results(size, threads) of a recurrence over many sizes: all have to be finite, and the same for any threads. The
+// large ones are those for which threads share the units of a few sequences.
 template <typename Size, typename Results>
 int check_recurrence(const Results& results) {
   std::vector<Size> sizes;

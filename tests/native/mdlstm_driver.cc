@@ -13,7 +13,8 @@ std::vector<int32_t> random_sizes(int64_t batch, int64_t most) {
   return sizes;
 }
 
-// The arrays of a direction. The gates of every other one lie where its input was, and the gradient where the gates were.
+// The arrays of a direction. The gates of every other one lie where its input was, and the gradient where the gates
+// were.
 struct Arrays {
   Array z, r, h, c, gates, dh, dz, before;
 

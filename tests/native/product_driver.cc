@@ -1,4 +1,5 @@
-// Products of matrices on arrays of exactly the size that they need, which sanitizers or guards watch; against sums in double.
+// Products of matrices on arrays of exactly the size that they need, which sanitizers or guards watch; against sums in
+// double.
 #include <cmath>
 
 #include "driver.h"

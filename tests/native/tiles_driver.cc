@@ -1,5 +1,5 @@
-// Products on the tile unit against sums in double: as good as with float arithmetic, for every size; numbers that are not finite
-// stay in their rows and columns. Prints "good", or "none" where the CPU has no such unit.
+// Products on the tile unit against sums in double: as good as with float arithmetic, for every size; numbers that are
+// not finite stay in their rows and columns. Prints "good", or "none" where the CPU has no such unit.
 #include <cmath>
 #include <cstdio>
 #include <limits>

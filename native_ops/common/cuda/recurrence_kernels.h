@@ -1,5 +1,6 @@
-// The kernels of any recurrence R (LSTM, GRU; forward, backward). One launch runs all steps, with one barrier between the
-// blocks of a group for each product: with weights that stay on the chip, or, with too many units for that, from L2.
+// The kernels of any recurrence R (LSTM, GRU; forward, backward). One launch runs all steps, with one barrier between
+// the blocks of a group per product. Weights stay on the chip, or, if there are too many units for that, are read from
+// L2.
 #pragma once
 
 #include "recurrence_block.h"
@@ -7,7 +8,7 @@
 namespace rtf {
 namespace recurrence {
 
-constexpr int kStreamingBlocks = 2;  // on a multiprocessor: twice the loads under way
+constexpr int kStreamingBlocks = 2;  // blocks per multiprocessor: doubles the loads in flight
 
 template <class R>
 __global__ void __launch_bounds__(kThreads)
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
   buffers.state[at * layout.state_units + unit] = R::start(arrays, place_of(layout, sequence, unit, 0), sequence.y, x);
 }
 
-// x [T, B, width]: frames after the end of a sequence become 0.
+// x [T, B, width]: zeroes frames after the end of a sequence.
 template <class Element>
 __global__ void zero_padding(Element* x, int64_t width, int64_t frames, int64_t batch,
                              const __grid_constant__ RowTable table) {
@@ -32,7 +33,7 @@ __global__ void zero_padding(Element* x, int64_t width, int64_t frames, int64_t 
     for (int64_t i = threadIdx.x; i < width; i += blockDim.x) put(&x[(t * batch + row.x) * width + i], 0.0f);
 }
 
-// All steps; grid: groups x tiles, cooperative. Shared memory: see Block::carve, then weights of each stage.
+// All steps; grid: groups x tiles, cooperative. Shared memory: see Block::carve, then the weights of each stage.
 template <class R>
 __global__ void __launch_bounds__(kThreads, 1)
     all_steps(const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (steps > 0) block.template run<typename R::Finish>(first, 0, -1, active, wait, arrive);
 }
 
-// A stage of a step for all tiles of this block.
+// One stage of a step for all tiles of this block.
 template <class Stage, int kStage, class R>
 __device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout, const Buffers& buffers, int step,
                                           int active, SplitBarrier* barrier) {
@@ -85,7 +86,7 @@ __device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout,
       if (tile < blocks)
         barrier->wait();
       else
-        __syncthreads();  // the partial sums of the tile before are read
+        __syncthreads();  // the partial sums of the previous tile have been read
     };
     const auto arrive = [&] {
       if (tile + blocks >= layout.tiles) barrier->arrive();
@@ -94,8 +95,9 @@ __device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout,
   }
 }
 
-// The same for more tiles of units than multiprocessors, one group: a block has several tiles, their states are in global memory,
-// and all weights are read from L2 in each step. Grid: any number of blocks up to the number of tiles, cooperative.
+// The same with more tiles than multiprocessors, in a single group: a block has several tiles, their states are in
+// global memory, and all weights are read from L2 in each step. Grid: any number of blocks up to the number of tiles,
+// cooperative.
 template <class R>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     all_steps_streaming(const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,

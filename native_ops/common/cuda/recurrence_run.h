@@ -1,4 +1,4 @@
-// Launches the kernels of a recurrence; on the host.
+// Host side: launches the kernels of a recurrence.
 #pragma once
 
 #include <numeric>
@@ -36,7 +36,7 @@ Call<R> call_of(const RtfSequences& shape, void* workspace, void* stream) {
   return call;
 }
 
-// All sequences of a call, the longest first.
+// All sequences of a call, longest first.
 inline std::vector<int2> sorted_sequences(const RtfSequences& shape) {
   std::vector<int2> all(static_cast<size_t>(shape.batch));
   for (size_t b = 0; b < all.size(); ++b)
@@ -92,7 +92,7 @@ cudaError_t pad(const Call<R>& call, const RowTable& table) {
   return cudaSuccess;
 }
 
-// With as many blocks as are on the GPU at once.
+// With as many blocks as are resident at once.
 template <class R>
 cudaError_t launch_streaming(const Call<R>& call, const Plan& plan, const Buffers& buffers, const RowTable& table) {
   DeviceFacts facts;
@@ -143,7 +143,7 @@ const char* run(const Call<R>& call, const Plan& plan) {
   return errors.text();
 }
 
-// function(math) for the numbers of a call, or `otherwise`.
+// function(math) for the number format of a call, or `otherwise`.
 template <class Result, class Function>
 Result with_numbers(RtfNumbers numbers, Result otherwise, const Function& function) {
   switch (numbers) {
@@ -155,7 +155,7 @@ Result with_numbers(RtfNumbers numbers, Result otherwise, const Function& functi
   return otherwise;
 }
 
-// function(math, facts of the device) for a call that is good; its result, or what is wrong.
+// function(math, device properties) for a valid call; returns its result, or the text of an error.
 template <class Function>
 const char* checked_call(const RtfSequences& shape, RtfNumbers numbers, const Function& function) {
   const char* wrong = check(shape);

@@ -54,8 +54,8 @@ __global__ void steps(const float* x, float* y, unsigned* counter, int n_steps) 
   }
 }
 
-// Sums of x by all threads again and again, through shared memory with one barrier per round: wrong with one buffer in place of
-// two that take turns, as a slow thread may find there what a fast one wrote in the next round.
+// Sums of x by all threads again and again, through shared memory with one barrier per round: wrong with one buffer in
+// place of two that take turns, as a slow thread may find there what a fast one wrote in the next round.
 template <int buffers>
 __global__ void rounds(const float* x, float* y, int n_rounds) {
   float* all = dynamic_shared<float>();

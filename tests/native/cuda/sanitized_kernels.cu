@@ -1,5 +1,5 @@
-// Runs the kernels of the emulator's tests on arrays of exactly their size, for the sanitizers to watch. With the argument
-// "memory" one of them gets too little shared memory, with "race" one has no barrier.
+// Runs the kernels of the emulator's tests on arrays of exactly their size, for the sanitizers to watch. With the
+// argument "memory" one of them gets too little shared memory, with "race" one has no barrier.
 #include <vector>
 
 #include "kernels_of_the_tests.cu"

@@ -5,7 +5,8 @@
 
 namespace {
 
-// The arrays of a direction. The gates of every other one lie where its input was, and the gradient where the gates were.
+// The arrays of a direction. The gates of every other one lie where its input was, and the gradient where the gates
+// were.
 struct Arrays {
   Array z, r, h, c, gates, dh, dz, before;
 

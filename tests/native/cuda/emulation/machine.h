@@ -288,8 +288,9 @@ class Machine {
     }
   }
 
-  // Chooses who runs next. Four ways, drawn for each launch: anybody; mostly who became ready last, such that some run far
-  // ahead; mostly who waits longest; all others before a victim, which so finds overwritten what it has not read in time.
+  // Chooses who runs next. Four ways, drawn for each launch: anybody; mostly who became ready last, such that some run
+  // far ahead; mostly who waits longest; all others before a victim, which so finds overwritten what it has not read in
+  // time.
   bool pick() {
     const bool starved = ready_.empty() && !starved_.empty();
     const bool spins = !spinning_.empty() && (starved ? !chance(32) : ready_.empty() || chance(16));

@@ -66,8 +66,8 @@ inline int resident_blocks(int threads, size_t shared_bytes) {
   return static_cast<int>(std::min({by_memory, 2048L / ((threads + 31) / 32 * 32), 32L}));
 }
 
-// What a stream may do after the call that asked for it, until the host waits or copies again: host functions, and reading the
-// memory of the host that a copy is from. That is there a second time here: it still has to be what it was.
+// What a stream may do after the call that asked for it, until the host waits or copies again: host functions, and
+// reading the memory of the host that a copy is from. That is there a second time here: it still has to be what it was.
 class Late {
  public:
   static Late& get() {

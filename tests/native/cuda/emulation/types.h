@@ -21,7 +21,8 @@ struct dim3 {
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-// Vectors have the alignment that they have on the GPU: -fsanitize=undefined finds an address that would be a fault there.
+// Vectors have the alignment that they have on the GPU: -fsanitize=undefined finds an address that would be a fault
+// there.
 #define RTF_VECTOR(T, NAME)                                          \
   struct alignas(2 * sizeof(T)) NAME##2 {                            \
     T x, y;                                                          \
