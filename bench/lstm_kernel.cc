@@ -1,8 +1,8 @@
 // The kernels of the LSTM by themselves, on arrays as training has them: gates take the place of their input, and their
 // gradients that of the gates. GFLOP/s of forward and backward, medians, with one thread and with two.
 //
-//   g++ -std=c++17 -O3 -march=native -fno-math-errno -pthread -Inative_ops bench/lstm_kernel.cc native_ops/lstm/lstm_cpu.cc
-//   ./a.out [rounds]
+//   g++ -std=c++17 -O3 -march=native -fno-math-errno -Inative_ops bench/lstm_kernel.cc native_ops/lstm/lstm_cpu.cc
+//   (with -pthread -o kernel), then ./kernel [rounds]
 //
 // With -mno-amx-tile: the vectors of a CPU without a tile unit.
 #include <algorithm>
