@@ -59,7 +59,7 @@ _PLAN = """
 import sys, time
 from returnn_tf.config import Config
 from returnn_tf.network.network import plan_from_config
-from returnn_tf.layers.registry import load_builtin_classes
+from returnn_tf.graph.registry import load_builtin_classes
 config = Config.from_file(sys.argv[1])
 load_builtin_classes()
 start = time.perf_counter()
