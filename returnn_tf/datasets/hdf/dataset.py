@@ -59,7 +59,7 @@ class HDFDataset(Dataset):
         self.data_specs = dict(first.specs)
         if self.opts["window"] > 1 and "data" in first.specs:
             self.data_specs["data"] = window_spec(first.specs["data"], self.opts["window"], self._owner())
-        self._open: "collections.OrderedDict[int, HDFFile]" = collections.OrderedDict()
+        self._open: collections.OrderedDict[int, HDFFile] = collections.OrderedDict()
         self._cache: Dict[Tuple[int, str], np.ndarray] = {}
         self._cached_bytes = 0
 

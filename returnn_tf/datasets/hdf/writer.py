@@ -288,7 +288,7 @@ class HDFWriter:
         if os.path.exists(self._temp):
             os.unlink(self._temp)
 
-    def __enter__(self) -> "HDFWriter":
+    def __enter__(self) -> HDFWriter:
         return self
 
     def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
