@@ -18,7 +18,7 @@ help:
 	@echo "make demo    trains a recogniser for lines of handwritten digits, draws its learning curve and results"
 	@echo "make test    the test suite; ARGS='-k name' for a part of it"
 	@echo "make test-long   what takes minutes: hundreds of killed runs and the like"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff (rules and formatting), mypy and clang-format"
 	@echo "make bench   the measurements under bench/"
 	@echo "make clean   deletes .venv and what the tools cache"
 
@@ -36,7 +36,7 @@ $(STAMP): setup.py pyproject.toml
 	  rm -rf $(VENV); \
 	  echo "make venv: '$$python -m venv' does not work here; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; fi
-	$(PY) -m pip install -qq --disable-pip-version-check --upgrade pip
+	$(PY) -m pip install -qq --disable-pip-version-check --upgrade pip 'setuptools>=77,<80'
 	$(PY) -m pip install -qq --disable-pip-version-check -e '.[cpu,plot,dev]'
 	@touch $@
 
@@ -70,7 +70,9 @@ test-long: venv
 
 lint: $(STAMP)
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	git ls-files '*.cc' '*.cu' '*.h' | xargs $(VENV)/bin/clang-format --dry-run -Werror --style=file
 
 bench: venv
 	@set -e; for script in bench/*.py; do echo "== $$script"; $(PY) $$script; done

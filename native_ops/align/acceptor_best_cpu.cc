@@ -8,7 +8,7 @@
 namespace rtf {
 namespace {
 
-// The best path of one sequence. last_arcs [frames, states]: the last edge of the best way to a state.
+// Returns the best path of one sequence. last_arcs [frames, states]: the last edge of the best path to each state.
 void best_path(const RtfScores& scores, const RtfAcceptors& acceptors, int32_t b, int32_t* last_arcs, int32_t* path,
                float* total) {
   const int64_t states = acceptors.num_states[b], frames = scores.lengths[b];
@@ -25,7 +25,7 @@ void best_path(const RtfScores& scores, const RtfAcceptors& acceptors, int32_t b
       const int32_t to = arc[1];
       if (arc[2] < 0) continue;
       const float way = now[arc[0]] + (x[arc[2]] - costs[i]);
-      if (way > next[to] || way != way) {  // NaN comes through
+      if (way > next[to] || way != way) {  // NaN propagates
         next[to] = way;
         last[to] = static_cast<int32_t>(i);
       }

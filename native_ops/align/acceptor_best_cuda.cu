@@ -1,16 +1,16 @@
-// The best paths through finite-state acceptors on the GPU: a block for each sequence, a group of lanes for each state.
+// Best paths through finite-state acceptors on the GPU: one block per sequence, one group of lanes per state.
 #include "acceptor_device.h"
 #include "align_cuda.h"
 
 namespace rtf {
 namespace {
 
-// Entries of the table of last edges which are brought to shared memory at once on the way back.
+// Frames of the last-edge table that are loaded into shared memory at once during the traceback.
 constexpr int kPart = 8192;
 
 struct BestWork {
-  int32_t* last_edges;  // [batch, frames, states]: of the best way to a state, its place in the list
-  float* rows;          // [batch, 2, states + most used classes], where shared memory does not have them
+  int32_t* last_edges;  // [batch, frames, states]: list index of the last edge of the best path to a state
+  float* rows;          // [batch, 2, states + most used classes], used if shared memory is too small
   int32_t* staged;
 
   BestWork(const RtfScores& scores, const RtfAcceptors& acceptors, Workspace* from) {
@@ -22,13 +22,14 @@ struct BestWork {
   }
 };
 
-// A way into a state. In the list of edges by where they go to, those of a state are in the order in which they were given.
+// A path into a state. In the list sorted by target state, the edges into a state keep the order in which they were
+// given.
 struct Way {
   float score;
   int32_t edge;  // -1: none
 };
 
-// NaN comes through; of equally good ones the earlier is taken, whatever the order in which they are compared.
+// NaN propagates. Of equal scores the earlier edge wins, independent of the order of comparisons.
 __device__ __forceinline__ bool is_better(Way way, Way other) {
   if (way.edge < 0 || other.edge < 0) return other.edge < 0;
   const bool is_nan = way.score != way.score, other_is_nan = other.score != other.score;
@@ -38,38 +39,42 @@ __device__ __forceinline__ bool is_better(Way way, Way other) {
 
 __device__ __forceinline__ Way best_of_group(Way way, int lanes) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) {
-    const Way other = {__shfl_down_sync(kAllLanes, way.score, offset, lanes), __shfl_down_sync(kAllLanes, way.edge, offset, lanes)};
+    const Way other = {__shfl_down_sync(kAllLanes, way.score, offset, lanes),
+                       __shfl_down_sync(kAllLanes, way.edge, offset, lanes)};
     if (is_better(other, way)) way = other;
   }
   return way;
 }
 
-// Fills the table of last edges; gives the scores of the states after the last frame.
+// Fills the table of last edges; returns the scores of the states after the last frame.
 __device__ __forceinline__ const float* find_ways(const DeviceAcceptors& all, const ArcList& list, int b, int lanes,
                                                   float* rows, float* scores, int32_t* last_edges) {
   const int n = all.num_states[b], lane = threadIdx.x % lanes;
   const int64_t first = b * all.edges;
   for (int s = threadIdx.x; s < n; s += blockDim.x) rows[s] = s ? -INFINITY : 0.0f;
-  walk_acceptor(all, b, true, scores, [](float x) { return x; }, [&](int i, int t, const float* x) {
-    const float* now = rows + (i & 1) * all.states;
-    float* next = rows + (~i & 1) * all.states;
-    for_groups(n, lanes, list.starts + b * (list.keys + 1), [&](int s, int from, int end) {
-      Way best = {-INFINITY, -1};
-      for (int j = from + lane; j < end; j += lanes) {
-        const float cost = __ldg(all.costs + first + __ldg(list.edge + first + j));
-        const Way way = {now[__ldg(list.from + first + j)] + (x[__ldg(list.label + first + j)] - cost), j};
-        if (is_better(way, best)) best = way;
-      }
-      best = best_of_group(best, lanes);
-      if (s < 0 || lane != 0) return;
-      next[s] = best.score;
-      last_edges[t * all.states + s] = best.edge;
-    });
-  });
+  walk_acceptor(
+      all, b, true, scores, [](float x) { return x; },
+      [&](int i, int t, const float* x) {
+        const float* now = rows + (i & 1) * all.states;
+        float* next = rows + (~i & 1) * all.states;
+        for_groups(n, lanes, list.starts + b * (list.keys + 1), [&](int s, int from, int end) {
+          Way best = {-INFINITY, -1};
+          for (int j = from + lane; j < end; j += lanes) {
+            const float cost = __ldg(all.costs + first + __ldg(list.edge + first + j));
+            const Way way = {now[__ldg(list.from + first + j)] + (x[__ldg(list.label + first + j)] - cost), j};
+            if (is_better(way, best)) best = way;
+          }
+          best = best_of_group(best, lanes);
+          if (s < 0 || lane != 0) return;
+          next[s] = best.score;
+          last_edges[t * all.states + s] = best.edge;
+        });
+      });
   return rows + (all.lengths[b] & 1) * all.states;
 }
 
-// From the last state back. All threads bring some frames of the table to shared memory, if a frame fits, and one follows.
+// Traceback from the last state. All threads load frames of the table into shared memory if a frame fits; one follows
+// them.
 __device__ void trace(const DeviceAcceptors& all, const ArcList& list, int b, const int32_t* last_edges, int32_t* part,
                       int32_t* path) {
   const int64_t first = b * all.edges;
@@ -94,8 +99,8 @@ __device__ void trace(const DeviceAcceptors& all, const ArcList& list, int b, co
 }
 
 template <bool kShared>
-__global__ void __launch_bounds__(512, 1) best_paths(DeviceAcceptors all, ArcList list, BestWork work, int lanes, int32_t* path,
-                                                  float* total) {
+__global__ void __launch_bounds__(512, 1)
+    best_paths(DeviceAcceptors all, ArcList list, BestWork work, int lanes, int32_t* path, float* total) {
   const int b = blockIdx.x;
   int32_t* part = dynamic_shared<int32_t>();
   float* rows = kShared ? reinterpret_cast<float*>(part + kPart) : work.rows + b * 2 * (all.states + all.most_used);
@@ -118,8 +123,8 @@ int64_t rtf_acceptor_best_cuda_workspace(const RtfScores* scores, const RtfAccep
   return workspace.size();
 }
 
-const char* rtf_acceptor_best_cuda_f32(const RtfScores* scores, const RtfAcceptors* acceptors, int32_t* path, float* total,
-                                       void* workspace, void* stream) {
+const char* rtf_acceptor_best_cuda_f32(const RtfScores* scores, const RtfAcceptors* acceptors, int32_t* path,
+                                       float* total, void* workspace, void* stream) {
   if (scores->batch == 0) return nullptr;
   rtf::Workspace memory(workspace);
   const rtf::BestWork work(*scores, *acceptors, &memory);
@@ -136,7 +141,8 @@ const char* rtf_acceptor_best_cuda_f32(const RtfScores* scores, const RtfAccepto
         const unsigned blocks = static_cast<unsigned>(all.batch);
         const size_t part = rtf::kPart * sizeof(int32_t), rows = 2 * (all.states + all.most_used) * sizeof(float);
         if (part + rows <= static_cast<size_t>(facts.shared_per_block))
-          return rtf::launch(rtf::best_paths<true>, blocks, threads, part + rows, on, all, list, work, lanes, path, total);
+          return rtf::launch(rtf::best_paths<true>, blocks, threads, part + rows, on, all, list, work, lanes, path,
+                             total);
         return rtf::launch(rtf::best_paths<false>, blocks, threads, part, on, all, list, work, lanes, path, total);
       });
 }

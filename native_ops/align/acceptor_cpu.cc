@@ -9,11 +9,11 @@ namespace rtf {
 namespace {
 
 struct Arc {
-  int32_t from, to, place;  // of its class among those that are used
+  int32_t from, to, place;  // index of its class among the used classes
   float m, e;               // weight
 };
 
-// Forward-backward of one sequence. The frames of alpha are those before which a state is reached.
+// Forward-backward for one sequence. Frame t of alpha holds the states before frame t is read.
 class Acceptor {
  public:
   Acceptor(const RtfScores& scores, const RtfAcceptors& acceptors, int32_t b)
@@ -37,7 +37,7 @@ class Acceptor {
     sums_.resize(used_size_);
   }
 
-  // alpha: [(frames + 1) * states] for m and e in turn
+  // alpha: [(frames + 1) * states], m and e interleaved
   void run(double* alpha, float* posteriors, float* total) {
     const int64_t frames = scores_.lengths[b_], n = scores_.classes;
     std::vector<ScaledDouble> now(states_), next(states_);
@@ -80,8 +80,9 @@ class Acceptor {
     }
   }
 
-  // next[to] = the sum of now[from] * arc over all arcs; what each arc adds is left in ahead_.
-  void step(const std::vector<ScaledDouble>& now, std::vector<ScaledDouble>* next, int32_t Arc::*from, int32_t Arc::*to) {
+  // next[to] = sum of now[from] * arc over all arcs; the contribution of each arc is left in ahead_.
+  void step(const std::vector<ScaledDouble>& now, std::vector<ScaledDouble>* next, int32_t Arc::*from,
+            int32_t Arc::*to) {
     std::fill(next->begin(), next->end(), ScaledDouble());
     for (size_t i = 0; i < arcs_.size(); ++i) {
       const Arc& arc = arcs_[i];
@@ -118,7 +119,7 @@ class Acceptor {
   std::vector<double> sums_;
 };
 
-// Floats of alpha of one sequence.
+// Number of floats in alpha for one sequence.
 int64_t alpha_size(int64_t frames, const RtfAcceptors& acceptors) { return 4 * (frames + 1) * acceptors.states + 2; }
 
 }  // namespace

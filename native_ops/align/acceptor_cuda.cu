@@ -1,7 +1,7 @@
 // Sums over the paths of finite-state acceptors on the GPU.
 //
-// One block for each sequence walks forward over the frames, and one backward at the same time; a group of lanes adds up the edges
-// into (or out of) a state, in double precision as on the CPU. Then a warp for each frame makes the posteriors.
+// Per sequence, one block walks forward over the frames while another one walks backward. A group of lanes adds up the
+// edges into (or out of) a state, in double precision as on the CPU. Then one warp per frame computes the posteriors.
 #include "acceptor_device.h"
 #include "align_cuda.h"
 
@@ -13,13 +13,14 @@ constexpr int kRowWarps = 4;
 struct AcceptorWork {
   float2 *alpha, *beta;  // [batch, frames, states]: before each frame, and after it
   float2* weights[3];    // [batch, edges], in the order of each list
-  ScaledDouble* rows;    // [batch, 2, 2, states], where shared memory does not have them
+  ScaledDouble* rows;    // [batch, 2, 2, states], used if shared memory is too small
   float2* emitted;       // [batch, 2, 2, most used classes], likewise
   ScaledDouble* sums;    // [batch]
   int32_t* staged;
 
   AcceptorWork(const RtfScores& scores, const RtfAcceptors& acceptors, Workspace* from) {
-    const int64_t cells = scores.batch * scores.frames * acceptors.states, most_used = most_used_classes(scores, acceptors);
+    const int64_t cells = scores.batch * scores.frames * acceptors.states,
+                  most_used = most_used_classes(scores, acceptors);
     alpha = from->take<float2>(cells);
     beta = from->take<float2>(cells);
     for (float2*& list : weights) list = from->take<float2>(scores.batch * acceptors.edges);
@@ -44,10 +45,11 @@ __global__ void weigh_edges(DeviceAcceptors all, ArcList list, float2* weights) 
   weights[i] = pair_of(exists ? number_exp(-all.costs[b * all.edges + list.edge[i]]) : none());
 }
 
-// The sum that lane 0 of each group returns; lanes: a power of two.
+// Sum over a group of lanes, valid in its lane 0. lanes: a power of two.
 __device__ __forceinline__ ScaledDouble group_sum(ScaledDouble sum, int lanes) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) {
-    const double m = __shfl_down_sync(kAllLanes, sum.m, offset, lanes), e = __shfl_down_sync(kAllLanes, sum.e, offset, lanes);
+    const double m = __shfl_down_sync(kAllLanes, sum.m, offset, lanes),
+                 e = __shfl_down_sync(kAllLanes, sum.e, offset, lanes);
     sum.add(m, e);
   }
   return sum;
@@ -55,11 +57,12 @@ __device__ __forceinline__ ScaledDouble group_sum(ScaledDouble sum, int lanes) {
 
 // The edges of a sequence in the order of a walk.
 struct Edges {
-  const int32_t *starts, *others, *label;  // of each state; where an edge comes from, in the order of the walk; its class
+  const int32_t *starts, *others,
+      *label;  // per state; source of each edge, in walk order; its class
   const float2* weights;
 };
 
-// to: what is known at each frame before its edges are taken. Gives the states after the last step.
+// to: the states at each frame before its edges are taken. Returns the states after the last step.
 __device__ __forceinline__ const ScaledDouble* walk(const DeviceAcceptors& all, const Edges& edges, int b, bool forward,
                                                     int lanes, ScaledDouble* rows, Number* emitted, float2* to) {
   const int n = all.num_states[b], lane = threadIdx.x % lanes, last = all.lengths[b] - 1;
@@ -70,29 +73,32 @@ __device__ __forceinline__ const ScaledDouble* walk(const DeviceAcceptors& all, 
     rows[s] = state;
     if (last >= 0) to[(forward ? 0 : last) * all.states + s] = make_float2(state.m, state.e);
   }
-  walk_acceptor(all, b, forward, emitted, [](float x) { return number_exp(x); }, [&](int i, int t, const Number* x) {
-    const ScaledDouble* now = rows + (i & 1) * all.states;
-    ScaledDouble* next = rows + (~i & 1) * all.states;
-    for_groups(n, lanes, edges.starts, [&](int s, int from, int end) {
-      ScaledDouble sum;
-      for (int j = from + lane; j < end; j += lanes) {
-        const Number weight = number_of(__ldg(edges.weights + j)), score = x[__ldg(edges.label + j)];
-        const ScaledDouble state = now[__ldg(edges.others + j)];
-        sum.add(state.m * score.m * weight.m, state.e + score.e + weight.e);
-      }
-      sum = group_sum(sum, lanes);
-      if (s < 0 || lane != 0) return;
-      sum.normalise();
-      next[s] = sum;
-      const int beside = forward ? t + 1 : t - 1;
-      if (beside >= 0 && beside <= last) to[beside * all.states + s] = make_float2(sum.m, sum.e);
-    });
-  });
+  walk_acceptor(
+      all, b, forward, emitted, [](float x) { return number_exp(x); },
+      [&](int i, int t, const Number* x) {
+        const ScaledDouble* now = rows + (i & 1) * all.states;
+        ScaledDouble* next = rows + (~i & 1) * all.states;
+        for_groups(n, lanes, edges.starts, [&](int s, int from, int end) {
+          ScaledDouble sum;
+          for (int j = from + lane; j < end; j += lanes) {
+            const Number weight = number_of(__ldg(edges.weights + j)), score = x[__ldg(edges.label + j)];
+            const ScaledDouble state = now[__ldg(edges.others + j)];
+            sum.add(state.m * score.m * weight.m, state.e + score.e + weight.e);
+          }
+          sum = group_sum(sum, lanes);
+          if (s < 0 || lane != 0) return;
+          sum.normalise();
+          next[s] = sum;
+          const int beside = forward ? t + 1 : t - 1;
+          if (beside >= 0 && beside <= last) to[beside * all.states + s] = make_float2(sum.m, sum.e);
+        });
+      });
   return rows + ((last + 1) & 1) * all.states;
 }
 
 template <bool kShared>
-__global__ void __launch_bounds__(512) walk_acceptors(DeviceAcceptors all, AcceptorLists lists, AcceptorWork work, int lanes) {
+__global__ void __launch_bounds__(512)
+    walk_acceptors(DeviceAcceptors all, AcceptorLists lists, AcceptorWork work, int lanes) {
   const int b = blockIdx.x;
   const bool forward = blockIdx.y == 0;
   const int64_t which = b * 2 + blockIdx.y, first = b * all.edges;
@@ -108,7 +114,7 @@ __global__ void __launch_bounds__(512) walk_acceptors(DeviceAcceptors all, Accep
   if (forward && threadIdx.x == 0) work.sums[b] = last[all.num_states[b] - 1];
 }
 
-// A warp for each frame: its posteriors.
+// The posteriors; one warp per frame.
 __global__ void write_posteriors(DeviceAcceptors all, ArcList list, AcceptorWork work, int lanes, float* posteriors) {
   const int64_t at = blockIdx.x * static_cast<int64_t>(kRowWarps) + threadIdx.x / kWarp, t = at / all.batch;
   if (t >= all.frames) return;
@@ -130,7 +136,8 @@ __global__ void write_posteriors(DeviceAcceptors all, ArcList list, AcceptorWork
     double sum = 0.0;
     for (int j = exists ? starts[u] + lane : 0; exists && j < starts[u + 1]; j += lanes) {
       const Number before = number_of(work.alpha[place + list.from[first + j]]);
-      const Number after = number_of(work.beta[place + list.to[first + j]]), weight = number_of(work.weights[2][first + j]);
+      const Number after = number_of(work.beta[place + list.to[first + j]]),
+                   weight = number_of(work.weights[2][first + j]);
       const double e = fmin(static_cast<double>(before.e) + after.e + score.e + weight.e - total.e, 2.0) - 2.0;
       sum += static_cast<double>(before.m) * after.m * score.m * weight.m / total.m * ScaledDouble::power(e) * 4.0;
     }
@@ -144,7 +151,8 @@ __global__ void acceptor_totals(int64_t batch, AcceptorWork work, float* total) 
   if (b < batch) total[b] = static_cast<float>(work.sums[b].log());
 }
 
-cudaError_t weigh(const DeviceAcceptors& all, const AcceptorLists& lists, const AcceptorWork& work, cudaStream_t stream) {
+cudaError_t weigh(const DeviceAcceptors& all, const AcceptorLists& lists, const AcceptorWork& work,
+                  cudaStream_t stream) {
   const ArcList* each[] = {&lists.by_goal, &lists.by_origin, &lists.by_class};
   const unsigned blocks = blocks_for(all.batch * all.edges, 128);
   cudaError_t error = cudaSuccess;
@@ -188,7 +196,8 @@ const char* rtf_acceptor_soft_cuda_f32(const RtfScores* scores, const RtfAccepto
                                     plan.stage_list(&Plan::Arc::from, all.states, &staging),
                                     plan.stage_list(&Plan::Arc::label, all.most_used, &staging)};
   rtf::DeviceFacts facts;
-  const unsigned rows = rtf::blocks_for(all.frames * all.batch, rtf::kRowWarps), totals = rtf::blocks_for(all.batch, 128);
+  const unsigned rows = rtf::blocks_for(all.frames * all.batch, rtf::kRowWarps),
+                 totals = rtf::blocks_for(all.batch, 128);
   return rtf::first_error(
       [&] { return rtf::device_facts(&facts); }, [&] { return staging.send(on); },
       [&] { return rtf::weigh(all, lists, work, on); },

@@ -1,5 +1,5 @@
-// Finite-state acceptors as the kernels of the GPU see them: the edges of each sequence, listed by where they go to, by where they
-// come from, and by class, such that one group of threads adds up each sum, in a fixed order.
+// Finite-state acceptors as the GPU kernels see them: the edges of each sequence, listed by target state, by source
+// state and by class, so that each sum is computed by one group of threads in a fixed order.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace rtf {
 
-// The edges of all sequences, by some key.
+// The edges of all sequences, sorted by some key.
 struct ArcList {
   int64_t keys;
   const int32_t* starts;  // [batch, keys + 1]
-  const int32_t* from;    // [batch, edges], as the next ones
+  const int32_t* from;    // [batch, edges], as are the next two
   const int32_t* to;
-  const int32_t* label;   // place of the class among those that are used
-  const int32_t* edge;    // which one it is of all
+  const int32_t* label;  // index of the class among the used classes
+  const int32_t* edge;   // index in the original list
 };
 
 struct DeviceAcceptors {
@@ -26,7 +26,7 @@ struct DeviceAcceptors {
   const float* values;  // [frames, batch, classes]
   const float* costs;   // [batch, edges]
   const int32_t *lengths, *num_states;
-  const int32_t* used;      // [batch, most_used]: the classes that edges have
+  const int32_t* used;      // [batch, most_used]: the classes that occur on edges
   const int32_t* num_used;  // [batch]
 };
 
@@ -34,14 +34,14 @@ inline int64_t most_used_classes(const RtfScores& scores, const RtfAcceptors& ac
   return std::min(acceptors.edges, scores.classes);
 }
 
-// 32-bit integers of the staging of the acceptors, and of one list with so many keys.
+// Number of 32-bit integers in the staging memory of the acceptors, and of one list with that many keys.
 inline int64_t staged_acceptors(const RtfScores& scores, const RtfAcceptors& acceptors) {
   return scores.batch * (3 + most_used_classes(scores, acceptors));
 }
 
 inline int64_t staged_list(int64_t batch, int64_t edges, int64_t keys) { return batch * (keys + 1 + 4 * edges); }
 
-// On the host: which edges there are, and the lists of them.
+// Builds the edges and their lists on the host.
 class AcceptorPlan {
  public:
   AcceptorPlan(const RtfScores& scores, const RtfAcceptors& acceptors)
@@ -72,7 +72,7 @@ class AcceptorPlan {
   };
 
   DeviceAcceptors stage(Staging* staging) const {
-    DeviceAcceptors to{scores_.frames,   scores_.batch, scores_.classes, acceptors_.edges,
+    DeviceAcceptors to{scores_.frames,    scores_.batch, scores_.classes, acceptors_.edges,
                        acceptors_.states, most_used_,    scores_.values,  acceptors_.costs};
     to.lengths = staging->add(scores_.lengths, scores_.batch);
     to.num_states = staging->add(acceptors_.num_states, scores_.batch);
@@ -81,7 +81,7 @@ class AcceptorPlan {
     return to;
   }
 
-  // The edges sorted by a key of 0 .. keys - 1; those with the same key stay in their order.
+  // Sorts the edges by a key in 0 .. keys - 1; the sort is stable.
   ArcList stage_list(int32_t Arc::*key, int64_t keys, Staging* staging) const {
     const int64_t n = scores_.batch * acceptors_.edges;
     std::vector<int32_t> starts(scores_.batch * (keys + 1)), columns(4 * n);
@@ -104,7 +104,7 @@ class AcceptorPlan {
     return {keys, on_device, first, first + n, first + 2 * n, first + 3 * n};
   }
 
-  // Lanes that share the edges of a key: a power of two, not above their mean number.
+  // Lanes that share the edges of a key: a power of two, at most their mean number.
   int lanes(int64_t keys) const {
     int lanes = 1;
     while (lanes < kWarp && 2 * lanes * keys <= acceptors_.edges) lanes *= 2;
@@ -116,24 +116,26 @@ class AcceptorPlan {
   const RtfAcceptors& acceptors_;
   int64_t most_used_;
   std::vector<Arc> arcs_;
-  std::vector<int64_t> begin_;  // of the arcs of each sequence, and the end
+  std::vector<int64_t> begin_;  // first arc of each sequence, and the end
   std::vector<int32_t> used_, num_used_;
 };
 
-// Threads of a block in which groups of lanes share the states.
+// Threads per block, with groups of lanes sharing the states.
 inline int threads_for_acceptors(const DeviceAcceptors& all, int lanes) {
   return std::min(512, threads_for(std::max(all.states * lanes, all.most_used)));
 }
 
-// Calls step(number of the step, frame, scores of the used classes) for all frames, from the first or from the last one, with a
-// barrier after each. emitted [2, most_used]; convert(score) is what is kept of a score, read a frame ahead.
+// Calls step(step index, frame, scores of the used classes) for all frames, from the first or from the last, with a
+// barrier after each. emitted [2, most_used]; convert(score) is the value stored, read one frame ahead.
 template <typename Emitted, typename Convert, typename Step>
-__device__ __forceinline__ void walk_acceptor(const DeviceAcceptors& all, int b, bool forward, Emitted* emitted, const Convert& convert,
-                              const Step& step) {
+__device__ __forceinline__ void walk_acceptor(const DeviceAcceptors& all, int b, bool forward, Emitted* emitted,
+                                              const Convert& convert, const Step& step) {
   const int frames = all.lengths[b], count = all.num_used[b], mine = threadIdx.x;
   const int32_t* used = all.used + b * all.most_used;
   const auto frame = [&](int i) { return forward ? i : frames - 1 - i; };
-  const auto read = [&](int i, int u) { return __ldg(all.values + (frame(i) * all.batch + b) * all.classes + used[u]); };
+  const auto read = [&](int i, int u) {
+    return __ldg(all.values + (frame(i) * all.batch + b) * all.classes + used[u]);
+  };
   if (frames > 0)
     for (int u = mine; u < count; u += blockDim.x) emitted[u] = convert(read(0, u));
   __syncthreads();
@@ -149,7 +151,8 @@ __device__ __forceinline__ void walk_acceptor(const DeviceAcceptors& all, int b,
   }
 }
 
-// Calls function(key, first, last) in all threads of a block, such that groups of lanes share keys; key is -1 where there is none.
+// Calls function(key, first, last) in all threads of a block, with one group of lanes per key; key is -1 in surplus
+// groups.
 template <typename Function>
 __device__ __forceinline__ void for_groups(int keys, int lanes, const int32_t* starts, const Function& function) {
   const int groups = blockDim.x / lanes, group = threadIdx.x / lanes;

@@ -1,4 +1,4 @@
-// Forward-backward and Viterbi over the chain of one sequence, vectors of states at once.
+// Forward-backward and Viterbi over the chain of one sequence, with vectors of states.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,11 @@ namespace rtf {
 
 inline int64_t whole_vectors(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-// A frame in an array of states: a margin of empty states, then the states. The margin of the next row is behind them.
+// A frame in an array of states: a margin of empty states, then the states. They are followed by the margin of the next
+// row.
 inline int64_t row_size(int64_t states) { return kLanes + whole_vectors(states); }
 
-// Scores of one sequence: that of class c in frame t is values[t * step + c] - offset[t].
+// Scores of one sequence: class c in frame t has values[t * step + c] - offset[t].
 struct SequenceScores {
   int64_t frames;
   const float* values;
@@ -25,7 +26,7 @@ struct SequenceScores {
   float shift(int64_t t) const { return offset ? offset[t] : 0.0f; }
 };
 
-// The arrays of one thread, for sequences of up to so many frames and states.
+// The arrays of one thread, for sequences of at most this many frames and states.
 class ChainSpace {
  public:
   ChainSpace(int64_t frames, int64_t states, float* memory) : at_(align_up(memory)) {
@@ -48,8 +49,8 @@ class ChainSpace {
   }
 
   float *alpha_m, *alpha_e;  // forward: [frames, row]
-  float* rows[4];            // backward: m and e, of this frame and of the next one
-  float *loop, *skip;        // 0 where it is allowed, else kNone
+  float* rows[4];            // backward: m and e, of the current and of the next frame
+  float *loop, *skip;        // 0 if allowed, else kNone
   int32_t *classes, *others;
   float *posteriors, *offset, *factor;
 
@@ -66,9 +67,13 @@ class ChainSpace {
 // The chain of one sequence; its arrays are in a ChainSpace.
 class Chain {
  public:
-  // After the classes, loop and skip of all states were set in `space`.
+  // Call this after classes, loop and skip of all states have been set in `space`.
   Chain(int64_t states, bool optional_ends, ChainSpace* space)
-      : states_(states), width_(whole_vectors(states)), row_(row_size(states)), optional_ends_(optional_ends), space_(space) {
+      : states_(states),
+        width_(whole_vectors(states)),
+        row_(row_size(states)),
+        optional_ends_(optional_ends),
+        space_(space) {
     std::fill(space->classes + states, space->classes + width_, 0);
     for (float* array : {space->loop, space->skip}) std::fill(array + states, array + width_ + kLanes, kNone);
     for (int64_t s = 0; s < states; ++s)
@@ -93,7 +98,7 @@ class Chain {
     return exists ? x - splat(scores.shift(t)) : splat(-INFINITY);
   }
 
-  // Fills alpha, and gives the sum over all alignments.
+  // Fills alpha and returns the sum over all alignments.
   ScaledDouble forward(const SequenceScores& scores) const {
     ScaledDouble total;
     for (int64_t t = 0; t <= scores.frames; ++t) clear_margin(t * row_);
@@ -115,7 +120,7 @@ class Chain {
     return total;
   }
 
-  // After forward: calls emit(t) from the last frame to the first one, with the posteriors of all states in the space.
+  // Call after forward. Calls emit(t) from the last frame to the first, with the posteriors of all states in the space.
   template <typename Emit>
   void backward(const SequenceScores& scores, const ScaledDouble& total, const Emit& emit) const {
     const Vec inverse = splat(static_cast<float>(1.0 / total.m)), shift = splat(static_cast<float>(total.e));
@@ -142,8 +147,8 @@ class Chain {
     }
   }
 
-  // row[class] += sign * posterior, over all states. Most states of CTC have the class of the first one, the blank: those are
-  // summed up first.
+  // row[class] += sign * posterior, over all states. Most states of CTC share the class of the first one, the blank:
+  // they are summed first.
   void add_to_classes(float sign, float* row) const {
     const float* posteriors = space_->posteriors;
     float first = 0.0f;

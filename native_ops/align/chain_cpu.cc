@@ -51,7 +51,7 @@ Chain ctc_chain(const RtfCtc& ctc, int32_t b, ChainSpace* space) {
   return Chain(n, true, space);
 }
 
-// The least number of frames: one for each label, and one for the blank between equal ones.
+// Minimum number of frames: one per label, plus one for the blank between equal labels.
 int64_t needed_frames(const RtfCtc& ctc, int32_t b) {
   const int32_t* labels = ctc.labels + b * ctc.max_labels;
   int64_t needed = ctc.label_lengths[b];
@@ -104,8 +104,8 @@ int64_t rtf_chain_scratch_size(int64_t frames, int64_t states, int n_threads) {
   return rtf::ChainSpace::size(frames, states) * n_threads + rtf::kLanes;
 }
 
-void rtf_chain_soft_f32(const RtfScores* scores, const RtfChains* chains, float* posteriors, float* total, float* scratch,
-                        const RtfThreads* threads) {
+void rtf_chain_soft_f32(const RtfScores* scores, const RtfChains* chains, float* posteriors, float* total,
+                        float* scratch, const RtfThreads* threads) {
   const int64_t n = scores->classes, step = scores->batch * n;
   rtf::for_each_sequence(*scores, chains->states, scratch, *threads, [&](int32_t b, rtf::ChainSpace* space) {
     const rtf::SequenceScores own = rtf::sequence(*scores, b, nullptr);

@@ -1,15 +1,16 @@
 // Sums over chains of states on the GPU: posteriors, and CTC with its gradient.
 //
-// Three blocks for each sequence: one walks forward over the frames, one backward at the same time, and one finds out which
-// states have the same class. A thread has a state; neighbours meet in shared memory, with one barrier per frame, and the scores
-// are read some frames ahead. Then a warp for each frame of each sequence makes the posteriors out of both walks.
+// Three blocks per sequence: one walks forward over the frames, one backward at the same time, and one finds the states
+// that share a class. Each thread has one state; neighbours communicate through shared memory, with one barrier per
+// frame, and scores are prefetched some frames ahead. Then one warp per frame and sequence computes the posteriors from
+// both walks.
 #include "align_cuda.h"
 #include "chain_device.h"
 
 namespace rtf {
 namespace {
 
-constexpr int kMargin = 2;  // states before the first one and after the last one, which are never reached
+constexpr int kMargin = 2;  // unreachable states before the first and after the last one
 constexpr int kRowWarps = 4;
 
 enum Outcome { kNoAlignment, kAligned, kOnlySoftmax };
@@ -17,12 +18,12 @@ enum Role { kForward, kBackward, kSameClass, kRoles };
 
 struct ChainWork {
   float2 *alpha, *beta;  // [batch, frames, states]; beta without the score of its own frame
-  float2* rows;          // [batch, 2, 2, row], where shared memory does not have them
+  float2* rows;          // [batch, 2, 2, row], used if shared memory is too small
   float* offset;         // [frames, batch]
   ScaledDouble* sums;    // [batch]
   int32_t* outcome;      // [batch]
   int32_t* next;         // [batch, states]: the next state of the same class, -1: none
-  uint8_t* first;        // [batch, states]: no state before has this class
+  uint8_t* first;        // [batch, states]: whether this is the first state of its class
   int32_t* staged;
 
   ChainWork(const RtfScores& scores, int64_t states, Workspace* from) {
@@ -47,7 +48,7 @@ __global__ void log_sums(DeviceChains chains, float* offset) {
   if (lane == 0) offset[row] = sum;
 }
 
-// What a thread knows about its first state, and looks up for the others.
+// What a thread keeps for its first state, and looks up for the others.
 struct Ways {
   bool loop, skip;
 };
@@ -60,7 +61,7 @@ __device__ __forceinline__ Ways ways_out_of(const DeviceChains& chains, int b, i
   return {chains.may_loop(b, s), s + 2 < n && chains.may_skip_to(b, s + 2)};
 }
 
-// The sum over the state itself, its neighbour and the one after that, in a direction.
+// Sum over the state itself and its next two neighbours in one direction.
 __device__ __forceinline__ Number gather(const float2* row, int s, int direction, Ways ways, Number factor) {
   const Number stay = ways.loop ? number_of(row[s]) : none();
   const Number jump = ways.skip ? number_of(row[s + 2 * direction]) : none();
@@ -83,8 +84,8 @@ __device__ void walk_forward(const DeviceChains& chains, const ChainWork& work, 
     float2* now = rows + (~t & 1) * row + kMargin;
     const Number emitted = number_exp(x);
     const Ways ways = s == mine ? own : ways_into(chains, b, s);
-    const Number here = t ? gather(before, s, -1, ways, emitted)
-                          : (chains.may_begin(s) ? normalised(emitted.m, emitted.e) : none());
+    const Number here =
+        t ? gather(before, s, -1, ways, emitted) : (chains.may_begin(s) ? normalised(emitted.m, emitted.e) : none());
     now[s] = alpha[t * chains.states + s] = pair_of(here);
   });
   if (mine != 0) return;
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(1024) walk_chains(DeviceChains chains, ChainWo
     link_same_classes(chains, work, b);
 }
 
-// The logs of the sums, as posteriors have them.
+// The logs of the sums, as returned with posteriors.
 __global__ void chain_totals(int64_t batch, ChainWork work, float* total) {
   const int64_t b = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (b >= batch) return;
@@ -149,24 +150,27 @@ __global__ void chain_totals(int64_t batch, ChainWork work, float* total) {
   work.outcome[b] = work.sums[b].is_none() ? kNoAlignment : kAligned;
 }
 
-// The losses of CTC: a warp for each sequence.
+// The CTC losses; one warp per sequence.
 __global__ void ctc_losses(DeviceChains chains, ChainWork work, int normalized, int softmax, float* loss) {
   const int64_t b = blockIdx.x;
   const int32_t* labels = chains.symbols + b * chains.width;
   const int32_t count = chains.counts[b];
-  int needed = 0;  // one frame for each label, and one for the blank between equal ones
-  for (int i = threadIdx.x; i < count; i += kWarp) needed += 1 + (chains.label_loop && i > 0 && labels[i] == labels[i - 1]);
+  int needed = 0;  // one frame per label, plus one for the blank between equal labels
+  for (int i = threadIdx.x; i < count; i += kWarp)
+    needed += 1 + (chains.label_loop && i > 0 && labels[i] == labels[i - 1]);
   for (int offset = kWarp / 2; offset > 0; offset /= 2) needed += __shfl_xor_sync(kAllLanes, needed, offset);
   if (threadIdx.x != 0) return;
   const ScaledDouble sum = work.sums[b];
   const bool too_few = needed > chains.lengths[b];
   const float impossible = normalized ? 0.0f : INFINITY;
   loss[b] = too_few ? 0.0f : sum.is_none() ? impossible : static_cast<float>(-sum.log());
-  work.outcome[b] = too_few ? (softmax && !normalized ? kOnlySoftmax : kNoAlignment) : sum.is_none() ? kNoAlignment : kAligned;
+  work.outcome[b] = too_few         ? (softmax && !normalized ? kOnlySoftmax : kNoAlignment)
+                    : sum.is_none() ? kNoAlignment
+                                    : kAligned;
 }
 
 // to [frames, batch, classes] = (the softmax if there is an offset, else 0) + sign * posteriors; 0 in padded frames.
-// shares: [warps, states] in shared memory, or the place of alpha.
+// shares: [warps, states] in shared memory, or the memory of alpha.
 template <bool kShared>
 __global__ void write_frames(DeviceChains chains, ChainWork work, float sign, float* to) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -185,13 +189,13 @@ __global__ void write_frames(DeviceChains chains, ChainWork work, float sign, fl
   float2 *alpha = work.alpha + place, *beta = work.beta + place;
   float* shares = kShared ? dynamic_shared<float>() + warp * chains.states : reinterpret_cast<float*>(beta);
   const ScaledDouble total = work.sums[b];
-  // Most states of CTC have the class of the first one, the blank: those are summed up by all lanes.
+  // Most states of CTC share the class of the first one, the blank: they are summed by all lanes.
   const int32_t common = chains.class_of(b, 0);
   float sum = 0.0f;
   for (int begin = 0; begin < n; begin += kWarp) {
     const int s = begin + lane;
     const float share = s < n ? share_of(number_of(alpha[s]), number_of(beta[s]), total) : 0.0f;
-    __syncwarp();  // shares may be where beta was: those of these states are written behind what all lanes have read
+    __syncwarp();  // shares may alias beta: the values of these states are written after all lanes have read theirs
     if (s < n) shares[s] = share;
     if (s < n && chains.class_of(b, s) == common) sum += share;
   }
@@ -210,7 +214,8 @@ __global__ void write_frames(DeviceChains chains, ChainWork work, float sign, fl
 }
 
 // Both walks. The rows of states are in shared memory if they fit.
-cudaError_t run_walks(const DeviceChains& chains, const ChainWork& work, const DeviceFacts& facts, cudaStream_t stream) {
+cudaError_t run_walks(const DeviceChains& chains, const ChainWork& work, const DeviceFacts& facts,
+                      cudaStream_t stream) {
   const int threads = threads_for(chains.states);
   const size_t shared = 2 * (chains.states + 2 * kMargin) * sizeof(float2);
   const dim3 grid(static_cast<unsigned>(chains.batch), kRoles);
@@ -219,8 +224,8 @@ cudaError_t run_walks(const DeviceChains& chains, const ChainWork& work, const D
   return launch(walk_chains<false>, grid, threads, 0, stream, chains, work);
 }
 
-cudaError_t run_frames(const DeviceChains& chains, const ChainWork& work, const DeviceFacts& facts, float sign, float* to,
-                       cudaStream_t stream) {
+cudaError_t run_frames(const DeviceChains& chains, const ChainWork& work, const DeviceFacts& facts, float sign,
+                       float* to, cudaStream_t stream) {
   const size_t shared = kRowWarps * chains.states * sizeof(float);
   const unsigned blocks = blocks_for(chains.frames * chains.batch, kRowWarps);
   if (blocks == 0) return cudaSuccess;
@@ -249,12 +254,13 @@ const char* rtf_chain_soft_cuda_f32(const RtfScores* scores, const RtfChains* ch
   rtf::Staging staging(work.staged);
   const rtf::DeviceChains all = rtf::device_chains(*scores, *chains, &staging);
   rtf::DeviceFacts facts;
-  return rtf::first_error(
-      [&] { return rtf::device_facts(&facts); },
-      [&] { return staging.send(on); },
-      [&] { return rtf::run_walks(all, work, facts, on); },
-      [&] { return rtf::launch(rtf::chain_totals, rtf::blocks_for(all.batch, 128), 128, 0, on, all.batch, work, total); },
-      [&] { return rtf::run_frames(all, work, facts, 1.0f, posteriors, on); });
+  return rtf::first_error([&] { return rtf::device_facts(&facts); }, [&] { return staging.send(on); },
+                          [&] { return rtf::run_walks(all, work, facts, on); },
+                          [&] {
+                            return rtf::launch(rtf::chain_totals, rtf::blocks_for(all.batch, 128), 128, 0, on,
+                                               all.batch, work, total);
+                          },
+                          [&] { return rtf::run_frames(all, work, facts, 1.0f, posteriors, on); });
 }
 
 const char* rtf_ctc_cuda_f32(const RtfScores* scores, const RtfCtc* ctc, float* loss, float* gradient, void* workspace,
@@ -268,18 +274,17 @@ const char* rtf_ctc_cuda_f32(const RtfScores* scores, const RtfCtc* ctc, float* 
   rtf::DeviceFacts facts;
   const unsigned rows = rtf::blocks_for(all.frames * all.batch, rtf::kRowWarps);
   if (!ctc->normalized) all.offset = work.offset;
-  return rtf::first_error(
-      [&] { return rtf::device_facts(&facts); },
-      [&] { return staging.send(on); },
-      [&] {
-        if (ctc->normalized || rows == 0) return cudaSuccess;
-        return rtf::launch(rtf::log_sums, rows, rtf::kRowWarps * rtf::kWarp, 0, on, all, work.offset);
-      },
-      [&] { return rtf::run_walks(all, work, facts, on); },
-      [&] {
-        return rtf::launch(rtf::ctc_losses, static_cast<unsigned>(all.batch), rtf::kWarp, 0, on, all, work, ctc->normalized,
-                           ctc->softmax_without_alignment, loss);
-      },
-      [&] { return rtf::run_frames(all, work, facts, -1.0f, gradient, on); });
+  return rtf::first_error([&] { return rtf::device_facts(&facts); }, [&] { return staging.send(on); },
+                          [&] {
+                            if (ctc->normalized || rows == 0) return cudaSuccess;
+                            return rtf::launch(rtf::log_sums, rows, rtf::kRowWarps * rtf::kWarp, 0, on, all,
+                                               work.offset);
+                          },
+                          [&] { return rtf::run_walks(all, work, facts, on); },
+                          [&] {
+                            return rtf::launch(rtf::ctc_losses, static_cast<unsigned>(all.batch), rtf::kWarp, 0, on,
+                                               all, work, ctc->normalized, ctc->softmax_without_alignment, loss);
+                          },
+                          [&] { return rtf::run_frames(all, work, facts, -1.0f, gradient, on); });
 }
 }

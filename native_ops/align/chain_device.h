@@ -1,4 +1,4 @@
-// The chains of states as the kernels of the GPU see them: given state by state, or made of the labels of CTC.
+// Chains of states as the GPU kernels see them: given state by state, or built from the labels of CTC.
 #pragma once
 
 #include "align.h"
@@ -8,12 +8,12 @@
 namespace rtf {
 
 struct DeviceChains {
-  int64_t frames, batch, classes, states;  // states: the most of all sequences
+  int64_t frames, batch, classes, states;  // states: maximum over all sequences
   const float* values;                     // [frames, batch, classes]
   const float* offset;                     // [frames, batch], subtracted from the values; or null
   const int32_t* lengths;
-  const int32_t* symbols;  // [batch, width]: classes of states, or labels
-  const int32_t* counts;   // of them
+  const int32_t* symbols;      // [batch, width]: classes of states, or labels
+  const int32_t* counts;       // number of them per sequence
   const uint8_t *loop, *skip;  // [batch, width]; null for CTC
   int64_t width;
   int32_t blank;
@@ -28,7 +28,9 @@ struct DeviceChains {
     return s % 2 ? symbols[b * width + s / 2] : blank;
   }
 
-  __device__ bool may_loop(int b, int s) const { return is_ctc() ? s % 2 == 0 || label_loop : loop[b * width + s] != 0; }
+  __device__ bool may_loop(int b, int s) const {
+    return is_ctc() ? s % 2 == 0 || label_loop : loop[b * width + s] != 0;
+  }
 
   __device__ bool may_skip_to(int b, int s) const {
     if (!is_ctc()) return skip[b * width + s] != 0;
@@ -49,8 +51,9 @@ struct DeviceChains {
 
 constexpr int kFramesAhead = 4;
 
-// Calls step(t, s, its score) for all frames, from the first or from the last one, and all states of the thread, with a barrier
-// after each frame. The scores of the first state of a thread, mostly the only one, are read some frames ahead.
+// Calls step(t, s, its score) for all frames, from the first or from the last, and all states of the thread, with a
+// barrier after each frame. The scores of a thread's first state, usually its only one, are prefetched some frames
+// ahead.
 template <typename Step>
 __device__ void walk_chain(const DeviceChains& chains, int b, int n, bool forward, const Step& step) {
   const int frames = chains.lengths[b], mine = threadIdx.x;
@@ -100,7 +103,9 @@ inline DeviceChains device_ctc(const RtfScores& scores, const RtfCtc& ctc, Stagi
   return to;
 }
 
-// 32-bit integers of the staging of either.
-inline int64_t staged_chains(int64_t batch, int64_t states) { return batch * (2 + states) + 2 * (batch * states / 4 + 1); }
+// Number of 32-bit integers in the staging memory, for either kind.
+inline int64_t staged_chains(int64_t batch, int64_t states) {
+  return batch * (2 + states) + 2 * (batch * states / 4 + 1);
+}
 
 }  // namespace rtf

@@ -1,5 +1,5 @@
-// Alignments by chains of states, and CTC, as TensorFlow ops. The arithmetic is in chain_cpu.cc, chain_cuda.cu and
-// viterbi_cuda.cu. On a GPU all integers and flags stay in the memory of the host, where they are checked.
+// Alignments by chains of states, and CTC, as TensorFlow ops. The kernels are in chain_cpu.cc, chain_cuda.cu and
+// viterbi_cuda.cu. On a GPU all integers and flags stay in host memory, where they are checked.
 #include "op_inputs.h"
 
 namespace rtf {
@@ -7,12 +7,12 @@ namespace {
 
 REGISTER_OP("RtfChainSoft")
     .Attr("optional_ends: bool")
-    .Input("scores: float")      // [T, B, F]
-    .Input("lengths: int32")     // [B]
-    .Input("classes: int32")     // [B, S]
-    .Input("num_states: int32")  // [B]
-    .Input("loop: bool")         // [B, S]
-    .Input("skip: bool")         // [B, S]
+    .Input("scores: float")       // [T, B, F]
+    .Input("lengths: int32")      // [B]
+    .Input("classes: int32")      // [B, S]
+    .Input("num_states: int32")   // [B]
+    .Input("loop: bool")          // [B, S]
+    .Input("skip: bool")          // [B, S]
     .Output("posteriors: float")  // [T, B, F]
     .Output("total: float")       // [B]
     .SetShapeFn(posteriors_and_total);
@@ -62,8 +62,9 @@ class ChainOp : public OpKernel {
       if (context->input(index).shape() != classes.shape())
         return InvalidArgument("alignment: loop and skip have to have the shape of the states, ",
                                classes.shape().DebugString());
-    *chains = RtfChains{states, classes.flat<int32_t>().data(), counts, flags(context->input(4)), flags(context->input(5)),
-                        optional_ends_};
+    *chains = RtfChains{
+        states,        classes.flat<int32_t>().data(), counts, flags(context->input(4)), flags(context->input(5)),
+        optional_ends_};
     return context->allocate_output(1, TensorShape({scores->batch}), total);
   }
 
@@ -144,8 +145,13 @@ class CtcOp : public OpKernel {
     OP_REQUIRES_OK(context, check_lengths("number of labels", label_lengths, scores.batch, labels.dim_size(1)));
     const int32_t* counts = label_lengths.flat<int32_t>().data();
     OP_REQUIRES_OK(context, check_classes("labels", labels, counts, scores.batch, scores.classes));
-    const RtfCtc ctc = {labels.dim_size(1), labels.flat<int32_t>().data(), counts, static_cast<int32_t>(blank_),
-                        label_loop_, normalized_, softmax_};
+    const RtfCtc ctc = {labels.dim_size(1),
+                        labels.flat<int32_t>().data(),
+                        counts,
+                        static_cast<int32_t>(blank_),
+                        label_loop_,
+                        normalized_,
+                        softmax_};
     Tensor *loss, *gradient;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({scores.batch}), &loss));
     OP_REQUIRES_OK(context, context->allocate_output(1, context->input(0).shape(), &gradient));
@@ -156,7 +162,8 @@ class CtcOp : public OpKernel {
   virtual Status run(OpKernelContext* context, const RtfScores& scores, const RtfCtc& ctc, float* loss,
                      float* gradient) const {
     return run_on_cpu(
-        context, [&](int n_threads) { return rtf_chain_scratch_size(scores.frames, 2 * ctc.max_labels + 1, n_threads); },
+        context,
+        [&](int n_threads) { return rtf_chain_scratch_size(scores.frames, 2 * ctc.max_labels + 1, n_threads); },
         [&](void* scratch, const RtfThreads* threads) {
           rtf_ctc_f32(&scores, &ctc, loss, gradient, static_cast<float*>(scratch), threads);
         });
@@ -192,9 +199,10 @@ class ChainBestGpuOp : public ChainBestOp {
  protected:
   Status run(OpKernelContext* context, const RtfScores& scores, const RtfChains& chains, int32_t* path,
              float* total) const override {
-    return run_on_gpu(context, rtf_chain_best_cuda_workspace(&scores, chains.states), [&](void* workspace, void* stream) {
-      return rtf_chain_best_cuda_f32(&scores, &chains, path, total, workspace, stream);
-    });
+    return run_on_gpu(context, rtf_chain_best_cuda_workspace(&scores, chains.states),
+                      [&](void* workspace, void* stream) {
+                        return rtf_chain_best_cuda_f32(&scores, &chains, path, total, workspace, stream);
+                      });
   }
 };
 
@@ -212,14 +220,22 @@ class CtcGpuOp : public CtcOp {
   }
 };
 
-#define RTF_CHAINS_ON_GPU(name) \
-  Name(name).Device(tensorflow::DEVICE_GPU).HostMemory("lengths").HostMemory("classes").HostMemory("num_states") \
-      .HostMemory("loop").HostMemory("skip")
+#define RTF_CHAINS_ON_GPU(name)       \
+  Name(name)                          \
+      .Device(tensorflow::DEVICE_GPU) \
+      .HostMemory("lengths")          \
+      .HostMemory("classes")          \
+      .HostMemory("num_states")       \
+      .HostMemory("loop")             \
+      .HostMemory("skip")
 REGISTER_KERNEL_BUILDER(RTF_CHAINS_ON_GPU("RtfChainSoft"), ChainSoftGpuOp);
 REGISTER_KERNEL_BUILDER(RTF_CHAINS_ON_GPU("RtfChainBest"), ChainBestGpuOp);
-REGISTER_KERNEL_BUILDER(
-    Name("RtfCtc").Device(tensorflow::DEVICE_GPU).HostMemory("lengths").HostMemory("labels").HostMemory("label_lengths"),
-    CtcGpuOp);
+REGISTER_KERNEL_BUILDER(Name("RtfCtc")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("lengths")
+                            .HostMemory("labels")
+                            .HostMemory("label_lengths"),
+                        CtcGpuOp);
 #endif
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Alignments by acceptors and the transducer as TensorFlow ops. The arithmetic is in the files named like them. On a GPU all
-// integers stay in the memory of the host, where they are checked.
+// Alignments by acceptors, and the transducer, as TensorFlow ops. The kernels are in the files of the same names. On a
+// GPU all integers stay in host memory, where they are checked.
 #include "op_inputs.h"
 
 namespace rtf {
@@ -66,9 +66,10 @@ class AcceptorOp : public OpKernel {
       if (counts[b] < 1) return InvalidArgument("alignment: sequence ", b, " has an automaton without a state");
       states = std::max<int64_t>(states, counts[b]);
       for (int64_t i = 0; i < n_edges; ++i, arc += 3)
-        if (arc[2] >= 0 && (arc[0] < 0 || arc[1] < 0 || arc[0] >= counts[b] || arc[1] >= counts[b] || arc[2] >= scores.classes))
-          return InvalidArgument("alignment: sequence ", b, " has the edge (from ", arc[0], ", to ", arc[1], ", class ", arc[2],
-                                 "), but there are ", counts[b], " states and ", scores.classes, " classes");
+        if (arc[2] >= 0 &&
+            (arc[0] < 0 || arc[1] < 0 || arc[0] >= counts[b] || arc[1] >= counts[b] || arc[2] >= scores.classes))
+          return InvalidArgument("alignment: sequence ", b, " has the edge (from ", arc[0], ", to ", arc[1], ", class ",
+                                 arc[2], "), but there are ", counts[b], " states and ", scores.classes, " classes");
     }
     *acceptors = RtfAcceptors{n_edges, states, edges.flat<int32_t>().data(), costs.flat<float>().data(), counts};
     return tensorflow::OkStatus();
@@ -90,8 +91,8 @@ class AcceptorSoftOp : public AcceptorOp {
   }
 
  protected:
-  virtual Status run(OpKernelContext* context, const RtfScores& scores, const RtfAcceptors& acceptors, float* posteriors,
-                     float* total) const {
+  virtual Status run(OpKernelContext* context, const RtfScores& scores, const RtfAcceptors& acceptors,
+                     float* posteriors, float* total) const {
     return run_on_cpu(
         context, [&](int n_threads) { return rtf_acceptor_scratch_size(scores.frames, &acceptors, n_threads); },
         [&](void* scratch, const RtfThreads* threads) {
@@ -137,8 +138,8 @@ class TransducerOp : public OpKernel {
     OP_REQUIRES(context, labels.dims() == 2, InvalidArgument("alignment: labels have to be [batch, labels]"));
     const int64_t batch = labels.dim_size(0), max_labels = labels.dim_size(1);
     OP_REQUIRES(context, values.dims() == 4 && values.dim_size(0) == batch && values.dim_size(2) == max_labels + 1,
-                InvalidArgument("alignment: scores have to be [", batch, ", time, ", max_labels + 1, ", classes], but are ",
-                                values.shape().DebugString()));
+                InvalidArgument("alignment: scores have to be [", batch, ", time, ", max_labels + 1,
+                                ", classes], but are ", values.shape().DebugString()));
     const int64_t frames = values.dim_size(1), classes = values.dim_size(3);
     OP_REQUIRES(context, blank_ >= 0 && blank_ < classes,
                 InvalidArgument("alignment: blank ", blank_, ", but there are ", classes, " classes"));
@@ -146,9 +147,17 @@ class TransducerOp : public OpKernel {
     OP_REQUIRES_OK(context, check_lengths("number of labels", context->input(3), batch, max_labels));
     const int32_t* counts = context->input(3).flat<int32_t>().data();
     OP_REQUIRES_OK(context, check_classes("labels", labels, counts, batch, classes));
-    const RtfTransducer transducer = {batch, frames, max_labels, classes, values.flat<float>().data(),
-                                      lengths.flat<int32_t>().data(), labels.flat<int32_t>().data(), counts,
-                                      static_cast<int32_t>(blank_), label_takes_frame_, normalized_};
+    const RtfTransducer transducer = {batch,
+                                      frames,
+                                      max_labels,
+                                      classes,
+                                      values.flat<float>().data(),
+                                      lengths.flat<int32_t>().data(),
+                                      labels.flat<int32_t>().data(),
+                                      counts,
+                                      static_cast<int32_t>(blank_),
+                                      label_takes_frame_,
+                                      normalized_};
     Tensor *loss, *gradient;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({batch}), &loss));
     OP_REQUIRES_OK(context, context->allocate_output(1, values.shape(), &gradient));
@@ -194,9 +203,10 @@ class AcceptorBestGpuOp : public AcceptorBestOp {
  protected:
   Status run(OpKernelContext* context, const RtfScores& scores, const RtfAcceptors& acceptors, int32_t* path,
              float* total) const override {
-    return run_on_gpu(context, rtf_acceptor_best_cuda_workspace(&scores, &acceptors), [&](void* workspace, void* stream) {
-      return rtf_acceptor_best_cuda_f32(&scores, &acceptors, path, total, workspace, stream);
-    });
+    return run_on_gpu(context, rtf_acceptor_best_cuda_workspace(&scores, &acceptors),
+                      [&](void* workspace, void* stream) {
+                        return rtf_acceptor_best_cuda_f32(&scores, &acceptors, path, total, workspace, stream);
+                      });
   }
 };
 
@@ -216,9 +226,12 @@ class TransducerGpuOp : public TransducerOp {
   Name(name).Device(tensorflow::DEVICE_GPU).HostMemory("lengths").HostMemory("edges").HostMemory("num_states")
 REGISTER_KERNEL_BUILDER(RTF_ACCEPTORS_ON_GPU("RtfAcceptorSoft"), AcceptorSoftGpuOp);
 REGISTER_KERNEL_BUILDER(RTF_ACCEPTORS_ON_GPU("RtfAcceptorBest"), AcceptorBestGpuOp);
-REGISTER_KERNEL_BUILDER(
-    Name("RtfTransducer").Device(tensorflow::DEVICE_GPU).HostMemory("lengths").HostMemory("labels").HostMemory("label_lengths"),
-    TransducerGpuOp);
+REGISTER_KERNEL_BUILDER(Name("RtfTransducer")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("lengths")
+                            .HostMemory("labels")
+                            .HostMemory("label_lengths"),
+                        TransducerGpuOp);
 #endif
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Numbers m * 2^e as in scaled.h, one for a thread of the GPU; and what all kernels of the alignments share.
+// Numbers m * 2^e as in scaled.h, one per GPU thread, and helpers shared by all alignment kernels.
 #pragma once
 
 #include "../common/cuda/device.h"
@@ -29,7 +29,7 @@ __device__ __forceinline__ int32_t bits_of_float(float value) {
   return bits;
 }
 
-// 2^d for whole d <= 100; 0 below 2^-126.
+// 2^d for integral d <= 100; 0 below 2^-126.
 __device__ __forceinline__ float power_of_two(float d) {
   return float_of_bits((static_cast<int32_t>(fmaxf(d, -127.0f)) + 127) << 23);
 }
@@ -38,7 +38,7 @@ __device__ __forceinline__ float power_of_two(float d) {
 __device__ __forceinline__ Number number_exp(float x) {
   if (x < kNone / 4) return none();
   const float in_bits = x * 1.44269504089f;
-  const float n = fabsf(in_bits) < 4194304.0f ? rintf(in_bits) : in_bits;  // floats from 2^23 on are whole
+  const float n = fabsf(in_bits) < 4194304.0f ? rintf(in_bits) : in_bits;  // floats from 2^23 on are integral
   float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, x));            // log 2 in two parts (Cody & Waite)
   r = fminf(fmaxf(r, -0.4f), 0.4f);
   float p = 1.0f / 5040;
@@ -51,7 +51,7 @@ __device__ __forceinline__ Number number_exp(float x) {
   return {m, m == m ? n : 0.0f};
 }
 
-// The same number with 1 <= m < 2. NaN stays.
+// The same number with 1 <= m < 2. NaN is preserved.
 __device__ __forceinline__ Number normalised(float m, float e) {
   if (m == 0.0f || e < kNone / 2) return none();
   const int32_t bits = bits_of_float(m);
@@ -78,7 +78,7 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// Of the whole warp: the log of the sum of exp(x) over n numbers. NaN and infinity among them give NaN.
+// Log of the sum of exp(x) over n numbers, by a whole warp. NaN and infinity among them give NaN.
 __device__ __forceinline__ float warp_log_sum(const float* x, int64_t n, int lane) {
   float top = -INFINITY, sum = 0.0f;
   for (int64_t k = lane; k < n; k += kWarp) top = fmaxf(top, x[k]);

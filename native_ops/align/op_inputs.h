@@ -1,4 +1,4 @@
-// What the TensorFlow ops of the alignments share: their inputs, checked.
+// Checked inputs, shared by the alignment ops.
 #pragma once
 
 #include "../common/tf_op.h"
@@ -10,7 +10,7 @@
 
 namespace rtf {
 
-// A vector int32 [batch] with values in 0 .. limit.
+// An int32 vector [batch] with values in 0 .. limit.
 inline Status check_lengths(const char* name, const Tensor& lengths, int64_t batch, int64_t limit) {
   if (lengths.shape() != TensorShape({batch}))
     return InvalidArgument("alignment: ", name, " has to be [", batch, "], but is ", lengths.shape().DebugString());
@@ -21,29 +21,32 @@ inline Status check_lengths(const char* name, const Tensor& lengths, int64_t bat
   return tensorflow::OkStatus();
 }
 
-// A matrix int32 [batch, any]; the first `lengths` entries of each row are classes.
-inline Status check_classes(const char* name, const Tensor& labels, const int32_t* lengths, int64_t batch, int64_t classes) {
+// An int32 matrix [batch, any]; the first `lengths` entries of each row are classes.
+inline Status check_classes(const char* name, const Tensor& labels, const int32_t* lengths, int64_t batch,
+                            int64_t classes) {
   if (labels.dims() != 2 || labels.dim_size(0) != batch)
     return InvalidArgument("alignment: ", name, " has to be [", batch, ", any], but is ", labels.shape().DebugString());
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t i = 0; i < lengths[b]; ++i) {
       const int32_t label = labels.matrix<int32_t>()(b, i);
       if (label < 0 || label >= classes)
-        return InvalidArgument("alignment: ", name, " of sequence ", b, " has ", label, " at place ", i, ", but there are ",
-                               classes, " classes");
+        return InvalidArgument("alignment: ", name, " of sequence ", b, " has ", label, " at place ", i,
+                               ", but there are ", classes, " classes");
     }
   return tensorflow::OkStatus();
 }
 
 inline Status check_scores(const Tensor& values, const Tensor& lengths, RtfScores* scores) {
   if (values.dims() != 3)
-    return InvalidArgument("alignment: scores have to be [time, batch, classes], but are ", values.shape().DebugString());
+    return InvalidArgument("alignment: scores have to be [time, batch, classes], but are ",
+                           values.shape().DebugString());
   *scores = RtfScores{values.dim_size(0), values.dim_size(1), values.dim_size(2), values.flat<float>().data(),
                       lengths.flat<int32_t>().data()};
   return check_lengths("length", lengths, scores->batch, scores->frames);
 }
 
-// Of the ops for posteriors, and of those for losses with their gradient: [batch], and the shape of the scores.
+// Output shapes of the ops for posteriors, and of those for losses with gradients: [batch], and the shape of the
+// scores.
 inline Status posteriors_and_total(InferenceContext* context) {
   context->set_output(0, context->input(0));
   context->set_output(1, context->input(1));
@@ -56,7 +59,7 @@ inline Status loss_and_gradient(InferenceContext* context) {
   return tensorflow::OkStatus();
 }
 
-// Of the ops for best paths: [time, batch] and [batch], of scores [time, batch, classes].
+// Output shapes of the ops for best paths: [time, batch] and [batch], for scores [time, batch, classes].
 inline Status path_and_total(InferenceContext* context) {
   ShapeHandle scores;
   TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &scores));
@@ -65,7 +68,7 @@ inline Status path_and_total(InferenceContext* context) {
   return tensorflow::OkStatus();
 }
 
-// Calls run(scratch, threads) with scratch memory of size(number of threads) numbers of 32 bits.
+// Calls run(scratch, threads) with size(number of threads) 32-bit numbers of scratch memory.
 template <typename Size, typename Run>
 Status run_on_cpu(OpKernelContext* context, const Size& size, const Run& run) {
   const RtfThreads threads = tf_threads(context);
@@ -76,7 +79,7 @@ Status run_on_cpu(OpKernelContext* context, const Size& size, const Run& run) {
 }
 
 #if RTF_CUDA
-// Calls run(workspace, stream), which returns null or the text of an error, with a workspace of so many bytes.
+// Calls run(workspace, stream), which returns null or the text of an error, with a workspace of that many bytes.
 template <typename Run>
 Status run_on_gpu(OpKernelContext* context, int64_t bytes, const Run& run) {
   Tensor workspace;

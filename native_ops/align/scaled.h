@@ -1,7 +1,7 @@
-// Numbers m * 2^e with a float as exponent: the sums of products of thousands of probabilities, without logarithms.
+// Numbers m * 2^e with a float exponent: sums of products of thousands of probabilities, without logarithms.
 //
-// A step of a full sum then costs a few integer operations in place of an exp for each term and a log, and keeps the relative
-// precision of a float; the logarithm of the sum in a float, say -3000, would have an absolute error of 2e-4 in every step.
+// A step of a full sum costs a few integer operations instead of one exp per term and a log, and keeps the relative
+// precision of a float; a float logarithm of the sum, say -3000, would have an absolute error of 2e-4 per step.
 #pragma once
 
 #include <cstring>
@@ -23,7 +23,7 @@ inline Vec exp(Vec x) {
   return scale + scale * rest;
 }
 
-// 2^d for whole d <= 100; 0 below 2^-126.
+// 2^d for integral d <= 100; 0 below 2^-126.
 inline Vec power_of_two(Vec d) {
   d = larger(d, splat(-127.0f));
   const Vec shifted = d + splat(12582912.0f);
@@ -39,7 +39,7 @@ inline Vec power_of_two(Vec d) {
 inline Scaled scaled_exp(Vec x) {
   const Vec in_bits = x * splat(1.44269504089f), magic = splat(12582912.0f);
   const Vec size = in_bits > splat(0.0f) ? in_bits : -in_bits;
-  const Vec n = size < splat(4194304.0f) ? (in_bits + magic) - magic : in_bits;  // floats from 2^23 on are whole
+  const Vec n = size < splat(4194304.0f) ? (in_bits + magic) - magic : in_bits;  // floats from 2^23 on are integral
   Vec rest = (x - n * splat(0.693359375f)) - n * splat(-2.12194440e-4f);
   rest = rest > splat(0.4f) ? splat(0.4f) : rest;
   rest = rest < splat(-0.4f) ? splat(-0.4f) : rest;
@@ -49,7 +49,7 @@ inline Scaled scaled_exp(Vec x) {
   return {none ? splat(0.0f) : m, none ? splat(kNone) : e};
 }
 
-// The same number with 1 <= m < 2. NaN stays.
+// The same number with 1 <= m < 2. NaN is preserved.
 inline Scaled normalised(Vec m, Vec e) {
   IVec bits;
   std::memcpy(&bits, &m, sizeof(bits));

@@ -9,7 +9,7 @@
 
 namespace rtf {
 
-// The exponent of 0. Exponents below half of it count as 0, such that adding it forbids a way.
+// The exponent of 0. Exponents below half of it count as 0, so that adding it forbids a transition.
 constexpr float kNone = -1e30f;
 
 struct ScaledDouble {
@@ -40,7 +40,7 @@ struct ScaledDouble {
   // -infinity for 0, NaN for NaN
   RTF_BOTH double log() const { return is_none() ? -INFINITY : std::log(m) + e * 0.69314718055994530942; }
 
-  // 2^d for whole d <= 0; 0 below 2^-1000.
+  // 2^d for integral d <= 0; 0 below 2^-1000.
   RTF_BOTH static double power(double d) {
     const int64_t bits = d < -1000.0 ? 0 : static_cast<int64_t>(d + 1023.0) << 52;
     double result;

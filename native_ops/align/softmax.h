@@ -8,7 +8,7 @@
 
 namespace rtf {
 
-// Gives the log of the sum of exp(x); to * factor is the softmax.
+// Returns the log of the sum of exp(x); to * factor is the softmax.
 inline float exponentials(const float* x, int64_t n, float* to, float* factor) {
   float top = -INFINITY;
   for (int64_t k = 0; k < n; ++k) top = x[k] > top ? x[k] : top;

@@ -1,4 +1,4 @@
-// The integers that a kernel needs from the host, sent to the GPU by one copy; and parts of a workspace.
+// Staging: the integers that a kernel needs from the host, sent to the GPU by one copy. Also the layout of a workspace.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace rtf {
 
-// Deals out a workspace, piece by piece. Without memory it only counts the bytes.
+// Carves a workspace into pieces. Without memory it only counts the bytes.
 class Workspace {
  public:
   explicit Workspace(void* memory) : memory_(static_cast<char*>(memory)) {}
@@ -30,13 +30,14 @@ class Workspace {
   int64_t size_ = 0;
 };
 
-// Collects arrays of 32-bit integers in memory of its own, which stays until the stream has read it: so the caller's arrays may go
-// when a call returns. Whether the driver reads pageable memory before cudaMemcpyAsync returns depends on the machine.
+// Collects arrays of 32-bit integers in its own memory, which lives until the stream has read it, so that the caller
+// may free its arrays on return. Whether the driver reads pageable memory before cudaMemcpyAsync returns depends on the
+// machine.
 class Staging {
  public:
   explicit Staging(int32_t* device) : device_(device) {}
 
-  // Where the array will be on the GPU.
+  // The address of the array on the GPU.
   const int32_t* add(const int32_t* from, int64_t count) {
     const int64_t at = static_cast<int64_t>(values_->size());
     values_->insert(values_->end(), from, from + count);
@@ -50,14 +51,16 @@ class Staging {
     return reinterpret_cast<const uint8_t*>(device_ + at);
   }
 
-  // Once, after all arrays were added.
+  // Call once, after all arrays have been added.
   cudaError_t send(cudaStream_t stream) {
     if (values_->empty()) return cudaSuccess;
     const size_t bytes = values_->size() * sizeof(int32_t);
     const cudaError_t error = cudaMemcpyAsync(device_, values_->data(), bytes, cudaMemcpyHostToDevice, stream);
     if (error != cudaSuccess) return error;
-    // If this fails, the stream has: then they are never freed, as nobody knows when that would be safe.
-    return cudaLaunchHostFunc(stream, [](void* values) { delete static_cast<Values*>(values); }, values_.release());
+    // This fails only if the stream has failed. The arrays are then leaked, since no point is known at which freeing is
+    // safe.
+    return cudaLaunchHostFunc(
+        stream, [](void* values) { delete static_cast<Values*>(values); }, values_.release());
   }
 
  private:
@@ -67,7 +70,7 @@ class Staging {
   std::unique_ptr<Values> values_ = std::make_unique<Values>();
 };
 
-// Runs steps until one fails; gives the text of its error, or null.
+// Runs steps until one fails; returns the text of its error, or null.
 template <typename... Steps>
 const char* first_error(const Steps&... steps) {
   cudaError_t error = cudaSuccess;
@@ -75,13 +78,13 @@ const char* first_error(const Steps&... steps) {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-// Threads of a block for so many states: one for each, as far as there are so many.
+// Threads per block for this many states: one per state, up to a maximum.
 inline int threads_for(int64_t states) {
   const int64_t warps = (states + kWarp - 1) / kWarp;
   return static_cast<int>(warps < 1 ? 1 : warps > 32 ? 32 : warps) * kWarp;
 }
 
-// The least number of blocks that are enough for n, if each does `each`.
+// The smallest number of blocks for n items, with `each` items per block.
 inline unsigned blocks_for(int64_t n, int64_t each) { return static_cast<unsigned>((n + each - 1) / each); }
 
 }  // namespace rtf

@@ -8,9 +8,9 @@
 namespace rtf {
 namespace {
 
-// The lattice of one sequence, step by step: a step is a frame if each label takes one, else a frame or a label. After step d the
-// state is the number of labels so far, so both ways out of (d, labels) lead to step d + 1, and all states of a step are
-// computed at once.
+// The lattice of one sequence, step by step: a step is a frame if each label consumes one, else a frame or a label.
+// After step d the state is the number of labels so far, so both transitions out of (d, labels) lead to step d + 1, and
+// all states of a step are computed at once.
 class Lattice {
  public:
   Lattice(const RtfTransducer& all, float* memory) : all_(all), row_(row_size(all.max_labels + 1)) {
@@ -28,7 +28,8 @@ class Lattice {
 
   static int64_t size(const RtfTransducer& all) {
     const int64_t row = row_size(all.max_labels + 1);
-    return 4 * ((max_steps(all) + 1) * row + kLanes) + 4 * (row + kLanes) + all.frames * (all.max_labels + 1) + 2 * kLanes;
+    return 4 * ((max_steps(all) + 1) * row + kLanes) + 4 * (row + kLanes) + all.frames * (all.max_labels + 1) +
+           2 * kLanes;
   }
 
   float run(int64_t b, float* gradient) {
@@ -55,7 +56,7 @@ class Lattice {
     width_ = whole_vectors(count_ + 1);
   }
 
-  // Where in [frames, max_labels + 1], and where in [steps, row].
+  // Offsets in [frames, max_labels + 1] and in [steps, row].
   int64_t cell(int64_t t, int64_t u) const { return t * (all_.max_labels + 1) + u; }
   int64_t place(int64_t t, int64_t u) const { return (all_.label_takes_frame ? t : t + u) * row_ + kLanes + u; }
 
@@ -97,7 +98,7 @@ class Lattice {
     return total;
   }
 
-  // Puts into blank_ and label_ the probability that an alignment takes that way.
+  // Stores in blank_ and label_ the probability that an alignment takes that transition.
   void backward(const ScaledDouble& total) {
     float *m = beta_[0], *e = beta_[1], *next_m = beta_[2], *next_e = beta_[3];
     for (float* array : {m, next_m}) std::fill(array, array + row_ + kLanes, 0.0f);

@@ -1,8 +1,8 @@
-// Sums over the alignments of transducers on the GPU, with the gradient.
+// Sums over the alignments of transducers on the GPU, with gradients.
 //
-// As on the CPU the lattice is walked step by step (see transducer_cpu.cc): all states of a step depend on the step before only.
-// One block walks forward and one backward, a thread for each number of labels. Before and after that, a warp for each frame and
-// number of labels reads the scores of all classes, and writes their gradient.
+// As on the CPU, the lattice is walked step by step (see transducer_cpu.cc): the states of a step depend on the
+// previous step only. One block walks forward and one backward, with one thread per number of labels. Before and after,
+// one warp per frame and number of labels reads the scores of all classes and writes their gradient.
 #include "align_cuda.h"
 #include "number.h"
 #include "staging.h"
@@ -10,7 +10,7 @@
 namespace rtf {
 namespace {
 
-constexpr int kAhead = 4;  // steps whose scores are read before they are needed
+constexpr int kAhead = 4;  // steps that scores are prefetched ahead
 constexpr int kCellWarps = 4;
 
 struct DeviceTransducer {
@@ -21,17 +21,17 @@ struct DeviceTransducer {
   int label_takes_frame, normalized;
 
   __device__ int steps(int b) const { return lengths[b] + (label_takes_frame ? 0 : counts[b]); }
-  // The step at which a frame is read, after u labels; and the other way round.
+  // The step at which a frame is read after u labels, and the inverse.
   __device__ int step_of(int t, int u) const { return label_takes_frame ? t : t + u; }
   __device__ int frame_of(int d, int u) const { return label_takes_frame ? d : d - u; }
 };
 
 struct LatticeWork {
-  float2 *alpha, *beta;   // [batch, steps + 1, max_labels + 1]
-  float2* emitted;        // of the blank and of the next label, in the same place
-  float* log_sums;        // [batch, frames, max_labels + 1]
-  float2* rows;           // [batch, 2, 2, row], where shared memory does not have them
-  ScaledDouble* sums;     // [batch]
+  float2 *alpha, *beta;  // [batch, steps + 1, max_labels + 1]
+  float2* emitted;       // of the blank and of the next label, same layout
+  float* log_sums;       // [batch, frames, max_labels + 1]
+  float2* rows;          // [batch, 2, 2, row], used if shared memory is too small
+  ScaledDouble* sums;    // [batch]
   int32_t* staged;
 
   LatticeWork(const RtfTransducer& all, Workspace* from) {
@@ -46,18 +46,19 @@ struct LatticeWork {
   }
 };
 
-// Where sequence b has its state u of step d.
+// Offset of state u of step d of sequence b.
 __device__ __forceinline__ int64_t place(const DeviceTransducer& all, int b, int d, int u) {
   return (b * (all.frames + all.max_labels + 1) + d) * (all.max_labels + 1) + u;
 }
 
-// One warp for a frame t after u labels of sequence b.
+// One warp per frame t and number of labels u of sequence b.
 struct Cell {
   int64_t index;
   int b, t, u, lane;
   bool exists, is_inside;
 
-  __device__ explicit Cell(const DeviceTransducer& all) : index(blockIdx.x * static_cast<int64_t>(kCellWarps) + threadIdx.x / kWarp) {
+  __device__ explicit Cell(const DeviceTransducer& all)
+      : index(blockIdx.x * static_cast<int64_t>(kCellWarps) + threadIdx.x / kWarp) {
     const int64_t rows = all.max_labels + 1;
     lane = threadIdx.x % kWarp;
     u = static_cast<int>(index % rows);
@@ -80,7 +81,7 @@ __global__ void read_cells(DeviceTransducer all, LatticeWork work) {
   work.log_sums[cell.index] = log_sum;
 }
 
-// The logs of the probabilities of the two ways on from state u of step d; -infinity where there is none.
+// Log probabilities of the two transitions out of state u of step d; -infinity if there is none.
 __device__ __forceinline__ float2 ways_on(const DeviceTransducer& all, const LatticeWork& work, int b, int d, int u) {
   const int t = all.frame_of(d, u);
   const bool is_inside = u >= 0 && u <= all.counts[b] && t >= 0 && t < all.lengths[b] && d >= 0;
@@ -89,15 +90,16 @@ __device__ __forceinline__ float2 ways_on(const DeviceTransducer& all, const Lat
 
 __device__ __forceinline__ Number times(Number a, Number b) { return {a.m * b.m, a.e + b.e}; }
 
-// The ways into state u of step d + 1: from u by the blank, from u - 1 by its label.
+// The transitions into state u of step d + 1: from u by the blank, from u - 1 by its label.
 __device__ __forceinline__ float2 ways_into(const DeviceTransducer& all, const LatticeWork& work, int b, int d, int u) {
   return make_float2(ways_on(all, work, b, d, u).x, ways_on(all, work, b, d, u - 1).y);
 }
 
-// Calls step(d, u, ways into or on from u) for all steps, from the first or from the last one, and all states of the thread, with
-// a barrier after each step.
+// Calls step(d, u, transitions into or out of u) for all steps, from the first or from the last, and all states of the
+// thread, with a barrier after each step.
 template <typename Step>
-__device__ void walk_lattice(const DeviceTransducer& all, const LatticeWork& work, int b, bool forward, const Step& step) {
+__device__ void walk_lattice(const DeviceTransducer& all, const LatticeWork& work, int b, bool forward,
+                             const Step& step) {
   const int steps = all.steps(b), n = all.counts[b] + 1, mine = threadIdx.x;
   const auto at = [&](int i) { return forward ? i : steps - 1 - i; };
   const auto read = [&](int i, int u) {
@@ -206,7 +208,8 @@ __global__ void lattice_losses(int64_t batch, LatticeWork work, float* loss) {
   if (b < batch) loss[b] = work.sums[b].is_none() ? 0.0f : static_cast<float>(-work.sums[b].log());
 }
 
-cudaError_t run_lattices(const DeviceTransducer& all, const LatticeWork& work, const DeviceFacts& facts, cudaStream_t stream) {
+cudaError_t run_lattices(const DeviceTransducer& all, const LatticeWork& work, const DeviceFacts& facts,
+                         cudaStream_t stream) {
   const int threads = threads_for(all.max_labels + 1);
   const size_t shared = 2 * (all.max_labels + 2) * sizeof(float2);
   const dim3 grid(static_cast<unsigned>(all.batch), 2);
@@ -252,7 +255,9 @@ const char* rtf_transducer_cuda_f32(const RtfTransducer* transducer, float* loss
       [&] { return rtf::device_facts(&facts); }, [&] { return staging.send(on); },
       [&] { return cells ? rtf::launch(rtf::read_cells, cells, threads, 0, on, all, work) : cudaSuccess; },
       [&] { return rtf::run_lattices(all, work, facts, on); },
-      [&] { return rtf::launch(rtf::lattice_losses, rtf::blocks_for(all.batch, 128), 128, 0, on, all.batch, work, loss); },
+      [&] {
+        return rtf::launch(rtf::lattice_losses, rtf::blocks_for(all.batch, 128), 128, 0, on, all.batch, work, loss);
+      },
       [&] { return cells ? rtf::launch(rtf::write_cells, cells, threads, 0, on, all, work, gradient) : cudaSuccess; });
 }
 }

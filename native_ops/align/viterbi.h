@@ -5,16 +5,17 @@
 
 namespace rtf {
 
-// Takes over a better way; of equal ones the first stays. NaN comes through.
+// Takes the better path; the first one wins ties. NaN propagates.
 inline void improve(Vec way, float number, Vec* best, Vec* origin) {
   const auto better = (way > *best) | (way != way);
   *best = better ? way : *best;
   *origin = better ? splat(number) : *origin;
 }
 
-// The class of each frame goes to path[t * step]; gives the score of the path, -infinity if there is none. The array of alpha
-// holds scores in m and, in e, how many states a path came from.
-inline float best_path(const Chain& chain, const SequenceScores& scores, ChainSpace* space, int32_t* path, int64_t step) {
+// Writes the class of each frame to path[t * step]; returns the score of the path, -infinity if there is none. The
+// array of alpha holds the scores in m and the number of states that the best path advanced in e.
+inline float best_path(const Chain& chain, const SequenceScores& scores, ChainSpace* space, int32_t* path,
+                       int64_t step) {
   const int64_t row = row_size(chain.states()), frames = scores.frames, n = chain.states();
   if (frames == 0) return chain.may_be_empty() ? 0.0f : -INFINITY;
   if (n == 0) return -INFINITY;

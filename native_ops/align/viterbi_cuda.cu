@@ -1,4 +1,4 @@
-// The best paths through chains of states on the GPU: a block for each sequence, a thread for each state.
+// Best paths through chains of states on the GPU: one block per sequence, one thread per state.
 #include "align_cuda.h"
 #include "chain_device.h"
 
@@ -6,12 +6,12 @@ namespace rtf {
 namespace {
 
 constexpr int kMargin = 2;  // states before the first one
-// The way back is found in parts of so many frames, on which the state can go down by 2 per frame.
+// The traceback runs in parts of this many frames, in which the state can decrease by 2 per frame.
 constexpr int kPart = 32, kWindow = 2 * kPart + 1;
 
 struct PathWork {
-  float* rows;       // [batch, 2, row], where shared memory does not have them
-  uint8_t* origins;  // [batch, frames, states]: how many states the best way came from
+  float* rows;       // [batch, 2, row], used if shared memory is too small
+  uint8_t* origins;  // [batch, frames, states]: how many states the best path advanced
   int32_t* staged;
 
   PathWork(const RtfScores& scores, int64_t states, Workspace* from) {
@@ -21,14 +21,14 @@ struct PathWork {
   }
 };
 
-// What all threads of a block share beside the rows.
+// What all threads of a block share besides the rows.
 struct PathShared {
   int32_t state;
   int32_t visited[kPart];
   uint8_t window[kPart * kWindow];
 };
 
-// Takes over a better way; of equal ones the first stays. NaN comes through.
+// Takes the better path; the first one wins ties. NaN propagates.
 __device__ __forceinline__ void improve(float way, uint8_t number, float* best, uint8_t* origin) {
   if (way > *best || way != way) {
     *best = way;
@@ -48,7 +48,7 @@ __device__ __forceinline__ Way best_way(const float* before, int s, bool loop, b
   return way;
 }
 
-// Fills the origins; gives the row of the last frame.
+// Fills the origins; returns the row of the last frame.
 __device__ const float* find_ways(const DeviceChains& chains, int b, uint8_t* origins, float* rows) {
   const int n = chains.num_states(b), frames = chains.lengths[b], mine = threadIdx.x;
   const int64_t row = chains.states + kMargin;
@@ -68,7 +68,7 @@ __device__ const float* find_ways(const DeviceChains& chains, int b, uint8_t* or
   return rows + (frames & 1) * row + kMargin;
 }
 
-// From the last state back: all threads load a part of the origins, one of them goes through it.
+// Traceback from the last state: all threads load a part of the origins, one of them follows it.
 __device__ void trace(const DeviceChains& chains, int b, const uint8_t* origins, PathShared* shared, int32_t* path) {
   int state = shared->state;
   for (int end = chains.lengths[b] - 1; end >= 0; end -= kPart) {
@@ -93,7 +93,8 @@ __device__ void trace(const DeviceChains& chains, int b, const uint8_t* origins,
 }
 
 template <bool kShared>
-__global__ void __launch_bounds__(1024) best_chain_paths(DeviceChains chains, PathWork work, int32_t* path, float* total) {
+__global__ void __launch_bounds__(1024)
+    best_chain_paths(DeviceChains chains, PathWork work, int32_t* path, float* total) {
   const int b = blockIdx.x, n = chains.num_states(b), frames = chains.lengths[b];
   PathShared* shared = dynamic_shared<PathShared>();
   float* rows = kShared ? reinterpret_cast<float*>(shared + 1) : work.rows + b * 2 * (chains.states + kMargin);

@@ -1,4 +1,4 @@
-// Chunks on the GPU: a thread for each number of the result, neighbours in memory side by side.
+// Chunks on the GPU: one thread per number of the result, adjacent threads at adjacent addresses.
 #include "../common/cuda/device.h"
 #include "chunk_range.h"
 

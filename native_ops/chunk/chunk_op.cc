@@ -1,4 +1,4 @@
-// Chunks as TensorFlow ops. The arithmetic is in chunk_cpu.cc and chunk_cuda.cu.
+// Chunks as TensorFlow ops. The kernels are in chunk_cpu.cc and chunk_cuda.cu.
 #include "../common/tf_op.h"
 #include "chunk.h"
 #if RTF_CUDA
@@ -33,7 +33,8 @@ REGISTER_OP("RtfUnchunk")
     .SetShapeFn([](InferenceContext* context) {
       ShapeHandle chunks;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &chunks));
-      context->set_output(0, context->MakeShape({context->UnknownDim(), context->UnknownDim(), context->Dim(chunks, 2)}));
+      context->set_output(0,
+                          context->MakeShape({context->UnknownDim(), context->UnknownDim(), context->Dim(chunks, 2)}));
       return tensorflow::OkStatus();
     });
 
@@ -46,7 +47,7 @@ class ChunkBase : public OpKernel {
   }
 
  protected:
-  // All sequences of a batch make as many chunks as the longest one needs.
+  // All sequences of a batch get as many chunks as the longest one needs.
   RtfChunks shape_for(int64_t frames, int64_t batch, int64_t width) const {
     const int64_t count = frames > size_ ? (frames - size_ + step_ - 1) / step_ + 1 : 1;
     return {frames, batch, width, size_, step_, count, mean_};
@@ -62,12 +63,12 @@ class ChunkOp : public ChunkBase {
 
   void Compute(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
-    OP_REQUIRES(context, x.dims() == 3, InvalidArgument("chunk: the input has to be [time, batch, units], but is ",
-                                                        x.shape().DebugString()));
+    OP_REQUIRES(context, x.dims() == 3,
+                InvalidArgument("chunk: the input has to be [time, batch, units], but is ", x.shape().DebugString()));
     const RtfChunks shape = shape_for(x.dim_size(0), x.dim_size(1), x.dim_size(2));
     Tensor* chunks;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({shape.size, shape.batch * shape.count, shape.width}),
-                                                     &chunks));
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                0, TensorShape({shape.size, shape.batch * shape.count, shape.width}), &chunks));
     OP_REQUIRES_OK(context, run(context, shape, x.flat<float>().data(), chunks->flat<float>().data()));
   }
 

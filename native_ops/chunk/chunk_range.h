@@ -1,4 +1,4 @@
-// Which chunks have a frame.
+// Which chunks contain a frame.
 #pragma once
 
 #include "../common/both.h"
@@ -12,7 +12,7 @@ struct ChunkRange {
 };
 
 RTF_BOTH inline ChunkRange chunks_with(const RtfChunks& shape, int64_t t) {
-  const int64_t before = t - shape.size + 1;  // the least first frame
+  const int64_t before = t - shape.size + 1;  // the smallest first frame
   const int64_t first = before > 0 ? (before + shape.step - 1) / shape.step : 0, end = t / shape.step + 1;
   return {first, end < shape.count ? end : shape.count};
 }

@@ -1,4 +1,4 @@
-// RTF_BOTH: before a function for the CPU and for kernels on a GPU.
+// RTF_BOTH marks a function for the CPU that GPU kernels call too.
 #pragma once
 
 #if defined(__CUDACC__)

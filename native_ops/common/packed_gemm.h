@@ -1,8 +1,8 @@
-// Products of a few scattered rows with a matrix that is used again and again: [rows, depth] x [depth, columns].
+// Products of a few scattered rows with a matrix that is used many times: [rows, depth] x [depth, columns].
 //
-// The matrix is packed once, in the order in which the product reads it (or read as it is, see multiply_plain); kMaxRows rows x
-// kPanel columns of the result stay in registers over the whole depth. On AVX-512 this runs at the speed of a large sgemm from 6
-// rows on, as long as the matrix stays in a cache of the core.
+// The matrix is packed once, in the order in which the product reads it (or read as it is, see multiply_plain); the
+// sums of kMaxRows rows x kPanel columns stay in registers over the whole depth. On AVX-512 this reaches the speed of a
+// large sgemm from 6 rows on, as long as the matrix stays in a core's cache.
 #pragma once
 
 #include <algorithm>
@@ -19,17 +19,17 @@ constexpr int kMaxRows = 6;
 #else
 constexpr int kMaxRows = 2;
 #endif
-constexpr int kVectors = 4;  // of a panel
+constexpr int kVectors = 4;  // columns of a panel
 constexpr int kPanel = kVectors * kLanes;
 
-// A matrix may consist of parts of equal width, such as the gates of a cell. Then a panel has the same columns of each of them,
-// so that one call of an epilogue has all gates of some units. 1, 2 or 4 parts.
+// A matrix may consist of parts of equal width, such as the gates of a cell. A panel then has the same columns of each
+// part, so that one call of an epilogue gets all gates of some units. 1, 2 or 4 parts.
 inline int64_t n_panels(int64_t columns, int parts = 1) {
   const int64_t panel = kPanel / parts;
   return (columns / parts + panel - 1) / panel;
 }
 
-// Floats of a packed matrix. It has to start at a multiple of kLanes floats: see align_up.
+// Floats of a packed matrix, which has to be aligned to kLanes floats: see align_up.
 inline int64_t packed_size(int64_t depth, int64_t columns, int parts = 1) {
   return depth * n_panels(columns, parts) * kPanel;
 }
@@ -39,7 +39,8 @@ inline float* align_up(float* p) {
   return reinterpret_cast<float*>((at + step - 1) / step * step);
 }
 
-// Panels first .. last - 1 of w [depth, columns] -> packed [panel][depth][kPanel], with zeros beyond the last column of a part.
+// Packs panels first .. last - 1 of w [depth, columns] to packed [panel][depth][kPanel], with zeros beyond the last
+// column of a part.
 inline void pack(const float* w, int64_t depth, int64_t columns, int64_t first, int64_t last, float* packed,
                  int parts = 1) {
   const int64_t width = columns / parts, slice = kPanel / parts;
@@ -59,9 +60,10 @@ inline void pack(const float* w, int64_t depth, int64_t columns, int64_t first, 
   }
 }
 
-// The same of the transposed matrix, in one part: w is [columns, depth].
-inline void pack_transposed(const float* w, int64_t depth, int64_t columns, int64_t first, int64_t last, float* packed) {
-  constexpr int64_t kTile = 16;  // so many rows of the result are written while a cache line of each column is read
+// The same for the transposed matrix, in one part: w is [columns, depth].
+inline void pack_transposed(const float* w, int64_t depth, int64_t columns, int64_t first, int64_t last,
+                            float* packed) {
+  constexpr int64_t kTile = 16;  // rows of the result written per cache line of each column
   for (int64_t panel = first; panel < last; ++panel) {
     const int64_t begin = panel * kPanel, n = std::min<int64_t>(kPanel, columns - begin);
     float* to = packed + panel * depth * kPanel;
@@ -81,7 +83,7 @@ struct Matrix {
   int parts;
   int64_t panel_step;         // from one panel to the next
   int64_t row_step;           // from one row of a panel to the next
-  int64_t vectors[kVectors];  // where the vectors of a row of a panel are
+  int64_t vectors[kVectors];  // offsets of the vectors of a panel row
 
   int64_t panels() const { return n_panels(columns, parts); }
 };
@@ -90,7 +92,7 @@ inline Matrix packed_matrix(const float* packed, int64_t depth, int64_t columns,
   return Matrix{packed, depth, columns, parts, depth * kPanel, kPanel, {0, kLanes, 2 * kLanes, 3 * kLanes}};
 }
 
-// A matrix as it is, for multiply_plain. Packing costs more than it gains where the matrix is used for a few rows only.
+// An unpacked matrix, for multiply_plain. Packing does not pay off for a matrix that is used for a few rows only.
 inline Matrix plain_matrix(const float* w, int64_t depth, int64_t columns, int parts = 1) {
   Matrix matrix{w, depth, columns, parts, kPanel / parts, columns, {}};
   const int of_part = kVectors / parts;
@@ -98,17 +100,18 @@ inline Matrix plain_matrix(const float* w, int64_t depth, int64_t columns, int p
   return matrix;
 }
 
-// Whether plain_matrix may stand for it: the last panel is whole.
+// Whether plain_matrix may be used instead: the last panel is full.
 inline bool has_whole_panels(int64_t columns) { return columns % kPanel == 0; }
 
-constexpr int64_t kMostPlainRows = 4;  // of multiply_plain
+constexpr int64_t kMostPlainRows = 4;  // rows per call of multiply_plain
 
-// sums[row] = x[row] * matrix in the columns begin .. end - 1, multiples of kLanes, for kRows rows. The matrix is read once and
-// in the order of memory, which is all that counts where it comes from afar. The same sums in the same order as those of
+// sums[row] = x[row] * matrix in the columns begin .. end - 1, multiples of kLanes, for kRows rows. The matrix is read
+// once and sequentially, which dominates the time if it is not in a cache. Sums have the same order as in
 // multiply_rows.
 template <int kRows>
-inline void multiply_plain(const float* const* x, const Matrix& matrix, int64_t begin, int64_t end, float* const* sums) {
-  constexpr int kSteps = 4;  // of the depth, while a sum is in a register
+inline void multiply_plain(const float* const* x, const Matrix& matrix, int64_t begin, int64_t end,
+                           float* const* sums) {
+  constexpr int kSteps = 4;  // steps of the depth while a sum is in a register
   const int64_t row_step = matrix.row_step;
   const auto steps = [&](int64_t k, auto n_steps) __attribute__((always_inline)) {
     const float* w = matrix.data + k * row_step;
@@ -153,7 +156,7 @@ inline __attribute__((always_inline)) void multiply_rows(const float* const* row
       sums[row][3] += value * w3;
     }
   }
-  Vec done[kRows][kVectors];  // sums themselves would not stay in registers if a loop that is not unrolled saw them
+  Vec done[kRows][kVectors];  // in a loop that is not unrolled, sums would not stay in registers
 #pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row)
 #pragma GCC unroll 4
@@ -162,10 +165,11 @@ inline __attribute__((always_inline)) void multiply_rows(const float* const* row
   for (int row = 0; row < kRows; ++row) epilogue(row, done[row]);
 }
 
-// epilogue(row, x(row) [depth] * panel as kVectors vectors) for all rows: pieces of nearly equal size, 8 rows are 4 + 4, not
-// 6 + 2.
+// epilogue(row, x(row) [depth] * panel as kVectors vectors) for all rows, in pieces of nearly equal size: 8 rows are 4
+// + 4, not 6 + 2.
 template <typename Input, typename Epilogue>
-inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix, int64_t panel, const Epilogue& epilogue) {
+inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix, int64_t panel,
+                           const Epilogue& epilogue) {
   int64_t pieces = (n_rows + kMaxRows - 1) / kMaxRows;
   for (int64_t at = 0, size; at < n_rows; at += size, --pieces) {
     size = (n_rows - at + pieces - 1) / pieces;
@@ -185,10 +189,11 @@ inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix,
   }
 }
 
-// function(column, whether all lanes are in use, how many are, sum) for some vectors of a row of the result that begin at a
-// column.
+// function(column, whether all lanes are in use, number of lanes in use, sum) for vectors of a result row from a column
+// on.
 template <int kWidth = kVectors, typename Function>
-inline __attribute__((always_inline)) void for_units(int64_t begin, int64_t columns, const Vec* sums, const Function& function) {
+inline __attribute__((always_inline)) void for_units(int64_t begin, int64_t columns, const Vec* sums,
+                                                     const Function& function) {
   for (int v = 0; v < kWidth; ++v) {
     const int64_t at = begin + v * kLanes;
     if (at + kLanes <= columns)
@@ -198,7 +203,7 @@ inline __attribute__((always_inline)) void for_units(int64_t begin, int64_t colu
   }
 }
 
-// Such vectors of a row of the result, 0 beyond its end.
+// Such vectors of a row of the result; 0 beyond its end.
 template <int kWidth = kVectors>
 inline void load_units(const float* row, int64_t begin, int64_t columns, Vec* vectors) {
   for (int v = 0; v < kWidth; ++v) {
@@ -213,12 +218,15 @@ inline void multiply_add(const float* const* x, size_t n_rows, int64_t depth, co
   const Matrix matrix = packed_matrix(packed, depth, columns);
   for (int64_t panel = 0; panel < matrix.panels(); ++panel) {
     const int64_t column = panel * kPanel;
-    multiply_panel([&](int64_t row) { return x[row]; }, n_rows, matrix, panel, [&](int64_t row, const Vec* sums) {
-      for_units(column, columns, sums, [&](int64_t at, auto whole, int n, Vec sum) __attribute__((always_inline)) {
-        float* to = y[row] + at;
-        store_n<decltype(whole)::value>(to, load_n<decltype(whole)::value>(to, n) + sum, n);
-      });
-    });
+    multiply_panel([&](int64_t row) { return x[row]; }, n_rows, matrix, panel,
+                   [&](int64_t row, const Vec* sums) {
+                     for_units(
+                         column, columns,
+                         sums, [&](int64_t at, auto whole, int n, Vec sum) __attribute__((always_inline)) {
+                           float* to = y[row] + at;
+                           store_n<decltype(whole)::value>(to, load_n<decltype(whole)::value>(to, n) + sum, n);
+                         });
+                   });
   }
 }
 

@@ -1,8 +1,8 @@
-// A ragged batch, dealt out to threads.
+// A ragged batch, distributed over threads.
 //
-// A thread takes its share of the sequences and runs them from their first to their last frame without waiting for another
-// thread: no barrier per frame. They are dealt out by length, the longest first, such that threads finish together and the
-// rows that still run are the first of each share: a ragged batch gets smaller and smaller instead of being masked.
+// A thread takes its share of the sequences and runs them from first to last frame without waiting for another thread:
+// no barrier per frame. They are dealt out by length, longest first, so that threads finish together and the rows still
+// running are the first of each share: a ragged batch shrinks instead of being masked.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@ namespace rtf {
 
 struct Ragged {
   int64_t frames, batch;
-  const int32_t* lengths;  // null: all have all frames
+  const int32_t* lengths;  // null: all sequences have all frames
   bool reverse;
 
   int64_t length(int32_t b) const { return lengths ? lengths[b] : frames; }
 
-  // Where in [frames, batch] sequence b has its step: the s-th frame that it runs.
+  // Index in [frames, batch] of the s-th frame that sequence b runs.
   int64_t at(int32_t b, int64_t step) const { return (reverse ? length(b) - 1 - step : step) * batch + b; }
 };
 
@@ -36,7 +36,7 @@ class Shares {
 
   int64_t count() const { return count_; }
 
-  // The sequences of one share, the longest first.
+  // The sequences of one share, longest first.
   std::vector<int32_t> share(int64_t index) const {
     std::vector<int32_t> rows;
     for (int64_t at = index; at < static_cast<int64_t>(order_.size()); at += count_) rows.push_back(order_[at]);
@@ -48,7 +48,7 @@ class Shares {
   int64_t count_;
 };
 
-// Frames after the end of sequence b become 0 in x [frames, batch, width].
+// Zeroes frames after the end of sequence b in x [frames, batch, width].
 inline void zero_padding(const Ragged& ragged, int32_t b, int64_t width, float* x) {
   for (int64_t t = ragged.length(b); t < ragged.frames; ++t) {
     float* row = x + (t * ragged.batch + b) * width;
@@ -65,7 +65,7 @@ void run_tasks(const RtfThreads& threads, int64_t n, const Function& function) {
       const_cast<void*>(static_cast<const void*>(&function)));
 }
 
-// Calls function(first, last) for ranges that make up 0 .. n - 1, one for each thread.
+// Calls function(first, last) for ranges that partition 0 .. n - 1, one per thread.
 template <typename Function>
 void run_ranges(const RtfThreads& threads, int64_t n, const Function& function) {
   const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(threads.n_threads, n));

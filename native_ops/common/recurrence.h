@@ -1,7 +1,7 @@
-// How a recurrence runs over a ragged batch: which thread takes what.
+// Scheduling of a recurrence over a ragged batch: which thread does what.
 //
-// A large batch is dealt out to the threads by sequences (common/ragged.h). Of a small one, each thread takes some of the units
-// (common/team.h). What is computed for a number does not depend on it, so results are the same bit for bit.
+// A large batch is divided over the threads by sequences (common/ragged.h); for a small one, by units (common/team.h).
+// The computation of each number does not depend on the division, so results are bit-identical.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline Ragged ragged_of(const RtfSequences& shape) {
   return Ragged{shape.frames, shape.batch, shape.lengths, shape.reverse != 0};
 }
 
-// Some sequences of a batch, the longest first, and how many of them still run at each step.
+// Some sequences of a batch, longest first, and how many of them are still running at each step.
 class Rows {
  public:
   // first_block: where they begin in the tiles of the batch.
@@ -41,7 +41,7 @@ class Rows {
   // Their part of the tiles of the batch.
   TileRows of(const TileRows& all) const { return all.from_block(first_block_); }
 
-  // The rows 0 .. active(step) - 1 have a step of that number. Step -1 is before the first one.
+  // The rows 0 .. active(step) - 1 have a step of that number. Step -1 precedes the first one.
   int64_t active(int64_t step) const { return step < 0 ? rows_.size() : active_[step]; }
 
  private:
@@ -50,17 +50,18 @@ class Rows {
   int64_t first_block_;
 };
 
-// A team pays with fewer rows for each thread than the product has in its registers or tiles, and where vectors multiply and the
-// weights are too many for the cache of a core ...
+// A team pays off if there are fewer rows per thread than the product keeps in registers or tiles, and, with vector
+// arithmetic, if the weights exceed the cache of a core ...
 constexpr int64_t kRowsOfTeam = kMaxRows, kTileRowsOfTeam = 2 * kTileRows;
 constexpr int64_t kWeightsOfCore = 500'000;
-// ... if all is not over before another thread has begun, in multiply-adds of all steps ...
+// ... and if the whole recurrence is long enough that another thread can start in time (multiply-adds of all steps) ...
 constexpr int64_t kWorkOfTeam = 10'000'000;
-// ... but not even a step is worth a word to another thread below so many.
+// ... and each step is long enough for a handover (multiply-adds per step and thread).
 constexpr int64_t kWorkOfMember = 20'000;
 
-// Of how many threads a team should be; 1: none. See run_recurrence.
-inline int64_t team_size(const RtfSequences& shape, const RtfThreads& threads, int64_t n_weights, int64_t least_panels) {
+// Number of threads in a team; 1: no team. See run_recurrence.
+inline int64_t team_size(const RtfSequences& shape, const RtfThreads& threads, int64_t n_weights,
+                         int64_t least_panels) {
   const bool tiled = by_tiles(shape);
   const int64_t step = shape.batch * n_weights;
   const int64_t available = std::min<int64_t>(Team::kMaxSize, threads.n_threads / Running::count());
@@ -73,9 +74,9 @@ inline int64_t team_size(const RtfSequences& shape, const RtfThreads& threads, i
 
 // Runs a pass, which has
 //   begin(rows), end(rows): before and after all steps of some sequences,
-//   n_steps(rows), n_panels(step), run(rows, step, first, last): the panels first .. last - 1 of a step; each needs all panels
-//   of the step before.
-// n_weights: recurrent weights, which are the multiply-adds of a frame; least_panels: n_panels of the step that has least.
+//   n_steps(rows), n_panels(step), run(rows, step, first, last): the panels first .. last - 1 of a step; each needs all
+//   panels of the previous step.
+// n_weights: recurrent weights, i.e. the multiply-adds per frame; least_panels: the minimum of n_panels over the steps.
 template <typename Pass>
 void run_recurrence(const RtfSequences& shape, const RtfThreads& threads, int64_t n_weights, int64_t least_panels,
                     const Pass& pass) {

@@ -1,9 +1,9 @@
-// Threads that share each step of a recurrence: for batches so small that there are not enough sequences to go round.
+// Threads that share each step of a recurrence: for batches with fewer sequences than threads.
 //
-// A step has one part for each member, always the same one, so that its share of the weights stays in the member's own
-// cache. All parts of a step are done before one of the next begins. The first thread that comes leads. A member which is not
-// there when the leader is done with its own part has its part done by the leader: nobody waits for a thread that does not
-// run, only for one that has begun. So tasks may also be run one after the other.
+// A step has one part per member, always the same one, so that its share of the weights stays in the member's own
+// cache. All parts of a step are done before the next step begins. The first thread to arrive leads. If a member has
+// not arrived when the leader finishes its own part, the leader does that part as well: threads wait only for parts
+// that have been started, never for a thread that is not running. Tasks may therefore also run one after the other.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 
 namespace rtf {
 
-// How many recurrences run in this process at this moment. Two directions of a network, say, share the threads: larger teams
-// would only have their members wait for each other.
+// Number of recurrences running in this process. Two directions of a network, for instance, share the threads: larger
+// teams would only make their members wait for each other.
 class Running {
  public:
   Running() { number().fetch_add(1, std::memory_order_relaxed); }
@@ -37,7 +37,7 @@ class Running {
   }
 };
 
-// Waits shortly, and then lets other threads run.
+// Spins for a short while, then yields.
 class Patience {
  public:
   void wait() {
@@ -54,11 +54,11 @@ class Patience {
 
 class Team {
  public:
-  // n_threads: how many threads all teams of the process have.
+  // n_threads: number of threads of all teams in the process.
   Team(int64_t size, int64_t n_threads) : members_(size), n_threads_(n_threads) {}
 
-  // Each of the tasks calls it; part(step, member, size) for steps 0 .. n_steps - 1 and members 0 .. size - 1 of a team, which
-  // may get smaller.
+  // Called by each task; calls part(step, member, size) for steps 0 .. n_steps - 1 and members 0 .. size - 1 of a team,
+  // which may shrink.
   template <typename Part>
   void join(int64_t n_steps, const Part& part) {
     const int64_t member = n_arrived_.fetch_add(1);
@@ -73,16 +73,16 @@ class Team {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // A scheduler that takes members away from their work is no friend of a team. A wait is long from so much on, and as long as
-  // the leader's own part took.
+  // A team does not work well with a scheduler that preempts its members. A wait counts as long from this duration on,
+  // if it also exceeds the time of the leader's own part.
   static constexpr int kMaxLongWaits = 4;
   static constexpr std::chrono::microseconds kLongWait{100};
 
   struct alignas(64) Member {
-    std::atomic<int64_t> claimed{-1}, done{-1};  // the last step whose part somebody has begun, or the member has done
+    std::atomic<int64_t> claimed{-1}, done{-1};  // the last step claimed by anyone, or done by the member
   };
 
-  // A step and the size of the team in it, as one number.
+  // A step and the team size in it, packed into one number.
   static int64_t order(int64_t step, int64_t size) { return (step << 8) + size; }
   static int64_t step_of(int64_t order) { return order >> 8; }
   static int64_t size_of(int64_t order) { return order & kMaxSize; }
@@ -112,7 +112,7 @@ class Team {
     for (int64_t last = -1;;) {
       int64_t now = posted_.load(std::memory_order_acquire);
       for (Patience patience; now == last; now = posted_.load(std::memory_order_acquire)) patience.wait();
-      if (now >= 0 && member >= size_of(now)) return;  // the team has become smaller, or is done
+      if (now >= 0 && member >= size_of(now)) return;  // the team has shrunk, or is done
       last = now;
       if (now < 0 || !claim(member, step_of(now))) continue;
       part(step_of(now), member, size_of(now));

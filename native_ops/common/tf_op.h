@@ -1,10 +1,9 @@
-// What every file with TensorFlow ops needs: the headers, the names, and threads for the kernels.
+// What every file with TensorFlow ops needs: headers, names, and threads for the kernels.
 #pragma once
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-
 #include "tf_threads.h"
 
 namespace rtf {

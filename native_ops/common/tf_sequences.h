@@ -6,7 +6,7 @@
 
 namespace rtf {
 
-// frames x batch, with lengths [batch] in the memory of the host. The message begins with the name of the op.
+// frames x batch, with lengths [batch] in host memory. The message begins with the name of the op.
 inline Status read_sequences(const char* op, int64_t frames, int64_t batch, int64_t units, const Tensor& lengths,
                              bool reverse, RtfSequences* sequences) {
   if (lengths.shape() != TensorShape({batch}))

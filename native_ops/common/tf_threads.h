@@ -1,14 +1,13 @@
 // Lends TensorFlow's own threads to a kernel.
 #pragma once
 
+#include "parallel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/core/threadpool.h"
 
-#include "parallel.h"
-
 namespace rtf {
 
-// Valid as long as the call of the op.
+// Valid for the duration of the op's call.
 inline RtfThreads tf_threads(tensorflow::OpKernelContext* context) {
   const tensorflow::DeviceBase::CpuWorkerThreads* workers = context->device()->tensorflow_cpu_worker_threads();
   RtfThreads threads;

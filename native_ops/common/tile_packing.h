@@ -7,16 +7,16 @@ namespace rtf {
 
 #if RTF_TILES
 
-// The first n of kLanes entries, of any n.
+// The first n of kLanes entries, for any n.
 inline Vec load_some(const float* p, int64_t n) {
   return n >= kLanes ? load(p) : n > 0 ? load_part(p, static_cast<int>(n)) : Vec{};
 }
 
-// 16 x 32 numbers: a vector has the pairs along the depth of one of the 16, or a pair of all of them.
+// 16 x 32 numbers: a vector has the pairs along the depth of one of the 16, or one pair of all of them.
 struct Pairs {
   __m512i parts[kSplit][kTileRows];
 
-  // load(i, k) has the numbers k .. k + 15 of the i-th of the 16.
+  // load(i, k) returns the numbers k .. k + 15 of the i-th of the 16.
   template <typename Load>
   static Pairs along(const Load& load) {
     Pairs pairs;
@@ -27,7 +27,7 @@ struct Pairs {
     return pairs;
   }
 
-  // load(k) has the k-th number of all 16.
+  // load(k) returns the k-th number of all 16.
   template <typename Load>
   static Pairs across(const Load& load) {
     Pairs pairs;
@@ -72,15 +72,15 @@ struct Pairs {
   }
 };
 
-// Both factors of a product are packed as [depth / 32][part of the number][16][32]: the first one with 16 rows of 32 numbers, the
-// second one with 16 pairs along the depth, each of 16 columns. Of these rows or columns n exist.
+// Both factors of a product are packed as [depth / 32][part of the number][16][32]: the first one with 16 rows of 32
+// numbers, the second one with 16 pairs along the depth for each of 16 columns. Only n of these rows or columns exist.
 
-// From 16 rows or columns side by side in memory: number k is step floats after number k - 1.
+// From 16 rows or columns that are adjacent in memory: number k is step floats after number k - 1.
 inline Pairs pairs_across(const float* from, int64_t step, int64_t depth, int n) {
   return Pairs::across([&](int64_t k) { return k < depth ? load_some(from + k * step, n) : Vec{}; });
 }
 
-// From such whose numbers lie one after the other: the next row or column is step floats further.
+// From rows or columns that are contiguous: the next one is step floats further.
 inline Pairs pairs_along(const float* from, int64_t step, int64_t depth, int n) {
   return Pairs::along([&](int i, int64_t k) { return i < n ? load_some(from + i * step + k, depth - k) : Vec{}; });
 }

@@ -5,7 +5,7 @@
 
 namespace rtf {
 
-// function(panel) for first .. last - 1. Where each odd step goes backward, what it begins with is still in the cache.
+// function(panel) for first .. last - 1. Odd steps run backward, so that the first panels are still in the cache.
 template <typename Function>
 inline void in_turn(int64_t first, int64_t last, bool backward, const Function& function) {
   for (int64_t index = 0; index < last - first; ++index) function(backward ? last - 1 - index : first + index);
@@ -13,7 +13,7 @@ inline void in_turn(int64_t first, int64_t last, bool backward, const Function& 
 
 #if RTF_TILES
 
-// While it exists, this thread's tiles are 16 rows of 64 bytes.
+// While it exists, this thread's tiles are configured as 16 rows of 64 bytes.
 class TileUnit {
  public:
   TileUnit() {
@@ -31,17 +31,18 @@ class TileUnit {
   TileUnit(const TileUnit&) = delete;
   TileUnit& operator=(const TileUnit&) = delete;
 
-  // GCC does not know that the instructions for tiles read memory.
+  // GCC does not know that tile instructions read memory.
   static void finish_writing(const void* memory) { asm volatile("" : : "r"(memory) : "memory"); }
 };
 
-// The sums of some tiles, whose rows are finished while the next ones are computed: the tile unit leaves the vector unit idle.
+// The sums of some tiles, whose rows are finished while the next ones are computed: the tile unit leaves the vector
+// unit idle.
 template <int kWidth, typename Epilogue>
 class Finished {
  public:
   Finished(const Epilogue& epilogue) : epilogue_(epilogue) {}
 
-  // sums: kWidth tiles for each block of 16 rows, of the rows first .. last - 1
+  // sums: kWidth tiles per block of 16 rows, for rows first .. last - 1
   void begin(const float* sums, int64_t panel, int64_t first, int64_t last) {
     sums_ = sums, panel_ = panel, first_ = at_ = first, last_ = last;
   }
@@ -52,7 +53,7 @@ class Finished {
     while (at_ < last_) finish_one();
   }
 
-  // Not inlined: it is called from each round of a product.
+  // Not inlined: it is called in each round of a product.
   __attribute__((noinline)) void finish_one() {
     const int64_t row = at_ - first_;
     const float* from = sums_ + (row / kTileRows * kWidth * kTileRows + row % kTileRows) * kLanes;
@@ -67,11 +68,11 @@ class Finished {
   int64_t panel_ = 0, first_ = 0, at_ = 0, last_ = 0;
 };
 
-constexpr int kHigh = 0, kMiddle = kTile, kLow = 2 * kTile;  // where the parts of a tile are
+constexpr int kHigh = 0, kMiddle = kTile, kLow = 2 * kTile;  // offsets of the parts of a tile
 constexpr int64_t kBytesOfRow = kTileDepth * sizeof(Bfloat16), kBytesOfSums = kLanes * sizeof(float);
 constexpr int64_t kSums = kTileRows * kLanes;  // of a tile
 
-// The sums of multiply_2x2: of both blocks of rows in the first 16 columns, and in the second ones.
+// The sums of multiply_2x2: both blocks of rows in the first 16 columns, then in the second 16.
 struct Sums2x2 {
   float *upper, *upper_right, *lower, *lower_right;
   int64_t row_bytes;  // from one row to the next
@@ -98,9 +99,9 @@ inline __attribute__((always_inline)) void store_sums(const Sums2x2& sums) {
   _tile_stored(3, sums.lower_right, sums.row_bytes);
 }
 
-// Two blocks of rows times two tiles of columns, each the next one in memory, are added to the sums in the tiles 0 - 3. A sum
-// takes its next product only after about 50 cycles, in which the other three get theirs. meanwhile() is called kPauses times for
-// each block of the depth, so that not more is asked of the vector unit at once than the CPU can look ahead.
+// Adds two blocks of rows times two tiles of columns, each adjacent in memory, to the sums in tiles 0 - 3. A sum can
+// take its next product only after about 50 cycles, in which the other three get theirs. meanwhile() is called kPauses
+// times per block of the depth, so that the vector work in between fits into the CPU's reorder window.
 constexpr int64_t kPauses = 3;
 
 template <typename Meanwhile>
@@ -136,8 +137,8 @@ inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x, const
 
 // One block of rows times two tiles of columns, or four: the same sums in the same order.
 template <int kWidth, typename Meanwhile>
-inline __attribute__((always_inline)) void multiply_1xn(const Bfloat16* x, const Bfloat16* w, int64_t blocks, float* sums,
-                                                        const Meanwhile& meanwhile) {
+inline __attribute__((always_inline)) void multiply_1xn(const Bfloat16* x, const Bfloat16* w, int64_t blocks,
+                                                        float* sums, const Meanwhile& meanwhile) {
   const int64_t column = blocks * kSplitTile;
   const auto load_rows = [&](int part) __attribute__((always_inline)) { _tile_loadd(4, x + part, kBytesOfRow); };
   const auto add = [&](int part) __attribute__((always_inline)) {
@@ -169,8 +170,8 @@ inline __attribute__((always_inline)) void multiply_1xn(const Bfloat16* x, const
   _tile_stored(3, sums + 3 * kSums, kBytesOfSums);
 }
 
-// epilogue(panel, row, x[row] * panel as kWidth vectors) for the panels first .. last - 1 and the rows 0 .. n_rows - 1. A panel
-// has kWidth tiles of columns, 2 or 4.
+// epilogue(panel, row, x[row] * panel as kWidth vectors) for the panels first .. last - 1 and the rows 0 .. n_rows - 1.
+// A panel has kWidth tiles of columns, 2 or 4.
 template <int kWidth, typename Epilogue>
 void multiply_tiles(const TileRows& x, int64_t n_rows, const Bfloat16* w, int64_t first, int64_t last, bool backward,
                     const Epilogue& epilogue) {

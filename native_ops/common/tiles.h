@@ -1,10 +1,11 @@
 // Products of floats on the tile unit of newer CPUs (Intel AMX), which multiplies bfloat16 and sums in float.
 //
-// A float is the sum of three bfloat16 numbers: high, middle and low, 8 bits each (Henry et al. 2019, arXiv 1904.06376). Of the
-// nine products of the parts of two floats the six largest are summed, the rest is below 2^-25 of the whole: results are at
-// least as good as with float arithmetic, at more than twice its speed. There are two exceptions. What is infinite, or above the
-// largest bfloat16 (3.39e38), becomes NaN in a product. And the unit takes what is below 1.2e-38 for 0, also the lower parts of a
-// number: one below 1e-33 has fewer bits than a float.
+// A float is split into three bfloat16 numbers: high, middle and low, 8 bits each (Henry et al. 2019, arXiv
+// 1904.06376). Of the nine products of the parts of two floats the six largest are summed; the rest is below 2^-25 of
+// the total. Results are at least as accurate as with float arithmetic, at more than twice its speed, with two
+// exceptions: infinity, and numbers above the largest bfloat16 (3.39e38), become NaN in a product; and the unit flushes
+// numbers below 1.2e-38 to 0, also the lower parts of a split, so that a number below 1e-33 has fewer bits than a
+// float.
 #pragma once
 
 #include <algorithm>
@@ -27,20 +28,21 @@ namespace rtf {
 
 typedef uint16_t Bfloat16;
 
-constexpr int64_t kTileRows = 16;   // of a result, and of one of its factors
-constexpr int64_t kTileDepth = 32;  // numbers that a tile of a factor has of a row or column
+constexpr int64_t kTileRows = 16;   // rows of a result, and of one of its factors
+constexpr int64_t kTileDepth = 32;  // numbers per row or column of a factor's tile
 constexpr int kSplit = 3;           // parts of a number: high, middle, low
 constexpr int64_t kTile = kTileRows * kTileDepth;
 constexpr int64_t kSplitTile = kSplit * kTile;
 
 inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-// A depth that consists of parts, such as the gates of a cell: each begins at a multiple of kLanes, and what is added is 0.
+// A depth that consists of parts, such as the gates of a cell: each begins at a multiple of kLanes, padded with 0.
 inline int64_t tile_blocks(int64_t depth, int parts = 1) {
   return (parts * round_up(depth / parts, kLanes) + kTileDepth - 1) / kTileDepth;
 }
 
-// The rows that a product reads: [row / 16][depth / 32][part of the number][row % 16][32]. Without memory it takes nothing.
+// The rows that a product reads: [row / 16][depth / 32][part of the number][row % 16][32]. Without memory, writes are
+// ignored.
 struct TileRows {
   Bfloat16* data = nullptr;
   int64_t blocks = 0;  // tile_blocks of the depth
@@ -55,31 +57,33 @@ struct TileRows {
     if (*this) std::memset(data, 0, (n_rows + kTileRows - 1) / kTileRows * block_size() * sizeof(Bfloat16));
   }
 
-  // The numbers k .. k + n - 1 of a row, k a multiple of kLanes; zeros up to the next one.
+  // The numbers k .. k + n - 1 of a row, k a multiple of kLanes; padded with zeros to the next multiple.
   template <bool kWhole>
   void put(int64_t row, int64_t k, Vec x, int n) const;
 };
 
 #if RTF_TILES
 
-// Whether Linux lets this process use the tile unit: it has to be asked first.
+// Whether Linux lets this process use the tile unit, for which it has to ask.
 inline bool tiles_work() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   return granted;
 }
 
-// GCC 12 warns of the forms without a mask.
+// GCC 12 warns about the unmasked forms.
 constexpr __mmask16 kAllLanes = 0xFFFF;
 
 // bfloat16 numbers in the upper half of their float.
-inline __m512i widened(__m256i x) { return _mm512_maskz_slli_epi32(kAllLanes, _mm512_maskz_cvtepu16_epi32(kAllLanes, x), 16); }
+inline __m512i widened(__m256i x) {
+  return _mm512_maskz_slli_epi32(kAllLanes, _mm512_maskz_cvtepu16_epi32(kAllLanes, x), 16);
+}
 
 inline __m512i joined(__m256i low, __m256i high) {
   return _mm512_mask_broadcast_i64x4(_mm512_maskz_broadcast_i64x4(0x0F, low), 0xF0, high);
 }
 
-// x = the sum of the parts. Of infinity, infinity less infinity is left: NaN.
+// x = the sum of the parts. Infinity leaves infinity minus infinity: NaN.
 struct Split {
   __m256i parts[kSplit];
 

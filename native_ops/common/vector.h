@@ -1,7 +1,7 @@
-// Vectors of floats as wide as the target has them, and the functions of a gate on them.
+// Vectors of floats as wide as the target supports, and the gate functions on them.
 //
-// GCC's and clang's vector extensions are used instead of intrinsics, so that one source serves every CPU. Compile without
-// -ffast-math: NaN has to come through, for the numerical checks above.
+// GCC's and clang's vector extensions are used instead of intrinsics, so that one source serves every CPU. Compile
+// without -ffast-math: NaN has to propagate, for the numerical checks of the training.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,15 @@ typedef float Vec __attribute__((vector_size(kLanes * sizeof(float)), may_alias)
 typedef float VecUnaligned __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
 typedef int32_t IVec __attribute__((vector_size(kLanes * sizeof(int32_t)), may_alias));
 
-// x - 0 is x, also for -0 and NaN, so this is one broadcast and no sum.
+// x - 0 is x, also for -0 and NaN, so this compiles to one broadcast without an addition.
 inline Vec splat(float x) { return x - Vec{}; }
 
 inline Vec load(const float* p) { return *reinterpret_cast<const VecUnaligned*>(p); }
 
 inline void store(float* p, Vec x) { *reinterpret_cast<VecUnaligned*>(p) = x; }
 
-// Asks for the cache line at p, to read or to write it. GCC takes a function that only does __builtin_prefetch for one that does
-// nothing, and leaves out its calls.
+// Prefetches the cache line at p, for reading or for writing. GCC considers a function that only calls
+// __builtin_prefetch to have no effect, and drops calls of it.
 inline void prefetch_to_read(const void* p) {
 #if defined(__x86_64__)
   asm volatile("prefetcht0 (%0)" : : "r"(p));
@@ -73,8 +73,8 @@ inline void store_n(float* p, Vec x, int n) {
     store_part(p, x, n);
 }
 
-// function(u, whether all lanes are in use, how many are) for the vectors that make up 0 .. units - 1.
-// One more vector than fits is done for the last units, if they do not fill it.
+// function(u, whether all lanes are in use, number of lanes in use) for the vectors that cover 0 .. units - 1. The last
+// one is partial if they do not fill it.
 template <typename Function>
 inline void by_vectors(int64_t units, Function function) {
   int64_t u = 0;
@@ -82,10 +82,11 @@ inline void by_vectors(int64_t units, Function function) {
   if (u < units) function(u, std::false_type(), static_cast<int>(units - u));
 }
 
-// The smaller or the larger of both; NaN if x is.
+// The smaller or larger one; NaN if x is NaN.
 inline Vec at_most(Vec x, Vec limit) {
 #if defined(__AVX512F__)
-  return reinterpret_cast<Vec>(_mm512_maskz_min_ps(0xFFFF, reinterpret_cast<__m512>(limit), reinterpret_cast<__m512>(x)));
+  return reinterpret_cast<Vec>(
+      _mm512_maskz_min_ps(0xFFFF, reinterpret_cast<__m512>(limit), reinterpret_cast<__m512>(x)));
 #else
   return x > limit ? limit : x;
 #endif
@@ -93,19 +94,20 @@ inline Vec at_most(Vec x, Vec limit) {
 
 inline Vec at_least(Vec x, Vec limit) {
 #if defined(__AVX512F__)
-  return reinterpret_cast<Vec>(_mm512_maskz_max_ps(0xFFFF, reinterpret_cast<__m512>(limit), reinterpret_cast<__m512>(x)));
+  return reinterpret_cast<Vec>(
+      _mm512_maskz_max_ps(0xFFFF, reinterpret_cast<__m512>(limit), reinterpret_cast<__m512>(x)));
 #else
   return x < limit ? limit : x;
 #endif
 }
 
-// exp(factor * x) = scale * (1 + rest) with scale a power of 2 and |rest| < 0.42. The argument is clipped such that all of it stays
-// finite and normal. NaN comes through in rest.
+// exp(factor * x) = scale * (1 + rest) with scale a power of 2 and |rest| < 0.42. The argument is clipped so that
+// everything stays finite and normal. NaN propagates through rest.
 inline void exp_parts(Vec x, Vec* scale, Vec* rest, float factor = 1.0f) {
   const float limit = 87.0f / (factor < 0 ? -factor : factor);
   x = at_least(at_most(x, splat(limit)), splat(-limit));
   const Vec high = splat(1.44269502f * factor), low = splat(1.92596299e-8f * factor);  // 1 / log(2) in two parts
-  // 1.5 * 2^23: adding it rounds to an integer, which then is in the low bits; with the 127 that an exponent begins at
+  // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits; with the exponent bias of 127
   const Vec magic = splat(12582912.0f + 127.0f);
   const Vec shifted = x * high + magic;
   const Vec r = x * low + (x * high - (shifted - magic));  // 2^r - 1 by its series: log(2)^k / k!
@@ -122,7 +124,7 @@ inline void exp_parts(Vec x, Vec* scale, Vec* rest, float factor = 1.0f) {
   std::memcpy(scale, &bits, sizeof(bits));
 }
 
-// 1 / x for normal x >= 1. The division of whole vectors takes as long as all the rest of a gate.
+// 1 / x for normal x >= 1. A division of whole vectors would take as long as the rest of a gate.
 inline Vec reciprocal(Vec x) {
 #if defined(__AVX512F__)
   const Vec estimate = reinterpret_cast<Vec>(_mm512_maskz_rcp14_ps(0xFFFF, reinterpret_cast<__m512>(x)));
@@ -138,7 +140,7 @@ inline Vec sigmoid(Vec x) {
   return reciprocal(splat(1.0f) + (scale + scale * rest));
 }
 
-// (e^2x - 1) / (e^2x + 1), where e^2x - 1 is computed without cancellation.
+// (e^2x - 1) / (e^2x + 1), with e^2x - 1 computed without cancellation.
 inline Vec tanh(Vec x) {
   Vec scale, rest;
   exp_parts(x, &scale, &rest, 2.0f);

@@ -1,5 +1,5 @@
-// The recurrent weights as the product of a step reads them: packed for vectors (packed_gemm.h), as they are, or packed for the
-// tile unit (tiles.h).
+// The recurrent weights in the form that the product of a step reads: packed for vectors (packed_gemm.h), unpacked, or
+// packed for the tile unit (tiles.h).
 #pragma once
 
 #include "packed_gemm.h"
@@ -12,38 +12,38 @@ namespace rtf {
 
 inline int64_t blocks_of(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 
-// Whether the steps of a recurrence run on the tile unit: where they were faster than on vectors when both were measured, with one
-// thread and with two (bench/lstm_kernel.cc). It takes 16 rows at once, best in pairs of blocks, and one block alone two thirds as
-// long as a pair; with few units, sums and states going to and fro count for more than products. The answer must not depend
-// on threads, as the last bits of the results do depend on it.
+// Whether the steps of a recurrence run on the tile unit: for the sizes at which it was measured to be faster than
+// vectors, with one thread and with two (bench/lstm_kernel.cc). It takes 16 rows at once, best in pairs of blocks; a
+// single block takes two thirds of the time of a pair; with few units, moving sums and states dominates the products.
+// The answer must not depend on the number of threads, because the last bits of the results depend on it.
 inline bool by_tiles(const RtfSequences& shape) {
-  constexpr int64_t kRowsOfAllSteps = 256;  // what weights that are split need to pay
+  constexpr int64_t kRowsOfAllSteps = 256;  // minimum for split weights to pay off
   const int64_t blocks = blocks_of(shape.batch), thirds = blocks / 2 * 3 + blocks % 2 * 2;  // of the time of a pair
   const int64_t least_units = shape.batch >= 64 ? 96 : blocks == 3 ? 384 : 256;
   const bool filled = 13 * shape.batch >= 100 * thirds;  // 72 % of the rows
   return tiles_work() && filled && shape.units >= least_units && shape.frames * shape.batch >= kRowsOfAllSteps;
 }
 
-// Blocks of rows that have room in the tiles of a batch, however it is dealt out: of N blocks, n_shares <= N shares with
-// ceil(N / n_shares) each are less than 2 N.
+// Upper bound for the row blocks of a batch, however it is divided: n_shares <= N shares of ceil(N / n_shares) blocks
+// each are less than 2 N blocks.
 inline int64_t row_blocks(const RtfSequences& shape) { return 2 * blocks_of(shape.batch); }
 
-// Of the largest of n_shares.
+// The blocks of the largest of n_shares.
 inline int64_t blocks_of_share(const RtfSequences& shape, int64_t n_shares) {
   return blocks_of((shape.batch + n_shares - 1) / n_shares);
 }
 
-// With so few rows in all, as in a decoder that calls the op for each frame, weights are read as they are, and only once.
+// With so few rows in total, as in a decoder that calls the op per frame, weights are read unpacked and only once.
 inline bool few_rows_in_all(const RtfSequences& shape) { return shape.frames * shape.batch <= kMostPlainRows; }
 
-// A batch is dealt out so that each share fills the tiles.
+// A batch is divided so that each share fills the tiles.
 inline int64_t n_shares(const RtfSequences& shape, const RtfThreads& threads) {
   if (few_rows_in_all(shape)) return 1;
   const int64_t most = by_tiles(shape) ? blocks_of(shape.batch) : threads.n_threads;
   return std::min<int64_t>(threads.n_threads, most);
 }
 
-// Where a pass finds its scratch memory.
+// Offsets of a pass in its scratch memory.
 class Scratch {
  public:
   explicit Scratch(float* memory) : at_(align_up(memory)) {}
@@ -54,7 +54,8 @@ class Scratch {
     return taken;
   }
 
-  // Rows of a product, parts as in tile_blocks; all in use are written before they are read, but what is between them is not.
+  // Rows of a product, parts as in tile_blocks. All that are used are written before they are read, but not the gaps
+  // between them.
   TileRows take_rows(const RtfSequences& shape, int64_t depth, int parts = 1) {
     if (!by_tiles(shape)) return {};
     const TileRows rows{reinterpret_cast<Bfloat16*>(take(rows_size(shape, depth, parts))), tile_blocks(depth, parts)};
@@ -85,9 +86,8 @@ class Weights {
   static Weights of(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns, float* memory,
                     const RtfThreads& threads) {
     if (by_tiles(shape))
-      return by_columns(depth, columns, 1, memory, threads, [&](int64_t column, int n, Bfloat16* to) {
-        pack_columns(w + column, columns, depth, n, to);
-      });
+      return by_columns(depth, columns, 1, memory, threads,
+                        [&](int64_t column, int n, Bfloat16* to) { pack_columns(w + column, columns, depth, n, to); });
     if (few_rows_in_all(shape) && has_whole_panels(columns))
       return Weights(plain_matrix(w, depth, columns, kParts), nullptr, memory);
     run_ranges(threads, n_panels(columns, kParts),
@@ -95,9 +95,9 @@ class Weights {
     return Weights(packed_matrix(memory, depth, columns, kParts));
   }
 
-  // The transposed of w [columns, depth], for the way back. The depth consists of parts.
-  static Weights transposed(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns, int parts_of_depth,
-                            float* memory, const RtfThreads& threads) {
+  // The transpose of w [columns, depth], for the backward pass. The depth consists of parts.
+  static Weights transposed(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns,
+                            int parts_of_depth, float* memory, const RtfThreads& threads) {
     static_assert(kParts == 1, "not needed so far");
     if (by_tiles(shape))
       return by_columns(depth, columns, parts_of_depth, memory, threads, [&](int64_t column, int n, Bfloat16* to) {
@@ -112,8 +112,8 @@ class Weights {
   bool as_it_is() const { return sums_ != nullptr; }
   int64_t panels() const { return tiled() ? tile_panels(vectors_.columns) : vectors_.panels(); }
 
-  // epilogue(panel, width, row, x(row) * panel as vectors) for the panels first .. last - 1 and all rows, where width() is how
-  // many vectors a panel has and tiles has the same rows as x. backward: see in_turn.
+  // epilogue(panel, width, row, x(row) * panel as vectors) for the panels first .. last - 1 and all rows, where width()
+  // is the number of vectors in a panel and tiles has the same rows as x. backward: see in_turn.
   template <typename Input, typename Epilogue>
   void multiply(const Input& x, const TileRows& tiles, int64_t n_rows, int64_t first, int64_t last, bool backward,
                 const Epilogue& epilogue) const {
@@ -124,9 +124,10 @@ class Weights {
                                         });
     if (as_it_is()) return multiply_as_it_is(x, n_rows, first, last, epilogue);
     in_turn(first, last, backward, [&](int64_t panel) {
-      multiply_panel(x, n_rows, vectors_, panel, [&](int64_t row, const Vec* sums) __attribute__((always_inline)) {
-        epilogue(panel, std::integral_constant<int, kVectors>(), row, sums);
-      });
+      multiply_panel(
+          x, n_rows, vectors_, panel, [&](int64_t row, const Vec* sums) __attribute__((always_inline)) {
+            epilogue(panel, std::integral_constant<int, kVectors>(), row, sums);
+          });
     });
   }
 
@@ -174,10 +175,10 @@ class Weights {
     return (columns / kParts + slice - 1) / slice;
   }
 
-  // pack(column, how many exist, memory) for each tile of columns: those of a panel are the same ones of all parts.
+  // pack(column, number of existing ones, memory) for each tile of columns: a panel has the same ones of all parts.
   template <typename Pack>
-  static Weights by_columns(int64_t depth, int64_t columns, int parts_of_depth, float* memory, const RtfThreads& threads,
-                            const Pack& pack) {
+  static Weights by_columns(int64_t depth, int64_t columns, int parts_of_depth, float* memory,
+                            const RtfThreads& threads, const Pack& pack) {
     Bfloat16* tiles = reinterpret_cast<Bfloat16*>(memory);
     const int64_t size = tile_blocks(depth, parts_of_depth) * kSplitTile, width = columns / kParts;
     constexpr int kOfPart = kTileWidth / kParts;
@@ -193,7 +194,7 @@ class Weights {
 
   Matrix vectors_;
   const Bfloat16* tiles_;
-  float* sums_;  // where the products of the matrix as it is are; else null
+  float* sums_;  // the products of an unpacked matrix; else null
 };
 
 }  // namespace rtf

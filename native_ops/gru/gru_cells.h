@@ -1,5 +1,6 @@
-// The pointwise parts of the GRU on the GPU, for common/cuda/recurrence_block.h. A step has two products, as the candidate
-// needs the reset gates of all units: First comes to the gates, Second to the candidate; backward the other way round.
+// The pointwise parts of the GRU on the GPU, for common/cuda/recurrence_block.h. A step has two products, because the
+// candidate needs the reset gates of all units: First computes the gates, Second the candidate; backward the other way
+// round.
 #pragma once
 
 #include "../common/cuda/recurrence_block.h"
@@ -42,7 +43,8 @@ struct GruForward {
       input->z[1] = value_of(arrays.z[at.gate(3, 1)]);
     }
 
-    static __device__ __forceinline__ Output compute(const float (&sums)[2], const Input& input, const Place&, float* h) {
+    static __device__ __forceinline__ Output compute(const float (&sums)[2], const Input& input, const Place&,
+                                                     float* h) {
       const float r = sigmoid(input.z[0] + sums[0]);
       return Output{r, sigmoid(input.z[1] + sums[1]), r * *h};
     }
@@ -72,7 +74,8 @@ struct GruForward {
       input->u = value_of(arrays.gates[at.gate(3, 1)]);
     }
 
-    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place&, float* h) {
+    static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place&,
+                                                     float* h) {
       const float c = tanhf(input.z + sums[0]);
       *h = c + input.u * (*h - c);
       return Output{c, *h};
@@ -91,7 +94,7 @@ struct GruForward {
   using Finish = NoStage;
 };
 
-// The state is the part of the gradient of h that comes by no product.
+// The state is the part of the gradient of h that does not come from a product.
 template <class Math_>
 struct GruBackward {
   using Math = Math_;

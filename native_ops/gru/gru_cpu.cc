@@ -1,15 +1,15 @@
-// The GRU kernels for CPU. A frame takes two steps, as the candidate needs the reset gates of all units: each is one product with
-// packed recurrent weights (common/weights.h), and while its sums are in registers or a near cache that part of the cell follows.
-#include "gru.h"
-
+// The GRU kernels for CPU. A frame takes two steps, because the candidate needs the reset gates of all units. Each is
+// one product with packed recurrent weights (common/weights.h), followed by that part of the cell while the sums are in
+// registers or a near cache.
 #include "../common/recurrence.h"
+#include "gru.h"
 
 namespace rtf {
 namespace {
 
 constexpr int kGates = 3;  // r, u, c
 
-// Where the state before a step is.
+// Offset of the state before a step.
 struct States {
   Ragged ragged;
   int64_t units;
@@ -40,7 +40,7 @@ struct Forward {
     to.put<kWhole>(row, u, state, n);
   }
 
-  // What the next frame reads from memory is asked for now: the arrays are larger than a cache.
+  // Prefetches what the next frame reads: the arrays do not fit into a cache.
   void prefetch(int32_t b, int64_t step, int64_t u) const {
     if (step + 1 >= ragged.length(b)) return;
     const int64_t next = ragged.at(b, step + 1) * units;
@@ -77,27 +77,29 @@ struct Forward {
   void run_gates(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const TileRows to = rows.of(reset_tiles);
     const auto before = [&](int64_t row) { return states.before(rows[row], step); };
-    of_gates.multiply(before, rows.of(state_tiles), rows.active(step), first, last, step % 2,
-                      [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
-                        constexpr int kHalf = width / 2;  // vectors of r, and of u
-                        const auto pair = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
-                          const Vec second = sums[kHalf + u / kLanes % kHalf];
-                          gate<decltype(whole)::value>(rows[row], step, u, n, sum, second, row, to);
-                        };
-                        for_units<kHalf>(panel * kHalf * kLanes, units, sums, pair);
-                      });
+    of_gates.multiply(
+        before, rows.of(state_tiles), rows.active(step), first, last,
+        step % 2, [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+          constexpr int kHalf = width / 2;  // vectors of r, and of u
+          const auto pair = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
+            const Vec second = sums[kHalf + u / kLanes % kHalf];
+            gate<decltype(whole)::value>(rows[row], step, u, n, sum, second, row, to);
+          };
+          for_units<kHalf>(panel * kHalf * kLanes, units, sums, pair);
+        });
   }
 
   void run_candidate(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const TileRows to = rows.of(state_tiles);
     const auto after_reset = [&](int64_t row) { return reset + rows[row] * units; };
-    of_candidate.multiply(after_reset, rows.of(reset_tiles), rows.active(step), first, last, step % 2,
-                          [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
-                            const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
-                              candidate<decltype(whole)::value>(rows[row], step, u, n, sum, row, to);
-                            };
-                            for_units<width>(panel * width * kLanes, units, sums, vector);
-                          });
+    of_candidate.multiply(
+        after_reset, rows.of(reset_tiles), rows.active(step), first, last,
+        step % 2, [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+          const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
+            candidate<decltype(whole)::value>(rows[row], step, u, n, sum, row, to);
+          };
+          for_units<width>(panel * width * kLanes, units, sums, vector);
+        });
   }
 
   void end(const Rows& rows) const {
@@ -115,9 +117,9 @@ struct Backward {
   int64_t units;
   States states;
   const float *gates, *dh, *dh_last;
-  Weights<1> of_gates, of_candidate;       // both transposed
+  Weights<1> of_gates, of_candidate;        // both transposed
   TileRows gate_tiles[2], candidate_tiles;  // dz of r and u in even and in odd steps; of c
-  float *dz, *reset_h, *dh0;      // dh0 [B, H] holds the part of the gradient of the state that comes by no product
+  float *dz, *reset_h, *dh0;  // dh0 [B, H] holds the part of the state's gradient that does not come from a product
 
   // From the gradient of the state after a step to those of the candidate and the update gate.
   template <bool kWhole>
@@ -170,7 +172,7 @@ struct Backward {
     }
   }
 
-  // One more than two for each frame: the last one has the gradient of the initial state.
+  // Two per frame, plus one for the gradient of the initial state.
   int64_t n_steps(const Rows& rows) const { return 2 * rows.frames() + 1; }
   int64_t n_panels(int64_t) const { return of_gates.panels(); }
 
@@ -198,7 +200,8 @@ struct Backward {
     if (step < 0) return;
     of_gates.for_panels(first, last, [&](int64_t panel, auto width) {
       const Vec nothing[width] = {};
-      for (int64_t row = n_before; row < rows.active(step); ++row) finish(panel, width, row, nothing);  // whose last step it is
+      for (int64_t row = n_before; row < rows.active(step); ++row)
+        finish(panel, width, row, nothing);  // rows whose last step it is
     });
   }
 
@@ -207,7 +210,8 @@ struct Backward {
     of_candidate.multiply([&](int64_t row) { return dz + (ragged.at(rows[row], step) * kGates + 2) * units; },
                           rows.of(candidate_tiles), rows.active(step), first, last, step % 2,
                           [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
-                            const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
+                            const auto vector = [&](int64_t u, auto whole, int n, Vec sum)
+                                __attribute__((always_inline)) {
                               reset<decltype(whole)::value>(rows[row], step, u, n, sum, row, to);
                             };
                             for_units<width>(panel * width * kLanes, units, sums, vector);
@@ -245,8 +249,8 @@ void rtf_gru_forward_f32(const RtfGruShape* shape, const float* z, const float* 
   const TileRows state_tiles = memory.take_rows(*shape, H), reset_tiles = memory.take_rows(*shape, H);
   const Ragged ragged = ragged_of(*shape);
   float* reset = memory.take(shape->batch * H);
-  const Forward pass{ragged,      H,           {ragged, H, h0, h}, z,     of_gates, of_candidate,
-                     state_tiles, reset_tiles, h,                  gates, h_last,   reset};
+  const Forward pass{ragged, H,    {ragged, H, h0, h}, z, of_gates, of_candidate, state_tiles, reset_tiles, h, gates,
+                     h_last, reset};
   run_recurrence(*shape, *threads, kGates * H * H, of_candidate.panels(), pass);
 }
 

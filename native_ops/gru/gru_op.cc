@@ -1,4 +1,5 @@
-// The GRU as TensorFlow ops: shapes, memory, and the threads or the stream. The arithmetic is in gru_cpu.cc and gru_cuda.cu.
+// The GRU as TensorFlow ops: shapes, memory, and the threads or the stream. The kernels are in gru_cpu.cc and
+// gru_cuda.cu.
 #include "../common/tf_sequences.h"
 #include "gru.h"
 #if RTF_CUDA
@@ -9,18 +10,18 @@
 namespace rtf {
 namespace {
 
-// T is float on CPU. Lengths are in the memory of the host.
+// T is float on CPU. Lengths are in host memory.
 REGISTER_OP("RtfGru")
     .Attr("reverse: bool")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
-    .Input("z: T")                // [T, B, 3H]: W x + b of r, u, c
-    .Input("r_gates: T")          // [H, 2H]
-    .Input("r_candidate: T")      // [H, H]
-    .Input("h0: T")               // [B, H]
-    .Input("lengths: int32")      // [B]
-    .Output("h: T")               // [T, B, H]
-    .Output("gates: T")           // [T, B, 3H]
-    .Output("h_last: T")          // [B, H]
+    .Input("z: T")            // [T, B, 3H]: W x + b of r, u, c
+    .Input("r_gates: T")      // [H, 2H]
+    .Input("r_candidate: T")  // [H, H]
+    .Input("h0: T")           // [B, H]
+    .Input("lengths: int32")  // [B]
+    .Output("h: T")           // [T, B, H]
+    .Output("gates: T")       // [T, B, 3H]
+    .Output("h_last: T")      // [B, H]
     .SetShapeFn([](InferenceContext* context) {
       ShapeHandle z, weights, state;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &z));
@@ -43,9 +44,9 @@ REGISTER_OP("RtfGruGrad")
     .Input("gates: T")
     .Input("dh: T")
     .Input("dh_last: T")
-    .Output("dz: T")           // [T, B, 3H]
-    .Output("reset_h: T")      // [T, B, H]: r h_{t-1}
-    .Output("dh0: T")          // [B, H]
+    .Output("dz: T")       // [T, B, 3H]
+    .Output("reset_h: T")  // [T, B, H]: r h_{t-1}
+    .Output("dh0: T")      // [B, H]
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->input(5));
       context->set_output(1, context->input(4));
@@ -53,13 +54,14 @@ REGISTER_OP("RtfGruGrad")
       return tensorflow::OkStatus();
     });
 
-// The sizes of a call, or why they do not fit.
+// The sizes of a call, or an error if they are inconsistent.
 Status check_shapes(const TensorShape& gates, const TensorShape& r_gates, const TensorShape& r_candidate,
                     const TensorShape& h0, const Tensor& lengths, bool reverse, RtfGruShape* shape) {
   const int64_t units = r_candidate.dims() == 2 ? r_candidate.dim_size(0) : 0;
   if (units < 1 || r_candidate != TensorShape({units, units}))
-    return InvalidArgument("GRU: recurrent weights of the candidate have to be [units, units] with at least one unit, but are ",
-                           r_candidate.DebugString());
+    return InvalidArgument(
+        "GRU: recurrent weights of the candidate have to be [units, units] with at least one unit, but are ",
+        r_candidate.DebugString());
   if (r_gates != TensorShape({units, 2 * units}))
     return InvalidArgument("GRU: recurrent weights of the gates have to be [", units, ", ", 2 * units, "], but are ",
                            r_gates.DebugString());
@@ -82,7 +84,7 @@ struct Backward {
   Tensor *dz, *reset_h, *dh0;
 };
 
-// What runs the kernels: on CPU threads of TensorFlow, with scratch memory from it.
+// Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
   static const float* in(const Tensor& tensor) { return tensor.flat<float>().data(); }
   static float* out(Tensor* tensor) { return tensor->flat<float>().data(); }
@@ -95,8 +97,8 @@ struct Cpu {
     Tensor scratch;
     TF_RETURN_IF_ERROR(allocate_scratch(context, shape, &scratch));
     const RtfThreads threads = tf_threads(context);
-    rtf_gru_forward_f32(&shape, in(x.z), in(x.r_gates), in(x.r_candidate), in(x.h0), out(x.h), out(x.gates), out(x.h_last),
-                        out(&scratch), &threads);
+    rtf_gru_forward_f32(&shape, in(x.z), in(x.r_gates), in(x.r_candidate), in(x.h0), out(x.h), out(x.gates),
+                        out(x.h_last), out(&scratch), &threads);
     return tensorflow::OkStatus();
   }
 
@@ -104,14 +106,14 @@ struct Cpu {
     Tensor scratch;
     TF_RETURN_IF_ERROR(allocate_scratch(context, shape, &scratch));
     const RtfThreads threads = tf_threads(context);
-    rtf_gru_backward_f32(&shape, in(x.r_gates), in(x.r_candidate), in(x.h0), in(x.h), in(x.gates), in(x.dh), in(x.dh_last),
-                         out(x.dz), out(x.reset_h), out(x.dh0), out(&scratch), &threads);
+    rtf_gru_backward_f32(&shape, in(x.r_gates), in(x.r_candidate), in(x.h0), in(x.h), in(x.gates), in(x.dh),
+                         in(x.dh_last), out(x.dz), out(x.reset_h), out(x.dh0), out(&scratch), &threads);
     return tensorflow::OkStatus();
   }
 };
 
 #if RTF_CUDA
-// On a GPU the stream of TensorFlow.
+// Runs the GPU kernels on TensorFlow's stream.
 struct Gpu {
   static Status workspace(OpKernelContext* context, const RtfGruShape& shape, RtfNumbers numbers, bool backward,
                           Tensor* memory) {
@@ -125,17 +127,18 @@ struct Gpu {
     Tensor memory;
     TF_RETURN_IF_ERROR(workspace(context, shape, numbers, false, &memory));
     return gpu_status("GRU", rtf_gru_forward_cuda(&shape, numbers, x.z.data(), x.r_gates.data(), x.r_candidate.data(),
-                                                  x.h0.data(), x.h->data(), x.gates->data(), x.h_last->data(), memory.data(),
-                                                  gpu_stream(context)));
+                                                  x.h0.data(), x.h->data(), x.gates->data(), x.h_last->data(),
+                                                  memory.data(), gpu_stream(context)));
   }
 
   static Status run(OpKernelContext* context, const RtfGruShape& shape, const Backward& x) {
     const RtfNumbers numbers = gpu_numbers(x.gates);
     Tensor memory;
     TF_RETURN_IF_ERROR(workspace(context, shape, numbers, true, &memory));
-    return gpu_status("GRU", rtf_gru_backward_cuda(&shape, numbers, x.r_gates.data(), x.r_candidate.data(), x.h0.data(),
-                                                   x.h.data(), x.gates.data(), x.dh.data(), x.dh_last.data(), x.dz->data(),
-                                                   x.reset_h->data(), x.dh0->data(), memory.data(), gpu_stream(context)));
+    return gpu_status(
+        "GRU", rtf_gru_backward_cuda(&shape, numbers, x.r_gates.data(), x.r_candidate.data(), x.h0.data(), x.h.data(),
+                                     x.gates.data(), x.dh.data(), x.dh_last.data(), x.dz->data(), x.reset_h->data(),
+                                     x.dh0->data(), memory.data(), gpu_stream(context)));
   }
 };
 #endif
@@ -173,7 +176,8 @@ class GruGradOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Tensor &r_gates = context->input(0), &r_candidate = context->input(1), &h0 = context->input(2);
-    const Tensor &h = context->input(4), &gates = context->input(5), &dh = context->input(6), &dh_last = context->input(7);
+    const Tensor &h = context->input(4), &gates = context->input(5), &dh = context->input(6),
+                 &dh_last = context->input(7);
     RtfGruShape shape;
     OP_REQUIRES_OK(context, check_shapes(gates.shape(), r_gates.shape(), r_candidate.shape(), h0.shape(),
                                          context->input(3), reverse_, &shape));
@@ -192,10 +196,9 @@ class GruGradOp : public OpKernel {
   bool reverse_;
 };
 
-#define RTF_REGISTER_GRU(DEVICE, T, KERNELS)                                                                      \
-  REGISTER_KERNEL_BUILDER(Name("RtfGru").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),             \
-                          GruOp<KERNELS>);                                                                        \
-  REGISTER_KERNEL_BUILDER(Name("RtfGruGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),         \
+#define RTF_REGISTER_GRU(DEVICE, T, KERNELS)                                                                           \
+  REGISTER_KERNEL_BUILDER(Name("RtfGru").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"), GruOp<KERNELS>); \
+  REGISTER_KERNEL_BUILDER(Name("RtfGruGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),              \
                           GruGradOp<KERNELS>)
 
 RTF_REGISTER_GRU(tensorflow::DEVICE_CPU, float, Cpu);

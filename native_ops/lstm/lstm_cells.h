@@ -6,13 +6,13 @@
 namespace rtf {
 namespace recurrence {
 
-// kUnits_: units of a block, 4 rows of weights each.
+// kUnits_: units per block, 4 rows of weights each.
 template <class Math_, int kUnits_>
 struct LstmForward {
   using Math = Math_;
   using Element = typename Math::Element;
   static constexpr int kUnits = kUnits_, kStages = 1;
-  static constexpr bool kBackward = false, kStreams = kUnits == 16;  // narrow tiles only where all stay on the chip
+  static constexpr bool kBackward = false, kStreams = kUnits == 16;  // narrow tiles only if all stay on the chip
   static int64_t product_length(int, int64_t units) { return units; }
 
   struct Arrays {
@@ -44,7 +44,8 @@ struct LstmForward {
       for (int gate = 0; gate < 4; ++gate) input->z[gate] = value_of(arrays.z[at.gate(4, gate)]);
     }
 
-    static __device__ __forceinline__ Output compute(const float (&sums)[4], const Input& input, const Place&, float* c) {
+    static __device__ __forceinline__ Output compute(const float (&sums)[4], const Input& input, const Place&,
+                                                     float* c) {
       Output output;
       output.gates[0] = tanhf(input.z[0] + sums[0]);
 #pragma unroll
@@ -72,7 +73,7 @@ struct LstmForward {
   using Finish = NoStage;
 };
 
-// The state is the gradient of c; the product is dz R^T of the step that comes later.
+// The state is the gradient of c; the product is dz R^T of the following step in time.
 template <class Math_>
 struct LstmBackward {
   using Math = Math_;
@@ -95,7 +96,7 @@ struct LstmBackward {
   }
 
   struct First {
-    static constexpr int kRows = 1, kTiles = 1, kHeld = 12;  // 16 do not leave enough registers
+    static constexpr int kRows = 1, kTiles = 1, kHeld = 12;  // 16 would not leave enough registers
     struct Input {
       float gates[4], c, c_before, dh, dh_last;
     };
@@ -114,7 +115,8 @@ struct LstmBackward {
 
     static __device__ __forceinline__ Output compute(const float (&sums)[1], const Input& input, const Place& at,
                                                      float* dc_state) {
-      const float j = input.gates[0], i = input.gates[1], f = input.gates[2], o = input.gates[3], tanh_c = tanhf(input.c);
+      const float j = input.gates[0], i = input.gates[1], f = input.gates[2], o = input.gates[3],
+                  tanh_c = tanhf(input.c);
       const float dh = input.dh + (at.last ? input.dh_last : sums[0]);
       const float dc = *dc_state + dh * o * (1 - tanh_c * tanh_c);
       Output output;

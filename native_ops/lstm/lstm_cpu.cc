@@ -1,8 +1,7 @@
-// The LSTM kernels for CPU. A step of some units is one product with their packed recurrent weights (common/weights.h), and
-// while its sums are in registers or a near cache the cell follows (common/vector.h).
-#include "lstm.h"
-
+// The LSTM kernels for CPU. A step of some units is one product with their packed recurrent weights (common/weights.h),
+// followed by the cell (common/vector.h) while the sums are in registers or a near cache.
 #include "../common/recurrence.h"
+#include "lstm.h"
 
 namespace rtf {
 namespace {
@@ -21,7 +20,7 @@ struct Forward {
     return step == 0 ? initial + b * units : all + ragged.at(b, step - 1) * units;
   }
 
-  // What the next step of sequence b reads from memory is asked for now: the arrays are larger than a cache.
+  // Prefetches what the next step of sequence b reads: the arrays do not fit into a cache.
   void prefetch(int32_t b, int64_t step, int64_t u) const {
     if (step + 1 >= ragged.length(b)) return;
     const int64_t next = ragged.at(b, step + 1) * units;
@@ -40,7 +39,8 @@ struct Forward {
     float* g = gates + at * kGates * H + u;
     prefetch(b, step, u);
     const Vec j = tanh(load_n<kWhole>(in, n) + sums[0]), i = sigmoid(load_n<kWhole>(in + H, n) + sums[1]);
-    const Vec f = sigmoid(load_n<kWhole>(in + 2 * H, n) + sums[2]), o = sigmoid(load_n<kWhole>(in + 3 * H, n) + sums[3]);
+    const Vec f = sigmoid(load_n<kWhole>(in + 2 * H, n) + sums[2]),
+              o = sigmoid(load_n<kWhole>(in + 3 * H, n) + sums[3]);
     const Vec state = f * load_n<kWhole>(c_before, n) + i * j, out = o * tanh(state);
     store_n<kWhole>(g, j, n);
     store_n<kWhole>(g + H, i, n);
@@ -61,7 +61,8 @@ struct Forward {
 
   void run(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const TileRows now = rows.of(tiles[step % 2]), next = rows.of(tiles[(step + 1) % 2]);
-    weights.multiply([&](int64_t row) { return before(h0, h, rows[row], step); }, now, rows.active(step), first, last, step % 2,
+    weights.multiply([&](int64_t row) { return before(h0, h, rows[row], step); }, now, rows.active(step), first, last,
+                     step % 2,
                      [&](int64_t panel, auto, int64_t row, const Vec* sums) __attribute__((always_inline)) {
                        const int64_t u = panel * kLanes;
                        if (u + kLanes <= units)
@@ -102,8 +103,8 @@ struct Backward {
     if (step > 1) prefetch_to_read(c + ragged.at(b, step - 2) * units + u);
   }
 
-  // From the gradient of the output after a step, as far as it comes from the next one, to that of the inputs of the gates. dc0
-  // [B, H] holds the gradient of the cell state meanwhile.
+  // From the gradient of the output after a step, as far as it comes from the next step, to that of the gate inputs.
+  // dc0 [B, H] holds the gradient of the cell state meanwhile.
   template <bool kWhole>
   void cell(int32_t b, int64_t step, int64_t u, int n, Vec dh_state, int64_t row, const TileRows& to) const {
     const int64_t H = units, at = ragged.at(b, step);
@@ -117,7 +118,8 @@ struct Backward {
     const Vec dh_total = dh_state + load_n<kWhole>(dh + at * H + u, n);
     const Vec dc = load_n<kWhole>(dc_state, n) + dh_total * o * (one - tanh_c * tanh_c);
     const Vec d_gates[kGates] = {dc * i * (one - j * j), dc * j * i * (one - i),
-                                 dc * load_n<kWhole>(c_before + u, n) * f * (one - f), dh_total * tanh_c * o * (one - o)};
+                                 dc * load_n<kWhole>(c_before + u, n) * f * (one - f),
+                                 dh_total * tanh_c * o * (one - o)};
     for (int gate = 0; gate < kGates; ++gate) {
       store_n<kWhole>(d + gate * H, d_gates[gate], n);
       to.put<kWhole>(row, gate * padded + u, d_gates[gate], n);
@@ -132,7 +134,7 @@ struct Backward {
     }
   }
 
-  // One more than frames: the last one has the gradient of the initial state.
+  // One per frame, plus one for the gradient of the initial state.
   int64_t n_steps(const Rows& rows) const { return rows.frames() + 1; }
   int64_t n_panels(int64_t) const { return weights.panels(); }
 
@@ -148,10 +150,10 @@ struct Backward {
       };
       for_units<decltype(width)::value>(panel * width * kLanes, units, sums, vector);
     };
-    weights.multiply([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; }, from, n_before, first,
-                     last, index % 2, finish);
+    weights.multiply([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; }, from, n_before,
+                     first, last, index % 2, finish);
     weights.for_panels(first, last, [&](int64_t panel, auto width) {
-      for (int64_t row = n_before; row < rows.active(step); ++row) {  // those whose last step it is
+      for (int64_t row = n_before; row < rows.active(step); ++row) {  // rows whose last step it is
         Vec from_end[decltype(width)::value];
         load_units<decltype(width)::value>(dh_last + rows[row] * units, panel * width * kLanes, units, from_end);
         finish(panel, width, row, from_end);
@@ -171,7 +173,8 @@ int64_t rtf_lstm_scratch_size(const RtfLstmShape* shape) {
   using namespace rtf;
   const int64_t H = shape->units;
   const int64_t forward = Weights<kGates>::size(*shape, H, kGates * H) + 2 * Scratch::rows_size(*shape, H);
-  const int64_t backward = Weights<1>::size(*shape, kGates * H, H, kGates) + 2 * Scratch::rows_size(*shape, kGates * H, kGates);
+  const int64_t backward =
+      Weights<1>::size(*shape, kGates * H, H, kGates) + 2 * Scratch::rows_size(*shape, kGates * H, kGates);
   return std::max(forward, backward) + 4 * kLanes;
 }
 
@@ -188,9 +191,9 @@ void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float
   run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
 }
 
-void rtf_lstm_backward_f32(const RtfLstmShape* shape, const float* r, const float* c0, const float* c, const float* gates,
-                           const float* dh, const float* dc_last, const float* dh_last, float* dz, float* dc0, float* dh0,
-                           float* scratch, const RtfThreads* threads) {
+void rtf_lstm_backward_f32(const RtfLstmShape* shape, const float* r, const float* c0, const float* c,
+                           const float* gates, const float* dh, const float* dc_last, const float* dh_last, float* dz,
+                           float* dc0, float* dh0, float* scratch, const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units, depth = kGates * H;
   Scratch memory(scratch);

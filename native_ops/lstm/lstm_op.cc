@@ -1,4 +1,5 @@
-// The LSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The arithmetic is in lstm_cpu.cc and lstm_cuda.cu.
+// The LSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The kernels are in lstm_cpu.cc and
+// lstm_cuda.cu.
 #include "../common/tf_sequences.h"
 #include "lstm.h"
 #if RTF_CUDA
@@ -9,7 +10,7 @@
 namespace rtf {
 namespace {
 
-// T is float on CPU. Lengths are in the memory of the host.
+// T is float on CPU. Lengths are in host memory.
 REGISTER_OP("RtfLstm")
     .Attr("reverse: bool")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
@@ -59,7 +60,7 @@ REGISTER_OP("RtfLstmGrad")
       return tensorflow::OkStatus();
     });
 
-// The sizes of a call, or why they do not fit.
+// The sizes of a call, or an error if they are inconsistent.
 Status check_shapes(const TensorShape& gates, const TensorShape& r, const TensorShape& c0, const Tensor& lengths,
                     bool reverse, RtfLstmShape* shape) {
   if (r.dims() != 2 || r.dim_size(0) < 1 || r.dim_size(1) != 4 * r.dim_size(0))
@@ -85,7 +86,7 @@ struct Backward {
   Tensor *dz, *dc0, *dh0;
 };
 
-// What runs the kernels: on CPU threads of TensorFlow, with scratch memory from it.
+// Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
   static const float* in(const Tensor& tensor) { return tensor.flat<float>().data(); }
   static float* out(Tensor* tensor) { return tensor->flat<float>().data(); }
@@ -102,8 +103,8 @@ struct Cpu {
 
   static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Forward& x) {
     return with_scratch(context, shape, [&](float* scratch, const RtfThreads* threads) {
-      rtf_lstm_forward_f32(&shape, in(x.z), in(x.r), in(x.c0), in(x.h0), out(x.h), out(x.c), out(x.gates), out(x.c_last),
-                           out(x.h_last), scratch, threads);
+      rtf_lstm_forward_f32(&shape, in(x.z), in(x.r), in(x.c0), in(x.h0), out(x.h), out(x.c), out(x.gates),
+                           out(x.c_last), out(x.h_last), scratch, threads);
     });
   }
 
@@ -116,7 +117,7 @@ struct Cpu {
 };
 
 #if RTF_CUDA
-// On a GPU the stream of TensorFlow.
+// Runs the GPU kernels on TensorFlow's stream.
 struct Gpu {
   static Status workspace(OpKernelContext* context, const RtfLstmShape& shape, RtfNumbers numbers, bool backward,
                           Tensor* memory) {
@@ -138,9 +139,10 @@ struct Gpu {
     const RtfNumbers numbers = gpu_numbers(x.gates);
     Tensor memory;
     TF_RETURN_IF_ERROR(workspace(context, shape, numbers, true, &memory));
-    return gpu_status("LSTM", rtf_lstm_backward_cuda(&shape, numbers, x.r.data(), x.c0.data(), x.c.data(), x.gates.data(),
-                                                     x.dh.data(), x.dc_last.data(), x.dh_last.data(), x.dz->data(),
-                                                     x.dc0->data(), x.dh0->data(), memory.data(), gpu_stream(context)));
+    return gpu_status(
+        "LSTM", rtf_lstm_backward_cuda(&shape, numbers, x.r.data(), x.c0.data(), x.c.data(), x.gates.data(),
+                                       x.dh.data(), x.dc_last.data(), x.dh_last.data(), x.dz->data(), x.dc0->data(),
+                                       x.dh0->data(), memory.data(), gpu_stream(context)));
   }
 };
 #endif
@@ -184,25 +186,24 @@ class LstmGradOp : public OpKernel {
     RtfLstmShape shape;
     OP_REQUIRES_OK(context, check_shapes(gates.shape(), r.shape(), c0.shape(), context->input(2), reverse_, &shape));
     const TensorShape all({shape.frames, shape.batch, shape.units});
-    OP_REQUIRES(context, c.shape() == all && dh.shape() == all && dc_last.shape() == c0.shape() &&
-                             dh_last.shape() == c0.shape(),
+    OP_REQUIRES(context,
+                c.shape() == all && dh.shape() == all && dc_last.shape() == c0.shape() && dh_last.shape() == c0.shape(),
                 InvalidArgument("LSTM: the gradients do not have the shape of what they are gradients of"));
     Tensor *dz, *dc0, *dh0;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({4}, 0, gates.shape(), &dz));
     OP_REQUIRES_OK(context, context->allocate_output(1, c0.shape(), &dc0));
     OP_REQUIRES_OK(context, context->allocate_output(2, c0.shape(), &dh0));
-    OP_REQUIRES_OK(context,
-                   Device::run(context, shape, Backward{r, c0, c, gates, dh, dc_last, dh_last, dz, dc0, dh0}));
+    OP_REQUIRES_OK(context, Device::run(context, shape, Backward{r, c0, c, gates, dh, dc_last, dh_last, dz, dc0, dh0}));
   }
 
  private:
   bool reverse_;
 };
 
-#define RTF_REGISTER_LSTM(DEVICE, T, KERNELS)                                                                      \
-  REGISTER_KERNEL_BUILDER(Name("RtfLstm").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),             \
-                          LstmOp<KERNELS>);                                                                        \
-  REGISTER_KERNEL_BUILDER(Name("RtfLstmGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),         \
+#define RTF_REGISTER_LSTM(DEVICE, T, KERNELS)                                                              \
+  REGISTER_KERNEL_BUILDER(Name("RtfLstm").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),     \
+                          LstmOp<KERNELS>);                                                                \
+  REGISTER_KERNEL_BUILDER(Name("RtfLstmGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"), \
                           LstmGradOp<KERNELS>)
 
 RTF_REGISTER_LSTM(tensorflow::DEVICE_CPU, float, Cpu);

@@ -18,7 +18,7 @@ __device__ __forceinline__ void write(void* array, int64_t index, float value) {
   static_cast<T*>(array)[index] = static_cast<T>(value);
 }
 
-// Where in [B, Y, X, n H] a pixel has part k of a unit.
+// Offset in [B, Y, X, n H] of part k of a unit of a pixel.
 __device__ __forceinline__ int64_t place(const Sizes& sizes, int pixel, int n, int k, int unit) {
   return (int64_t(pixel) * n + k) * sizes.units + unit;
 }
@@ -30,7 +30,7 @@ struct ForwardPass : ForwardSizes {
 
   __device__ __forceinline__ explicit ForwardPass(const RtfMdLstmCudaForward& io_) : io(io_) {}
 
-  // What row `row` of the state before (side 0: of the pixel above) gives to column `column` of a unit.
+  // Contribution of row `row` of the previous state (side 0: of the pixel above) to column `column` of a unit.
   __device__ __forceinline__ float weight(const Sizes& sizes, int side, int, int row, int column, int unit) const {
     return read<T>(io.r, (int64_t(side * sizes.units + row) * kGates + column) * sizes.units + unit);
   }
@@ -47,8 +47,8 @@ struct ForwardPass : ForwardSizes {
   }
 
   // lane: the unit in its block
-  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Pixel& pixel, int lane,
-                                         const Input& in, const float (&sums)[kOut]) const {
+  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Pixel& pixel,
+                                         int lane, const Input& in, const float (&sums)[kOut]) const {
     const int unit = block.first_unit + lane, at = pixel.at, slot = pixel.slot;
     const float i = sigmoid(in.z[0] + sums[0]), f = sigmoid(in.z[1] + sums[1]), l = sigmoid(in.z[2] + sums[2]);
     const float o = sigmoid(in.z[3] + sums[3]), a = tanhf(in.z[4] + sums[4]);
@@ -72,7 +72,8 @@ struct BackwardPass : BackwardSizes {
 
   __device__ __forceinline__ explicit BackwardPass(const RtfMdLstmCudaBackward& io_) : io(io_) {}
 
-  // The diagonal "before" is the next one of the image: side 0 is the pixel of the same row, to which this one is the left one.
+  // The "previous" diagonal is the next one of the image: side 0 is the pixel of the same row, whose left neighbour
+  // this one is.
   __device__ __forceinline__ float weight(const Sizes& sizes, int side, int gate, int row, int, int unit) const {
     return read<T>(io.r, (int64_t((1 - side) * sizes.units + unit) * kGates + gate) * sizes.units + row);
   }
@@ -92,8 +93,8 @@ struct BackwardPass : BackwardSizes {
     return in;
   }
 
-  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Pixel& pixel, int lane,
-                                         const Input& in, const float (&sums)[kOut]) const {
+  __device__ __forceinline__ void finish(const Sizes& sizes, const Block& block, int diagonal, const Pixel& pixel,
+                                         int lane, const Input& in, const float (&sums)[kOut]) const {
     const int unit = block.first_unit + lane, at = pixel.at, slot = pixel.slot;  // the slot of its own row here
     const float i = in.gates[0], f = in.gates[1], l = in.gates[2], o = in.gates[3], a = in.gates[4];
     const float tanh_c = tanhf(in.c), dh = in.dh + sums[0];
@@ -116,7 +117,8 @@ struct BackwardPass : BackwardSizes {
   }
 };
 
-// Whether a pixel of [B, Y, X] is in its image; else it is padding. A warp does one pixel of one direction at a time.
+// Whether a pixel of [B, Y, X] is inside its image; else it is padding. A warp handles one pixel of one direction at a
+// time.
 struct Spot {
   int b, y, x, height, width;
 
@@ -149,7 +151,7 @@ __device__ __forceinline__ void for_pixels(const Call<Io>& call, const Function&
   }
 }
 
-// The padding of all that the forward pass gives becomes 0.
+// Zeroes the padding of the outputs of the forward pass.
 template <class T>
 __device__ __forceinline__ void clear_padding(const Call<RtfMdLstmCudaForward>& call) {
   for_pixels<ForwardPass<T>>(call, [&](const RtfMdLstmCudaForward& io, int pixel, const Spot& spot) {
@@ -160,7 +162,7 @@ __device__ __forceinline__ void clear_padding(const Call<RtfMdLstmCudaForward>& 
   });
 }
 
-// `before`, and 0 in the padding of what the backward pass gives.
+// Computes `before`, and zeroes the padding of the outputs of the backward pass.
 template <class T>
 __device__ __forceinline__ void collect_before(const Call<RtfMdLstmCudaBackward>& call) {
   const Sizes& sizes = call.sizes;

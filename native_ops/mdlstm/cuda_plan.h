@@ -1,4 +1,4 @@
-// The host's side of the MDLSTM on a GPU: which images are a group, and how many blocks share a direction.
+// Host-side planning of the MDLSTM on a GPU: how images are grouped, and how many blocks share a direction.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 namespace rtf {
 namespace mdlstm {
 
-// What groups of images come to, when they are dealt out largest first.
+// Sizes of the groups when images are dealt out largest first.
 struct Grouping {
   std::vector<std::vector<Image>> groups;
   int64_t max_images = 0, max_slots = 0, slots = 0;
-  int64_t pixels = 0;     // the most in a diagonal of a group
+  int64_t pixels = 0;     // maximum over the diagonals of a group
   int64_t diagonals = 0;  // of the longest group
 
   Grouping(const RtfMdLstmShape& shape, int64_t count) {
@@ -38,7 +38,7 @@ struct Grouping {
 
 inline int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-// As many threads as have at least four rows of the product of a tile each, if a block takes them.
+// The number of threads for which each has at least four rows of the product of a tile, limited by the size of a block.
 template <class PassSizes>
 int threads_of(const Grouping& grouping, const RtfMdLstmShape& shape, int slice_units) {
   const int64_t tiles = ceil_div(grouping.pixels, kQuad * kPixels) * int64_t(slice_units / kTileUnits<PassSizes>);
@@ -48,8 +48,8 @@ int threads_of(const Grouping& grouping, const RtfMdLstmShape& shape, int slice_
   return threads;
 }
 
-inline Sizes sizes_of(const RtfMdLstmShape& shape, int64_t n_directions, const Grouping& grouping, int slice_units, int threads,
-                      bool per_diagonal) {
+inline Sizes sizes_of(const RtfMdLstmShape& shape, int64_t n_directions, const Grouping& grouping, int slice_units,
+                      int threads, bool per_diagonal) {
   Sizes sizes{};
   sizes.batch = static_cast<int>(shape.batch);
   sizes.rows = static_cast<int>(shape.rows);
@@ -88,14 +88,14 @@ inline std::vector<int> table_of(const RtfMdLstmShape& shape, const Grouping& gr
   return images;
 }
 
-// Clocks that a call takes, roughly: products, what a diagonal costs apart from them, waiting for the other blocks of a team, and
-// a copy of their states.
+// Estimated clocks of a call: products, fixed costs per diagonal, waiting for the other blocks of a team, and copying
+// their states.
 template <class PassSizes>
 double clocks_of(const Sizes& sizes, const Grouping& grouping, int multiprocessors) {
   constexpr double kStart = 1200, kBarrier = 1800, kBytes = 48;
   const int64_t tile = kQuad * std::min<int64_t>(kPixels, ceil_div(grouping.pixels, kQuad));
   const int64_t pixels = ceil_div(grouping.pixels, std::max<int64_t>(tile, 1)) * tile;
-  const double products = PassSizes::kProducts * (sizes.threads < 256 ? 0.7 : 1);  // few threads wait more for memory
+  const double products = PassSizes::kProducts * (sizes.threads < 256 ? 0.7 : 1);  // few threads wait longer for memory
   double diagonal = kStart + pixels * sizes.slice_weights() / products;
   if (sizes.slices > 1) diagonal += kBarrier + sizeof(float) * pixels * row_width<PassSizes>(sizes) / kBytes;
   return diagonal * grouping.diagonals * ceil_div(sizes.blocks(), multiprocessors);
@@ -114,8 +114,8 @@ RtfMdLstmCudaPlan plan_of(const Sizes& sizes) {
   return plan;
 }
 
-// The fastest way that keeps the weights on the chip: a team is one block that waits for nobody, or a few that are all there
-// at the same time. Where none fits, a launch for each diagonal, with a group for each image.
+// The fastest plan that keeps the weights on the chip: a team is a single block, or a few that are resident at the same
+// time. If none fits, one launch per diagonal, with one group per image.
 template <class PassSizes>
 RtfMdLstmCudaPlan best_plan(const RtfMdLstmShape& shape, int64_t n_directions, const RtfMdLstmCudaLimits& limits) {
   const int tiles = ceil_div(shape.units, kTileUnits<PassSizes>);

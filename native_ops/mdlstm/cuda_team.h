@@ -1,10 +1,11 @@
-// What both passes of the MDLSTM on a GPU share: the loop over the diagonals of a team, and the product of each.
+// What both passes of the MDLSTM on a GPU share: the loop over the diagonals of a team, and their products.
 //
-// A diagonal is cut into tiles of 8 or 16 units x 4 P pixels; a thread has one or two units of P pixels with all columns of the
-// product. Where tiles are fewer than warps, several warps share a tile: each multiplies some of the rows, then their sums come
-// together in shared memory and each does the cells of some pixels. What they need of the input is asked for before the block
-// waits for others. Lanes are dealt out such that each half of a warp reads 8 weights, or the rows of 2 pixels, and one of two
-// neighbours or next but one neighbours reads what the other one reads: then shared memory serves 16 lanes at once.
+// A diagonal is cut into tiles of 8 or 16 units x 4 P pixels; a thread has one or two units of P pixels with all
+// columns of the product. If there are fewer tiles than warps, several warps share a tile: each multiplies some of the
+// rows, then their sums are combined in shared memory and each computes the cells of some pixels. Inputs are prefetched
+// before the block waits for others. Lanes are assigned so that each half of a warp reads 8 weights, or the rows of 2
+// pixels, and lanes next to or two apart from each other read the same address: then shared memory serves 16 lanes at
+// once.
 #pragma once
 
 #include "../common/cuda/mma.h"
@@ -25,13 +26,13 @@ struct Call {
 struct Pixel {
   int at;        // in [B, Y, X]
   int slot;      // of the row before its own, in its group
-  int up, left;  // the pixels before it in [B, Y, X]; -1: beside the image
+  int up, left;  // the previous pixels in [B, Y, X]; -1: outside the image
 };
 
-// The states of two diagonals, which take turns.
+// The states of two diagonals, double-buffered.
 struct Ring {
   float* data;
-  int64_t side;  // 0: there is only one of them
+  int64_t side;  // 0: there is only one buffer
   int stride;
 
   __device__ __forceinline__ float* at(int diagonal, int slot) const {
@@ -39,16 +40,16 @@ struct Ring {
   }
 };
 
-// Whose pixels and units a block computes, and where it has what.
+// The pixels and units of a block, and the offsets of its data.
 struct Block {
   int direction, first_unit, unit_tiles;
   float* sums;
   const int4* images;
   int n_images, n_diagonals;
-  Pixel* pixels;  // of one diagonal; behind them is room for those of the next
+  Pixel* pixels;  // of one diagonal; followed by room for those of the next one
   const float4* weights;
   Ring shared;  // the states of the team
-  Ring before;  // the same as the product reads them: of the diagonal before
+  Ring before;  // the states that the product reads: of the previous diagonal
   Ring cells;   // what only the block itself needs
   unsigned* arrived;
 };
@@ -62,7 +63,7 @@ __device__ __forceinline__ int count_pixels(const int4& image, int diagonal) {
   return max(0, min(diagonal, image.y - 1) - first_row(image, diagonal) + 1);
 }
 
-// Writes down the pixels of a diagonal, image by image and row by row. All threads together; returns how many there are.
+// Lists the pixels of a diagonal, image by image and row by row. Called by all threads; returns their number.
 template <class Io>
 __device__ int list_pixels(const Sizes& sizes, const Io& io, const Block& block, int diagonal, Pixel* pixels) {
   int total = 0;
@@ -80,10 +81,11 @@ __device__ int list_pixels(const Sizes& sizes, const Io& io, const Block& block,
   return total;
 }
 
-// The units of a slice as the product reads them: [tile][row of both states before][sum][unit % 8], four rows together, 0 beside
-// the real ones.
+// The units of a slice in the layout of the product: [tile][row of both previous states][sum][unit % 8], four rows
+// together, padded with 0.
 template <class Pass>
-__device__ void pack_weights(const Pass& pass, const Sizes& sizes, int first_unit, float* to, int64_t begin, int64_t step) {
+__device__ void pack_weights(const Pass& pass, const Sizes& sizes, int first_unit, float* to, int64_t begin,
+                             int64_t step) {
   const int units = sizes.padded_units(), half = row_width<Pass>(sizes) * kSums<Pass> * kUnits;
   for (int64_t index = begin; index < sizes.slice_weights(); index += step) {
     const int part = static_cast<int>(index % 4), lane = static_cast<int>(index / 4 % kUnits);
@@ -96,7 +98,7 @@ __device__ void pack_weights(const Pass& pass, const Sizes& sizes, int first_uni
   }
 }
 
-// The images of a block, copied to where all its threads find them fast.
+// The images of a block, copied to shared memory.
 __device__ __forceinline__ void copy_images(const int4* from, int4* to, Block* block) {
   block->images = to;
   block->n_diagonals = 0;
@@ -107,8 +109,8 @@ __device__ __forceinline__ void copy_images(const int4* from, int4* to, Block* b
   }
 }
 
-// kOnChip: weights and cells are in shared memory, with the states or a copy of them; else all is in global memory. A constant,
-// such that the compiler knows which memory it reads.
+// kOnChip: weights and cells are in shared memory, with the states or a copy of them; else everything is in global
+// memory. A constant, so that the compiler knows the address space.
 template <class Pass, bool kOnChip>
 __device__ __forceinline__ Block block_of(const Sizes& sizes, char* workspace) {
   const WorkspaceLayout global = workspace_layout<Pass>(sizes);
@@ -147,7 +149,7 @@ __device__ __forceinline__ Block block_of(const Sizes& sizes, char* workspace) {
   return block;
 }
 
-// Which units of which pixels a thread has: those of a tile.
+// The units and pixels of a thread within a tile.
 struct Place {
   int pixel, unit;  // the first ones; the others are kQuad and kUnits further
   int tile;         // of units, in the block
@@ -156,16 +158,19 @@ struct Place {
   static __device__ __forceinline__ Place of(const Block& block, int task) {
     const int lane = thread() % kWarp;
     const int tile = task % block.unit_tiles;
-    return Place{task / block.unit_tiles * P * kQuad + lane / 16 * 2 + lane % 2, tile * kTileUnits<Pass> + lane / 2 % kUnits, tile};
+    return Place{task / block.unit_tiles * P * kQuad + lane / 16 * 2 + lane % 2,
+                 tile * kTileUnits<Pass> + lane / 2 % kUnits, tile};
   }
 };
 
-// sums = some of the rows of both pixels before each pixel, times the weights. Pixels beyond the last one repeat it.
+// sums = some of the rows of both previous pixels of each pixel, times the weights. Surplus pixels repeat the last one.
 template <class Pass, int P>
-__device__ __forceinline__ void multiply(const Sizes& sizes, const Block& block, int diagonal, const Pixel* pixels, int count,
-                                         const Place& place, int part, int parts, float (&sums)[P][kSums<Pass>]) {
+__device__ __forceinline__ void multiply(const Sizes& sizes, const Block& block, int diagonal, const Pixel* pixels,
+                                         int count, const Place& place, int part, int parts,
+                                         float (&sums)[P][kSums<Pass>]) {
   const int depth = row_width<Pass>(sizes) / 4, begin = 2 * depth * part / parts, end = 2 * depth * (part + 1) / parts;
-  const float4* weight = block.weights + (place.tile * 2 * depth + begin) * (kSums<Pass> * kUnits) + place.unit % kUnits;
+  const float4* weight =
+      block.weights + (place.tile * 2 * depth + begin) * (kSums<Pass> * kUnits) + place.unit % kUnits;
   const float4* rows[P];
 #pragma unroll
   for (int m = 0; m < P; ++m) {
@@ -174,7 +179,7 @@ __device__ __forceinline__ void multiply(const Sizes& sizes, const Block& block,
   }
 #pragma unroll 2
   for (int k = begin; k < end; ++k, weight += kSums<Pass> * kUnits) {
-    const int at = k + (k >= depth);  // the second row begins 4 floats behind the first one
+    const int at = k + (k >= depth);  // the second row begins 4 floats after the first one
     float4 x[P];
 #pragma unroll
     for (int m = 0; m < P; ++m) x[m] = rows[m][at];
@@ -188,7 +193,7 @@ __device__ __forceinline__ void multiply(const Sizes& sizes, const Block& block,
   }
 }
 
-// Until the blocks of the team have finished so many diagonals.
+// Waits until the blocks of the team have finished this many diagonals.
 __device__ __forceinline__ void wait_for_team(const Sizes& sizes, const Block& block, int finished) {
   if (thread() == 0) {
     const unsigned goal = static_cast<unsigned>(finished) * static_cast<unsigned>(sizes.slices);
@@ -202,7 +207,7 @@ __device__ __forceinline__ void tell_team(const Block& block) {
   if (thread() == 0) add_release(block.arrived, 1u);
 }
 
-// Copies the states of the diagonal before that its pixels see. The last slot of an image is nobody's first one.
+// Copies the states of the previous diagonal that its pixels see. The last slot of an image is never a first one.
 template <class Pass>
 __device__ __forceinline__ void fetch_states(const Sizes& sizes, const Block& block, int diagonal, const Pixel* pixels,
                                              int count) {
@@ -228,10 +233,10 @@ __device__ __forceinline__ void run_tiles(const Pass& pass, const Sizes& sizes, 
   int parts = 1;
   while (2 * parts * tasks <= warps) parts *= 2;
   const int part = warp % parts;
-  // Where tiles are few, a warp has two pixels of each thread at most; where they are many, its others can be read late.
+  // With few tiles, a warp has at most two pixels of each thread; with many, the rest can be read late.
   constexpr int kEarly = P < 2 ? P : 2;
   typename Pass::Input early[kEarly][kUnitsHere];
-  // Calls function(pixel, m, u, r) for what this warp finishes of a task: every `parts`-th of the pixels of each thread.
+  // Calls function(pixel, m, u, r) for this warp's share of a task: every `parts`-th of the pixels of each thread.
   const auto for_mine = [&](const Place& place, const auto& function) {
 #pragma unroll
     for (int r = 0; r < P; ++r) {
@@ -271,7 +276,8 @@ __device__ __forceinline__ void run_tiles(const Pass& pass, const Sizes& sizes, 
         for (int other = 0; other < parts; ++other)
 #pragma unroll
           for (int n = 0; n < Pass::kOut; ++n)
-            sums[n] += block.sums[(m * kSums<Pass> + u * Pass::kOut + n) * threads() + thread() + (other - part) * kWarp];
+            sums[n] +=
+                block.sums[(m * kSums<Pass> + u * Pass::kOut + n) * threads() + thread() + (other - part) * kWarp];
         pass.finish(sizes, block, diagonal, pixel, lane, input, sums);
       });
     task += warps / parts;
@@ -280,7 +286,7 @@ __device__ __forceinline__ void run_tiles(const Pass& pass, const Sizes& sizes, 
   }
 }
 
-// As many pixels for each thread as a diagonal has: so each weight that is read serves many products.
+// As many pixels per thread as a diagonal has, so that each weight read serves many products.
 template <class Pass, class Wait>
 __device__ __forceinline__ void run_diagonal(const Pass& pass, const Sizes& sizes, const Block& block, int diagonal,
                                              const Pixel* pixels, int count, const Wait& wait) {
@@ -292,7 +298,7 @@ __device__ __forceinline__ void run_diagonal(const Pass& pass, const Sizes& size
     run_tiles<kPixels>(pass, sizes, block, diagonal, pixels, count, wait);
 }
 
-// The whole pass with the weights on the chip.
+// The whole pass, with the weights on the chip.
 template <class Pass, class Io>
 __device__ __forceinline__ void run_on_chip(const Call<Io>& call) {
   const Sizes& sizes = call.sizes;
@@ -318,7 +324,7 @@ __device__ __forceinline__ void run_on_chip(const Call<Io>& call) {
   }
 }
 
-// One diagonal with weights that were packed before and states in global memory.
+// One diagonal, with packed weights and states in global memory.
 template <class Pass, class Io>
 __device__ __forceinline__ void run_one_diagonal(const Call<Io>& call, int diagonal) {
   const Block block = block_of<Pass, false>(call.sizes, call.workspace);
@@ -335,7 +341,8 @@ __device__ __forceinline__ void pack_all(const Call<Io>& call) {
   const Block block = block_of<Pass, false>(sizes, call.workspace);
   const Pass pass{call.io[block.direction]};
   if (static_cast<int>(blockIdx.x) / sizes.slices % sizes.groups == 0)
-    pack_weights(pass, sizes, block.first_unit, reinterpret_cast<float*>(const_cast<float4*>(block.weights)), thread(), threads());
+    pack_weights(pass, sizes, block.first_unit, reinterpret_cast<float*>(const_cast<float4*>(block.weights)), thread(),
+                 threads());
 }
 
 }  // namespace mdlstm

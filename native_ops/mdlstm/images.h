@@ -1,4 +1,4 @@
-// Where the pixels of a batch of images are, and which of them run together.
+// The pixels of a batch of images: where they are, and which of them run together.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace rtf {
 
-// The pixels of an image that have equal distance from the corner where a direction starts do not need each other: (i, d - i) for
-// i in first .. last.
+// The pixels of an image at equal distance from the corner where a direction starts are independent of each other: (i,
+// d - i) for i in first .. last.
 struct Diagonal {
   int64_t first, last;
 };
@@ -18,7 +18,7 @@ struct Diagonal {
 struct Image {
   int32_t index;
   int64_t height, width;
-  int64_t slots;  // where its states start, in units of H: one for the row before the first, then one for each row
+  int64_t slots;  // offset of its states in units of H: one row before the first, then one per row
 
   int64_t n_diagonals() const { return height > 0 && width > 0 ? height + width - 1 : 0; }
   Diagonal diagonal(int64_t d) const { return {std::max<int64_t>(0, d - width + 1), std::min(d, height - 1)}; }
@@ -28,14 +28,14 @@ struct Direction {
   const RtfMdLstmShape& shape;
   bool flip_rows, flip_columns;
 
-  // Where in [B, Y, X] the pixel (i, j) is, counted from the corner where the direction starts.
+  // Index in [B, Y, X] of pixel (i, j), counted from the corner where the direction starts.
   int64_t at(const Image& image, int64_t i, int64_t j) const {
     const int64_t y = flip_rows ? image.height - 1 - i : i, x = flip_columns ? image.width - 1 - j : j;
     return (image.index * shape.rows + y) * shape.columns + x;
   }
 };
 
-// Calls function(first, last) for the ranges of [B, Y, X] which are the padding of an image.
+// Calls function(first, last) for the ranges of [B, Y, X] that are padding of an image.
 template <typename Function>
 void for_padding(const RtfMdLstmShape& shape, const Image& image, const Function& function) {
   const int64_t start = image.index * shape.rows * shape.columns;
@@ -44,10 +44,11 @@ void for_padding(const RtfMdLstmShape& shape, const Image& image, const Function
   function(start + image.height * shape.columns, start + shape.rows * shape.columns);
 }
 
-// The images, dealt out to as many shares as make all threads busy: largest first, so that shares are of similar size.
+// Divides the images into as many shares as keep all threads busy: largest first, so that shares have similar sizes.
 class ImageShares {
  public:
-  ImageShares(const RtfMdLstmShape& shape, int64_t n_directions, int64_t n_threads) : shape_(shape), order_(shape.batch) {
+  ImageShares(const RtfMdLstmShape& shape, int64_t n_directions, int64_t n_threads)
+      : shape_(shape), order_(shape.batch) {
     for (int64_t b = 0; b < shape.batch; ++b) order_[b] = static_cast<int32_t>(b);
     std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return area(a) > area(b); });
     int64_t shares = 1;

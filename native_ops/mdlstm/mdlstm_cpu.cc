@@ -1,10 +1,8 @@
-// The MDLSTM kernels for CPU. An anti-diagonal of all images of a task is one product with both packed recurrent weights
-// (common/packed_gemm.h), then one pass over the gates of each pixel (common/vector.h).
+// The MDLSTM kernels for CPU. An anti-diagonal of all images of a task is one product with both packed recurrent
+// weights (common/packed_gemm.h), then one pass over the gates of each pixel (common/vector.h).
 //
-// States are kept for two diagonals only, by row. There the pixel above and the one to the left are neighbours: what the
-// product reads of pixel (i, d - i) are the 2H floats that start at the slot of row i - 1, and nothing is gathered.
-#include "mdlstm.h"
-
+// States are kept for two diagonals only, by row. There the pixel above and the one to the left are neighbours: for
+// pixel (i, d - i) the product reads the 2H contiguous floats from the slot of row i - 1 on, without gathering.
 #include <utility>
 #include <vector>
 
@@ -12,6 +10,7 @@
 #include "../common/ragged.h"
 #include "../common/vector.h"
 #include "images.h"
+#include "mdlstm.h"
 
 namespace rtf {
 namespace {
@@ -33,7 +32,7 @@ int64_t longest(const std::vector<Image>& images) {
   return most;
 }
 
-// States of two diagonals; even and odd ones take turns.
+// States of two diagonals, even and odd ones double-buffered.
 struct States {
   std::vector<float> h[2], c[2];
 
@@ -48,37 +47,39 @@ struct Forward {
   const RtfMdLstmForward& io;
   const float* packed;
 
-  // c_before: the states of the pixel above and of the one to the left; next: the pixel to ask for already.
+  // c_before: the states of the pixel above and of the one to the left; next: the pixel to prefetch.
   void cell(int64_t at, int64_t next, const float* c_before, float* h_state, float* c_state) const {
     const int64_t H = shape.units;
     float *gate = io.gates + at * kGates * H, *h_now = io.h + at * H, *c_now = io.c + at * H;
     const float* z_next = io.z + next * kGates * H;
-    by_vectors(H, [&](int64_t u, auto whole, int n) __attribute__((always_inline)) {
-      constexpr bool kWhole = decltype(whole)::value;
-      for (int part = 0; part < kGates; ++part) prefetch_to_write(z_next + kGates * u + part * kLanes);
-      float* g = gate + u;
-      const Vec i = sigmoid(load_n<kWhole>(g, n)), f = sigmoid(load_n<kWhole>(g + H, n));
-      const Vec l = sigmoid(load_n<kWhole>(g + 2 * H, n)), o = sigmoid(load_n<kWhole>(g + 3 * H, n));
-      const Vec a = tanh(load_n<kWhole>(g + 4 * H, n));
-      const Vec up = load_n<kWhole>(c_before + u, n), left = load_n<kWhole>(c_before + H + u, n);
-      const Vec kept = kStable ? f * (l * left + (splat(1.0f) - l) * up) : f * left + l * up;
-      const Vec state = kept + i * a, out = o * tanh(state);
-      store_n<kWhole>(g, i, n);
-      store_n<kWhole>(g + H, f, n);
-      store_n<kWhole>(g + 2 * H, l, n);
-      store_n<kWhole>(g + 3 * H, o, n);
-      store_n<kWhole>(g + 4 * H, a, n);
-      store_n<kWhole>(c_now + u, state, n);
-      store_n<kWhole>(c_state + u, state, n);
-      store_n<kWhole>(h_now + u, out, n);
-      store_n<kWhole>(h_state + u, out, n);
-    });
+    by_vectors(
+        H, [&](int64_t u, auto whole, int n) __attribute__((always_inline)) {
+          constexpr bool kWhole = decltype(whole)::value;
+          for (int part = 0; part < kGates; ++part) prefetch_to_write(z_next + kGates * u + part * kLanes);
+          float* g = gate + u;
+          const Vec i = sigmoid(load_n<kWhole>(g, n)), f = sigmoid(load_n<kWhole>(g + H, n));
+          const Vec l = sigmoid(load_n<kWhole>(g + 2 * H, n)), o = sigmoid(load_n<kWhole>(g + 3 * H, n));
+          const Vec a = tanh(load_n<kWhole>(g + 4 * H, n));
+          const Vec up = load_n<kWhole>(c_before + u, n), left = load_n<kWhole>(c_before + H + u, n);
+          const Vec kept = kStable ? f * (l * left + (splat(1.0f) - l) * up) : f * left + l * up;
+          const Vec state = kept + i * a, out = o * tanh(state);
+          store_n<kWhole>(g, i, n);
+          store_n<kWhole>(g + H, f, n);
+          store_n<kWhole>(g + 2 * H, l, n);
+          store_n<kWhole>(g + 3 * H, o, n);
+          store_n<kWhole>(g + 4 * H, a, n);
+          store_n<kWhole>(c_now + u, state, n);
+          store_n<kWhole>(c_state + u, state, n);
+          store_n<kWhole>(h_now + u, out, n);
+          store_n<kWhole>(h_state + u, out, n);
+        });
   }
 
   void run(const std::vector<Image>& images) const {
     const int64_t H = shape.units, width = kGates * H;
     const Direction direction{shape, io.flip_rows != 0, io.flip_columns != 0};
-    // What no diagonal wrote yet is 0, the state beside the image: a diagonal ends at most one row below the one before.
+    // Slots that no diagonal has written yet are 0, the state outside the image: a diagonal ends at most one row below
+    // the previous one.
     States states(n_slots(images) * H);
     std::vector<const float*> inputs;
     std::vector<float*> outputs;
@@ -123,34 +124,35 @@ struct Backward {
   const RtfMdLstmBackward& io;
   const float* packed;
 
-  // From the gradients of the state of a pixel (dh_state, dc_state) to those of the inputs of its gates, and of the states of the
-  // two pixels before: dc_before has the pixel above, then the one to the left.
+  // From the gradients of the state of a pixel (dh_state, dc_state) to those of its gate inputs and of the states of
+  // the two previous pixels: dc_before has the pixel above, then the one to the left.
   void cell(int64_t at, const float* c_up, const float* c_left, const float* dh_state, const float* dc_state,
             float* dc_before) const {
     const int64_t H = shape.units;
     const float *gate = io.gates + at * kGates * H, *c_now = io.c + at * H, *dh_now = io.dh + at * H;
     float* d_gate = io.dz + at * kGates * H;
     const Vec one = splat(1.0f);
-    by_vectors(H, [&](int64_t u, auto whole, int n) __attribute__((always_inline)) {
-      constexpr bool kWhole = decltype(whole)::value;
-      const float* g = gate + u;
-      const Vec i = load_n<kWhole>(g, n), f = load_n<kWhole>(g + H, n), l = load_n<kWhole>(g + 2 * H, n);
-      const Vec o = load_n<kWhole>(g + 3 * H, n), a = load_n<kWhole>(g + 4 * H, n);
-      const Vec up = load_n<kWhole>(c_up + u, n), left = load_n<kWhole>(c_left + u, n);
-      const Vec tanh_c = tanh(load_n<kWhole>(c_now + u, n));
-      const Vec dh = load_n<kWhole>(dh_state + u, n) + load_n<kWhole>(dh_now + u, n);
-      const Vec dc = load_n<kWhole>(dc_state + u, n) + dh * o * (one - tanh_c * tanh_c);
-      const Vec df = kStable ? l * left + (one - l) * up : left, dl = kStable ? f * (left - up) : up;
-      float* d = d_gate + u;
-      store_n<kWhole>(d, dc * a * i * (one - i), n);
-      store_n<kWhole>(d + H, dc * df * f * (one - f), n);
-      store_n<kWhole>(d + 2 * H, dc * dl * l * (one - l), n);
-      store_n<kWhole>(d + 3 * H, dh * tanh_c * o * (one - o), n);
-      store_n<kWhole>(d + 4 * H, dc * i * (one - a * a), n);
-      float *d_up = dc_before + u, *d_left = dc_before + H + u;
-      store_n<kWhole>(d_up, load_n<kWhole>(d_up, n) + dc * (kStable ? f * (one - l) : l), n);
-      store_n<kWhole>(d_left, load_n<kWhole>(d_left, n) + dc * (kStable ? f * l : f), n);
-    });
+    by_vectors(
+        H, [&](int64_t u, auto whole, int n) __attribute__((always_inline)) {
+          constexpr bool kWhole = decltype(whole)::value;
+          const float* g = gate + u;
+          const Vec i = load_n<kWhole>(g, n), f = load_n<kWhole>(g + H, n), l = load_n<kWhole>(g + 2 * H, n);
+          const Vec o = load_n<kWhole>(g + 3 * H, n), a = load_n<kWhole>(g + 4 * H, n);
+          const Vec up = load_n<kWhole>(c_up + u, n), left = load_n<kWhole>(c_left + u, n);
+          const Vec tanh_c = tanh(load_n<kWhole>(c_now + u, n));
+          const Vec dh = load_n<kWhole>(dh_state + u, n) + load_n<kWhole>(dh_now + u, n);
+          const Vec dc = load_n<kWhole>(dc_state + u, n) + dh * o * (one - tanh_c * tanh_c);
+          const Vec df = kStable ? l * left + (one - l) * up : left, dl = kStable ? f * (left - up) : up;
+          float* d = d_gate + u;
+          store_n<kWhole>(d, dc * a * i * (one - i), n);
+          store_n<kWhole>(d + H, dc * df * f * (one - f), n);
+          store_n<kWhole>(d + 2 * H, dc * dl * l * (one - l), n);
+          store_n<kWhole>(d + 3 * H, dh * tanh_c * o * (one - o), n);
+          store_n<kWhole>(d + 4 * H, dc * i * (one - a * a), n);
+          float *d_up = dc_before + u, *d_left = dc_before + H + u;
+          store_n<kWhole>(d_up, load_n<kWhole>(d_up, n) + dc * (kStable ? f * (one - l) : l), n);
+          store_n<kWhole>(d_left, load_n<kWhole>(d_left, n) + dc * (kStable ? f * l : f), n);
+        });
   }
 
   void run(const std::vector<Image>& images) const {
@@ -184,7 +186,8 @@ struct Backward {
           outputs.push_back(dh_before + slot);
         }
       }
-      // Two rows of the result overlap, one is the pixel above and the other one the pixel to the left; they are added in order.
+      // Two rows of the result overlap, one for the pixel above and one for the pixel to the left; they are added in
+      // order.
       multiply_add(inputs.data(), inputs.size(), width, packed, 2 * H, outputs.data());
     }
     for (const Image& image : images)

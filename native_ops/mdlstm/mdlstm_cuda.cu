@@ -1,9 +1,8 @@
-// The MDLSTM on a GPU: kernels and their launches. Which block does what is in cuda_layout.h and cuda_plan.h, the loop over
-// the diagonals in cuda_team.h, the cells in cuda_passes.h.
-#include "mdlstm_cuda.h"
-
+// The MDLSTM on a GPU: kernels and their launches. The division into blocks is in cuda_layout.h and cuda_plan.h, the
+// loop over the diagonals in cuda_team.h, the cells in cuda_passes.h.
 #include "cuda_passes.h"
 #include "cuda_plan.h"
+#include "mdlstm_cuda.h"
 
 namespace rtf {
 namespace mdlstm {
@@ -34,7 +33,8 @@ __global__ void collect_before_kernel(const __grid_constant__ Call<RtfMdLstmCuda
   collect_before<T>(call);
 }
 
-// Integers of the host come as arguments of a kernel: so no copy has to wait, and their memory may go at once.
+// Host integers are passed as kernel arguments, so that no copy has to be awaited and their memory may be freed at
+// once.
 struct Chunk {
   static constexpr int kSize = 960;
   int values[kSize];
@@ -100,7 +100,8 @@ struct Runner {
 constexpr const char* kNoPlan = "MDLSTM: the plan is not for these sizes";
 
 const char* check(const RtfMdLstmShape& shape, int64_t n_directions) {
-  if (n_directions < 1 || n_directions > RTF_MDLSTM_CUDA_DIRECTIONS) return "MDLSTM: a call on a GPU takes 1 to 4 directions";
+  if (n_directions < 1 || n_directions > RTF_MDLSTM_CUDA_DIRECTIONS)
+    return "MDLSTM: a call on a GPU takes 1 to 4 directions";
   if (shape.units < 1) return "MDLSTM: at least one unit is needed";
   constexpr int64_t kMost = int64_t(1) << 31;
   if (shape.batch * shape.rows * shape.columns >= kMost || shape.units * shape.units * 2 * kGates >= kMost)
@@ -124,7 +125,8 @@ const char* run(const RtfMdLstmShape& shape, int64_t n_directions, const Io* dir
     return kNoPlan;
   call.workspace = static_cast<char*>(workspace);
   std::copy_n(directions, n_directions, call.io);
-  const Runner<Pass, Io> runner{beside, call, plan, grouping, static_cast<cudaStream_t>(stream), table_of(shape, grouping)};
+  const Runner<Pass, Io> runner{
+      beside, call, plan, grouping, static_cast<cudaStream_t>(stream), table_of(shape, grouping)};
   return text_of(runner.run());
 }
 

@@ -1,4 +1,4 @@
-// The MDLSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The arithmetic is in mdlstm_cpu.cc and
+// The MDLSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The kernels are in mdlstm_cpu.cc and
 // mdlstm_cuda.cu.
 #include <algorithm>
 #include <vector>
@@ -13,7 +13,7 @@
 namespace rtf {
 namespace {
 
-// All lists have an entry for each of the D directions. T is float on CPU. Heights and widths are in the memory of the host.
+// All lists have one entry per direction, D in total. T is float on CPU. Heights and widths are in host memory.
 REGISTER_OP("RtfMdLstm")
     .Attr("D: int >= 1")
     .Attr("flip_rows: list(bool)")
@@ -91,17 +91,19 @@ class MdLstmBase : public OpKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("flip_columns", &flip_columns));
     OP_REQUIRES_OK(construction, construction->GetAttr("stable", &stable_));
     OP_REQUIRES_OK(construction, construction->GetAttr("D", &count));
-    OP_REQUIRES(construction, static_cast<int>(flip_rows.size()) == count && static_cast<int>(flip_columns.size()) == count,
+    OP_REQUIRES(construction,
+                static_cast<int>(flip_rows.size()) == count && static_cast<int>(flip_columns.size()) == count,
                 InvalidArgument("MDLSTM: flips are needed for each of the ", count, " directions"));
   }
 
  protected:
-  // The sizes of a call, or why they do not fit.
+  // The sizes of a call, or an error if they are inconsistent.
   Status shape_of(OpKernelContext* context, RtfMdLstmShape* shape) const {
     const TensorShape& r = context->input(count).shape();
     if (r.dims() != 2 || r.dim_size(0) < 2 || 5 * r.dim_size(0) != 2 * r.dim_size(1))
-      return InvalidArgument("MDLSTM: recurrent weights have to be [2 * units, 5 * units] with at least one unit, but are ",
-                             r.DebugString());
+      return InvalidArgument(
+          "MDLSTM: recurrent weights have to be [2 * units, 5 * units] with at least one unit, but are ",
+          r.DebugString());
     const int64_t units = r.dim_size(0) / 2;
     const TensorShape& gates = context->input(0).shape();
     if (gates.dims() != 4 || gates.dim_size(3) != 5 * units)
@@ -134,7 +136,7 @@ class MdLstmBase : public OpKernel {
   bool stable_;
 };
 
-// The memory of a tensor, as a pointer to what the field of a struct points to.
+// The memory of a tensor, with the pointer type of a struct's field.
 struct Memory {
   const Tensor& tensor;
 
@@ -144,7 +146,7 @@ struct Memory {
   }
 };
 
-// What runs the kernels: on CPU threads of TensorFlow, with scratch memory from it.
+// Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
   using Forward = RtfMdLstmForward;
   using Backward = RtfMdLstmBackward;
@@ -170,15 +172,15 @@ struct Cpu {
 };
 
 #if RTF_CUDA
-// On a GPU the stream of TensorFlow. One of its calls takes a few directions.
+// Runs the GPU kernels on TensorFlow's stream. A call takes a limited number of directions.
 template <int kType>
 struct Gpu {
   using Forward = RtfMdLstmCudaForward;
   using Backward = RtfMdLstmCudaBackward;
 
   template <class Kernel, class Io>
-  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Io>& directions, bool backward,
-                    const Kernel& kernel) {
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Io>& directions,
+                    bool backward, const Kernel& kernel) {
     for (size_t first = 0; first < directions.size(); first += RTF_MDLSTM_CUDA_DIRECTIONS) {
       const int64_t count = std::min<size_t>(RTF_MDLSTM_CUDA_DIRECTIONS, directions.size() - first);
       RtfMdLstmCudaPlan plan;
@@ -215,7 +217,8 @@ class MdLstmOp : public MdLstmBase {
       OP_REQUIRES_OK(context, context->allocate_output(k, with_width(shape, shape.units), &h));
       OP_REQUIRES_OK(context, context->allocate_output(count + k, with_width(shape, shape.units), &c));
       OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({k}, 2 * count + k, z.shape(), &gates));
-      directions.push_back({flip_rows[k], flip_columns[k], Memory{z}, Memory{r}, Memory{*h}, Memory{*c}, Memory{*gates}});
+      directions.push_back(
+          {flip_rows[k], flip_columns[k], Memory{z}, Memory{r}, Memory{*h}, Memory{*c}, Memory{*gates}});
     }
     OP_REQUIRES_OK(context, Device::run(context, shape, directions));
   }
@@ -247,12 +250,12 @@ class MdLstmGradOp : public MdLstmBase {
   }
 };
 
-#define RTF_REGISTER_MDLSTM(DEVICE, T, KERNELS)                                                                  \
-  REGISTER_KERNEL_BUILDER(                                                                                       \
-      Name("RtfMdLstm").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"),        \
-      MdLstmOp<KERNELS>);                                                                                        \
-  REGISTER_KERNEL_BUILDER(                                                                                       \
-      Name("RtfMdLstmGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"),    \
+#define RTF_REGISTER_MDLSTM(DEVICE, T, KERNELS)                                                               \
+  REGISTER_KERNEL_BUILDER(                                                                                    \
+      Name("RtfMdLstm").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"),     \
+      MdLstmOp<KERNELS>);                                                                                     \
+  REGISTER_KERNEL_BUILDER(                                                                                    \
+      Name("RtfMdLstmGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"), \
       MdLstmGradOp<KERNELS>)
 
 RTF_REGISTER_MDLSTM(tensorflow::DEVICE_CPU, float, Cpu);

@@ -1,4 +1,4 @@
-// Products of large matrices of floats: the plain C interface, without any TensorFlow.
+// Products of large float matrices: the plain C interface, independent of TensorFlow.
 #pragma once
 
 #include <stdint.h>
@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// [rows, depth] x [depth, columns], each at least 0. A factor with transpose_... != 0 lies in memory as its transposed.
+// [rows, depth] x [depth, columns], each at least 0. A factor with transpose_... != 0 is stored transposed.
 typedef struct RtfProduct {
   int64_t rows, depth, columns;
   int transpose_a, transpose_b;
@@ -16,10 +16,10 @@ typedef struct RtfProduct {
 // Whether there is a tile unit that this process may use. Without one, other libraries are as fast.
 int rtf_product_by_tiles(void);
 
-// Floats of scratch memory for at most so many threads.
+// Floats of scratch memory for at most this many threads.
 int64_t rtf_product_scratch_size(const RtfProduct* shape, int n_threads);
 
-// y [rows, columns] = a b + bias; bias [columns] may be null. The same bit for bit for any number of threads.
-void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y, float* scratch,
-                     const RtfThreads* threads);
+// y [rows, columns] = a b + bias; bias [columns] may be null. Bit-identical for any number of threads.
+void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y,
+                     float* scratch, const RtfThreads* threads);
 }

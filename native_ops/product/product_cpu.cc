@@ -1,11 +1,11 @@
-// Products of large matrices: each thread takes some rows or some columns of the result, and packs what it needs of both factors
-// piece by piece, such that the pieces stay in its own caches. On the tile unit (common/tiles.h) where there is one.
-#include "product.h"
-
+// Products of large matrices: each thread takes some rows or some columns of the result and packs what it needs of both
+// factors piece by piece, so that the pieces stay in its own caches. Uses the tile unit (common/tiles.h) if there is
+// one.
 #include "../common/packed_gemm.h"
 #include "../common/ragged.h"
 #include "../common/tile_packing.h"
 #include "../common/tile_product.h"
+#include "product.h"
 
 namespace rtf {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kRowsOfPiece = 2 * kTileRows, kDepthOfPiece = 320, kColumnsOfPiece = 640;  // 1.2 MB of packed b
 static_assert(kDepthOfPiece % kTileDepth == 0 && kColumnsOfPiece % kPanel == 0, "pieces are whole tiles and panels");
 
-// The largest pieces of a product, in whole tiles and panels.
+// Maximum sizes of the pieces of a product, in whole tiles and panels.
 int64_t depth_of_piece(const RtfProduct& shape) { return std::min(kDepthOfPiece, round_up(shape.depth, kTileDepth)); }
 int64_t columns_of_piece(const RtfProduct& shape) {
   return std::min(kColumnsOfPiece, round_up(shape.columns, std::max<int64_t>(kPanel, 2 * kLanes)));
@@ -24,7 +24,7 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-// A matrix, or the transposed of what lies in memory.
+// A matrix, or the transpose of what is stored.
 struct Factor {
   const float* data;
   int64_t row_step, column_step;
@@ -42,7 +42,7 @@ Range part_of(int64_t n, int64_t step, int64_t index, int64_t count) {
   return {std::min(n, index * steps / count * step), std::min(n, (index + 1) * steps / count * step)};
 }
 
-// What the sums of a row begin with.
+// The initial value of the sums of a row.
 void start_sums(const float* bias, Range columns, float* to) {
   if (bias)
     std::copy(bias + columns.begin, bias + columns.end, to);
@@ -50,7 +50,7 @@ void start_sums(const float* bias, Range columns, float* to) {
     std::fill(to, to + columns.size(), 0.0f);
 }
 
-// function(range) for pieces of a range.
+// function(range) for the pieces of a range.
 template <typename Function>
 void for_pieces(Range all, int64_t size, const Function& function) {
   for (int64_t at = all.begin; at < all.end; at += size) function(Range{at, std::min(all.end, at + size)});
@@ -65,7 +65,11 @@ struct ByVectors {
   }
 
   ByVectors(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, float* scratch)
-      : shape(shape), a(a), b(b), y(y), packed(align_up(scratch)),
+      : shape(shape),
+        a(a),
+        b(b),
+        y(y),
+        packed(align_up(scratch)),
         rows(packed + columns_of_piece(shape) * depth_of_piece(shape)) {}
 
   void pack_columns(Range depth, Range columns) const {
@@ -116,10 +120,14 @@ struct ByTiles {
   }
 
   ByTiles(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, float* scratch)
-      : shape(shape), a(a), b(b), y(y), packed(reinterpret_cast<Bfloat16*>(align_up(scratch))),
+      : shape(shape),
+        a(a),
+        b(b),
+        y(y),
+        packed(reinterpret_cast<Bfloat16*>(align_up(scratch))),
         rows(packed + columns_of_piece(shape) * depth_of_piece(shape) * kSplit) {}
 
-  // An even number of tiles, by the order of rows in memory.
+  // An even number of tiles, ordered as rows in memory.
   void pack_columns(Range depth, Range columns) const {
     const int64_t blocks = tile_blocks(depth.size());
     for (int64_t block = 0; block < blocks; ++block) {
@@ -139,7 +147,7 @@ struct ByTiles {
 
   static int count_of(int64_t rest) { return static_cast<int>(std::max<int64_t>(0, std::min(kTileRows, rest))); }
 
-  // The rows of a piece, tile by tile: while the tile unit multiplies those of the piece before.
+  // Packs the rows of a piece, tile by tile, while the tile unit multiplies those of the previous piece.
   struct NextRows {
     const ByTiles& form;
     Range depth, piece;
@@ -196,7 +204,8 @@ struct ByTiles {
   }
 
   static Sums2x2 sums_at(float* at, int64_t step) {
-    return {at, at + kLanes, at + kTileRows * step, at + kTileRows * step + kLanes, step * static_cast<int64_t>(sizeof(float))};
+    return {at, at + kLanes, at + kTileRows * step, at + kTileRows * step + kLanes,
+            step * static_cast<int64_t>(sizeof(float))};
   }
 
   // The sums are those in y.
@@ -215,7 +224,7 @@ struct ByTiles {
     store_sums(sums);
   }
 
-  // Part of the tiles is beyond y.
+  // Some of the tiles are beyond y.
   template <typename Add>
   void add_to_edge(Range depth, Range pair, Range piece, const float* bias, const Add& add) const {
     alignas(64) float edge[4 * kSums] = {};
@@ -249,12 +258,12 @@ using ByTiles = ByVectors;
 
 #endif
 
-// The tile unit pays if there is something to fill the tiles with.
+// The tile unit pays off if there is enough to fill the tiles.
 bool by_tiles(const RtfProduct& shape) {
   return tiles_work() && shape.rows >= 2 * kTileRows && shape.columns >= kLanes && shape.depth >= kLanes / 2;
 }
 
-// What is not dealt out is packed by each thread.
+// The factor that is not divided among threads is packed by each of them.
 bool deals_out_rows(const RtfProduct& shape) { return shape.rows >= shape.columns; }
 
 int64_t step_of_parts(const RtfProduct& shape) { return deals_out_rows(shape) ? kRowsOfPiece : 2 * kLanes; }
@@ -265,15 +274,15 @@ int64_t n_parts(const RtfProduct& shape, int64_t n_threads) {
 }
 
 template <typename Form>
-void run(const RtfProduct& shape, const Factor& a, const Factor& b, const float* bias, float* y, float* scratch, Range rows,
-         Range columns) {
+void run(const RtfProduct& shape, const Factor& a, const Factor& b, const float* bias, float* y, float* scratch,
+         Range rows, Range columns) {
   const Form form(shape, a, b, y, scratch);
   for_pieces(columns, kColumnsOfPiece, [&](Range some_columns) {
     const auto add = [&](Range depth) {
       form.pack_columns(depth, some_columns);
       form.multiply(depth, some_columns, rows, bias);
     };
-    if (shape.depth == 0) add(Range{0, 0});  // only what the sums begin with
+    if (shape.depth == 0) add(Range{0, 0});  // only the initial values of the sums
     for_pieces(Range{0, shape.depth}, kDepthOfPiece, add);
   });
 }
@@ -293,8 +302,8 @@ int64_t rtf_product_scratch_size(const RtfProduct* shape, int n_threads) {
   return rtf::n_parts(*shape, n_threads) * rtf::scratch_of_part(*shape);
 }
 
-void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y, float* scratch,
-                     const RtfThreads* threads) {
+void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y,
+                     float* scratch, const RtfThreads* threads) {
   using namespace rtf;
   const Factor left(a, shape->rows, shape->depth, shape->transpose_a);
   const Factor right(b, shape->depth, shape->columns, shape->transpose_b);

@@ -1,4 +1,4 @@
-// The product of two matrices as a TensorFlow op. The arithmetic is in product_cpu.cc.
+// The product of two matrices as a TensorFlow op. The kernel is in product_cpu.cc.
 #include "../common/tf_op.h"
 #include "../common/tf_threads.h"
 #include "product.h"
@@ -23,7 +23,8 @@ REGISTER_OP("RtfProduct")
       TF_RETURN_IF_ERROR(context->GetAttr("transpose_b", &transpose_b));
       TF_RETURN_IF_ERROR(context->GetAttr("has_bias", &has_bias));
       DimensionHandle depth, columns = context->Dim(b, transpose_b ? 0 : 1);
-      TF_RETURN_IF_ERROR(context->Merge(context->Dim(a, transpose_a ? 0 : 1), context->Dim(b, transpose_b ? 1 : 0), &depth));
+      TF_RETURN_IF_ERROR(
+          context->Merge(context->Dim(a, transpose_a ? 0 : 1), context->Dim(b, transpose_b ? 1 : 0), &depth));
       TF_RETURN_IF_ERROR(context->WithRank(context->input(2), 1, &bias));
       if (has_bias) TF_RETURN_IF_ERROR(context->Merge(columns, context->Dim(bias, 0), &columns));
       context->set_output(0, context->Matrix(context->Dim(a, transpose_a ? 1 : 0), columns));
@@ -45,19 +46,22 @@ class ProductOp : public OpKernel {
                                 b.shape().DebugString()));
     const RtfProduct shape{a.dim_size(transpose_a_ ? 1 : 0), a.dim_size(transpose_a_ ? 0 : 1),
                            b.dim_size(transpose_b_ ? 0 : 1), transpose_a_, transpose_b_};
-    OP_REQUIRES(context, b.dim_size(transpose_b_ ? 1 : 0) == shape.depth,
-                InvalidArgument("product: the factors do not fit: ", a.shape().DebugString(), transpose_a_ ? " transposed" : "",
-                                " and ", b.shape().DebugString(), transpose_b_ ? " transposed" : ""));
-    OP_REQUIRES(context, !has_bias_ || bias.shape() == TensorShape({shape.columns}),
-                InvalidArgument("product: the bias has to be [", shape.columns, "], but is ", bias.shape().DebugString()));
+    OP_REQUIRES(
+        context, b.dim_size(transpose_b_ ? 1 : 0) == shape.depth,
+        InvalidArgument("product: the factors do not fit: ", a.shape().DebugString(), transpose_a_ ? " transposed" : "",
+                        " and ", b.shape().DebugString(), transpose_b_ ? " transposed" : ""));
+    OP_REQUIRES(
+        context, !has_bias_ || bias.shape() == TensorShape({shape.columns}),
+        InvalidArgument("product: the bias has to be [", shape.columns, "], but is ", bias.shape().DebugString()));
     const RtfThreads threads = tf_threads(context);
     Tensor *y, scratch;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({shape.rows, shape.columns}), &y));
     if (y->NumElements() == 0) return;
     const TensorShape size({rtf_product_scratch_size(&shape, threads.n_threads)});
     OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
-    rtf_product_f32(&shape, a.flat<float>().data(), b.flat<float>().data(), has_bias_ ? bias.flat<float>().data() : nullptr,
-                    y->flat<float>().data(), scratch.flat<float>().data(), &threads);
+    rtf_product_f32(&shape, a.flat<float>().data(), b.flat<float>().data(),
+                    has_bias_ ? bias.flat<float>().data() : nullptr, y->flat<float>().data(),
+                    scratch.flat<float>().data(), &threads);
   }
 
  private:

@@ -6,6 +6,7 @@ something missing on the machine, or a bug of ours, with traceback; 130 interrup
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import traceback
@@ -71,7 +72,12 @@ def _dispatch(args: List[str]) -> int:
         print("returnn_tf", __version__)
         return 0
     if args[0] in COMMANDS:
-        return COMMANDS[args[0]].load()(args[1:])
+        command = COMMANDS[args[0]]
+        own = itertools.takewhile(lambda argument: not argument.startswith("++"), args[1:])
+        if not {"-h", "--help"}.isdisjoint(own):
+            print(command.help_text(args[0]).rstrip())
+            return 0
+        return command.load()(args[1:])
     nearest = nearest_name(args[0], COMMANDS, cutoff=0.7)
     if nearest is not None and not os.path.exists(args[0]):
         raise ConfigError("there is no command and no config file %r. Did you mean %r?" % (args[0], nearest))

@@ -50,7 +50,7 @@ KNOWN_KEYS = {
     "start_epoch": "epoch to begin with; 'auto'",
     "start_batch": "batch to begin with; 'auto'",
     "save_interval": "a checkpoint every n-th epoch; 1",
-    "submit": "what tools/submit.py needs to know of the job: {'time': '24:00:00', 'gpus': 1, ...}",
+    "submit": "options of returnn-tf submit: {'time': '24:00:00', 'gpus': 1, ...}",
     "save_every_steps": "also checkpoints within epochs, every n-th step; 0: none",
     "save_every_minutes": "also checkpoints within epochs, after so many minutes; 0: none",
     "requeue_exit_code": "exit code after SIGTERM or SIGUSR1, for a cluster which then starts the job again",

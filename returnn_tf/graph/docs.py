@@ -12,6 +12,7 @@ from returnn_tf.config.options import declared_options, option_rows
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import Loss
 from returnn_tf.graph.registry import LAYERS, LOSSES
+from returnn_tf.ops.cells.registry import normalized, unit_names
 
 
 def list_layers() -> str:
@@ -49,9 +50,7 @@ def describe_layer(name: str) -> str:
     elif name in LOSSES.names():
         registry, base, what = LOSSES, Loss, "loss"
     else:
-        raise ConfigError(
-            "There is no layer class or loss %r. %s" % (name, did_you_mean(name, LAYERS.names() + LOSSES.names()))
-        )
+        raise ConfigError("There is no layer class or loss %r%s" % (name, _hint(name)))
     cls = registry.get(name, "layers")
     names = registry.names_of(cls)
     head = "%s %r" % (what, names[0])
@@ -70,6 +69,15 @@ def describe_layer(name: str) -> str:
     else:
         parts += ["", "Options of every loss:"]
     return "\n".join(parts + _table(shared))
+
+
+def _hint(name: str) -> str:
+    """Return the end of the error for an unknown name: recurrent units are often taken for layer classes."""
+    unit = normalized(name)
+    if unit in unit_names():
+        shown = '{"class": "rec", "unit": "%s"}' % name
+        return ", but %r is a unit of layer class 'rec': %s. See `returnn-tf layers rec`." % (name, shown)
+    return ". " + did_you_mean(name, LAYERS.names() + LOSSES.names())
 
 
 def _table(rows: List[Tuple[str, str, str, str]]) -> List[str]:

@@ -1,4 +1,4 @@
-"""Ops in C++ (and CUDA) which are compiled at run time for the user's machine, and cached."""
+"""Ops in C++ and CUDA, compiled at run time for the user's machine and cached."""
 
 from __future__ import annotations
 

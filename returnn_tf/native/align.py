@@ -13,7 +13,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def align_ops() -> Optional[Any]:
-    """The ops, or None if they cannot be used here (a warning has said why)."""
+    """Return the ops, or None if they cannot be used here (a warning gives the reason)."""
     return native_op("align", self_test)
 
 
@@ -28,15 +28,15 @@ def native_soft_alignment(
     *,
     optional_ends: bool,
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Posteriors of all classes and the full-sum score over chains of states (Baum-Welch).
+    """Compute posteriors of all classes and the full-sum score over chains of states (Baum-Welch).
 
     :param ops: what `align_ops` returned
     :param scores: float32 [time, batch, classes], log scores
     :param lens: int32 [batch], frames
-    :param classes: int32 [batch, states], what a state emits
+    :param classes: int32 [batch, states], the class that each state emits
     :param num_states: int32 [batch]
-    :param loop: bool [batch, states], whether one can stay in the state
-    :param skip: bool [batch, states], whether one can come to the state from the one before the last
+    :param loop: bool [batch, states], whether the state may be repeated
+    :param skip: bool [batch, states], whether the state may be entered from two states before
     :param optional_ends: whether the first and the last state may be left out
     :return: (probabilities [time, batch, classes], 0 in padded frames and where there is no alignment; log of the sum
         over all alignments [batch], -inf where there is none). No gradients.
@@ -59,7 +59,9 @@ def native_best_alignment(
     *,
     optional_ends: bool,
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """The class of every frame on the best path, and its score (Viterbi). Parameters: see `native_soft_alignment`.
+    """Return the class of every frame on the best path, and its score (Viterbi).
+
+    Parameters: see `native_soft_alignment`.
 
     :return: (int32 [time, batch], 0 in padded frames; [batch], -inf where there is no alignment). No gradients.
     """
@@ -82,15 +84,15 @@ def native_ctc(
     normalized: bool = False,
     softmax_without_alignment: bool = False,
 ) -> tf.Tensor:
-    """``-log p(labels | scores)``, the sum over all alignments (Graves et al. 2006), with its gradient.
+    """Compute ``-log p(labels | scores)``, the sum over all alignments (Graves et al. 2006), with its gradient.
 
     :param ops: what `align_ops` returned
     :param scores: float32 [time, batch, classes]; logits, or log probabilities if ``normalized``
     :param lens: int32 [batch]
     :param labels: int32 [batch, labels]
     :param label_lens: int32 [batch]
-    :param label_loop: False: a label lasts one frame, and equal labels need no blank between them (Sak et al. 2017)
-    :param softmax_without_alignment: sequences with too few frames have the gradient softmax(scores), not 0
+    :param label_loop: False: a label lasts one frame, and equal labels need no blank in between (Sak et al. 2017)
+    :param softmax_without_alignment: the gradient for sequences with too few frames is softmax(scores), not 0
     :return: [batch]; 0 where there are too few frames
     """
 
@@ -108,14 +110,14 @@ def native_ctc(
 def native_acceptor_alignment(
     ops: Any, scores: tf.Tensor, lens: tf.Tensor, edges: tf.Tensor, costs: tf.Tensor, num_states: tf.Tensor
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Posteriors of all classes and the full-sum score over finite-state acceptors, one per sequence.
+    """Compute posteriors of all classes and the full-sum score over finite-state acceptors, one per sequence.
 
     :param scores: float32 [time, batch, classes], log scores
     :param lens: int32 [batch], frames
-    :param edges: int32 [batch, edges, 3]: from, to, class; class -1 where there is no edge
-    :param costs: float32 [batch, edges], minus logs of probabilities
-    :param num_states: int32 [batch]; state 0 is where it begins, the last one where it ends
-    :return: as `native_soft_alignment`
+    :param edges: int32 [batch, edges, 3]: from, to, class; class -1 marks unused entries
+    :param costs: float32 [batch, edges], negative log probabilities
+    :param num_states: int32 [batch]; state 0 is the initial, the last one the final state
+    :return: see `native_soft_alignment`
     """
     result = ops.rtf_acceptor_soft(
         scores=tf.stop_gradient(scores), lengths=lens, edges=edges, costs=costs, num_states=num_states
@@ -126,11 +128,11 @@ def native_acceptor_alignment(
 def native_acceptor_path(
     ops: Any, scores: tf.Tensor, lens: tf.Tensor, edges: tf.Tensor, costs: tf.Tensor, num_states: tf.Tensor
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """The class of every frame on the best path through finite-state acceptors, and its score (Viterbi).
+    """Return the class of every frame on the best path through finite-state acceptors, and its score (Viterbi).
 
     Parameters: see `native_acceptor_alignment`.
 
-    :return: as `native_best_alignment`
+    :return: see `native_best_alignment`
     """
     result = ops.rtf_acceptor_best(
         scores=tf.stop_gradient(scores), lengths=lens, edges=edges, costs=costs, num_states=num_states
@@ -149,13 +151,13 @@ def native_transducer(
     label_takes_frame: bool = False,
     normalized: bool = False,
 ) -> tf.Tensor:
-    """``-log p(labels | scores)`` of a transducer (Graves 2012), with its gradient.
+    """Compute ``-log p(labels | scores)`` of a transducer (Graves 2012), with its gradient.
 
     :param scores: float32 [batch, time, labels + 1, classes]; logits, or log probabilities if ``normalized``
     :param lens: int32 [batch]
     :param labels: int32 [batch, labels]
     :param label_lens: int32 [batch]
-    :param label_takes_frame: a label goes on to the next frame, as the blank does (Sak et al. 2017)
+    :param label_takes_frame: a label consumes a frame, as the blank does (Sak et al. 2017)
     :return: [batch]; 0 with a gradient of 0 where there is no alignment
     """
 
@@ -171,7 +173,7 @@ def native_transducer(
 
 
 def self_test(ops: Any) -> None:
-    """Compare CTC and its gradient with the sum over all paths, one by one.
+    """Compare CTC and its gradient with the sum over all enumerated paths.
 
     :raises NativeOpError: they differ
     """
@@ -197,5 +199,5 @@ def self_test(ops: Any) -> None:
 
 
 def _read(path: Sequence[int], blank: int = 2) -> Any:
-    """The labels of a path of CTC."""
+    """Return the labels of a CTC path."""
     return [label for label, _ in itertools.groupby(path) if label != blank]

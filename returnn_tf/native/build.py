@@ -1,4 +1,4 @@
-"""Compiles a native op, unless it is in the cache."""
+"""Compiling a native op, unless it is in the cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Compilers:
-    """What an op is compiled by.
+    """The compilers for an op.
 
     :param cuda: None without GPUs, or for an op that has no kernels for them
     """
@@ -32,29 +32,29 @@ class Compilers:
 
     @property
     def description(self) -> str:
-        """The versions, in a line."""
+        """The versions of the compilers, in one line."""
         return self.cpu.version + (", %s for %s" % (self.cuda.version, " ".join(self.cuda.archs)) if self.cuda else "")
 
     def key(self) -> List[str]:
-        """What the result depends on of them."""
+        """Return what the compiled code depends on."""
         return self.cpu.key() + (self.cuda.key() if self.cuda else [])
 
 
 def find_compilers(op: NativeOp, archs: Sequence[str] = (), target: Optional[Sequence[str]] = None) -> Compilers:
-    """The compilers for an op.
+    """Find the compilers for an op.
 
-    :param archs: GPUs, as "sm_90"; they play no role for an op without kernels for GPUs
-    :param target: flags for the instruction set of the CPU; None: those of this machine
+    :param archs: GPUs, as "sm_90"; ignored for an op without GPU kernels
+    :param target: flags for the instruction set of the CPU; None selects that of this machine
     :raises NativeOpError: one is missing
     """
     return Compilers(find_toolchain(target), find_cuda_toolchain(archs) if op.cuda and archs else None)
 
 
 def build(op: NativeOp) -> Tuple[str, bool]:
-    """The library of an op, for the CPU of this machine and the GPUs that TensorFlow uses.
+    """Return the library of an op, for the CPU of this machine and the GPUs that TensorFlow uses.
 
-    :return: its path, and whether it was compiled just now
-    :raises NativeOpError: it is not there and cannot be compiled
+    :return: its path, and whether this call compiled it
+    :raises NativeOpError: it is not in the cache and cannot be compiled
     """
     archs = visible_archs() if op.cuda else ()
     sources = source_bytes(op, cuda=bool(archs))
@@ -85,10 +85,10 @@ def build(op: NativeOp) -> Tuple[str, bool]:
 
 
 def compile_into(entry: Entry, op: NativeOp, compilers: Compilers, place: str = "") -> None:
-    """Compile and link the op, all files at once.
+    """Compile and link the op, with all files in parallel.
 
-    :param place: names where the result can be used, see `cache.find_entry_of_any_compiler`
-    :raises NativeOpError: a compiler does not accept it
+    :param place: identifies the machines on which the result runs, see `cache.find_entry_of_any_compiler`
+    :raises NativeOpError: a compiler fails
     """
     folder = tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=entry.folder)
     try:
@@ -106,7 +106,7 @@ def compile_into(entry: Entry, op: NativeOp, compilers: Compilers, place: str = 
 
 
 def _compile_commands(op: NativeOp, compilers: Compilers) -> List[List[str]]:
-    """One for each file, up to the name of the object."""
+    """Return the command for each file, without the name of the object."""
     cpu, cuda = compilers.cpu, compilers.cuda
     jobs = [([*cpu.compiler, *cpu.kernel_flags()], path) for path in op.kernels]
     binding = [*cpu.compiler, *cpu.binding_flags(), *([CUDA_DEFINITION] if cuda else [])]

@@ -1,8 +1,8 @@
-"""Where compiled ops are kept: one folder per fingerprint, shared by processes and, over a network, by machines.
+"""The cache of compiled ops: one folder per fingerprint, shared by processes and, over a network, by machines.
 
-A library is there as a whole or not at all: it is written under another name, flushed to the disk and renamed, and what
-belongs to it (its size and checksum) comes last. A lock which the kernel drops with its process makes sure that of many
-processes that start at once one compiles and the others wait.
+Entries are atomic: a library is written under another name, flushed to disk and renamed, and its manifest with the
+checksum comes last. Of processes that start at the same time, a lock lets one compile while the others wait; the kernel
+releases it when the process dies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TESTED = ".tested"
 
 
 def cache_folders() -> List[str]:
-    """The folders to look in, the best one first.
+    """Return the folders to search, in order of preference.
 
     ``$RETURNN_TF_NATIVE_CACHE``, the user's cache, a folder of the user in the temporary directory.
     """
@@ -37,7 +37,7 @@ def cache_folders() -> List[str]:
 
 
 class Entry:
-    """The place of one compiled op in a cache folder."""
+    """One compiled op in a cache folder."""
 
     def __init__(self, folder: str, name: str, fingerprint: str):
         self.folder = os.path.join(folder, "%s-%s" % (name, fingerprint))
@@ -45,7 +45,7 @@ class Entry:
         self.manifest = os.path.join(self.folder, "manifest.json")
 
     def is_whole(self) -> bool:
-        """Whether the library is there with the size and checksum with which it was written."""
+        """Return whether the library exists and has the checksum with which it was written."""
         try:
             with open(self.manifest, encoding="utf8") as f:
                 manifest = json.load(f)
@@ -56,7 +56,7 @@ class Entry:
         return isinstance(manifest, dict) and manifest.get("sha256") == hashlib.sha256(content).hexdigest()
 
     def place(self) -> str:
-        """Where the library can be used, as `put` noted it; "" if nothing was noted."""
+        """Return the machines on which the library runs, as recorded by `put`; "" if unknown."""
         try:
             with open(self.manifest, encoding="utf8") as f:
                 return str(json.load(f).get("place", ""))
@@ -64,10 +64,10 @@ class Entry:
             return ""
 
     def put(self, built: str, **facts: str) -> None:
-        """Take over a library which was built on the same file system.
+        """Move a library that was built on the same file system into the entry.
 
-        :param built: path; is gone afterwards
-        :param facts: more for a person who looks into the manifest
+        :param built: path of the library, which is renamed
+        :param facts: further entries of the manifest, for people
         """
         with open(built, "rb") as f:
             checksum = hashlib.sha256(f.read()).hexdigest()
@@ -85,10 +85,10 @@ class Entry:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Wait until no other process builds this op. A process that is killed leaves no lock behind.
+        """Wait until no other process builds this op. A killed process leaves no lock.
 
-        Yields whether this process is alone now. Some network file systems have no locks: then two processes may build
-        the same, which costs time only.
+        Yields whether the lock is held. Some network file systems have no locks: two processes may then build the same
+        op, which only costs time.
         """
         with open(os.path.join(self.folder, "lock"), "w", encoding="utf8") as f:
             try:
@@ -99,28 +99,28 @@ class Entry:
             yield alone
 
     def remove_leftovers(self) -> None:
-        """Remove what processes left behind that were killed while they compiled. Only with the lock."""
+        """Remove files of processes that were killed while compiling. Requires the lock."""
         for name in os.listdir(self.folder):
             if name.startswith(BUILD_PREFIX):
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
 
 
 def find_entry(name: str, fingerprint: str) -> Optional[Entry]:
-    """A place where the op already is. It need not be writable."""
+    """Return a complete entry, which need not be writable, or None."""
     entries = [Entry(folder, name, fingerprint) for folder in cache_folders() if _is_trusted(folder)]
     return next((entry for entry in entries if entry.is_whole()), None)
 
 
 def find_entry_of_any_compiler(name: str, place: str) -> Optional[Entry]:
-    """An op that was compiled from the same sources for the same kind of machine, by whatever compiler.
+    """Return an op that any compiler built from the same sources for the same kind of machine, the newest if several.
 
-    For machines that have none, with a cache which others have filled. Of several the last one that was compiled.
+    For machines without a compiler whose cache others have filled.
     """
     found = []
     for folder in filter(_is_trusted, cache_folders()):
         try:
             names = os.listdir(folder)
-        except OSError:  # somebody's who does not let us look
+        except OSError:  # not readable for this user
             continue
         for inside in names:
             if inside.startswith(name + "-"):
@@ -131,9 +131,9 @@ def find_entry_of_any_compiler(name: str, place: str) -> Optional[Entry]:
 
 
 def new_entry(name: str, fingerprint: str) -> Entry:
-    """A place to build the op in: the first folder that can be written to.
+    """Create an entry to build the op in, in the first writable folder.
 
-    :raises NativeOpError: there is none
+    :raises NativeOpError: no folder is writable
     """
     failures = []
     for folder in cache_folders():
@@ -153,18 +153,18 @@ def new_entry(name: str, fingerprint: str) -> Entry:
 
 
 def was_tested(library: str) -> bool:
-    """Whether it was noted of a library that it computes what it should."""
+    """Return whether the library is recorded to have passed its self-test."""
     return os.path.exists(library + _TESTED)
 
 
 def note_tested(library: str) -> None:
-    """Note it. Where that cannot be written each process tests the library, which costs little."""
+    """Record that the library has passed its self-test. If that fails, each process tests it again, which is cheap."""
     with contextlib.suppress(OSError), open(library + _TESTED, "w", encoding="utf8"):
         pass
 
 
 def _is_trusted(folder: str) -> bool:
-    """Code is loaded from there: nobody but the user (or root) may have put it there."""
+    """Return whether only the user (or root) can write to a folder that code is loaded from."""
     try:
         status = os.stat(folder)
     except OSError:

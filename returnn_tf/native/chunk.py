@@ -1,4 +1,4 @@
-"""Native chunks of sequences: cut, and put together again, with gradients."""
+"""Native cutting of sequences into chunks, and the inverse, with gradients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def chunk_ops() -> Optional[Any]:
-    """The ops, or None if they cannot be used here (a warning has said why)."""
+    """Return the ops, or None if they cannot be used here (a warning gives the reason)."""
     return native_op("chunk", self_test)
 
 
 def native_chunk(ops: Any, x: tf.Tensor, size: int, step: int) -> tf.Tensor:
-    """See `returnn_tf.ops.frames.chunks.chunk`; float32.
+    """Cut sequences into chunks, in float32; see `returnn_tf.ops.frames.chunks.chunk`.
 
     :param ops: what `chunk_ops` returned
     """
@@ -25,7 +25,7 @@ def native_chunk(ops: Any, x: tf.Tensor, size: int, step: int) -> tf.Tensor:
 
 
 def native_unchunk(ops: Any, chunks: tf.Tensor, frames: tf.Tensor, size: int, step: int) -> tf.Tensor:
-    """See `returnn_tf.ops.frames.chunks.unchunk`; float32.
+    """Join chunks, in float32; see `returnn_tf.ops.frames.chunks.unchunk`.
 
     :param ops: what `chunk_ops` returned
     """
@@ -40,7 +40,7 @@ def _run(
     forward: Callable[..., tf.Tensor], backward: Callable[..., tf.Tensor], x: tf.Tensor, frames: Any, *sizes: int,
     mean: bool,
 ) -> tf.Tensor:  # fmt: skip
-    """Each of both is the gradient of the other, where it knows how many frames there are."""
+    """Run an op whose gradient is the inverse op, which has to know the number of frames."""
     options = {"size": sizes[0], "step": sizes[1], "mean": mean}
     rest = tf.shape(x)[2:]
     flat = tf.reshape(x, tf.concat([tf.shape(x)[:2], [tf.reduce_prod(rest)]], axis=0))
@@ -58,7 +58,7 @@ def _run(
 
 
 def self_test(ops: Any) -> None:
-    """Compare with copies in numpy.
+    """Compare with slices in numpy.
 
     :raises NativeOpError: they differ
     """

@@ -1,4 +1,4 @@
-"""Compares an op and its gradient with a formula in numpy: what the self-tests of all ops do."""
+"""Comparison of an op and its gradient with a formula in numpy, for the self-tests of all ops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Arrays = Sequence[numpy.ndarray]
 _STEP = 1e-4
 
 _SEQUENCES = ((5, 9, 37), (4, 70, 97))
-"""Frames, batch, units with which recurrences are compared; the second ones for the tile unit of a CPU that has one."""
+"""Frames, batch, units of the recurrences compared; the second sizes use the tile unit of a CPU that has one."""
 
 
 def compare_recurrence(
@@ -26,10 +26,10 @@ def compare_recurrence(
     formula: Callable[..., Arrays],
     shapes: Callable[[int, int, int], Sequence[Tuple[int, ...]]],
 ) -> None:
-    """`compare` on ragged batches, in both directions.
+    """Compare a recurrence on ragged batches, in both directions.
 
-    :param op: gets its tensors, ``lengths`` int32 [batch] and ``reverse``; so does ``formula``, with arrays
-    :param shapes: of the inputs, from the numbers of frames, sequences and units
+    :param op: takes its tensors, ``lengths`` int32 [batch] and ``reverse``; so does ``formula``, with arrays
+    :param shapes: shapes of the inputs, given the numbers of frames, sequences and units
     :raises NativeOpError: they differ
     """
     rng = numpy.random.RandomState(1)
@@ -51,11 +51,11 @@ def compare(
 ) -> None:
     """Compare the results, and the derivative of a random sum of them in a random direction.
 
-    :param name: of the op, for the message
-    :param op: gets tensors in float32 and returns tensors
-    :param formula: gets arrays in float64 and returns the same in numpy
-    :param inputs: all of which the op has gradients
-    :param tolerance: of the results; that of the derivative is 10 times wider, relative to the size of its parts
+    :param name: name of the op, for the message
+    :param op: takes float32 tensors and returns tensors
+    :param formula: the same in numpy, with float64 arrays
+    :param inputs: the op must have gradients for all of them
+    :param tolerance: for the results; for the derivative 10 times as much, relative to the size of its terms
     :raises NativeOpError: they differ
     """
     rng = numpy.random.RandomState(2)
@@ -91,8 +91,10 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
-    """Without TensorFloat-32, which TensorFlow's products on a GPU have otherwise: the tests ask for the precision of
-    float. Several threads may be inside at once, as the flag is one for all."""
+    """Disable TensorFloat-32 for TensorFlow's products on a GPU: the tests require float precision.
+
+    The flag is global, so threads inside at the same time are counted.
+    """
     global _inside, _before
     flag = tf.config.experimental
     with _lock:

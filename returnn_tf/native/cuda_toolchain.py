@@ -1,6 +1,6 @@
-"""The CUDA compiler, for which GPUs it compiles, and the flags which it gets.
+"""The CUDA compiler, its target GPUs and its flags.
 
-``python -m returnn_tf.native.cuda_toolchain`` says which one is found.
+``python -m returnn_tf.native.cuda_toolchain`` prints which one is found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ARCH = re.compile(r"^sm_[0-9]+[a-z]?$")
 
 @dataclass(frozen=True)
 class CudaToolchain:
-    """An nvcc that works.
+    """A working nvcc.
 
     :param nvcc: the command
     :param version: its release and build
@@ -36,45 +36,45 @@ class CudaToolchain:
     archs: Tuple[str, ...]
 
     def kernel_flags(self) -> List[str]:
-        """Machine code for each GPU, and PTX, which the driver compiles, for those that come after the last one."""
+        """Return flags for machine code for each GPU, plus PTX for newer ones, which their driver compiles."""
         numbers = [arch[len("sm_") :] for arch in self.archs]
         codes = ["arch=compute_%s,code=sm_%s" % (number, number) for number in numbers]
         codes.append("arch=compute_%s,code=compute_%s" % (numbers[-1], numbers[-1]))
-        # TensorFlow's own compiler may be newer or older than what nvcc asks for: our kernels need little of it
+        # the compiler that fits TensorFlow may be newer or older than nvcc supports; the kernels need little of it
         flags = ["-O3", "-std=c++17", "-allow-unsupported-compiler", "-Xcompiler", "-fPIC", "--threads", "0"]
         return [*flags, *(word for code in codes for word in ("-gencode", code))]
 
     def compile_command(self, compiler: Sequence[str]) -> List[str]:
-        """To be completed with ``-c source -o object``.
+        """Return the command, to be completed with ``-c source -o object``.
 
-        :param compiler: for the part that runs on the CPU
+        :param compiler: the compiler for host code
         """
         return [*self.nvcc, "-ccbin", compiler[-1], *self._places("-I", "include"), *self.kernel_flags()]
 
     def link_command(self, compiler: Sequence[str], rpath: str) -> List[str]:
-        """To be completed with objects, libraries and ``-o library``.
+        """Return the command, to be completed with objects, libraries and ``-o library``.
 
-        The CUDA runtime becomes a part of the library: TensorFlow may bring one of another version.
+        The CUDA runtime is linked statically: TensorFlow may bring another version.
 
-        :param rpath: where the libraries are found when it is loaded
+        :param rpath: folder of the libraries at load time
         """
         link = [*self.nvcc, "-ccbin", compiler[-1], "-shared", "-cudart", "static", *self._places("-L", "lib64", "lib")]
         return [*link, "-Xlinker", "-rpath", "-Xlinker", rpath]
 
     def key(self) -> List[str]:
-        """What the result depends on of all this."""
+        """Return what the compiled code depends on."""
         return [self.version, *self.kernel_flags()]
 
     def _places(self, flag: str, *names: str) -> List[str]:
-        """Folders beside nvcc's own; a toolkit of pip packages has them where its nvcc does not look."""
+        """Return flags for folders beside nvcc's own; nvcc does not search those of a toolkit from pip packages."""
         top = toolkit_folder(self.nvcc)
         return [flag + os.path.join(top, name) for name in names if os.path.isdir(os.path.join(top, name))]
 
 
 def visible_archs() -> Tuple[str, ...]:
-    """The architectures of the GPUs that TensorFlow uses, as ("sm_80", "sm_90"); none without a GPU or without CUDA.
+    """Return the architectures of the GPUs that TensorFlow uses, as ("sm_80", "sm_90"); empty without GPU or CUDA.
 
-    :raises NativeOpError: TensorFlow does not say which one a GPU has
+    :raises NativeOpError: TensorFlow does not report the architecture of a GPU
     """
     gpus = tf.config.get_visible_devices("GPU")
     if not gpus or not tf.test.is_built_with_cuda():
@@ -89,10 +89,10 @@ def visible_archs() -> Tuple[str, ...]:
 
 
 def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
-    """The first nvcc that runs and knows the GPUs.
+    """Return the first nvcc that runs and supports the GPUs.
 
     :param archs: as "sm_90"
-    :raises NativeOpError: there is none; the text says what is wrong with those that were found
+    :raises NativeOpError: there is none; the text says why each candidate was rejected
     """
     for arch in archs:
         if not _ARCH.match(arch):
@@ -113,9 +113,9 @@ def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
 
 
 def nvcc_candidates() -> Iterator[List[str]]:
-    """All the commands that may be nvcc, the most wanted first.
+    """Yield all commands that may be nvcc, in order of preference.
 
-    ``$CUDACXX``, ``$CUDA_HOME``, ``$CUDA_PATH``, the path, where the toolkit installs itself, pip packages.
+    ``$CUDACXX``, ``$CUDA_HOME``, ``$CUDA_PATH``, ``$PATH``, the toolkit's default folder, pip packages.
     """
     wanted = command_in("CUDACXX")
     if wanted:
@@ -130,7 +130,7 @@ def nvcc_candidates() -> Iterator[List[str]]:
 
 
 def nvcc_version(command: Sequence[str]) -> str:
-    """What nvcc says of itself: its release, or the last line.
+    """Return the release that nvcc reports, or the last line of its output.
 
     :raises NativeOpError: it does not run
     """
@@ -140,18 +140,18 @@ def nvcc_version(command: Sequence[str]) -> str:
 
 
 def toolkit_folder(nvcc: Sequence[str]) -> str:
-    """The folder above that of nvcc itself."""
+    """Return the parent of the folder that contains nvcc."""
     return os.path.dirname(os.path.dirname(os.path.realpath(shutil.which(nvcc[-1]) or nvcc[-1])))
 
 
 def _number(arch: str) -> Tuple[int, str]:
-    """To sort "sm_90" before "sm_100"."""
+    """Return a sort key that puts "sm_90" before "sm_100"."""
     digits = re.sub(r"\D", "", arch)
     return int(digits), arch
 
 
 def main() -> int:
-    """Prints the version and place of nvcc.
+    """Print the version and path of nvcc.
 
     :return: 0, or 1 if there is none
     """

@@ -1,7 +1,7 @@
-"""What goes wrong when an op is built or loaded."""
+"""The error raised when an op cannot be built or loaded."""
 
 from __future__ import annotations
 
 
 class NativeOpError(Exception):
-    """An op cannot be built or loaded here. The text is one line which names the cause."""
+    """An op cannot be built or loaded here. The text is one line that names the cause."""

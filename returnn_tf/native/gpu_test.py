@@ -1,4 +1,4 @@
-"""Tests an op on GPUs in a process of its own, such that a kernel which hangs or crashes takes nothing else along."""
+"""Testing an op on GPUs in a separate process, so that a kernel that hangs or crashes does no other harm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import List, Sequence
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import signal_name
 
-#: Exit code of the process if it cannot use the GPUs, as where they let only one process in, or have no memory left.
+#: Exit code of the process if it cannot use the GPUs, e.g. in exclusive mode or without free memory.
 NO_GPU = 3
 
 _SECONDS = 120.0
@@ -24,13 +24,13 @@ def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float 
     :param name: key in `self_test.SELF_TESTS`
     :param library: path of the compiled op
     :param gpus: names of the physical devices
-    :param seconds: the process may take
-    :return: False if it could not use the GPUs: then nothing is known about the op
-    :raises NativeOpError: the op computes something wrong there, hangs or crashes
+    :param seconds: time limit of the process
+    :return: False if it could not use the GPUs, so that nothing is known about the op
+    :raises NativeOpError: the op gives wrong results there, hangs or crashes
     """
     read, write = os.pipe()
     try:
-        # It ends with the pipe, that is with this process. The folder: nothing in the current one is imported.
+        # It exits when the pipe closes, i.e. with this process. cwd: nothing is imported from the current folder.
         process = subprocess.Popen(
             _command(name, os.path.abspath(library), gpus), stdin=read, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, errors="replace", cwd=_ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths())},
@@ -60,5 +60,5 @@ def _command(name: str, library: str, gpus: Sequence[str]) -> List[str]:
 
 
 def _paths() -> List[str]:
-    """What this process imports from."""
+    """Return the import path of this process."""
     return [os.path.abspath(path) for path in sys.path if path]

@@ -1,6 +1,6 @@
 """The process in which an op is tested on GPUs: ``python -m returnn_tf.native.gpu_test_process NAME LIBRARY GPU ...``.
 
-It prints what is wrong, in a line. Exit code: 0, 1, or `gpu_test.NO_GPU`.
+It prints an error as one line. Exit code: 0, 1, or `gpu_test.NO_GPU`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command.
+    """Run the command.
 
     :param arguments: of the command line
     :return: exit code
@@ -41,10 +41,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def claim(names: Sequence[str]) -> List[str]:
-    """Make these physical GPUs the only ones, without taking all of their memory.
+    """Make only these physical GPUs visible, without allocating all of their memory.
 
-    :return: their names as devices of TensorFlow
-    :raises RuntimeError: one is not there
+    :return: their names as TensorFlow devices
+    :raises RuntimeError: one is missing
     """
     gpus = [gpu for gpu in tf.config.list_physical_devices("GPU") if gpu.name in names]
     if not gpus or len(gpus) < len(names):
@@ -60,7 +60,7 @@ def claim(names: Sequence[str]) -> List[str]:
 
 
 def end_with_parent() -> None:
-    """Exit as soon as the process that started this one is gone, or does not wait any more."""
+    """Exit as soon as the parent process has exited or stopped waiting."""
 
     def watch() -> None:
         sys.stdin.read()

@@ -16,7 +16,7 @@ Result = Tuple["tf.Tensor", "tf.Tensor"]
 
 
 def gru_ops(dtype: tf.DType) -> Optional[Any]:
-    """The ops, or None if they cannot be used here (a warning has said why), or not for this type.
+    """Return the ops, or None if they cannot be used here (a warning gives the reason) or lack this type.
 
     :param dtype: float32; on a GPU also bfloat16 and float16
     """
@@ -33,11 +33,11 @@ def native_gru(
     *,
     reverse: bool = False,
 ) -> Result:
-    """GRU with reset gate r, update gate u and candidate c, over a ragged batch.
+    """Run a GRU with reset gate r, update gate u and candidate c on a ragged batch.
 
     ``r, u = sigmoid(split(z_ru + h W_gates));  c = tanh(z_c + (r h) W_candidate);  h = u h + (1 - u) c``
-    (Cho et al. 2014, arXiv 1406.1078). Types: see `gru_ops`. On a GPU the products with the recurrent weights have the
-    precision of TF32 where TensorFlow's own have it.
+    (Cho et al. 2014, arXiv 1406.1078). Types: see `gru_ops`. On a GPU the products with the recurrent weights use TF32
+    if TensorFlow's own products do.
 
     :param ops: what `gru_ops` returned
     :param z: projected input, with bias, in the order r, u, c [time, batch, 3 n]
@@ -45,8 +45,8 @@ def native_gru(
     :param w_candidate: recurrent weights of c [n, n]
     :param h0: initial state [batch, n]
     :param lengths: int32 [batch], at most ``time``
-    :param reverse: each sequence runs from its last frame to its first one; z and the result keep the order of time
-    :return: h [time, batch, n], 0 after the end of each sequence; h [batch, n] after the frame that ran last
+    :param reverse: run each sequence from its last to its first frame; z and the result keep the order of time
+    :return: h [time, batch, n], 0 after the end of each sequence; h [batch, n] after the last step
     :raises NativeOpError: there are no kernels for the type
     """
     check_type("gru", z.dtype)
@@ -92,7 +92,7 @@ def _numpy_gru(
     lengths: numpy.ndarray,
     reverse: bool,
 ) -> Sequence[numpy.ndarray]:
-    """The formula of `native_gru`, frame by frame."""
+    """Evaluate the formula of `native_gru` frame by frame."""
     out, n = numpy.zeros([len(z), *h.shape]), h.shape[1]
     for t in range(len(z))[:: -1 if reverse else 1]:
         r, u = numpy.split(1 / (1 + numpy.exp(-(z[t, :, : 2 * n] + h @ w_gates))), 2, axis=1)

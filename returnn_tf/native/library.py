@@ -1,4 +1,4 @@
-"""Loads native ops on first use; says once why one cannot be used."""
+"""Loading native ops on first use, with one warning if an op cannot be used."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ log = logging.getLogger(__name__)
 SWITCH = "RETURNN_TF_NATIVE"
 
 SelfTest = Callable[[Any], None]
-"""Gets the module of the ops; raises `NativeOpError` if they compute something else than they should. Runs with each
-device as the current one."""
+"""Takes the module of the ops; raises `NativeOpError` if results are wrong. Runs once per device."""
 
-# one for each op: the test of an op may need another one
+# one lock per op: the test of an op may load another op
 _locks: Dict[str, threading.Lock] = {}
 _lock_of_locks = threading.Lock()
 _loaded: Dict[str, Optional[Any]] = {}
@@ -33,11 +32,11 @@ _paths: Dict[str, str] = {}
 
 
 def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
-    """The TensorFlow ops of a native op, compiled if they have to be.
+    """Return the TensorFlow ops of a native op, compiled if necessary.
 
     :param name: key in `sources.OPS`
     :param self_test: run until it has passed once for the compiled file
-    :return: a module with the ops as functions; None if they cannot be used here. The first time, a warning says why.
+    :return: a module with the ops as functions; None if they cannot be used here. The first time, a warning is logged.
     """
     with _lock_of_locks:
         lock = _locks.setdefault(name, threading.Lock())
@@ -58,22 +57,22 @@ def _load_or_warn(name: str, self_test: SelfTest) -> Optional[Any]:
 
 
 def _has_kernels(name: str) -> bool:
-    """Whether the op can run where the arrays are: with a GPU, an op for the CPU alone would move them to and fro."""
+    """Return whether the op can run where its data is: with a GPU, a CPU-only op would copy it back and forth."""
     return not tf.config.get_visible_devices("GPU") or bool(OPS[name].cuda and tf.test.is_built_with_cuda())
 
 
 def runs_on_gpu(name: str) -> bool:
-    """Whether the op runs on a GPU here if it can be used at all; on the CPU there is float32 only."""
+    """Return whether the op, if usable, runs on a GPU here; the CPU supports float32 only."""
     return bool(tf.config.get_visible_devices("GPU")) and _has_kernels(name)
 
 
 def has_type(name: str, dtype: tf.DType) -> bool:
-    """Whether a recurrence has kernels for a type here: float32; on a GPU also bfloat16 and float16."""
+    """Return whether a recurrence has kernels for a type here: float32; on a GPU also bfloat16 and float16."""
     return dtype == tf.float32 or (dtype in (tf.bfloat16, tf.float16) and runs_on_gpu(name))
 
 
 def check_type(name: str, dtype: tf.DType) -> None:
-    """For calls which did not ask `has_type` before: TensorFlow's own message lists kernels, and no way out.
+    """Check a type for callers that have not asked `has_type`: TensorFlow's own error only lists kernels.
 
     :raises NativeOpError: there are no kernels for the type
     """
@@ -86,22 +85,22 @@ def check_type(name: str, dtype: tf.DType) -> None:
 
 
 def devices(name: str) -> List[str]:
-    """Where the op runs here: "CPU:0", and each GPU if it has kernels for it."""
+    """Return the devices on which the op runs here: "CPU:0", and each GPU if it has kernels for it."""
     gpus = tf.config.list_logical_devices("GPU") if OPS[name].cuda and tf.test.is_built_with_cuda() else []
     return ["CPU:0", *("GPU:%d" % index for index in range(len(gpus)))]
 
 
 def load(name: str, self_test: SelfTest) -> Any:
-    """As `native_op`, but what goes wrong is raised.
+    """Load a native op like `native_op`, but raise errors.
 
-    :raises NativeOpError: the op cannot be compiled, loaded, or computes something wrong
+    :raises NativeOpError: the op cannot be compiled or loaded, or gives wrong results
     """
     path, _ = build(OPS[name])
     ops = load_library(path)
     _paths[name] = path
-    # Not only where this process compiled it: one whose test failed, or was killed before it, left its file there.
+    # Not only if this process compiled it: a process that failed the test, or was killed before it, left the file.
     if not was_tested(path):
-        # In a thread of its own: the first use is while a graph is traced, and perhaps while a tape is stopped.
+        # In a separate thread: the first use is during tracing, possibly with a stopped gradient tape.
         with ThreadPoolExecutor(1) as thread:
             cpu, *gpus = devices(name)
             thread.submit(run_test_on, cpu, ops, self_test).result()
@@ -114,14 +113,14 @@ def load(name: str, self_test: SelfTest) -> Any:
 
 
 def c_library(name: str) -> ctypes.CDLL:
-    """The C interface of an op that `load` or `native_op` has loaded."""
+    """Return the C interface of an op that `load` or `native_op` has loaded."""
     return ctypes.CDLL(_paths[name])
 
 
 def load_library(path: str) -> Any:
-    """The TensorFlow ops of a library.
+    """Return the TensorFlow ops of a library.
 
-    :raises NativeOpError: it is none, or does not fit this TensorFlow
+    :raises NativeOpError: it is not a library of ops, or does not fit this TensorFlow
     """
     try:
         return tf.load_op_library(path)
@@ -132,7 +131,7 @@ def load_library(path: str) -> Any:
 def run_test_on(device: str, ops: Any, self_test: SelfTest) -> None:
     """Run the test on a device.
 
-    :raises NativeOpError: something is wrong there; the text names the device if it is no CPU
+    :raises NativeOpError: the test fails; the text names the device unless it is the CPU
     """
     try:
         with exact_products(), tf.device(device):

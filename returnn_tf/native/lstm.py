@@ -16,7 +16,7 @@ Result = Tuple["tf.Tensor", "tf.Tensor", "tf.Tensor"]
 
 
 def lstm_ops(dtype: tf.DType) -> Optional[Any]:
-    """The ops, or None if they cannot be used here (a warning has said why), or not for this type.
+    """Return the ops, or None if they cannot be used here (a warning gives the reason) or lack this type.
 
     :param dtype: float32; on a GPU also bfloat16 and float16
     """
@@ -26,11 +26,11 @@ def lstm_ops(dtype: tf.DType) -> Optional[Any]:
 def native_lstm(
     ops: Any, z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor, lengths: tf.Tensor, *, reverse: bool = False
 ) -> Result:
-    """LSTM with gates in the order cell input j, input gate i, forget gate f, output gate o, over a ragged batch.
+    """Run an LSTM with gates in the order cell input j, input gate i, forget gate f, output gate o on a ragged batch.
 
     ``j, i, f, o = split(z_t + h W_re);  c = sigmoid(f) c + sigmoid(i) tanh(j);  h = sigmoid(o) tanh(c)``
     (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000). Types: see `lstm_ops`. On a GPU the products with
-    ``w_re`` have the precision of TF32 where TensorFlow's own have it.
+    ``w_re`` use TF32 if TensorFlow's own products do.
 
     :param ops: what `lstm_ops` returned
     :param z: projected input, with bias [time, batch, 4 n]
@@ -38,8 +38,8 @@ def native_lstm(
     :param c0: initial cell state [batch, n]
     :param h0: initial output [batch, n]
     :param lengths: int32 [batch], at most ``time``
-    :param reverse: each sequence runs from its last frame to its first one; z and the result keep the order of time
-    :return: h [time, batch, n], 0 after the end of each sequence; c and h [batch, n] after the frame that ran last
+    :param reverse: run each sequence from its last to its first frame; z and the result keep the order of time
+    :return: h [time, batch, n], 0 after the end of each sequence; c and h [batch, n] after the last step
     :raises NativeOpError: there are no kernels for the type
     """
     check_type("lstm", z.dtype)
@@ -78,7 +78,7 @@ def self_test(ops: Any) -> None:
 def _numpy_lstm(
     z: numpy.ndarray, w_re: numpy.ndarray, c: numpy.ndarray, h: numpy.ndarray, lengths: numpy.ndarray, reverse: bool
 ) -> Sequence[numpy.ndarray]:
-    """The formula of `native_lstm`, frame by frame."""
+    """Evaluate the formula of `native_lstm` frame by frame."""
     out = numpy.zeros([len(z), *h.shape])
     for t in range(len(z))[:: -1 if reverse else 1]:
         j, ifo = numpy.split(z[t] + h @ w_re, [h.shape[1]], axis=1)

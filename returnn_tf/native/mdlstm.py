@@ -13,7 +13,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def mdlstm_ops() -> Optional[Any]:
-    """The ops, or None if they cannot be used here (a warning has said why)."""
+    """Return the ops, or None if they cannot be used here (a warning gives the reason)."""
     return native_op("mdlstm", self_test)
 
 
@@ -28,19 +28,19 @@ def native_mdlstm(
     *,
     stable: bool = True,
 ) -> List[tf.Tensor]:
-    """All directions of an MDLSTM over images of their own sizes; the formula is in ``native_ops/mdlstm/mdlstm.h``.
+    """Run all directions of an MDLSTM over images of different sizes; formula: ``native_ops/mdlstm/mdlstm.h``.
 
     Float32, on a GPU also bfloat16 and float16.
 
     :param ops: what `mdlstm_ops` returned
-    :param z: of each direction the projected input, with bias [batch, height, width, 5 n]
-    :param left: of each direction the weights for the pixel to the left [n, 5 n]
-    :param up: of each direction the weights for the pixel above [n, 5 n]
+    :param z: per direction, the projected input, with bias [batch, height, width, 5 n]
+    :param left: per direction, the weights for the pixel to the left [n, 5 n]
+    :param up: per direction, the weights for the pixel above [n, 5 n]
     :param heights: int32 [batch], at most ``height``
     :param widths: int32 [batch], at most ``width``
-    :param flips: of each direction, whether it runs from the last row to the first one, and from the last column
+    :param flips: per direction, whether it starts at the last row, and at the last column
     :param stable: the stable cell, else two forget gates
-    :return: of each direction h [batch, height, width, n], 0 in the padding
+    :return: per direction, h [batch, height, width, n], 0 in the padding
     :raises NativeOpError: there are no kernels for the type
     """
     check_type("mdlstm", z[0].dtype)
@@ -95,7 +95,7 @@ def self_test(ops: Any) -> None:
 
 
 def _image(z: numpy.ndarray, left: numpy.ndarray, up: numpy.ndarray) -> numpy.ndarray:
-    """h of one image from its upper left corner; the stable cell."""
+    """Return h of one image, starting in the upper left corner, with the stable cell."""
     height, width, n = z.shape[0], z.shape[1], len(left)
     h, c = numpy.zeros((2, height + 1, width + 1, n))
     for y in range(1, height + 1):

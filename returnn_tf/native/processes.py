@@ -1,4 +1,4 @@
-"""Runs compilers, and finds the line of their output that says most."""
+"""Running compilers and extracting the most informative line of their output."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from returnn_tf.native.errors import NativeOpError
 
 
 def command_in(variable: str) -> List[str]:
-    """The words of a command in an environment variable; none if it is not set.
+    """Return the words of the command in an environment variable; empty if it is not set.
 
-    :raises NativeOpError: it is no command
+    :raises NativeOpError: it is not a valid command line
     """
     value = os.environ.get(variable, "")
     try:
@@ -24,10 +24,10 @@ def command_in(variable: str) -> List[str]:
 
 
 def output_of(command: Sequence[str], text: str = "") -> str:
-    """Output of a command that ends soon.
+    """Return the output of a short command.
 
-    :param text: what it reads
-    :raises NativeOpError: it failed, with the line of its output that says most
+    :param text: its input
+    :raises NativeOpError: it failed, with the most informative line of its output
     """
     try:
         done = subprocess.run(list(command), input=text, capture_output=True, text=True, errors="replace", timeout=60)
@@ -39,9 +39,9 @@ def output_of(command: Sequence[str], text: str = "") -> str:
 
 
 def run_all(commands: Sequence[List[str]]) -> None:
-    """Run commands beside each other.
+    """Run commands in parallel.
 
-    :raises NativeOpError: one failed, with the line that says most
+    :raises NativeOpError: one failed, with the most informative line of its output
     """
     running = []
     for command in commands:
@@ -60,9 +60,9 @@ def run_all(commands: Sequence[List[str]]) -> None:
 
 
 def failure(code: int, output: str) -> str:
-    """What happened to a process, as "failed: (a line of its output)".
+    """Describe the failure of a process, as "failed: (a line of its output)".
 
-    :param code: its return code, which is not 0
+    :param code: its return code, not 0
     """
     if code > 0:
         return "failed: " + failing_line(output)
@@ -70,7 +70,7 @@ def failure(code: int, output: str) -> str:
 
 
 def signal_name(number: int) -> str:
-    """As "SIGKILL"."""
+    """Return the name of a signal, as "SIGKILL"."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -78,7 +78,7 @@ def signal_name(number: int) -> str:
 
 
 def failing_line(output: str) -> str:
-    """The line of a compiler's output that names the first error, else its first line."""
+    """Return the line of a compiler's output with the first error, else the first line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     marks = ("error", "fatal")
     named = (line for line in lines if any(mark in line.lower() for mark in marks))

@@ -14,7 +14,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def product_ops(dtype: tf.DType) -> Optional[Any]:
-    """The ops, or None if they cannot be used here (a warning has said why) or TensorFlow's own are as fast.
+    """Return the ops, or None if they cannot be used here (a warning gives the reason) or TensorFlow's are as fast.
 
     :param dtype: float32
     """
@@ -25,9 +25,9 @@ def product_ops(dtype: tf.DType) -> Optional[Any]:
 
 
 def _is_large(dims: Sequence[Optional[int]]) -> bool:
-    """Whether the matrix is as large as those which were faster than TensorFlow's with 2000 frames.
+    """Return whether the matrix is of a size that was measured to be faster than TensorFlow's with 2000 frames.
 
-    :param dims: of the product, in any order; those that are known belong to the matrix, the number of frames is not
+    :param dims: of the product, in any order; the matrix has static dims, the number of frames is not static
     """
     known = sorted(dim for dim in dims if dim is not None)[:2]
     return len(known) == 2 and known[0] >= 64 and known[0] * known[1] >= 100_000
@@ -35,13 +35,13 @@ def _is_large(dims: Sequence[Optional[int]]) -> bool:
 
 @lru_cache(maxsize=None)
 def _cpu_has_tiles() -> bool:
-    """Whether it is worth compiling."""
+    """Return whether compiling the op is worthwhile."""
     return {"amx_bf16", "amx_tile"} <= set(cpu_features().split())
 
 
 @lru_cache(maxsize=None)
 def _library_has_tiles() -> bool:
-    """Whether the compiler knew the tile unit, and Linux lets this process use it."""
+    """Return whether the compiler supported the tile unit and Linux lets this process use it."""
     return bool(c_library("product").rtf_product_by_tiles())
 
 
@@ -53,10 +53,10 @@ def matmul(
     transpose_a: bool = False,
     transpose_b: bool = False,
 ) -> tf.Tensor:
-    """``a b + bias`` as `tf.matmul` and `tf.nn.bias_add` have it: by the native op where it is faster, else by them.
+    """Compute ``a b + bias`` by the native op if it is faster, else by `tf.matmul` and `tf.nn.bias_add`.
 
-    The native op is faster for many rows and a matrix of some size: see `_is_large`. It makes NaN of infinity, and
-    takes what is below about 1e-33 less exactly (``native_ops/common/tiles.h``).
+    The native op is faster for many rows and a large enough matrix: see `_is_large`. It turns infinity into NaN, and is
+    less precise for numbers below about 1e-33 (``native_ops/common/tiles.h``).
 
     :param a: [rows, depth], or transposed
     :param b: [depth, columns], or transposed
@@ -74,7 +74,7 @@ def matmul(
 def native_matmul(
     ops: Any, a: tf.Tensor, b: tf.Tensor, bias: Optional[tf.Tensor], *, transpose_a: bool, transpose_b: bool
 ) -> tf.Tensor:
-    """See `matmul`. As precise as products of float32; the same bit for bit for any number of threads.
+    """Compute `matmul` by the native op, as precisely as in float32, bit-identical for any number of threads.
 
     :param ops: what `product_ops` returned
     """
@@ -101,7 +101,7 @@ def native_matmul(
 
 
 def self_test(ops: Any) -> None:
-    """Compare with numpy, every order of both factors.
+    """Compare with numpy, for every transposition of the factors.
 
     :raises NativeOpError: they differ
     """

@@ -1,4 +1,4 @@
-"""Builds, loads and tests every native op: ``python -m returnn_tf.native.self_test`` prints a line for each."""
+"""Self-tests of all native ops: ``python -m returnn_tf.native.self_test`` builds, loads and tests each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SELF_TESTS: Dict[str, SelfTest] = {
 
 
 def examine(name: str) -> str:
-    """What is wrong with an op, in a line; "" if it computes what it should."""
+    """Test an op; return an error as one line, or "" if it works."""
     try:
         SELF_TESTS[name](load(name, SELF_TESTS[name]))
     except NativeOpError as exc:
@@ -29,7 +29,7 @@ def examine(name: str) -> str:
 
 
 def main() -> int:
-    """The command.
+    """Test all ops and print one line for each.
 
     :return: 0, or 1 if an op cannot be used
     """

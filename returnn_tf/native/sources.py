@@ -1,7 +1,7 @@
-"""Which native ops there are, and where their sources lie.
+"""The native ops and their source files.
 
-An op has kernels with a plain C interface, which know nothing of TensorFlow and are compiled for the CPU of this
-machine, and a thin file that makes TensorFlow ops of them.
+An op has kernels with a plain C interface, independent of TensorFlow and compiled for the CPU of this machine, and a
+thin file that wraps them as TensorFlow ops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Dict, Tuple
 from returnn_tf.native.errors import NativeOpError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# in a checkout beside the package, in an installation inside of it
+# beside the package in a checkout, inside it in an installation
 _FOLDERS = (os.path.join(os.path.dirname(_PACKAGE), "native_ops"), os.path.join(_PACKAGE, "native_ops"))
 
 
@@ -21,10 +21,10 @@ _FOLDERS = (os.path.join(os.path.dirname(_PACKAGE), "native_ops"), os.path.join(
 class NativeOp:
     """An op and its source files, relative to the folder of all sources.
 
-    :param name: as a person calls it; also the name of the library
+    :param name: name for users, and of the library
     :param kernels: for the CPU, without TensorFlow's headers
     :param bindings: the TensorFlow ops
-    :param cuda: kernels for GPUs; none: on a GPU the form in plain TensorFlow stays in use
+    :param cuda: kernels for GPUs; if empty, the form in plain TensorFlow is used on a GPU
     """
 
     name: str
@@ -87,7 +87,7 @@ OPS: Dict[str, NativeOp] = {
 
 
 def source_folder() -> str:
-    """The folder of the sources.
+    """Return the folder of the sources.
 
     :raises NativeOpError: the package was installed without them
     """
@@ -98,9 +98,9 @@ def source_folder() -> str:
 
 
 def source_bytes(op: NativeOp, *, cuda: bool = False) -> bytes:
-    """What the op is compiled from: the names of its files, and the text of all in its folders and the shared one.
+    """Return the names of the op's files and the contents of its folders and the shared one, for a fingerprint.
 
-    :param cuda: with what only the kernels for GPUs need
+    :param cuda: include the sources of GPU kernels
     """
     paths = op.kernels + op.bindings + (op.cuda if cuda else ())
     shared = {"common", "common/cuda"} if cuda else {"common"}

@@ -1,4 +1,4 @@
-"""The compiler of this machine, and the flags which it gets."""
+"""The C++ compiler and its flags."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from returnn_tf.native.processes import command_in, output_of
 from returnn_tf.util.lazy_tf import tf
 
 _COMPILERS = ("g++", "c++", "clang++")
-#: Of the bindings, where an op has kernels for a GPU.
+#: Defined for the bindings of an op with GPU kernels.
 CUDA_DEFINITION = "-DRTF_CUDA=1"
 
 _COMMON = ("-std=c++17", "-fPIC", "-fno-math-errno")
 _OPTIMISE = ("-O3",)
-# the widest instructions that this machine has; else those of CPUs since about 2013; else what every one has
+# the widest instruction set of this machine; else that of CPUs since about 2013; else the baseline
 _TARGETS = {"x86_64": ("-march=native", "-march=x86-64-v3", ""), "aarch64": ("-mcpu=native", "")}
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A compiler that works.
+    """A working compiler.
 
     :param compiler: the command: a program, or one with a launcher before it, as "ccache g++"
-    :param version: the line with which it introduces itself
-    :param target: flags that choose the instruction set
+    :param version: the first line of its ``--version``
+    :param target: flags that select the instruction set
     """
 
     compiler: Tuple[str, ...]
@@ -37,34 +37,34 @@ class Toolchain:
     target: Tuple[str, ...]
 
     def kernel_flags(self) -> List[str]:
-        """For the kernels, where the speed matters."""
+        """Return the flags for the kernels, where speed matters."""
         return [*_COMMON, *_OPTIMISE, *self.target]
 
     def binding_flags(self) -> List[str]:
-        """For the files with TensorFlow's headers.
+        """Return the flags for the files that include TensorFlow's headers.
 
-        TensorFlow's own Eigen was built for some other CPU, and types of it that cross the border must look the same on
-        both sides: no flag of the machine here.
+        TensorFlow's Eigen was built for some other CPU, and types that cross the boundary must have the same layout on
+        both sides: no machine-specific flags here.
         """
         return [*_COMMON, "-O2", *tf.sysconfig.get_compile_flags()]
 
     def key(self) -> List[str]:
-        """What the result depends on of all this."""
+        """Return what the compiled code depends on."""
         return [self.version, *self.kernel_flags(), *(f for f in self.binding_flags() if not f.startswith("-I"))]
 
     def link_command(self, rpath: str) -> List[str]:
-        """To be completed with objects, libraries and ``-o library``.
+        """Return the command, to be completed with objects, libraries and ``-o library``.
 
-        :param rpath: where the libraries are found when it is loaded
+        :param rpath: folder of the libraries at load time
         """
         return [*self.compiler, "-shared", "-Wl,-rpath," + rpath]
 
 
 def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
-    """The compiler in ``$CXX``, else the first that is installed, and the widest instruction set that it compiles for.
+    """Return the compiler in ``$CXX``, else the first one installed, with the widest instruction set it supports.
 
-    :param target: take these flags for the instruction set instead of trying
-    :raises NativeOpError: there is none, or it compiles nothing
+    :param target: flags for the instruction set, which are not checked
+    :raises NativeOpError: there is none, or it does not work
     """
     wanted = command_in("CXX")
     command = wanted or [name for name in _COMPILERS if shutil.which(name)][:1]
@@ -87,22 +87,24 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
 
 
 def machine_key() -> List[str]:
-    """What a compiled op depends on besides its sources and the compiler: where two machines agree in it, each can load
-    what the other one compiled."""
+    """Return what a compiled op depends on besides its sources and the compiler.
+
+    Machines with equal keys can load each other's ops.
+    """
     flags = [flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")]
-    # the last one as -march=native says nothing by itself
+    # the last one because -march=native alone does not identify the machine
     return [tf.version.VERSION, tf.version.GIT_VERSION, *flags, platform.machine(), cpu_features()]
 
 
 def fingerprint(*parts: Sequence[str], sources: bytes = b"") -> str:
-    """A short name for all of this together."""
+    """Return a short hash of all arguments."""
     return hashlib.sha256("\n".join(line for part in parts for line in part).encode() + b"\0" + sources).hexdigest()[
         :24
     ]
 
 
 def cpu_features() -> str:
-    """What the CPU can do, in the words of Linux; on other systems the name of the CPU."""
+    """Return the feature flags of the CPU as Linux reports them; on other systems the name of the CPU."""
     try:
         with open("/proc/cpuinfo", encoding="utf8", errors="replace") as f:
             for line in f:

@@ -7,20 +7,20 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def weight_gradient(h: tf.Tensor, h0: tf.Tensor, dz: tf.Tensor, lengths: tf.Tensor, reverse: bool) -> tf.Tensor:
-    """Sum over all frames of the outer product of the output one step before and the gradient of the gates' inputs.
+    """Sum the outer products of the previous output and the gradient of the gate inputs over all frames.
 
-    Two products on parts of the arrays as they are: no copy of an array with h0 as its first frame. Padded frames are
-    0 in both arrays and add nothing.
+    Computed as two products on slices, which avoids copying h with h0 as its first frame. Padded frames are 0 in both
+    arrays and add nothing.
 
     :param h: [time, batch, n]
     :param h0: [batch, n]
     :param dz: [time, batch, m]
     :param lengths: int32 [batch]
-    :param reverse: each sequence ran from its last frame to its first one
+    :param reverse: each sequence ran from its last to its first frame
     :return: [n, m]
     """
     if not reverse:
-        first = dz[:1]  # no frame if there is none at all
+        first = dz[:1]  # empty if there are no frames
         return outer_sum(h[:-1], dz[1:]) + outer_sum(tf.tile(h0[None], [tf.shape(first)[0], 1, 1]), first)
     n_frames = tf.shape(dz)[0]
     starts = tf.one_hot(lengths - 1, n_frames, axis=0, dtype=dz.dtype)  # [time, batch]
@@ -28,7 +28,7 @@ def weight_gradient(h: tf.Tensor, h0: tf.Tensor, dz: tf.Tensor, lengths: tf.Tens
 
 
 def outer_sum(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Sum of the outer products of the last axes, [..., n] and [..., m], over all others: [n, m]."""
+    """Sum the outer products of the last axes, [..., n] and [..., m], over all other axes: [n, m]."""
 
     def rows(x: tf.Tensor) -> tf.Tensor:
         return tf.reshape(x, [-1, x.shape[-1] or tf.shape(x)[-1]])

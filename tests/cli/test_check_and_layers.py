@@ -74,6 +74,13 @@ def test_layers(capsys):
     assert main(["layers", "--all"]) == 2
 
 
+@pytest.mark.parametrize("name", ["lstm", "GRU", "LSTMCell"])
+def test_units_are_no_layer_classes(name, capsys):
+    """The error names the class that they are units of, not a class with a similar name."""
+    assert main(["layers", name]) == 2
+    assert 'a unit of layer class \'rec\': {"class": "rec", "unit": "%s"}' % name in capsys.readouterr().err
+
+
 SEARCH = """
 extern_data = {"data": {"dim": 3}, "classes": {"dim": 4, "sparse": True}}
 network = {

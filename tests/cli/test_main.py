@@ -61,6 +61,22 @@ def test_version_and_help(capsys):
     assert capsys.readouterr().err == out
 
 
+@pytest.mark.parametrize("option", ["--help", "-h"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command(name, option, capsys):
+    """Each has its usage and what it does, and needs no other argument."""
+    assert main([name, option]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("usage: returnn-tf " + name) and len(captured.out.splitlines()) >= 3
+    assert not captured.err
+
+
+def test_help_as_a_value(config, capsys):
+    """After ``++`` all arguments are settings."""
+    assert main(["check", config(""), "++model", "--help"]) == 2
+    assert "usage" not in capsys.readouterr().out
+
+
 def test_task_gets_the_config(config, task, capsys):
     """Settings of the command line win; the exit code of the task is that of the program."""
     seen = []

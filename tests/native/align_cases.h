@@ -1,4 +1,5 @@
-// Random inputs of the alignments, for the drivers of the sanitizers: arrays of exactly the size that the kernels are told.
+// Random inputs of the alignments, for the drivers of the sanitizers: arrays of exactly the size that the kernels are
+// told.
 #pragma once
 
 #include <cstddef>
@@ -57,8 +58,8 @@ struct AlignCase {
     ctc = {labels, symbols.data(), counts.data(), 0, draw.number(2), draw.number(2), draw.number(2)};
     chains = {labels, symbols.data(), counts.data(), loop.data(), skip.data(), draw.number(2)};
     acceptors = {edges, 4, arcs.data(), costs.data(), states.data()};
-    transducer = {batch,         frames, labels, classes, joint.data(), lengths.data(), symbols.data(), counts.data(), 0,
-                  draw.number(2), draw.number(2)};
+    transducer = {batch,          frames,        labels, classes,        joint.data(),  lengths.data(),
+                  symbols.data(), counts.data(), 0,      draw.number(2), draw.number(2)};
     totals = Floats(batch);
     by_class = Floats(values.size());
     by_cell = Floats(joint.size());

@@ -1,4 +1,5 @@
-// Runs the kernels of the alignments on random sizes, for the sanitizers; one thread and three have to give the same bits.
+// Runs the kernels of the alignments on random sizes, for the sanitizers; one thread and three have to give the same
+// bits.
 #include <cstdio>
 #include <cstring>
 
@@ -41,7 +42,8 @@ Floats results(int seed, int n_threads) {
 int main() {
   for (int seed = 1; seed <= 150; ++seed) {
     const Floats one = results(seed, 1), three = results(seed, 3);
-    if (one.size() != three.size() || (!one.empty() && std::memcmp(one.data(), three.data(), one.size() * sizeof(float)))) {
+    if (one.size() != three.size() ||
+        (!one.empty() && std::memcmp(one.data(), three.data(), one.size() * sizeof(float)))) {
       std::printf("case %d depends on the number of threads\n", seed);
       return 1;
     }

@@ -1,15 +1,15 @@
 // Runs the kernels of the chunks on random sizes, for the sanitizers; there and back gives the frames that chunks have.
-#include "chunk/chunk.h"
-
 #include <cstdio>
 
+#include "chunk/chunk.h"
 #include "driver.h"
 
 int main() {
   const RtfThreads threads = {run_threads, nullptr, 3};
   for (int seed = 1; seed <= 200; ++seed) {
     std::srand(seed);
-    RtfChunks shape = {std::rand() % 30, std::rand() % 5, std::rand() % 9, 1 + std::rand() % 9, 1 + std::rand() % 9, 1, 0};
+    RtfChunks shape = {
+        std::rand() % 30, std::rand() % 5, std::rand() % 9, 1 + std::rand() % 9, 1 + std::rand() % 9, 1, 0};
     if (shape.frames > shape.size) shape.count = (shape.frames - shape.size + shape.step - 1) / shape.step + 1;
     const Array x = random_array(shape.frames * shape.batch * shape.width);
     Array chunks(shape.size * shape.batch * shape.count * shape.width), back(x.size());

@@ -15,7 +15,8 @@
 
 #include "common/parallel.h"
 
-// Memory that ends where a page begins which nobody may touch: sanitizers do not see what instructions for tiles read and write.
+// Memory that ends where a page begins which nobody may touch: sanitizers do not see what instructions for tiles read
+// and write.
 template <typename T>
 struct BeforeGuard {
   using value_type = T;
@@ -23,7 +24,8 @@ struct BeforeGuard {
   T* allocate(size_t n) {
     const size_t page = sysconf(_SC_PAGESIZE), size = pages(n * sizeof(T), page);
     void* memory = mmap(nullptr, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED || mprotect(static_cast<char*>(memory) + size, page, PROT_NONE) != 0) throw std::bad_alloc();
+    if (memory == MAP_FAILED || mprotect(static_cast<char*>(memory) + size, page, PROT_NONE) != 0)
+      throw std::bad_alloc();
     return reinterpret_cast<T*>(static_cast<char*>(memory) + size - n * sizeof(T));
   }
 
@@ -69,8 +71,8 @@ inline void run_in_turn(void*, int64_t n_tasks, RtfTask task, void* arg) {
   for (int64_t index = 0; index < n_tasks; ++index) task(arg, index);
 }
 
-// Runs results(size, threads) of a recurrence over many sizes: all have to be finite, and the same for any threads. The large
-// ones are those for which threads share the units of a few sequences.
+// Runs results(size, threads) of a recurrence over many sizes: all have to be finite, and the same for any threads. The
+// large ones are those for which threads share the units of a few sequences.
 template <typename Size, typename Results>
 int check_recurrence(const Results& results) {
   std::vector<Size> sizes;

@@ -1,7 +1,6 @@
 // Runs the GRU kernels over many sizes on arrays of exactly the size that they need, for the sanitizers to watch.
-#include "gru/gru.h"
-
 #include "driver.h"
+#include "gru/gru.h"
 
 namespace {
 

@@ -1,7 +1,6 @@
 // Runs the LSTM kernels over many sizes on arrays of exactly the size that they need, which sanitizers or guards watch.
-#include "lstm/lstm.h"
-
 #include "driver.h"
+#include "lstm/lstm.h"
 
 namespace {
 

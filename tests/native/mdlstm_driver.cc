@@ -1,10 +1,9 @@
 // Runs the MDLSTM kernels over many sizes on arrays of exactly the size that they need, for the sanitizers to watch.
-#include "mdlstm/mdlstm.h"
-
 #include <cstdio>
 #include <vector>
 
 #include "driver.h"
+#include "mdlstm/mdlstm.h"
 
 namespace {
 
@@ -14,13 +13,20 @@ std::vector<int32_t> random_sizes(int64_t batch, int64_t most) {
   return sizes;
 }
 
-// The arrays of a direction. The gates of every other one lie where its input was, and the gradient where the gates were.
+// The arrays of a direction. The gates of every other one lie where its input was, and the gradient where the gates
+// were.
 struct Arrays {
   Array z, r, h, c, gates, dh, dz, before;
 
   Arrays(int64_t pixels, int64_t H)
-      : z(random_array(pixels * 5 * H)), r(random_array(10 * H * H)), h(pixels * H), c(pixels * H), gates(pixels * 5 * H),
-        dh(random_array(pixels * H)), dz(pixels * 5 * H), before(pixels * 2 * H) {}
+      : z(random_array(pixels * 5 * H)),
+        r(random_array(10 * H * H)),
+        h(pixels * H),
+        c(pixels * H),
+        gates(pixels * 5 * H),
+        dh(random_array(pixels * H)),
+        dz(pixels * 5 * H),
+        before(pixels * 2 * H) {}
 
   RtfMdLstmForward forward(int k) {
     return {k & 1, k >> 1, z.data(), r.data(), h.data(), c.data(), k % 2 ? z.data() : gates.data()};

@@ -1,13 +1,13 @@
-// Products of matrices on arrays of exactly the size that they need, which sanitizers or guards watch; against sums in double.
-#include "product/product.h"
-
+// Products of matrices on arrays of exactly the size that they need, which sanitizers or guards watch; against sums in
+// double.
 #include <cmath>
+
 #include "driver.h"
+#include "product/product.h"
 
 namespace {
 
-Array product(const RtfProduct& shape, const Array& a, const Array& b,
-                           const Array* bias, const RtfThreads& threads) {
+Array product(const RtfProduct& shape, const Array& a, const Array& b, const Array* bias, const RtfThreads& threads) {
   Array y(shape.rows * shape.columns, NAN), scratch(rtf_product_scratch_size(&shape, threads.n_threads), NAN);
   rtf_product_f32(&shape, a.data(), b.data(), bias ? bias->data() : nullptr, y.data(), scratch.data(), &threads);
   return y;

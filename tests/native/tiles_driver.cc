@@ -1,13 +1,12 @@
-// Products on the tile unit against sums in double: as good as with float arithmetic, for every size; numbers that are not finite
-// stay in their rows and columns. Prints "good", or "none" where the CPU has no such unit.
-#include "common/tile_packing.h"
-#include "common/tile_product.h"
-
+// Products on the tile unit against sums in double: as good as with float arithmetic, for every size; numbers that are
+// not finite stay in their rows and columns. Prints "good", or "none" where the CPU has no such unit.
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <vector>
 
+#include "common/tile_packing.h"
+#include "common/tile_product.h"
 #include "driver.h"
 
 namespace {
@@ -25,14 +24,16 @@ Array product(const Size& size, const Array& x, const Array& w, bool transposed)
   using namespace rtf;
   const int64_t width = size.depth / size.parts, panels = (size.columns + kWidth * kLanes - 1) / (kWidth * kLanes);
   TileRows rows{nullptr, tile_blocks(size.depth, size.parts)};
-  std::vector<Bfloat16, BeforeGuard<Bfloat16>> x_memory(round_up(size.rows, 2 * kTileRows) * rows.blocks * kTileDepth * kSplit);
+  std::vector<Bfloat16, BeforeGuard<Bfloat16>> x_memory(round_up(size.rows, 2 * kTileRows) * rows.blocks * kTileDepth *
+                                                        kSplit);
   std::vector<Bfloat16, BeforeGuard<Bfloat16>> w_memory(panels * kWidth * rows.blocks * kSplitTile);
   rows.data = x_memory.data();
   for (int64_t row = 0; row < size.rows; ++row)
     for (int part = 0; part < size.parts; ++part)
       for (int64_t u = 0; u < width; u += kLanes) {
         const int n = static_cast<int>(std::min<int64_t>(kLanes, width - u));
-        rows.put<false>(row, part * round_up(width, kLanes) + u, load_part(&x[row * size.depth + part * width + u], n), n);
+        rows.put<false>(row, part * round_up(width, kLanes) + u, load_part(&x[row * size.depth + part * width + u], n),
+                        n);
       }
   for (int64_t tile = 0; tile < panels * kWidth; ++tile) {
     const int64_t column = std::min(tile * kLanes, size.columns);
@@ -60,15 +61,16 @@ bool check(const Size& size, const Array& x, const Array& w, const Array& y, boo
     for (int64_t column = 0; column < size.columns; ++column) {
       double sum = 0, most = 0;
       for (int64_t k = 0; k < size.depth; ++k) {
-        const double term = double(x[row * size.depth + k]) * w[transposed ? column * size.depth + k : k * size.columns + column];
+        const double term =
+            double(x[row * size.depth + k]) * w[transposed ? column * size.depth + k : k * size.columns + column];
         sum += term;
         most += std::fabs(term);
       }
       const float result = y[row * size.columns + column];
       const double error = std::fabs(result - sum), allowed = most * std::ldexp(1.0, -21);
       if (std::isfinite(sum) ? error <= allowed : !std::isfinite(result)) continue;
-      std::printf("wrong: [%ld, %ld] of %ld x %ld x %ld, transposed %d: %g, not %g\n", long(row), long(column), long(size.rows),
-                  long(size.depth), long(size.columns), transposed, result, sum);
+      std::printf("wrong: [%ld, %ld] of %ld x %ld x %ld, transposed %d: %g, not %g\n", long(row), long(column),
+                  long(size.rows), long(size.depth), long(size.columns), transposed, result, sum);
       return false;
     }
   return true;
@@ -103,13 +105,15 @@ int main() {
   bool good = true;
   for (int64_t rows : {1, 16, 17, 32, 47, 70})
     for (int64_t columns : {1, 16, 31, 64, 100})
-      for (const auto& [depth, parts] : {std::pair<int64_t, int>{1, 1}, {31, 1}, {64, 1}, {100, 1}, {68, 4}, {128, 4}, {66, 2}})
+      for (const auto& [depth, parts] :
+           {std::pair<int64_t, int>{1, 1}, {31, 1}, {64, 1}, {100, 1}, {68, 4}, {128, 4}, {66, 2}})
         for (bool with_special : {false, true}) good &= check_size(Size{rows, depth, columns, parts}, with_special);
   // rows do not depend on each other, in whichever block of the batch they are
   const Array x = random_array(70 * 64), w = random_array(64 * 96);
   const Array all = product<2>(Size{70, 64, 96, 1}, x, w, false);
   for (int64_t row = 0; row < 70; ++row) {
-    const Array one(x.begin() + row * 64, x.begin() + (row + 1) * 64), alone = product<2>(Size{1, 64, 96, 1}, one, w, false);
+    const Array one(x.begin() + row * 64, x.begin() + (row + 1) * 64),
+        alone = product<2>(Size{1, 64, 96, 1}, one, w, false);
     for (int64_t column = 0; column < 96; ++column) good &= alone[column] == all[row * 96 + column];
   }
   std::puts(good ? "good" : "wrong");

@@ -1,5 +1,5 @@
-// A decoder in C++ as small as can be: loads a native op, then an exported graph, by the C API of TensorFlow; feeds numbers to
-// the graph and prints what comes out.
+// A decoder in C++ as small as can be: loads a native op, then an exported graph, by the C API of TensorFlow; feeds
+// numbers to the graph and prints what comes out.
 //
 //   decoder OP.so EXPORTED_FOLDER operation-of-the-output frames batch width
 #include <cmath>

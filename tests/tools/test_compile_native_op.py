@@ -1,4 +1,4 @@
-"""tools/compile_native_op.py: a library that TensorFlow loads, or one line which says what is wrong."""
+"""returnn-tf native and tools/compile_native_op.py: a library that TensorFlow loads, or a one-line error."""
 
 import os
 import subprocess
@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from returnn_tf.cli.main import main
 from returnn_tf.native.self_test import SELF_TESTS
 from returnn_tf.native.sources import OPS
 
@@ -53,3 +54,27 @@ def test_says_what_is_wrong(tmp_path):
 
 def test_help():
     assert "for decoders in C++" in run("--help").stdout
+
+
+def test_command_lists_the_ops(capsys):
+    assert main(["native", "list"]) == 0
+    assert capsys.readouterr().out.split() == sorted(OPS)
+
+
+@pytest.mark.parametrize(
+    "args, code, message",
+    [
+        ([], 2, "build or list?"),
+        (["biuld"], 2, "Did you mean 'build'?"),
+        (["list", "lstm"], 2, "takes no arguments"),
+        (["build", "lstm"], 2, "the following arguments are required: --output"),
+        (["build", "lsmt", "--output", "x.so"], 2, "invalid choice: 'lsmt'"),
+        (["build", "product", "--output", "x.so", "--cuda-arch", "sm_90"], 1, "product has no kernels for GPUs"),
+        (["build", "lstm", "--output", "/dev/null/x.so"], 1, "/dev/null"),
+    ],
+)
+def test_wrong_arguments(args, code, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["native", *args]) == code
+    assert message in capsys.readouterr().err
+    assert not os.listdir(tmp_path)

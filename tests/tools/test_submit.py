@@ -1,4 +1,4 @@
-"""tools/submit.py: job scripts for Slurm and SGE from one description. Really submitted in tests/reliability."""
+"""returnn-tf submit: job scripts for Slurm and SGE from one description. Really submitted in tests/reliability."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from returnn_tf.cli.jobs.description import Description
 from returnn_tf.cli.jobs.quantities import clock, megabytes_of, seconds_of
 from returnn_tf.cli.jobs.script import Training, job_script
-from returnn_tf.cli.jobs.submission import main, read_job
+from returnn_tf.cli.jobs.submission import read_job
+from returnn_tf.cli.main import main
 from returnn_tf.config import ConfigError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -177,6 +178,20 @@ def test_no_scheduler_here(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     pathlib.Path("a.config").write_text("")
-    assert main(["--scheduler", "sge", "a.config"]) == 2
+    assert main(["submit", "--scheduler", "sge", "a.config"]) == 2
     assert "qsub is not installed here" in capsys.readouterr().err
     assert os.listdir(".") == ["a.config"]
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        ([], "returnn-tf submit: the following arguments are required: CONFIG"),
+        (["--gpus", "two", "a.config"], "argument --gpus: invalid int value: 'two'"),
+        (["--env", "A", "a.config"], "--env: expected NAME=VALUE, got 'A'"),
+        (["--dry-runs", "a.config"], "unrecognized arguments: --dry-runs"),
+    ],
+)
+def test_wrong_arguments(args, message, capsys):
+    assert main(["submit", *args]) == 2
+    assert message in capsys.readouterr().err

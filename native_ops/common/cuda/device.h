@@ -1,8 +1,9 @@
-// The dialect of CUDA in which all kernels of this folder are written. nvcc compiles it for the GPU; an ordinary compiler
-// with -DRTF_CUDA_EMULATION=1 makes each CUDA thread a fiber on the CPU, so that tests need no GPU (tests/native/cuda).
+// The dialect of CUDA in which all kernels of this folder are written. nvcc compiles it for the GPU; an ordinary
+// compiler with -DRTF_CUDA_EMULATION=1 turns each CUDA thread into a fiber on the CPU, so that tests need no GPU
+// (tests/native/cuda).
 //
-// Rules: kernels are launched by launch() and launch_cooperative() only; shared memory is the one pool that dynamic_shared()
-// returns; loops that wait for another block call spin_pause().
+// Rules: kernels are launched by launch() and launch_cooperative() only; shared memory is the one pool that
+// dynamic_shared() returns; loops that wait for another block call spin_pause().
 #pragma once
 
 #include <stddef.h>
@@ -31,7 +32,7 @@ __device__ __forceinline__ T* dynamic_shared() {
 
 __device__ __forceinline__ void spin_pause() {}
 
-// A load that sees what any block wrote before its store_release of the value.
+// Acquire load: sees everything that any block wrote before its store_release of the value.
 __device__ __forceinline__ unsigned load_acquire(const unsigned* address) {
   unsigned value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
@@ -42,9 +43,10 @@ __device__ __forceinline__ void store_release(unsigned* address, unsigned value)
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
-// Adds to a counter, for load_acquire: who sees the sum also sees what this block wrote before it, all of its threads if they
-// had a __syncthreads in between. Returns the value before. Cheaper than __threadfence and atomicAdd, as it need not wait until
-// all blocks agree on an order of all writes. ("membar.gl" is what __threadfence becomes.)
+// Release addition to a counter, for load_acquire: whoever sees the sum also sees what this block wrote before it, by
+// all of its threads if there was a __syncthreads in between. Returns the previous value. Cheaper than __threadfence
+// and atomicAdd, because it need not wait until all blocks agree on an order of all writes. ("membar.gl" is what
+// __threadfence compiles to.)
 __device__ __forceinline__ unsigned add_release(unsigned* counter, unsigned amount) {
   unsigned before;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(amount) : "memory");
@@ -53,8 +55,8 @@ __device__ __forceinline__ unsigned add_release(unsigned* counter, unsigned amou
 
 namespace detail {
 
-// Lets a kernel have as much shared memory as a block can have, not only what this launch needs: the limit belongs to the kernel,
-// and another thread may be between here and its launch of the same kernel with more.
+// Lets a kernel use as much shared memory as a block can have, not only what this launch needs: the limit belongs to
+// the kernel, and another thread may be between this call and its own launch of the same kernel with more.
 template <class... P>
 cudaError_t prepare(void (*kernel)(P...), size_t shared_bytes) {
   if (shared_bytes <= 48 * 1024) return cudaSuccess;
@@ -85,7 +87,7 @@ cudaError_t launch_any(void (*kernel)(P...), dim3 grid, dim3 block, size_t share
 
 }  // namespace detail
 
-// Blocks of this kernel that one multiprocessor takes at once.
+// Blocks of this kernel that one multiprocessor runs at a time.
 template <class... P>
 cudaError_t blocks_per_multiprocessor(int* blocks, void (*kernel)(P...), int threads, size_t shared_bytes) {
   const cudaError_t error = detail::prepare(kernel, shared_bytes);
@@ -95,29 +97,29 @@ cudaError_t blocks_per_multiprocessor(int* blocks, void (*kernel)(P...), int thr
 
 #endif
 
-// kernel<<<grid, block, shared_bytes, stream>>>(args...). A grid or block of 0 is an error, as everywhere in CUDA.
+// kernel<<<grid, block, shared_bytes, stream>>>(args...). An empty grid or block is an error, as usual in CUDA.
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, A&&... args) {
   return detail::launch_any(kernel, grid, block, shared_bytes, stream, false, static_cast<A&&>(args)...);
 }
 
-// The same, with all blocks on the GPU at the same time, or an error if they do not fit.
+// The same with all blocks resident on the GPU at the same time; an error if they do not fit.
 template <class... P, class... A>
 cudaError_t launch_cooperative(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                                A&&... args) {
   return detail::launch_any(kernel, grid, block, shared_bytes, stream, true, static_cast<A&&>(args)...);
 }
 
-// What a plan for a launch depends on.
+// Device properties that a launch plan depends on.
 struct DeviceFacts {
   int multiprocessors;
-  int shared_per_block;           // bytes, the most that a launch can ask for
+  int shared_per_block;           // bytes, the maximum for a launch
   int shared_per_multiprocessor;  // bytes
   int l2_bytes;
   int major, minor;  // compute capability
 };
 
-// The facts of the current device.
+// The properties of the current device.
 inline cudaError_t device_facts(DeviceFacts* facts) {
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -137,7 +139,7 @@ inline cudaError_t device_facts(DeviceFacts* facts) {
   return error;
 }
 
-// Whether a counter that only grows has come to a number. Both may have passed 2^32, as where blocks meet often enough.
+// Whether a counter that only grows has reached a number. Both may have wrapped around 2^32.
 __device__ __forceinline__ bool has_reached(unsigned counter, unsigned number) {
   return static_cast<int>(counter - number) >= 0;
 }

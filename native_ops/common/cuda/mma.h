@@ -1,9 +1,10 @@
-// Products of small tiles on the tensor cores, and copies from global to shared memory that run beside the arithmetic.
+// Products of small tiles on the tensor cores, and asynchronous copies from global to shared memory.
 //
-// The fragments lie in registers as the PTX manual says ("Matrix Fragments for mma"). With g = lane / 4 and t = lane % 4:
-//   d[0..3]               D[g][2t], D[g][2t + 1], D[g + 8][2t], D[g + 8][2t + 1]                         (16 x 8, float)
-//   m16n8k8   a[0..3]     A[g][t], A[g + 8][t], A[g][t + 4], A[g + 8][t + 4]                               (16 x 8, tf32)
-//             b[0..1]     B[t][g], B[t + 4][g]                                                             (8 x 8)
+// Fragments are laid out in registers as the PTX manual defines ("Matrix Fragments for mma"). With g = lane / 4 and t =
+// lane % 4:
+//   d[0..3]               D[g][2t], D[g][2t + 1], D[g + 8][2t], D[g + 8][2t + 1]   (16 x 8, float)
+//   m16n8k8   a[0..3]     A[g][t], A[g + 8][t], A[g][t + 4], A[g + 8][t + 4]   (16 x 8, tf32)
+//             b[0..1]     B[t][g], B[t + 4][g]   (8 x 8)
 //   m16n8k16  a[0..3]     A[g][2t..], A[g + 8][2t..], A[g][2t + 8..], A[g + 8][2t + 8..], two per register (16 x 16)
 //             b[0..1]     B[2t..][g], B[2t + 8..][g], two rows per register, the first one in the low half (16 x 8)
 #pragma once
@@ -14,7 +15,7 @@ namespace rtf {
 
 #if !RTF_CUDA_EMULATION
 
-// A float as the tensor cores take it, rounded to 10 bits of mantissa (they would cut it off).
+// A float as the tensor cores take it, rounded to 10 bits of mantissa (the hardware would truncate).
 __device__ __forceinline__ uint32_t to_tf32(float value) {
   uint32_t bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
@@ -33,17 +34,17 @@ RTF_MMA(mma_m16n8k16_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 RTF_MMA(mma_m16n8k16_f16, "m16n8k16.row.col.f32.f16.f16.f32")
 #undef RTF_MMA
 
-// Begins to copy 16 bytes, past L1. Both addresses are multiples of 16. bytes: how many are there in global memory; the rest
-// of the 16 becomes 0 (then global is not read, but has to be a valid address all the same).
+// Starts an asynchronous copy of 16 bytes, bypassing L1. Both addresses are 16-byte aligned. bytes: how many are read
+// from global memory; the rest of the 16 becomes 0 (with 0 bytes nothing is read, but the address has to be valid).
 __device__ __forceinline__ void cp_async16(void* shared, const void* global, int bytes = 16) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
 }
 
-// The copies that this thread began since its last call are a group.
+// Commits the copies that this thread started since the last call as a group.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most the last N groups of this thread are under way. Other threads see the copies after a barrier.
+// Waits until at most N groups of this thread are pending. Other threads see the copies after a barrier.
 template <int N>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

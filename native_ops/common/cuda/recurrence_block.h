@@ -1,13 +1,14 @@
-// One block of a recurrence R: what it does in a step, and how it waits for the other ones.
+// One block of a recurrence R: what it does in a step, and how it waits for the others.
 //
-// R has: Math, kUnits (of a tile), kStages, kBackward, kStreams (whether it may run with weights from L2); Arrays (of the
-// caller); start(arrays, place, length, x row), which returns the state of a sequence before its first step and writes what
-// concerns no step; and for each of its stages (First, Second; Finish, after the last step of backward) a struct with
+// R has: Math, kUnits (per tile), kStages, kBackward, kStreams (whether it supports weights streamed from L2); Arrays
+// (of the caller); start(arrays, place, length, x row), which returns the state of a sequence before its first step and
+// writes what belongs to no step; and for each of its stages (First, Second; Finish, after the last step of backward) a
+// struct with
 //   kRows: rows of its product per unit;  kTiles: 16 rows each;  kHeld: chunks of weights per warp in registers
-//   load(arrays, place, &input)          what it reads of the caller's arrays: early, no other block's results of this step
-//   compute(sums, input, place, &state)  the step's results from the product's sums
-//   send(output, units, unit, x rows)    into what the products of the other blocks read next
-//   store(arrays, output, place)         into the caller's arrays
+//   load(arrays, place, &input)          read the caller's arrays; early, without results of other blocks of this step
+//   compute(sums, input, place, &state)  compute the step's results from the sums of the product
+//   send(output, units, unit, x rows)    write what the products of the other blocks read next
+//   store(arrays, output, place)         write to the caller's arrays
 #pragma once
 
 #include "recurrence_layout.h"
@@ -15,7 +16,7 @@
 namespace rtf {
 namespace recurrence {
 
-// What a recurrence has as a stage that it does without.
+// Placeholder for a stage that a recurrence does not have.
 struct NoStage {
   static constexpr int kRows = 1, kTiles = 1, kHeld = 0;
   struct Input {};
@@ -36,7 +37,7 @@ class Block {
 
   __device__ void take_tile(int tile) { unit_ = tile * R::kUnits + static_cast<int>(threadIdx.x) % R::kUnits; }
 
-  // Shared memory: rows, partial sums, and with own_state room for own_states(). Returns what follows.
+  // Shared memory: rows, partial sums and, with own_state, own_states(). Returns the address after them.
   __device__ unsigned char* carve(unsigned char* shared, bool own_state) {
     rows_ = reinterpret_cast<int2*>(shared);
     partial_ = reinterpret_cast<float*>(rows_ + layout_.group_rows);
@@ -50,16 +51,17 @@ class Block {
   }
 
   static constexpr int kMaxTiles = R::First::kTiles > R::Second::kTiles ? R::First::kTiles : R::Second::kTiles;
-  static constexpr int kPartial = kWarps * kPassRows * (16 * kMaxTiles + 4);  // floats of one pass
+  static constexpr int kPartial = kWarps * kPassRows * (16 * kMaxTiles + 4);  // floats per pass
   static __host__ __device__ int partial_floats() { return 2 * kPartial; }
 
   __device__ void read_rows(const RowTable& table) {
     n_rows_ = rows_of_group(layout_, table.count, group_);
-    for (int i = static_cast<int>(threadIdx.x); i < n_rows_; i += kThreads) rows_[i] = table.rows[i * layout_.groups + group_];
+    for (int i = static_cast<int>(threadIdx.x); i < n_rows_; i += kThreads)
+      rows_[i] = table.rows[i * layout_.groups + group_];
     __syncthreads();
   }
 
-  // States of one tile move to shared memory.
+  // The states of one tile move to shared memory.
   __device__ void own_states() {
     const int column = static_cast<int>(threadIdx.x) % R::kUnits;
     if (unit_ < layout_.units && row_ < kPassRows)
@@ -72,16 +74,18 @@ class Block {
   __device__ int n_rows() const { return n_rows_; }
   __device__ int length(int row) const { return rows_[row].y; }
 
-  // How many sequences run in a step, given a number near it.
+  // How many sequences run in a step, starting from a nearby guess.
   __device__ int active_in(int step, int active) const {
     while (active > 0 && rows_[active - 1].y <= step) --active;
     while (active < n_rows_ && rows_[active].y > step) ++active;
     return active;
   }
 
-  // A stage of a step. wait(): when it returns, what other blocks sent is there; arrive(): this block has sent its own.
+  // One stage of a step. wait() returns when the data sent by other blocks has arrived; arrive() signals that this
+  // block has sent its own.
   template <class Stage, class P, class Wait, class Arrive>
-  __device__ __forceinline__ void run(const P& product, int stage, int step, int active, const Wait& wait, const Arrive& arrive) {
+  __device__ __forceinline__ void run(const P& product, int stage, int step, int active, const Wait& wait,
+                                      const Arrive& arrive) {
     const int passes = (active + kPassRows - 1) / kPassRows;
     typename Stage::Input input{};
     typename Stage::Output output{};
@@ -107,7 +111,9 @@ class Block {
   }
 
  private:
-  __device__ float* state_of(int row) const { return state_ + static_cast<int64_t>(row) * state_row_ + unit_ - first_unit_; }
+  __device__ float* state_of(int row) const {
+    return state_ + static_cast<int64_t>(row) * state_row_ + unit_ - first_unit_;
+  }
 
   __device__ int row_in_group(int pass) const { return pass * kPassRows + row_; }
 
@@ -131,7 +137,7 @@ class Block {
     product.share(sums, here.columns, partial);
   }
 
-  // Over the warps, for the rows of this thread's unit.
+  // Sum over the warps, for the rows of this thread's unit.
   template <int kPartialRow, int kRows>
   __device__ __forceinline__ void add_up(const float* partial, float (&sums)[kRows]) const {
     const float* mine = partial + row_ * kPartialRow + static_cast<int>(threadIdx.x) % R::kUnits * kRows;
@@ -150,7 +156,7 @@ class Block {
     }
   }
 
-  // Forward: First of the next step reads what this one sent; backward: First of the step before.
+  // Forward: read by First of the next step; backward: by First of the previous step.
   template <class Stage>
   __device__ __forceinline__ void send(const typename Stage::Output& output, int step, int row) const {
     Element* x[kMaxStages];
@@ -171,7 +177,8 @@ class Block {
   float *partial_, *state_, *own_state_;
 };
 
-// The barrier between the blocks of a group, in two halves, with time between them for what no other block waits for.
+// The barrier between the blocks of a group, split into two halves; work that no other block waits for goes between
+// them.
 class SplitBarrier {
  public:
   __device__ SplitBarrier(unsigned* counter, int blocks)
@@ -183,7 +190,7 @@ class SplitBarrier {
     if (threadIdx.x == 0) add_release(counter_, 1u);
   }
 
-  // Until all blocks have arrived as often as this one.
+  // Waits until all blocks have arrived as often as this one.
   __device__ __forceinline__ void wait() const {
     if (threadIdx.x == 0)
       while (!has_reached(load_acquire(counter_), awaited_)) spin_pause();

@@ -1,5 +1,6 @@
-// The kernels of any recurrence R (LSTM, GRU; forward, backward). One launch runs all steps, with one barrier between the
-// blocks of a group for each product: with weights that stay on the chip, or, with too many units for that, from L2.
+// The kernels of any recurrence R (LSTM, GRU; forward, backward). One launch runs all steps, with one barrier between
+// the blocks of a group per product. Weights stay on the chip, or, if there are too many units for that, are read from
+// L2.
 #pragma once
 
 #include "recurrence_block.h"
@@ -7,13 +8,12 @@
 namespace rtf {
 namespace recurrence {
 
-constexpr int kStreamingBlocks = 2;  // on a multiprocessor: twice the loads under way
+constexpr int kStreamingBlocks = 2;  // blocks per multiprocessor: doubles the loads in flight
 
 template <class R>
-__global__ void __launch_bounds__(kThreads) start_sequences(const __grid_constant__ typename R::Arrays arrays,
-                                                            const __grid_constant__ Layout layout,
-                                                            const __grid_constant__ Buffers buffers,
-                                                            const __grid_constant__ RowTable table) {
+__global__ void __launch_bounds__(kThreads)
+    start_sequences(const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,
+                    const __grid_constant__ Buffers buffers, const __grid_constant__ RowTable table) {
   using Element = typename R::Math::Element;
   const int unit = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x), i = static_cast<int>(blockIdx.x);
   if (unit >= layout.units) return;
@@ -24,20 +24,20 @@ __global__ void __launch_bounds__(kThreads) start_sequences(const __grid_constan
   buffers.state[at * layout.state_units + unit] = R::start(arrays, place_of(layout, sequence, unit, 0), sequence.y, x);
 }
 
-// x [T, B, width]: frames after the end of a sequence become 0.
+// x [T, B, width]: zeroes frames after the end of a sequence.
 template <class Element>
-__global__ void zero_padding(Element* x, int64_t width, int64_t frames, int64_t batch, const __grid_constant__ RowTable table) {
+__global__ void zero_padding(Element* x, int64_t width, int64_t frames, int64_t batch,
+                             const __grid_constant__ RowTable table) {
   const int2 row = table.rows[blockIdx.x];
   for (int64_t t = row.y + static_cast<int64_t>(blockIdx.y); t < frames; t += gridDim.y)
     for (int64_t i = threadIdx.x; i < width; i += blockDim.x) put(&x[(t * batch + row.x) * width + i], 0.0f);
 }
 
-// All steps; grid: groups x tiles, cooperative. Shared memory: see Block::carve, then weights of each stage.
+// All steps; grid: groups x tiles, cooperative. Shared memory: see Block::carve, then the weights of each stage.
 template <class R>
-__global__ void __launch_bounds__(kThreads, 1) all_steps(const __grid_constant__ typename R::Arrays arrays,
-                                                         const __grid_constant__ Layout layout,
-                                                         const __grid_constant__ Buffers buffers,
-                                                         const __grid_constant__ RowTable table) {
+__global__ void __launch_bounds__(kThreads, 1)
+    all_steps(const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,
+              const __grid_constant__ Buffers buffers, const __grid_constant__ RowTable table) {
   using First = typename R::First;
   using Second = typename R::Second;
   const int group = static_cast<int>(blockIdx.x) / layout.tiles, tile = static_cast<int>(blockIdx.x) % layout.tiles;
@@ -72,10 +72,10 @@ __global__ void __launch_bounds__(kThreads, 1) all_steps(const __grid_constant__
     if (steps > 0) block.template run<typename R::Finish>(first, 0, -1, active, wait, arrive);
 }
 
-// A stage of a step for all tiles of this block.
+// One stage of a step for all tiles of this block.
 template <class Stage, int kStage, class R>
-__device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout, const Buffers& buffers, int step, int active,
-                                          SplitBarrier* barrier) {
+__device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout, const Buffers& buffers, int step,
+                                          int active, SplitBarrier* barrier) {
   const int blocks = static_cast<int>(gridDim.x), vectors = layout.chunks[kStage] * Stage::kTiles * kFragmentVectors;
   for (int tile = static_cast<int>(blockIdx.x); tile < layout.tiles; tile += blocks) {
     Product<typename R::Math, Stage::kTiles, 0> product;
@@ -83,8 +83,10 @@ __device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout,
                  layout.chunks[kStage] * kChunkBytes / 16, 0, nullptr);
     block.take_tile(tile);
     const auto wait = [&] {
-      if (tile < blocks) barrier->wait();
-      else __syncthreads();  // the partial sums of the tile before are read
+      if (tile < blocks)
+        barrier->wait();
+      else
+        __syncthreads();  // the partial sums of the previous tile have been read
     };
     const auto arrive = [&] {
       if (tile + blocks >= layout.tiles) barrier->arrive();
@@ -93,12 +95,13 @@ __device__ __forceinline__ void run_tiles(Block<R>& block, const Layout& layout,
   }
 }
 
-// The same for more tiles of units than multiprocessors, one group: a block has several tiles, their states are in global memory,
-// and all weights are read from L2 in each step. Grid: any number of blocks up to the number of tiles, cooperative.
+// The same with more tiles than multiprocessors, in a single group: a block has several tiles, their states are in
+// global memory, and all weights are read from L2 in each step. Grid: any number of blocks up to the number of tiles,
+// cooperative.
 template <class R>
-__global__ void __launch_bounds__(kThreads, kStreamingBlocks) all_steps_streaming(
-    const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,
-    const __grid_constant__ Buffers buffers, const __grid_constant__ RowTable table) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    all_steps_streaming(const __grid_constant__ typename R::Arrays arrays, const __grid_constant__ Layout layout,
+                        const __grid_constant__ Buffers buffers, const __grid_constant__ RowTable table) {
   Block<R> block(arrays, layout, buffers, 0, 0);
   block.carve(dynamic_shared<unsigned char>(), false);
   block.read_rows(table);

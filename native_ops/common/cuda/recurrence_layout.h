@@ -1,8 +1,8 @@
-// Where the sequences, units and arrays of a recurrence are, for its kernels and for the host that launches them.
+// The layout of sequences, units and arrays of a recurrence, for its kernels and for the host that launches them.
 //
-// Sequences are sorted by length and dealt out to groups like cards, so that the ones that still run are always the first of each
-// group: a ragged batch shrinks instead of being masked. The groups know nothing of each other. The units of a group are cut
-// into tiles, one block each, with all gates of a unit in the same block.
+// Sequences are sorted by length and dealt out to groups in turn, so that those still running are always the first of
+// each group: a ragged batch shrinks instead of being masked. Groups are independent of each other. The units of a
+// group are cut into tiles, one block each, with all gates of a unit in the same block.
 #pragma once
 
 #include "recurrence_product.h"
@@ -11,10 +11,10 @@ namespace rtf {
 namespace recurrence {
 
 constexpr int kMaxStages = 2;
-constexpr int kMaxRows = 256;         // sequences of one launch: their table is a parameter of the kernels
-constexpr int kCounterDistance = 32;  // between the barriers' counters of two groups, in unsigned: a cache line
+constexpr int kMaxRows = 256;         // sequences per launch: their table is a kernel parameter
+constexpr int kCounterDistance = 32;  // distance between the barrier counters of two groups, in unsigned: a cache line
 
-// Sequences of a launch, the longest first. Passed by value: no copy from the host's memory that the host had to wait for.
+// The sequences of a launch, longest first. Passed by value, which avoids a copy that the host would have to wait for.
 struct RowTable {
   int count;
   int2 rows[kMaxRows];  // index in the batch, length
@@ -24,13 +24,14 @@ struct Layout {
   int64_t batch;
   int units, reverse;
   int groups, tiles;       // sequence i is row i / groups of group i % groups
-  int group_rows;          // rows that x and states have for each group: whole passes
+  int group_rows;          // rows of x and states per group: whole passes
   int state_units;         // row length of the states
   int chunks[kMaxStages];  // of a row of x, for the product of each stage
   int n_shared[kMaxStages];
 };
 
-// In the workspace. x of a stage: [2, groups, group_rows, chunks * 64 bytes], what its product reads, written in turn.
+// In the workspace. x of a stage: [2, groups, group_rows, chunks * 64 bytes], the operand of its product,
+// double-buffered.
 struct Buffers {
   unsigned* counters;
   unsigned char* x[kMaxStages];
@@ -40,14 +41,14 @@ struct Buffers {
 
 // One unit of one sequence in one step.
 struct Place {
-  int64_t frame, before;  // t * B + b of the step, and of the step before it (if this is not the first one)
+  int64_t frame, before;  // t * B + b of this step, and of the previous one (unless this is the first)
   int64_t sequence;
   int units, unit;
   bool first, last;  // step of the sequence
 
   __device__ int64_t state() const { return sequence * units + unit; }
   __device__ int64_t at(int64_t frame_of) const { return frame_of * units + unit; }
-  // The gate's place in an array [T, B, gates * units].
+  // Offset of the gate in an array [T, B, gates * units].
   __device__ int64_t gate(int gates, int index) const { return (frame * gates + index) * units + unit; }
 };
 
@@ -68,8 +69,9 @@ __device__ __forceinline__ int64_t x_bytes(const Layout& layout, int stage) {
   return static_cast<int64_t>(layout.group_rows) * layout.chunks[stage] * kChunkBytes;
 }
 
-// The x of a stage and group that has this parity.
-__device__ __forceinline__ unsigned char* x_of(const Layout& layout, const Buffers& buffers, int stage, int group, int parity) {
+// The x of a stage and group with this parity.
+__device__ __forceinline__ unsigned char* x_of(const Layout& layout, const Buffers& buffers, int stage, int group,
+                                               int parity) {
   return buffers.x[stage] + ((parity & 1) * layout.groups + group) * x_bytes(layout, stage);
 }
 

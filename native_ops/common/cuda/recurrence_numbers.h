@@ -1,11 +1,11 @@
-// Kinds of numbers for recurrences on the GPU: how a kind lies in memory, and how the tensor cores multiply it.
+// Number formats of recurrences on the GPU: how they are stored, and how the tensor cores multiply them.
 //
 // A "word" is a register of a fragment: one float, or two 16-bit numbers. Sums are always float.
 //
-// Float: the default is three products of TF32 (a and b each as a TF32 number and the rest, without rest times rest): an error
-// of about 2^-21 of each product, near that of float itself. It was chosen over ordinary multiply-adds as it needs 24 cycles of
-// a quarter of a multiprocessor for 1024 multiply-adds, where they need 32 and their operands' loads besides. One product of
-// TF32 (2^-11) only if the caller allows it.
+// Float: the default is three TF32 products (a and b each split into a TF32 number and the remainder, without the
+// product of the remainders), with an error of about 2^-21 per product, close to that of float itself. This was chosen
+// over ordinary multiply-adds because it takes 24 cycles of a quarter of a multiprocessor per 1024 multiply-adds, where
+// they take 32 plus the loads of their operands. A single TF32 product (2^-11) is used only if the caller allows it.
 #pragma once
 
 #include "mma.h"
@@ -13,8 +13,8 @@
 namespace rtf {
 namespace recurrence {
 
-// The same number, of which the compiler does not know that it is the same in each step. Else it splits all weights before the
-// time loop, and spills what then does not fit into the registers.
+// The same number, hidden from the optimizer. Otherwise the compiler splits all weights before the time loop and spills
+// those that do not fit into registers.
 __device__ __forceinline__ uint32_t anew(uint32_t value) {
 #if !RTF_CUDA_EMULATION
   asm volatile("" : "+r"(value));
@@ -27,7 +27,7 @@ struct FloatSplit {
   static constexpr int kPerWord = 1, kCycles = 24;
 
   static __device__ uint32_t word(const float* x) { return __float_as_uint(x[0]); }
-  // What the pack of weights makes of a word, once.
+  // Converts a word once, when the weights are packed.
   static __device__ uint32_t prepared(uint32_t word) { return word; }
 
   // sums[n] += a b[n] for the first `columns` of kColumns
@@ -121,7 +121,7 @@ __device__ __forceinline__ void put(float* to, float x) { *to = x; }
 __device__ __forceinline__ void put(__nv_bfloat16* to, float x) { *to = __float2bfloat16(x); }
 __device__ __forceinline__ void put(__half* to, float x) { *to = __float2half(x); }
 
-// For -inf, exp is inf, and the quotient 0.
+// For -inf, exp is inf and the quotient 0.
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
 }  // namespace recurrence

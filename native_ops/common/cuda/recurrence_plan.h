@@ -1,4 +1,4 @@
-// How a recurrence is cut into blocks, and what memory that takes; on the host.
+// Host-side planning: how a recurrence is cut into blocks, and the memory that this takes.
 #pragma once
 
 #include <algorithm>
@@ -11,21 +11,21 @@ namespace rtf {
 namespace recurrence {
 
 struct Plan {
-  bool on_chip;  // a multiprocessor for each tile of units, which keeps its weights as far as they fit
+  bool on_chip;  // one multiprocessor per tile of units, which keeps as many weights as fit
   Layout layout;
-  int64_t launch_rows;  // most sequences of a launch
+  int64_t launch_rows;  // maximum number of sequences per launch
   size_t shared_bytes;
-  int64_t x_at[kMaxStages], state_at, packed_at[kMaxStages], bytes;  // of the workspace; the counters come first
-  int64_t cleared;   // bytes at its start that are 0 before a launch
-  double cost;       // cycles of a step, roughly, without what all plans have in common
+  int64_t x_at[kMaxStages], state_at, packed_at[kMaxStages], bytes;  // size of the workspace; the counters come first
+  int64_t cleared;                                                   // bytes at its start to be zeroed before a launch
+  double cost;  // estimated cycles per step, without the cost common to all plans
 };
 
 inline int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Shared memory that the rest of a block leaves to weights goes to the first stage, then to the second one.
+// Shared memory left for weights goes to the first stage, then to the second one.
 template <class R, class Stage>
 void plan_weights(Plan* plan, int stage, int64_t* free_bytes) {
-  constexpr int64_t kChunk = int64_t{kWarps} * Stage::kTiles * kFragmentVectors * sizeof(int4);  // one for each warp
+  constexpr int64_t kChunk = int64_t{kWarps} * Stage::kTiles * kFragmentVectors * sizeof(int4);  // one per warp
   const int64_t left = std::max<int64_t>(0, (plan->layout.chunks[stage] + kWarps - 1) / kWarps - Stage::kHeld);
   const int64_t room = *free_bytes / kChunk / kRing * kRing;
   plan->layout.n_shared[stage] = static_cast<int>(std::min(rounded_up(left, kRing), room));
@@ -33,8 +33,8 @@ void plan_weights(Plan* plan, int stage, int64_t* free_bytes) {
   plan->shared_bytes += static_cast<size_t>(plan->layout.n_shared[stage] * kChunk);
 }
 
-// Cycles of a stage: the tensor cores' (4 in a multiprocessor), and those to read x and weights that are not kept from L2, at the
-// 64 bytes a cycle that a multiprocessor takes or the 3600 that L2 gives to all.
+// Cycles of a stage: those of the tensor cores (4 per multiprocessor), and those to read x and the weights that are not
+// kept from L2, at the 64 bytes per cycle of a multiprocessor or the 3600 that L2 delivers in total.
 template <class R, class Stage>
 double stage_cost(const Plan& plan, int stage, int64_t rows) {
   const Layout& layout = plan.layout;
@@ -76,7 +76,7 @@ Plan plan_for_groups(const RtfSequences& shape, const DeviceFacts& facts, int64_
   return plan;
 }
 
-// Places in the workspace, each a multiple of 256.
+// Offsets in the workspace, multiples of 256.
 template <class R>
 void place_buffers(Plan* plan) {
   const Layout& layout = plan->layout;
@@ -90,12 +90,13 @@ void place_buffers(Plan* plan) {
   const int row_tiles[kMaxStages] = {R::First::kTiles, R::Second::kTiles};
   for (int stage = 0; stage < R::kStages; ++stage) {
     plan->packed_at[stage] = at;
-    at += rounded_up(int64_t{layout.tiles} * layout.chunks[stage] * row_tiles[stage] * kFragmentVectors * sizeof(int4), 256);
+    at += rounded_up(int64_t{layout.tiles} * layout.chunks[stage] * row_tiles[stage] * kFragmentVectors * sizeof(int4),
+                     256);
   }
   plan->bytes = at;
 }
 
-// The cheapest number of groups; one if there are too many tiles for the multiprocessors.
+// The cheapest number of groups; 1 if there are more tiles than multiprocessors.
 template <class R>
 Plan make_plan(const RtfSequences& shape, const DeviceFacts& facts) {
   const int64_t tiles = (shape.units + R::kUnits - 1) / R::kUnits;
@@ -110,7 +111,7 @@ Plan make_plan(const RtfSequences& shape, const DeviceFacts& facts) {
   return best;
 }
 
-// What is wrong with a call, or null.
+// The text of an error in the arguments of a call, or null.
 inline const char* check(const RtfSequences& shape) {
   if (shape.units < 1 || shape.units > 65536) return "the number of units has to be 1 .. 65536";
   if (shape.frames < 0 || shape.frames > 0x7fffffff) return "the number of frames has to be 0 .. 2^31 - 1";

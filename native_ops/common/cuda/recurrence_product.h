@@ -1,15 +1,16 @@
-// The product of a recurrence: rows of a block's own weights, which stay on the chip, times what the sequences exchange.
+// The product of a recurrence: the rows of a block's own weights, which stay on the chip, times the exchanged states.
 //
-// D [rows of weights, sequences] = W [rows, k] X^T [k, sequences] by mma, so that a tile has only 8 sequences. Weights are
-// fragments A; X [sequences, k] is row-major and comes from L2 straight into the registers of fragments B. The order of k within
-// a product is free as long as A and B agree; it is chosen such that a lane reads 16 bytes of a row at once:
+// D [rows of weights, sequences] = W [rows, k] X^T [k, sequences] by mma, so that a tile has only 8 sequences. Weights
+// are fragments A; X [sequences, k] is row-major and goes from L2 straight into the registers of fragments B. The order
+// of k within a product is arbitrary as long as A and B agree; it is chosen so that a lane reads 16 contiguous bytes of
+// a row:
 //
-//   k is cut into chunks of 64 bytes; lane = 4 g + t has the words 4 t .. 4 t + 3 of the chunk in row g, of which words 0, 1
-//   make fragment B of the first half of the chunk, words 2, 3 that of the second half.
+//   k is cut into chunks of 64 bytes; lane = 4 g + t has the words 4 t .. 4 t + 3 of the chunk in row g, of which words
+//   0, 1 form fragment B of the first half of the chunk, words 2, 3 that of the second half.
 //
-// The 8 warps of a block share out the chunks (warp w has w, w + 8, ...), so that each number of X is read once per block, and the
-// sums of the warps are added up in shared memory. Of a warp's chunks the first kHeld stay in registers, the next ones in shared
-// memory, and the rest is read anew from L2 for each product.
+// The 8 warps of a block share the chunks (warp w has w, w + 8, ...), so that each number of X is read once per block,
+// and the sums of the warps are added in shared memory. Of a warp's chunks the first kHeld stay in registers, the next
+// ones in shared memory, and the rest is read from L2 in each product.
 #pragma once
 
 #include "recurrence_numbers.h"
@@ -18,12 +19,12 @@ namespace rtf {
 namespace recurrence {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kColumns = 2;                 // tiles of 8 sequences that a pass multiplies
-constexpr int kPassRows = 8 * kColumns;     // sequences of a pass
+constexpr int kColumns = 2;              // tiles of 8 sequences per pass
+constexpr int kPassRows = 8 * kColumns;  // sequences per pass
 constexpr int kChunkBytes = 64;
-constexpr int kFragmentVectors = 2 * kWarp;  // int4 of a fragment A of a chunk: two halves, 32 lanes
+constexpr int kFragmentVectors = 2 * kWarp;  // int4 in a fragment A of a chunk: two halves, 32 lanes
 
-// Weights in memory: row (unit, gate) and column k of W is data[unit * unit_stride + gate * gate_stride + k * k_stride].
+// Unpacked weights: row (unit, gate), column k of W is data[unit * unit_stride + gate * gate_stride + k * k_stride].
 template <class Element>
 struct WeightView {
   const Element* data;
@@ -31,17 +32,18 @@ struct WeightView {
   int units, gates, k;
 };
 
-// Sequences that a pass reads: at is the place of this lane in chunk 0 of the first tile, in int4.
+// Sequences that a pass reads: at is the offset of this lane in chunk 0 of the first tile, in int4.
 struct PassRows {
   const int4* at;
   int columns;  // tiles, 0 .. kColumns
 };
 
-// Chunks of X that are on their way or in use; chunk i of a warp is in slot i % kRing.
+// Chunks of X that are in flight or in use; chunk i of a warp is in slot i % kRing.
 constexpr int kRing = 4;
 using Ring = int4[kRing][kColumns];
 
-// Packs fragments: to [unit tiles, chunks, row tiles, half, lane] int4. Row r of a unit tile is (unit r / gates, gate r % gates).
+// Packs fragments: to [unit tiles, chunks, row tiles, half, lane] int4. Row r of a unit tile is unit r / gates, gate
+// r % gates.
 template <class Math, int kUnits, int kTiles>
 __global__ void pack_weights(WeightView<typename Math::Element> from, int chunks, int4* to) {
   using Element = typename Math::Element;
@@ -75,7 +77,7 @@ class Product {
   static_assert(kHeld % kRing == 0, "each part of the weights begins with slot 0");
   using Sums = float[kTiles][kColumns][4];
 
-  // packed: the fragments of the block's unit tile. n_shared: chunks of each warp in shared memory, a multiple of kRing;
+  // packed: the fragments of the block's unit tile. n_shared: chunks per warp in shared memory, a multiple of kRing;
   // shared has room for kWarps * n_shared * kTiles * kFragmentVectors int4. A lane reads only what it wrote itself.
   __device__ void hold(const int4* packed, int chunks, int row_vectors, int n_shared, int4* shared) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -100,13 +102,13 @@ class Product {
     return PassRows{first + lane % 4, columns};
   }
 
-  // Before the first pass over an x.
+  // Call before the first pass over an x.
   __device__ void begin(Ring& x, const PassRows& rows) const {
 #pragma unroll
     for (int slot = 0; slot < kRing; ++slot) read(x[slot], rows, slot);
   }
 
-  // This warp's part of the product with the rows of `here`; those of `after` are on their way at the end.
+  // This warp's part of the product with the rows of `here`; on return those of `after` are in flight.
   __device__ void pass(Sums& sums, Ring& x, const PassRows& here, const PassRows& after) const {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
@@ -125,8 +127,9 @@ class Product {
     stream(sums, x, kHeld + n_shared_, count_, packed_ + (kHeld + n_shared_) * kStride, here, after);
   }
 
-  // The sums of this warp into partial [kWarps, kPassRows, kPartialRow].
-  static constexpr int kPartialRow = 16 * kTiles + 4;  // so neither the writes here nor the reads of gates meet in a bank
+  // Writes the sums of this warp to partial [kWarps, kPassRows, kPartialRow].
+  static constexpr int kPartialRow =
+      16 * kTiles + 4;  // avoids bank conflicts of the writes here and of the reads of gates
 
   __device__ void share(const Sums& sums, int columns, float* partial) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -137,8 +140,7 @@ class Product {
 #pragma unroll
         for (int m = 0; m < kTiles; ++m)
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            mine[(8 * n + i % 2) * kPartialRow + 16 * m + 8 * (i / 2)] = sums[m][n][i];
+          for (int i = 0; i < 4; ++i) mine[(8 * n + i % 2) * kPartialRow + 16 * m + 8 * (i / 2)] = sums[m][n][i];
   }
 
  private:
@@ -158,7 +160,7 @@ class Product {
       }
   }
 
-  // Other blocks wrote x since this one last read it: past L1.
+  // Other blocks have written x since this one last read it: bypass L1.
   __device__ __forceinline__ void read(int4 (&x)[kColumns], PassRows rows, int i) const {
     if (i >= count_) return;
 #pragma unroll
@@ -169,13 +171,14 @@ class Product {
   // After chunk i of `here` the slot is free for a later one, or for `after`.
   __device__ __forceinline__ void refill(Ring& x, int slot, int i, const PassRows& here, const PassRows& after) const {
     const bool more = i + kRing < count_;
-    const PassRows rows{more ? here.at : after.at, more ? here.columns : after.columns};  // no address of either is taken
+    const PassRows rows{more ? here.at : after.at,
+                        more ? here.columns : after.columns};  // the address of neither is taken
     read(x[slot], rows, more ? i + kRing : slot);
   }
 
   // Chunks first .. end - 1 with weights from memory.
-  __device__ __forceinline__ void stream(Sums& sums, Ring& x, int first, int end, const int4* weights, const PassRows& here,
-                                         const PassRows& after) const {
+  __device__ __forceinline__ void stream(Sums& sums, Ring& x, int first, int end, const int4* weights,
+                                         const PassRows& here, const PassRows& after) const {
     for (int i = first; i < end; i += kRing, weights += kRing * kStride)
 #pragma unroll
       for (int slot = 0; slot < kRing; ++slot)
@@ -187,7 +190,8 @@ class Product {
         }
   }
 
-  static __device__ __forceinline__ void multiply(Sums& sums, const Weights& weights, const int4 (&x)[kColumns], int columns) {
+  static __device__ __forceinline__ void multiply(Sums& sums, const Weights& weights, const int4 (&x)[kColumns],
+                                                  int columns) {
     uint32_t b[2][kColumns][2];
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {

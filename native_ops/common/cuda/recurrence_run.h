@@ -1,4 +1,4 @@
-// Launches the kernels of a recurrence; on the host.
+// Host side: launches the kernels of a recurrence.
 #pragma once
 
 #include <numeric>
@@ -36,7 +36,7 @@ Call<R> call_of(const RtfSequences& shape, void* workspace, void* stream) {
   return call;
 }
 
-// All sequences of a call, the longest first.
+// All sequences of a call, longest first.
 inline std::vector<int2> sorted_sequences(const RtfSequences& shape) {
   std::vector<int2> all(static_cast<size_t>(shape.batch));
   for (size_t b = 0; b < all.size(); ++b)
@@ -74,8 +74,8 @@ template <class R, class Stage>
 cudaError_t pack(const Call<R>& call, const Plan& plan, const Buffers& buffers, int stage) {
   const int vectors = plan.layout.chunks[stage] * Stage::kTiles * kFragmentVectors;
   const dim3 grid(static_cast<unsigned>(plan.layout.tiles), static_cast<unsigned>((vectors + kThreads - 1) / kThreads));
-  return launch(pack_weights<typename R::Math, R::kUnits, Stage::kTiles>, grid, kThreads, 0, call.stream, call.weights[stage],
-                plan.layout.chunks[stage], buffers.packed[stage]);
+  return launch(pack_weights<typename R::Math, R::kUnits, Stage::kTiles>, grid, kThreads, 0, call.stream,
+                call.weights[stage], plan.layout.chunks[stage], buffers.packed[stage]);
 }
 
 template <class R>
@@ -83,25 +83,27 @@ cudaError_t pad(const Call<R>& call, const RowTable& table) {
   const int64_t missing = call.shape.frames - table.rows[table.count - 1].y;
   const dim3 grid(static_cast<unsigned>(table.count), static_cast<unsigned>(std::min<int64_t>(missing, 128)));
   for (const auto& array : call.padded) {
-    const cudaError_t error = missing == 0 ? cudaSuccess
-                                           : launch(zero_padding<typename R::Math::Element>, grid, kThreads, 0, call.stream,
-                                                    array.data, array.width, call.shape.frames, call.shape.batch, table);
+    const cudaError_t error = missing == 0
+                                  ? cudaSuccess
+                                  : launch(zero_padding<typename R::Math::Element>, grid, kThreads, 0, call.stream,
+                                           array.data, array.width, call.shape.frames, call.shape.batch, table);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
 
-// With as many blocks as are on the GPU at once.
+// With as many blocks as are resident at once.
 template <class R>
 cudaError_t launch_streaming(const Call<R>& call, const Plan& plan, const Buffers& buffers, const RowTable& table) {
   DeviceFacts facts;
   int most = 0;
   cudaError_t error = device_facts(&facts);
-  if (error == cudaSuccess) error = blocks_per_multiprocessor(&most, all_steps_streaming<R>, kThreads, plan.shared_bytes);
+  if (error == cudaSuccess)
+    error = blocks_per_multiprocessor(&most, all_steps_streaming<R>, kThreads, plan.shared_bytes);
   if (error != cudaSuccess) return error;
   const int blocks = std::min(plan.layout.tiles, std::min(most, kStreamingBlocks) * facts.multiprocessors);
-  return launch_cooperative(all_steps_streaming<R>, static_cast<unsigned>(blocks), kThreads, plan.shared_bytes, call.stream,
-                            call.arrays, plan.layout, buffers, table);
+  return launch_cooperative(all_steps_streaming<R>, static_cast<unsigned>(blocks), kThreads, plan.shared_bytes,
+                            call.stream, call.arrays, plan.layout, buffers, table);
 }
 
 template <class R>
@@ -109,15 +111,16 @@ cudaError_t launch_steps(const Call<R>& call, const Plan& plan, const Buffers& b
   if constexpr (R::kStreams)
     if (!plan.on_chip) return launch_streaming(call, plan, buffers, table);
   const unsigned blocks = static_cast<unsigned>(plan.layout.groups) * plan.layout.tiles;
-  return launch_cooperative(all_steps<R>, blocks, kThreads, plan.shared_bytes, call.stream, call.arrays, plan.layout, buffers,
-                            table);
+  return launch_cooperative(all_steps<R>, blocks, kThreads, plan.shared_bytes, call.stream, call.arrays, plan.layout,
+                            buffers, table);
 }
 
 // The sequences of one table, with weights that are packed already.
 template <class R>
 void run_rows(const Call<R>& call, const Plan& plan, const Buffers& buffers, const RowTable& table, Errors* errors) {
   (*errors)(cudaMemsetAsync(call.workspace, 0, static_cast<size_t>(plan.cleared), call.stream));
-  const dim3 starts(static_cast<unsigned>(table.count), static_cast<unsigned>((plan.layout.units + kThreads - 1) / kThreads));
+  const dim3 starts(static_cast<unsigned>(table.count),
+                    static_cast<unsigned>((plan.layout.units + kThreads - 1) / kThreads));
   (*errors)(launch(start_sequences<R>, starts, kThreads, 0, call.stream, call.arrays, plan.layout, buffers, table));
   (*errors)(pad(call, table));
   if (errors->none() && table.rows[0].y > 0) (*errors)(launch_steps(call, plan, buffers, table));
@@ -133,13 +136,14 @@ const char* run(const Call<R>& call, const Plan& plan) {
   for (size_t done = 0; done < all.size() && errors.none(); done += kMaxRows) {
     RowTable table{};
     table.count = static_cast<int>(std::min<size_t>(kMaxRows, all.size() - done));
-    std::copy(all.begin() + static_cast<int64_t>(done), all.begin() + static_cast<int64_t>(done) + table.count, table.rows);
+    std::copy(all.begin() + static_cast<int64_t>(done), all.begin() + static_cast<int64_t>(done) + table.count,
+              table.rows);
     run_rows(call, plan, buffers, table, &errors);
   }
   return errors.text();
 }
 
-// function(math) for the numbers of a call, or `otherwise`.
+// function(math) for the number format of a call, or `otherwise`.
 template <class Result, class Function>
 Result with_numbers(RtfNumbers numbers, Result otherwise, const Function& function) {
   switch (numbers) {
@@ -151,7 +155,7 @@ Result with_numbers(RtfNumbers numbers, Result otherwise, const Function& functi
   return otherwise;
 }
 
-// function(math, facts of the device) for a call that is good; its result, or what is wrong.
+// function(math, device properties) for a valid call; returns its result, or the text of an error.
 template <class Function>
 const char* checked_call(const RtfSequences& shape, RtfNumbers numbers, const Function& function) {
   const char* wrong = check(shape);

@@ -53,7 +53,7 @@ def job_script(job: Description, trainings: Sequence[Training], arguments: Seque
         arguments = [*arguments, "++use_horovod", "True"]
     parts = [
         ["#!/bin/bash", *DIRECTIVES[job.scheduler](job, name, len(trainings))],
-        ["# Written by tools/submit.py. Do not run it by hand.", "set -m"],
+        ["# Written by returnn-tf submit. Do not run it by hand.", "set -m"],
         [shell.IDENTITY[job.scheduler] + shell.COMMON + shell.TRAPS[job.scheduler].rstrip()],
         _values(job, name, trainings, arguments),
         _environment(job),

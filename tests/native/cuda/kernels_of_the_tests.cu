@@ -54,8 +54,8 @@ __global__ void steps(const float* x, float* y, unsigned* counter, int n_steps) 
   }
 }
 
-// Sums of x by all threads again and again, through shared memory with one barrier per round: wrong with one buffer in place of
-// two that take turns, as a slow thread may find there what a fast one wrote in the next round.
+// Sums of x by all threads again and again, through shared memory with one barrier per round: wrong with one buffer in
+// place of two that take turns, as a slow thread may find there what a fast one wrote in the next round.
 template <int buffers>
 __global__ void rounds(const float* x, float* y, int n_rounds) {
   float* all = dynamic_shared<float>();
@@ -162,7 +162,8 @@ __global__ void far_places(int64_t side, int stride, int slot, int64_t* places) 
   const uintptr_t start = 4096;
   const mdlstm::Ring ring{reinterpret_cast<float*>(start), side, stride};
   for (int diagonal = 0; diagonal < 2; ++diagonal)
-    places[diagonal] = static_cast<int64_t>((reinterpret_cast<uintptr_t>(ring.at(diagonal, slot)) - start) / sizeof(float));
+    places[diagonal] =
+        static_cast<int64_t>((reinterpret_cast<uintptr_t>(ring.at(diagonal, slot)) - start) / sizeof(float));
 }
 
 __global__ void compare_counters(const unsigned* counters, const unsigned* numbers, int* reached, int count) {
@@ -186,11 +187,13 @@ const char* test_endless(const unsigned* x, int cooperative) {
 }
 
 const char* test_steps(const float* x, float* y, unsigned* counter, int n_steps, int blocks, int threads, int barrier) {
-  return text(launch_cooperative(barrier ? steps<true> : steps<false>, blocks, threads, 0, nullptr, x, y, counter, n_steps));
+  return text(
+      launch_cooperative(barrier ? steps<true> : steps<false>, blocks, threads, 0, nullptr, x, y, counter, n_steps));
 }
 
 const char* test_rounds(const float* x, float* y, int n_rounds, int threads, int buffers) {
-  return text(launch(buffers == 2 ? rounds<2> : rounds<1>, 1, threads, 2 * threads * sizeof(float), nullptr, x, y, n_rounds));
+  return text(
+      launch(buffers == 2 ? rounds<2> : rounds<1>, 1, threads, 2 * threads * sizeof(float), nullptr, x, y, n_rounds));
 }
 
 const char* test_warps(const float* x, float* y) { return text(launch(warps, 1, 32, 0, nullptr, x, y)); }

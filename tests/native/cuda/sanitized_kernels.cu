@@ -1,8 +1,8 @@
-// Runs the kernels of the emulator's tests on arrays of exactly their size, for the sanitizers to watch. With the argument
-// "memory" one of them gets too little shared memory, with "race" one has no barrier.
-#include "kernels_of_the_tests.cu"
-
+// Runs the kernels of the emulator's tests on arrays of exactly their size, for the sanitizers to watch. With the
+// argument "memory" one of them gets too little shared memory, with "race" one has no barrier.
 #include <vector>
+
+#include "kernels_of_the_tests.cu"
 
 int main(int argc, char** argv) {
   const bool memory = argc > 1 && strcmp(argv[1], "memory") == 0, race = argc > 1 && strcmp(argv[1], "race") == 0;

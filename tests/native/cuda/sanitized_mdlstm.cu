@@ -1,18 +1,24 @@
 // Runs the GPU kernels of the MDLSTM in all ways on arrays of exactly their size, for the sanitizers to watch.
 #define RTF_FLOAT_ONLY 1
-#include "mdlstm/mdlstm_cuda.cu"
-
 #include "../driver.h"
+#include "mdlstm/mdlstm_cuda.cu"
 
 namespace {
 
-// The arrays of a direction. The gates of every other one lie where its input was, and the gradient where the gates were.
+// The arrays of a direction. The gates of every other one lie where its input was, and the gradient where the gates
+// were.
 struct Arrays {
   Array z, r, h, c, gates, dh, dz, before;
 
   Arrays(int64_t pixels, int64_t H)
-      : z(random_array(pixels * 5 * H)), r(random_array(10 * H * H)), h(pixels * H), c(pixels * H), gates(pixels * 5 * H),
-        dh(random_array(pixels * H)), dz(pixels * 5 * H), before(pixels * 2 * H) {}
+      : z(random_array(pixels * 5 * H)),
+        r(random_array(10 * H * H)),
+        h(pixels * H),
+        c(pixels * H),
+        gates(pixels * 5 * H),
+        dh(random_array(pixels * H)),
+        dz(pixels * 5 * H),
+        before(pixels * 2 * H) {}
 
   RtfMdLstmCudaForward forward(int k) {
     return {k & 1, k >> 1, z.data(), r.data(), h.data(), c.data(), k % 2 ? z.data() : gates.data()};
@@ -47,9 +53,10 @@ const char* run(const RtfMdLstmShape& shape, int n_directions, const RtfMdLstmCu
     RtfMdLstmCudaPlan plan;
     if (const char* error = rtf_mdlstm_cuda_plan(&shape, n_directions, pass, &limits, &plan)) return error;
     const Workspace workspace(plan.workspace_bytes);
-    const char* error =
-        pass ? rtf_mdlstm_backward_cuda(&shape, n_directions, backward.data(), RTF_MDLSTM_FLOAT, &plan, workspace.memory, nullptr)
-             : rtf_mdlstm_forward_cuda(&shape, n_directions, forward.data(), RTF_MDLSTM_FLOAT, &plan, workspace.memory, nullptr);
+    const char* error = pass ? rtf_mdlstm_backward_cuda(&shape, n_directions, backward.data(), RTF_MDLSTM_FLOAT, &plan,
+                                                        workspace.memory, nullptr)
+                             : rtf_mdlstm_forward_cuda(&shape, n_directions, forward.data(), RTF_MDLSTM_FLOAT, &plan,
+                                                       workspace.memory, nullptr);
     if (error != nullptr) return error;
   }
   for (const Arrays& a : arrays)

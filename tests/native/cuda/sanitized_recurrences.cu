@@ -1,5 +1,6 @@
-// Runs the LSTM (TF32) or, with -DRTF_GRU=1, the GRU (bfloat16) on arrays of exactly their size, for the sanitizers to watch. Not
-// by their C interfaces, which would compile all kinds of numbers. With an argument: the workspace is too small.
+// Runs the LSTM (TF32) or, with -DRTF_GRU=1, the GRU (bfloat16) on arrays of exactly their size, for the sanitizers to
+// watch. Not by their C interfaces, which would compile all kinds of numbers. With an argument: the workspace is too
+// small.
 #include <stdlib.h>
 
 #include <memory>

@@ -18,7 +18,7 @@ MUTATIONS = [
     ("x of two steps in one place", "layout", "(parity & 1) * layout.groups", "0 * layout.groups"),
     ("sums of two passes in one place", "block", "pass % 2 * kPartial", "0 * kPartial"),
     ("no barrier before the sums are added up", "block", "partial);\n      __syncthreads();", "partial);"),
-    ("no barrier between two tiles", "kernels", "else __syncthreads();", ""),
+    ("no barrier between two tiles", "kernels", "else\n        __syncthreads();", ""),
     ("only one thread waits", "block", "spin_pause();\n    __syncthreads();", "spin_pause();"),
     ("what others send is not awaited", "block", "arrive() {\n    __syncthreads();", "arrive() {"),
 ]

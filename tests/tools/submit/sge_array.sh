@@ -11,7 +11,7 @@
 #$ -notify
 #$ -t 1-2
 
-# Written by tools/submit.py. Do not run it by hand.
+# Written by returnn-tf submit. Do not run it by hand.
 set -m
 
 id=$JOB_ID

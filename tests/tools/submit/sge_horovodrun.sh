@@ -13,7 +13,7 @@
 #$ -l gpu=1
 #$ -q long
 
-# Written by tools/submit.py. Do not run it by hand.
+# Written by returnn-tf submit. Do not run it by hand.
 set -m
 
 id=$JOB_ID

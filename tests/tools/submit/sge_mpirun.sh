@@ -14,7 +14,7 @@
 #$ -q long
 #$ -P asr
 
-# Written by tools/submit.py. Do not run it by hand.
+# Written by returnn-tf submit. Do not run it by hand.
 set -m
 
 id=$JOB_ID

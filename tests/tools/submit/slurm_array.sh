@@ -12,7 +12,7 @@
 #SBATCH --no-requeue
 #SBATCH --array=0-1
 
-# Written by tools/submit.py. Do not run it by hand.
+# Written by returnn-tf submit. Do not run it by hand.
 set -m
 
 id=$SLURM_JOB_ID

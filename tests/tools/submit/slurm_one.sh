@@ -11,7 +11,7 @@
 #SBATCH --signal=B:USR1@180
 #SBATCH --requeue
 
-# Written by tools/submit.py. Do not run it by hand.
+# Written by returnn-tf submit. Do not run it by hand.
 set -m
 
 id=$SLURM_JOB_ID

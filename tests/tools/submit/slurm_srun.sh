@@ -14,7 +14,7 @@
 #SBATCH --partition=long
 #SBATCH --account=asr
 
-# Written by tools/submit.py. Do not run it by hand.
+# Written by returnn-tf submit. Do not run it by hand.
 set -m
 
 id=$SLURM_JOB_ID

@@ -64,9 +64,9 @@ struct Block {
   std::unique_ptr<unsigned char, void (*)(void*)> shared{nullptr, free};
   std::vector<Fiber> fibers;
   int alive = 0, at_barrier = 0;
-  unsigned barriers = 0;    // how many have been passed
-  char ordered[2] = {};     // by barriers; two, as some threads come to the next one while others leave this one
-  char warps[32][2] = {};   // the same for __syncwarp
+  unsigned barriers = 0;   // how many have been passed
+  char ordered[2] = {};    // by barriers; two, as some threads come to the next one while others leave this one
+  char warps[32][2] = {};  // the same for __syncwarp
   unsigned syncwarps[32] = {};
 };
 
@@ -245,7 +245,8 @@ class Machine {
     victim_ = blocks_[random_() % blocks_.size()].get();
     const int threads = static_cast<int>(victim_->fibers.size()), sizes[] = {1, 32, threads};
     victim_threads_ = sizes[random_() % 3];
-    victim_part_ = static_cast<int>(random_() % static_cast<unsigned>((threads + victim_threads_ - 1) / victim_threads_));
+    victim_part_ =
+        static_cast<int>(random_() % static_cast<unsigned>((threads + victim_threads_ - 1) / victim_threads_));
   }
 
   // Threads that have ended count as if they had arrived.
@@ -276,8 +277,8 @@ class Machine {
       if ((here & what.mask) != (alive & what.mask)) continue;
       for (int lane = 0; lane < count; ++lane)
         if ((here >> lane & 1) != 0 && lanes[lane].collective.combine != what.combine) {
-          failure_ = "lanes of a warp do different things together: " + place(lanes[one]) + " " +
-                     waiting(lanes[one]) + ", " + place(lanes[lane]) + " " + waiting(lanes[lane]);
+          failure_ = "lanes of a warp do different things together: " + place(lanes[one]) + " " + waiting(lanes[one]) +
+                     ", " + place(lanes[lane]) + " " + waiting(lanes[lane]);
           return;
         }
       what.combine(payloads, here);
@@ -287,8 +288,9 @@ class Machine {
     }
   }
 
-  // Chooses who runs next. Four ways, drawn for each launch: anybody; mostly who became ready last, such that some run far
-  // ahead; mostly who waits longest; all others before a victim, which so finds overwritten what it has not read in time.
+  // Chooses who runs next. Four ways, drawn for each launch: anybody; mostly who became ready last, such that some run
+  // far ahead; mostly who waits longest; all others before a victim, which so finds overwritten what it has not read in
+  // time.
   bool pick() {
     const bool starved = ready_.empty() && !starved_.empty();
     const bool spins = !spinning_.empty() && (starved ? !chance(32) : ready_.empty() || chance(16));
@@ -299,8 +301,9 @@ class Machine {
       return false;
     }
     if (spins && ready_.empty() && !starved && ++idle_ > 64 * (spinning_.size() + 64)) {
-      failure_ = stuck(cooperative_ ? "the threads that are left spin or wait for others"
-                                    : "threads spin for others, which an ordinary launch need not run at the same time");
+      failure_ =
+          stuck(cooperative_ ? "the threads that are left spin or wait for others"
+                             : "threads spin for others, which an ordinary launch need not run at the same time");
       return false;
     }
     size_t index = random_() % from.size();

@@ -1,7 +1,7 @@
 // What the thread sanitizer has to know: which thread of CUDA runs, and what orders the accesses of two of them.
 //
-// Barriers, __syncwarp and atomics do. Shuffles, votes and products on tensor cores do not, as CUDA's manual says. Atomics
-// count as if they had fences around them, so a missing __threadfence is not found.
+// Barriers, __syncwarp and atomics do. Shuffles, votes and products on tensor cores do not, as CUDA's manual says.
+// Atomics count as if they had fences around them, so a missing __threadfence is not found.
 #pragma once
 
 #include <stddef.h>

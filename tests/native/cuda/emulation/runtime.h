@@ -61,12 +61,13 @@ inline int attribute(cudaDeviceAttr which) {
 
 // Each block costs 1 KiB more than it asks for.
 inline int resident_blocks(int threads, size_t shared_bytes) {
-  const long by_memory = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / static_cast<long>(shared_bytes + 1024);
+  const long by_memory =
+      attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / static_cast<long>(shared_bytes + 1024);
   return static_cast<int>(std::min({by_memory, 2048L / ((threads + 31) / 32 * 32), 32L}));
 }
 
-// What a stream may do after the call that asked for it, until the host waits or copies again: host functions, and reading the
-// memory of the host that a copy is from. That is there a second time here: it still has to be what it was.
+// What a stream may do after the call that asked for it, until the host waits or copies again: host functions, and
+// reading the memory of the host that a copy is from. That is there a second time here: it still has to be what it was.
 class Late {
  public:
   static Late& get() {
@@ -106,7 +107,8 @@ cudaError_t launch_any(void (*kernel)(P...), dim3 grid, dim3 block, size_t share
   const size_t threads = size_t(block.x) * block.y * block.z, blocks = size_t(grid.x) * grid.y * grid.z;
   if (blocks == 0 || threads == 0 || threads > 1024 || block.z > 64) return cudaErrorInvalidConfiguration;
   if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) return cudaErrorInvalidConfiguration;
-  if (shared_bytes > static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))) return cudaErrorInvalidValue;
+  if (shared_bytes > static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)))
+    return cudaErrorInvalidValue;
   const int room = resident_blocks(static_cast<int>(threads), shared_bytes) * attribute(cudaDevAttrMultiProcessorCount);
   if (cooperative && blocks > static_cast<size_t>(room)) return cudaErrorCooperativeLaunchTooLarge;
   const std::tuple<P...> values(static_cast<P>(args)...);
@@ -170,7 +172,8 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemc
   if (bytes > 0) memmove(to, from, bytes);
   return rtf::emulation::Late::get().finish();
 }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t = nullptr) {
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t = nullptr) {
   const cudaError_t error = cudaMemcpy(to, from, bytes, kind);
   if (kind == cudaMemcpyHostToDevice) rtf::emulation::Late::get().copy(from, bytes);
   return error;

@@ -22,7 +22,8 @@ namespace emulation {
 class StackMemory {
  public:
   explicit StackMemory(size_t bytes) : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))), bytes_(bytes) {
-    void* mapped = mmap(nullptr, page_ + bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* mapped =
+        mmap(nullptr, page_ + bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED || mprotect(mapped, page_, PROT_NONE) != 0) __builtin_trap();
     bottom_ = static_cast<char*>(mapped) + page_;
   }
@@ -55,7 +56,8 @@ __attribute__((naked, noinline))
 #else
 __attribute__((naked, noipa))
 #endif
-inline void switch_stack(void** /*from, in rdi*/, void* /*to, in rsi*/) {
+inline void
+switch_stack(void** /*from, in rdi*/, void* /*to, in rsi*/) {
   __asm__ volatile(
       "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
       "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"

@@ -81,10 +81,10 @@ inline uint32_t to_tf32(float value) {
   return value == value ? (bits + 0x1000u) & 0xffffe000u : 0x7fffffffu;
 }
 
-#define RTF_MMA(NAME, K, VALUE)                                                                                     \
-  inline void NAME(float d[4], const uint32_t a[4], const uint32_t b[2] RTF_CALLER_PARAMETER) {                     \
-    emulation::Fragments payload{d, a, b};                                                                          \
-    emulation::Machine::get().together({#NAME, 0xffffffffu, &payload, emulation::multiply<K, VALUE>}, RTF_CALLER);  \
+#define RTF_MMA(NAME, K, VALUE)                                                                                    \
+  inline void NAME(float d[4], const uint32_t a[4], const uint32_t b[2] RTF_CALLER_PARAMETER) {                    \
+    emulation::Fragments payload{d, a, b};                                                                         \
+    emulation::Machine::get().together({#NAME, 0xffffffffu, &payload, emulation::multiply<K, VALUE>}, RTF_CALLER); \
   }
 RTF_MMA(mma_m16n8k8_tf32, 8, emulation::tf32_value)
 RTF_MMA(mma_m16n8k16_bf16, 16, emulation::bf16_value)

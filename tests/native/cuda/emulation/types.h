@@ -21,19 +21,20 @@ struct dim3 {
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-// Vectors have the alignment that they have on the GPU: -fsanitize=undefined finds an address that would be a fault there.
-#define RTF_VECTOR(T, NAME)                                                           \
-  struct alignas(2 * sizeof(T)) NAME##2 {                                             \
-    T x, y;                                                                           \
-  };                                                                                  \
-  struct NAME##3 {                                                                    \
-    T x, y, z;                                                                        \
-  };                                                                                  \
-  struct alignas(4 * sizeof(T) > 16 ? 16 : 4 * sizeof(T)) NAME##4 {                   \
-    T x, y, z, w;                                                                     \
-  };                                                                                  \
-  inline NAME##2 make_##NAME##2(T x, T y) { return {x, y}; }                          \
-  inline NAME##3 make_##NAME##3(T x, T y, T z) { return {x, y, z}; }                  \
+// Vectors have the alignment that they have on the GPU: -fsanitize=undefined finds an address that would be a fault
+// there.
+#define RTF_VECTOR(T, NAME)                                          \
+  struct alignas(2 * sizeof(T)) NAME##2 {                            \
+    T x, y;                                                          \
+  };                                                                 \
+  struct NAME##3 {                                                   \
+    T x, y, z;                                                       \
+  };                                                                 \
+  struct alignas(4 * sizeof(T) > 16 ? 16 : 4 * sizeof(T)) NAME##4 {  \
+    T x, y, z, w;                                                    \
+  };                                                                 \
+  inline NAME##2 make_##NAME##2(T x, T y) { return {x, y}; }         \
+  inline NAME##3 make_##NAME##3(T x, T y, T z) { return {x, y, z}; } \
   inline NAME##4 make_##NAME##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 RTF_VECTOR(float, float)
 RTF_VECTOR(double, double)
@@ -119,8 +120,8 @@ inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 
-#define RTF_MIN_MAX(T)                                     \
-  inline T min(T x, T y) { return y < x ? y : x; }         \
+#define RTF_MIN_MAX(T)                             \
+  inline T min(T x, T y) { return y < x ? y : x; } \
   inline T max(T x, T y) { return x < y ? y : x; }
 RTF_MIN_MAX(int)
 RTF_MIN_MAX(unsigned)

@@ -10,9 +10,11 @@ struct Vote {
   unsigned in, out;
 };
 
-inline unsigned vote(const char* name, unsigned mask, bool mine, const char* file, int line, bool orders_memory = false) {
+inline unsigned vote(const char* name, unsigned mask, bool mine, const char* file, int line,
+                     bool orders_memory = false) {
   Vote payload{mine ? 1u : 0u, 0};
-  const Collective what{name, mask, &payload, [](void** payloads, unsigned lanes) {
+  const Collective what{name, mask, &payload,
+                        [](void** payloads, unsigned lanes) {
                           unsigned all = 0;
                           for (int lane = 0; lane < 32; ++lane)
                             if ((lanes >> lane & 1) != 0) all |= static_cast<Vote*>(payloads[lane])->in << lane;
@@ -103,25 +105,25 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32 RTF_CALLER_PA
 inline void __threadfence() { rtf::emulation::Machine::get().stumble(); }
 inline void __threadfence_block() {}
 
-#define RTF_ATOMIC(NAME, T, NEW)                                                                            \
-  inline T NAME(T* address, T value) {                                                                      \
-    rtf::emulation::Machine::get().stumble();                                                               \
-    T old, result;                                                                                          \
-    __atomic_load(address, &old, __ATOMIC_ACQUIRE);                                                         \
-    do {                                                                                                    \
-      result = NEW;                                                                                         \
+#define RTF_ATOMIC(NAME, T, NEW)                                                                             \
+  inline T NAME(T* address, T value) {                                                                       \
+    rtf::emulation::Machine::get().stumble();                                                                \
+    T old, result;                                                                                           \
+    __atomic_load(address, &old, __ATOMIC_ACQUIRE);                                                          \
+    do {                                                                                                     \
+      result = NEW;                                                                                          \
     } while (!__atomic_compare_exchange(address, &old, &result, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)); \
-    return old;                                                                                             \
+    return old;                                                                                              \
   }
-#define RTF_ATOMICS(T)                                                                               \
-  RTF_ATOMIC(atomicAdd, T, old + value)                                                              \
-  RTF_ATOMIC(atomicExch, T, value)                                                                   \
-  RTF_ATOMIC(atomicMin, T, min(old, value))                                                          \
-  RTF_ATOMIC(atomicMax, T, max(old, value))                                                          \
-  inline T atomicCAS(T* address, T compare, T value) {                                               \
-    rtf::emulation::Machine::get().stumble();                                                        \
+#define RTF_ATOMICS(T)                                                                                \
+  RTF_ATOMIC(atomicAdd, T, old + value)                                                               \
+  RTF_ATOMIC(atomicExch, T, value)                                                                    \
+  RTF_ATOMIC(atomicMin, T, min(old, value))                                                           \
+  RTF_ATOMIC(atomicMax, T, max(old, value))                                                           \
+  inline T atomicCAS(T* address, T compare, T value) {                                                \
+    rtf::emulation::Machine::get().stumble();                                                         \
     __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE); \
-    return compare;                                                                                  \
+    return compare;                                                                                   \
   }
 RTF_ATOMICS(int)
 RTF_ATOMICS(unsigned)
@@ -130,7 +132,7 @@ RTF_ATOMIC(atomicAdd, float, old + value)
 RTF_ATOMIC(atomicExch, float, value)
 RTF_ATOMIC(atomicAdd, double, old + value)
 RTF_ATOMIC(atomicOr, unsigned, old | value)
-RTF_ATOMIC(atomicAnd, unsigned, old & value)
+RTF_ATOMIC(atomicAnd, unsigned, old& value)
 #undef RTF_ATOMICS
 #undef RTF_ATOMIC
 
@@ -138,14 +140,14 @@ namespace rtf {
 inline unsigned add_release(unsigned* counter, unsigned amount) { return atomicAdd(counter, amount); }
 }  // namespace rtf
 
-#define RTF_CACHED(LOAD, STORE)                                                                        \
-  template <class T>                                                                                   \
-  T LOAD(const T* address) {                                                                           \
-    return *address;                                                                                   \
-  }                                                                                                    \
-  template <class T>                                                                                   \
-  void STORE(T* address, T value) {                                                                    \
-    *address = value;                                                                                  \
+#define RTF_CACHED(LOAD, STORE)     \
+  template <class T>                \
+  T LOAD(const T* address) {        \
+    return *address;                \
+  }                                 \
+  template <class T>                \
+  void STORE(T* address, T value) { \
+    *address = value;               \
   }
 RTF_CACHED(__ldcg, __stcg)
 RTF_CACHED(__ldcs, __stcs)

@@ -1,0 +1,92 @@
+"""``returnn-tf native``: compile native ops ahead of time, or list them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from typing import List
+
+from returnn_tf.cli.parser import CommandParser
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.native.build import Compilers, compile_into, find_compilers
+from returnn_tf.native.cache import Entry
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.sources import OPS
+
+_DOC = """
+Compile a native op ahead of time for a given kind of CPU, and write the library to a file.
+
+For machines without a compiler, and for decoders in C++ that load it by TF_LoadLibrary before an exported graph. A
+graph with large LSTMs that was saved on a CPU with a tile unit needs lstm and product.
+
+    returnn-tf native build lstm --output rtf_lstm.so                             for the CPU of this machine
+    returnn-tf native build lstm --output rtf_lstm.so --target=-march=x86-64-v3   for any x86 CPU since about 2013
+    returnn-tf native build lstm --output rtf_lstm.so --cuda-arch sm_80,sm_90     and for these GPUs
+    returnn-tf native list                                                        the names of all ops
+"""
+_ACTIONS = ("build", "list")
+
+
+def run(args: List[str]) -> int:
+    """Compile an op or list all of them.
+
+    :param args: ``build OP --output FILE ...`` or ``list``
+    :raises ConfigError: wrong arguments
+    :raises DataError: the op cannot be compiled here
+    """
+    if not args or args[0] not in _ACTIONS:
+        hint = did_you_mean(args[0], _ACTIONS) if args else "returnn-tf native build OP --output FILE"
+        raise ConfigError("native: build or list? %s" % hint)
+    if args[0] == "list":
+        if args[1:]:
+            raise ConfigError("native list: takes no arguments, got %s" % " ".join(args[1:]))
+        print("\n".join(sorted(OPS)))
+        return 0
+    return _build(_parser().parse_args(args[1:]))
+
+
+def help_text() -> str:
+    """Return what ``--help`` prints."""
+    return _parser().format_help()
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("native build", _DOC)
+    parser.add_argument("op", choices=sorted(OPS), help="name of the op")
+    parser.add_argument("--output", metavar="FILE", required=True, help="the library; an existing file is replaced")
+    parser.add_argument(
+        "--target", metavar="FLAG", action="append", help="flag for the instruction set; default: this machine's"
+    )
+    parser.add_argument(
+        "--cuda-arch", metavar="ARCHS", default="", help="also compile for these GPUs and newer ones: sm_80,sm_90"
+    )
+    return parser
+
+
+def _build(args: argparse.Namespace) -> int:
+    folder = os.path.dirname(os.path.abspath(args.output))
+    try:
+        with tempfile.TemporaryDirectory(dir=folder) as temp:
+            entry = Entry(temp, args.op, "prebuilt")
+            os.makedirs(entry.folder)
+            compilers = _compilers(args)
+            compile_into(entry, OPS[args.op], compilers)
+            shutil.move(entry.library, args.output)
+    except NativeOpError as exc:
+        raise DataError(str(exc)) from exc
+    flags = " ".join(compilers.cpu.target) or "no target flag"
+    print("%s: compiled by %s with %s" % (args.output, compilers.description, flags))
+    return 0
+
+
+def _compilers(args: argparse.Namespace) -> Compilers:
+    """Find the compilers for what the command line asks for.
+
+    :raises NativeOpError: one is missing, or the op has no kernels for GPUs
+    """
+    archs = [arch for arch in args.cuda_arch.split(",") if arch]
+    if archs and not OPS[args.op].cuda:
+        raise NativeOpError("%s has no kernels for GPUs; leave --cuda-arch out" % args.op)
+    return find_compilers(OPS[args.op], archs, args.target)

@@ -1,0 +1,31 @@
+"""Parsers for subcommands with many options: argparse, with the error handling of this program."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from returnn_tf.config import ConfigError
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An ``argparse`` parser which raises instead of exiting. ``--help`` is handled before it is called.
+
+    :param command: e.g. "native build"
+    :param doc: what the help begins with, as it is
+    """
+
+    def __init__(self, command: str, doc: str) -> None:
+        super().__init__(
+            prog="returnn-tf " + command,
+            description=doc.strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ``message`` as the user's mistake.
+
+        :raises ConfigError: always
+        """
+        raise ConfigError("%s: %s. All options: %s --help" % (self.prog, message, self.prog))
