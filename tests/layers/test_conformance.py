@@ -7,42 +7,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict
 
 import numpy
 import pytest
 
-from returnn_tf.config import Config
 from returnn_tf.layers.docs import example_of
 from returnn_tf.layers.options import declared_options
-from returnn_tf.layers.registry import LAYERS, LOSSES
+from returnn_tf.layers.registry import LAYERS
 from returnn_tf.network.describe import show_axes
 from returnn_tf.network.network import Network, plan_from_config
 from tests.feeds import random_feed
+from tests.layers.examples import CLASSES, example_config
 
 GOLDENS = Path(__file__).parent.parent / "goldens" / "layers.json"
-DEFAULTS: Dict[str, Any] = {
-    "behavior_version": 21,
-    "extern_data": {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}},
-}
-
-
-def _own(items: List[Tuple[str, Any]]) -> List[Tuple[str, Any]]:
-    return [(name, cls) for name, cls in items if cls.__module__.startswith("returnn_tf.")]
-
-
-LAYER_CLASSES = dict(_own(LAYERS.items()))
-CLASSES = {**{"layer:" + k: v for k, v in LAYER_CLASSES.items()}, **{"loss:" + k: v for k, v in _own(LOSSES.items())}}
-
-
-def _config(name: str) -> Config:
-    example = example_of(CLASSES[name])
-    assert example, "%s: the docstring has no 'Example::' block with network = {...}" % name
-    names: Dict[str, Any] = {}
-    exec(compile(example, "<example of %s>" % name, "exec"), names)
-    settings = dict(DEFAULTS)
-    settings.update({k: v for k, v in names.items() if k in ("network", "extern_data", "behavior_version")})
-    return Config(settings)
 
 
 @pytest.fixture(scope="module", params=sorted(CLASSES))
@@ -56,7 +34,7 @@ def test_docstring_tells_all(name: str) -> None:
     assert example_of(CLASSES[name]), "no Example:: block"
     if name.startswith("layer:"):
         assert "Lengths:" in doc, "the docstring must say what happens to the lengths ('Lengths: ...')"
-        used = json.dumps(_plain(_config(name).typed("network")))
+        used = json.dumps(_plain(example_config(name).typed("network")))
         registered = LAYERS.names_of(CLASSES[name])
         assert any('"class": "%s"' % n in used for n in registered), "the example does not use the class"
     for info in declared_options(CLASSES[name]).values():
@@ -73,7 +51,7 @@ def _plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("train", [False, True])
 def test_runs_with_ragged_batch(name: str, train: bool) -> None:
-    net = Network.from_config(_config(name), train=train)
+    net = Network.from_config(example_config(name), train=train)
     out = net.run(_feed(net), with_grad=bool(net.plan.losses))
     for path, result in out.layers.items():
         data = net.plan.by_path()[path].output
@@ -97,7 +75,7 @@ def _feed(net: Network, batch: int = 3) -> Dict[str, Any]:
 
 def test_batch_of_one_and_new_lengths(name: str) -> None:
     """One traced graph serves all batch sizes and lengths."""
-    net = Network.from_config(_config(name))
+    net = Network.from_config(example_config(name))
     net.run(_feed(net))
     out = net.run(_feed(net, batch=1))
     assert len(net._functions) == 1
@@ -107,7 +85,7 @@ def test_batch_of_one_and_new_lengths(name: str) -> None:
 
 
 def test_save_and_restore(name: str) -> None:
-    net = Network.from_config(_config(name))
+    net = Network.from_config(example_config(name))
     values = net.get_param_values()
     other = Network(net.plan, seed=7)
     other.set_param_values(values)
@@ -117,7 +95,7 @@ def test_save_and_restore(name: str) -> None:
 
 
 def test_golden_variables_and_axes(name: str, update_goldens: bool) -> None:
-    plan = plan_from_config(_config(name), train=True)
+    plan = plan_from_config(example_config(name), train=True)
     got = {
         "params": {spec.name: list(spec.shape) for spec in plan.params.values()},
         "outputs": {path: show_axes(node.output) for path, node in plan.outputs.items()},
@@ -135,7 +113,7 @@ def test_all_examples_are_planned_without_tensorflow() -> None:
         "import sys; sys.path.insert(0, '.')\n"
         "import tests.layers.test_conformance as t\n"
         "from returnn_tf.network.describe import describe_plan\n"
-        "for name in t.CLASSES: describe_plan(t.plan_from_config(t._config(name), train=True))\n"
+        "for name in t.CLASSES: describe_plan(t.plan_from_config(t.example_config(name), train=True))\n"
         "assert 'tensorflow' not in sys.modules"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
