@@ -172,7 +172,7 @@ def start_line(phase: str, learning_rate: Optional[float] = None) -> str:
 class _Target:
     """One place where lines go."""
 
-    def __init__(self, stream: IO[str], level: int, process: Optional["subprocess.Popen[str]"] = None):
+    def __init__(self, stream: IO[str], level: int, process: Optional[subprocess.Popen[str]] = None):
         self.stream = stream
         self.level = level
         self.process = process

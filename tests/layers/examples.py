@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from returnn_tf.config import Config
-from returnn_tf.layers.docs import example_of
-from returnn_tf.layers.registry import LAYERS, LOSSES, Registry
+from returnn_tf.graph.docs import example_of
+from returnn_tf.graph.registry import LAYERS, LOSSES, Registry
 
 DEFAULTS: Dict[str, Any] = {
     "behavior_version": 21,

@@ -12,9 +12,9 @@ from typing import Any, Dict
 import numpy
 import pytest
 
-from returnn_tf.layers.docs import example_of
-from returnn_tf.layers.options import declared_options
-from returnn_tf.layers.registry import LAYERS
+from returnn_tf.config.options import declared_options
+from returnn_tf.graph.docs import example_of
+from returnn_tf.graph.registry import LAYERS
 from returnn_tf.network.describe import show_axes
 from returnn_tf.network.network import Network, plan_from_config
 from tests.feeds import random_feed

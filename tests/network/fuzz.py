@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.layers.options import declared_options
-from returnn_tf.layers.registry import LAYERS, LOSSES
+from returnn_tf.config.options import declared_options
+from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.network.network import plan_from_config
 from tests.layers.examples import CLASSES, example_settings
 from tests.parity import ROOT

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.hdf import HDFDataset
-from returnn_tf.datasets.hdf_claims import longest_string
+from returnn_tf.datasets.core.safe_files import read_seq_lens, read_seq_tags
+from returnn_tf.datasets.hdf.claims import longest_string
+from returnn_tf.datasets.hdf.dataset import HDFDataset
 from returnn_tf.datasets.label_file import read_labels
-from returnn_tf.datasets.safe_files import read_seq_lens, read_seq_tags
-from returnn_tf.engine import checkpoint
-from returnn_tf.engine.learning_rate_file import best_epochs, read_file
-from returnn_tf.engine.model_lock import holder_lives
-from returnn_tf.engine.progress import PassState, Progress
-from returnn_tf.engine.status_file import read_status
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.lock import holder_lives
+from returnn_tf.engine.learning_rate.file import best_epochs, read_file
+from returnn_tf.engine.monitoring.status_file import read_status
+from returnn_tf.engine.passes.progress import PassState, Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _HDF = ROOT / "tests" / "data" / "datasets" / "hdf" / "simple_extra.hdf"
@@ -256,10 +256,10 @@ def _damaged(rng: random.Random, good: bytes, pieces: List[bytes]) -> bytes:
 _EXECUTES = {
     "config/config.py": "++key value: what the user typed",
     "config/loading.py": "configs are programs",
-    "datasets/loader_worker.py": "its own parent process, over a pipe",
-    "datasets/safe_files.py": "restricted to plain containers, strings and numbers",
-    "engine/world.py": "results of the other ranks of the same training, over Horovod",
-    "layers/eval_code.py": "code in configs",
+    "datasets/loading/worker.py": "its own parent process, over a pipe",
+    "datasets/core/safe_files.py": "restricted to plain containers, strings and numbers",
+    "engine/distributed/world.py": "results of the other ranks of the same training, over Horovod",
+    "layers/math/eval_code.py": "code in configs",
     "network/loops/max_steps.py": "code in configs",
     "ops/activations.py": "code in configs",
 }

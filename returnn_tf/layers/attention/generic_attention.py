@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
-from returnn_tf.layers.base import Layer
-from returnn_tf.layers.options import option
-from returnn_tf.layers.rec.search import PER_SEQUENCE_NOTE
-from returnn_tf.layers.registry import register_layer
+from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE_NOTE
 from returnn_tf.tensor import Data
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
-    from returnn_tf.layers.plan_context import PlanContext
 
 
 @register_layer("generic_attention")
@@ -39,14 +37,14 @@ class GenericAttentionLayer(Layer):
 
     needs_sources = False
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Without the time axis of the base."""
         if self.sources:
             raise ctx.error("takes no 'from': name the layers by 'weights' and 'base'.")
         self._sum = plan_weighted_sum(ctx, self.weights.output, self.base.output, squeeze=self.auto_squeeze)
         return self._sum.output
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One (batched) matrix product."""
         once = ctx.noted(self.base, PER_SEQUENCE_NOTE)
         if once is not None and ctx.noted(self.weights, PER_SEQUENCE_NOTE) is None:

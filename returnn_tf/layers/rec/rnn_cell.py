@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from returnn_tf.layers.options import option
+from returnn_tf.config.options import option
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.rec.rec import RecLayer
-from returnn_tf.layers.registry import register_layer
 from returnn_tf.tensor import Data
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.plan_context import PlanContext
 
 
 @register_layer("rnn_cell")
@@ -34,7 +32,7 @@ class RnnCellLayer(RecLayer):
     single_step = True
     weights_init: Any = option(None, help="initialiser of all weights of the cell")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """As `rec`, but only inside of a loop."""
         if not ctx.in_step and ctx.loop_dim is None:
             raise ctx.error("is one step of a cell, for the network inside of a 'rec' layer. Here use class 'rec'.")

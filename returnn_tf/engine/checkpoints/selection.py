@@ -1,0 +1,191 @@
+"""Which checkpoint a run loads, and with which epoch a training starts. No TensorFlow; file names only."""
+
+from __future__ import annotations
+
+import os
+import re
+import types
+from dataclasses import dataclass
+from typing import Callable, Dict, Mapping, Optional, Tuple
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.support.start_epoch import begins_anew
+
+_SUFFIXES = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+_EPOCH = re.compile(r"\.(\d+)(?:\.step(\d+))?$")
+
+Steps = Mapping[Tuple[int, int], str]  # (epoch, global step) -> path
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """The checkpoint to load (a path without ".index"), its epoch, and the epoch which a training does next.
+
+    ``epoch`` and ``path`` are None if nothing is loaded. Epoch 0 is a model with which training starts anew. ``step``
+    is the global step of a checkpoint from within its epoch, with the rest of which a training goes on.
+    """
+
+    epoch: Optional[int] = None
+    path: Optional[str] = None
+    start_epoch: int = 1
+    step: Optional[int] = None
+
+
+def choose_model(config: Config) -> ModelChoice:
+    """The choice for the checkpoints which there are.
+
+    :raises ConfigError: if a checkpoint which the config asks for isn't there
+    """
+    model = config.str("model", "")
+    return select_model(config, find_checkpoints(model), checkpoint_exists, find_step_checkpoints(model))
+
+
+def select_model(
+    config: Config, own: Mapping[int, str], exists: Callable[[str], bool], steps: Steps = types.MappingProxyType({})
+) -> ModelChoice:
+    """The choice as ``task``, ``load``, ``load_epoch``, ``start_epoch`` and so on say.
+
+    A training goes on from its own newest checkpoint; ``load`` only counts if there is none. Other tasks take ``load``,
+    or the own checkpoint of ``load_epoch``, or the own newest one.
+
+    :param own: checkpoints of ``model``: epoch -> path
+    :param exists: whether there is a checkpoint at a path
+    :param steps: checkpoints of ``model`` from within epochs; only a training takes the newest of them by itself
+    :raises ConfigError: if a checkpoint which is asked for isn't there
+    """
+    is_train = config.str("task", "train") == "train"
+    load_epoch = config.int("load_epoch")
+    if load_epoch is None and not is_train:
+        load_epoch = config.int("epoch")
+    if is_train:
+        return _select_for_training(config, own, exists, load_epoch, steps)
+    load = _path_to_load(config, "load", exists)
+    if load:
+        return _loaded(load, load_epoch)
+    if load_epoch is not None:
+        return _choice(load_epoch, _own_checkpoint(own, load_epoch, config.where("load_epoch"), steps))
+    return _newest(own)
+
+
+def _select_for_training(
+    config: Config, own: Mapping[int, str], exists: Callable[[str], bool], load_epoch: Optional[int], steps: Steps
+) -> ModelChoice:
+    last = max(config.int("num_epochs", 5), load_epoch or 0)
+    own = {epoch: path for epoch, path in own.items() if epoch <= last}
+    steps = {key: path for key, path in steps.items() if key[0] <= last}
+    has_load = bool(config.str("load", ""))
+    if load_epoch is not None and not has_load:
+        _own_checkpoint(own, load_epoch, config.where("load_epoch"))
+    if begins_anew(config) and (own or steps or not has_load):
+        return _at_start_epoch(config, own)
+    if own or steps:
+        return _newest(own, steps)
+    load = _path_to_load(config, "load", exists)
+    if load:
+        return _loaded(load, load_epoch)
+    first = _path_to_load(config, "import_model_train_epoch1", exists)
+    return _choice(0, first) if first else ModelChoice()
+
+
+def _at_start_epoch(config: Config, own: Mapping[int, str]) -> ModelChoice:
+    start = config.int("start_epoch", 1)
+    where = config.where("start_epoch")
+    if start < 1:
+        raise ConfigError("%s: epochs count from 1, got %d" % (where, start))
+    if start == 1:
+        return ModelChoice()
+    return _choice(start - 1, _own_checkpoint(own, start - 1, where))
+
+
+def _choice(epoch: int, path: str) -> ModelChoice:
+    return ModelChoice(epoch, path, epoch + 1)
+
+
+def _newest(own: Mapping[int, str], steps: Steps = types.MappingProxyType({})) -> ModelChoice:
+    epoch, step = max(steps, default=(0, 0))
+    if epoch > max(own, default=0):
+        return ModelChoice(epoch, steps[epoch, step], epoch, step)
+    return _choice(max(own), own[max(own)]) if own else ModelChoice()
+
+
+def _loaded(path: str, epoch: Optional[int]) -> ModelChoice:
+    step = step_of_path(path)
+    if step is None or epoch is not None:
+        return _choice(epoch_of_path(path) if epoch is None else epoch, path)
+    return ModelChoice(epoch_of_path(path), path, epoch_of_path(path), step)
+
+
+def _own_checkpoint(own: Mapping[int, str], epoch: int, where: str, steps: Steps = types.MappingProxyType({})) -> str:
+    """
+    :param steps: those from within the epoch are named in the error, if they may be loaded
+    :raises ConfigError: there is none of the epoch
+    """
+    if epoch not in own:
+        there = ", ".join(str(e) for e in sorted(own)) or "none"
+        text = "%s: there is no checkpoint of epoch %d; checkpoints there are: %s" % (where, epoch, there)
+        within = max((key for key in steps if key[0] == epoch), default=None)
+        if within is not None:
+            text += ". One from within the epoch is loaded by its name, without load_epoch: load = %r" % steps[within]
+        raise ConfigError(text)
+    return own[epoch]
+
+
+def _path_to_load(config: Config, key: str, exists: Callable[[str], bool]) -> Optional[str]:
+    path = config.str(key, "")
+    if not path:
+        return None
+    path = _SUFFIXES.sub("", path)
+    if not exists(path):
+        raise ConfigError("%s: there is no checkpoint %r (no file %s.index)" % (config.where(key), path, path))
+    return path
+
+
+def checkpoint_exists(path: str) -> bool:
+    """Whether there is a checkpoint with this name (without ".index")."""
+    return os.path.exists(path + ".index")
+
+
+def epoch_of_path(path: str) -> int:
+    """The epoch in the name of a checkpoint, ``model.050`` or ``model.050.step7300`` -> 50; 0 if there is none."""
+    match = _EPOCH.search(path)
+    return int(match.group(1)) if match else 0
+
+
+def step_of_path(path: str) -> Optional[int]:
+    """The global step in the name of a checkpoint from within an epoch, ``model.050.step7300`` -> 7300; else None."""
+    match = _EPOCH.search(path)
+    return int(match.group(2)) if match and match.group(2) else None
+
+
+def find_checkpoints(model: str) -> Dict[int, str]:
+    """The checkpoints ``<model>.<epoch>`` on disk: epoch -> path without ".index".
+
+    Checkpoints of pretraining, ``<model>.pretrain.<epoch>``, stand in for epochs which have no other.
+
+    :param model: path prefix, as the setting ``model``
+    """
+    found = _paths(model, r"\.(\d+)")
+    pretrain = _paths(model, r"\.pretrain\.(\d+)")
+    return {epoch: path for (epoch,), path in {**pretrain, **found}.items()}
+
+
+def find_step_checkpoints(model: str) -> Dict[Tuple[int, int], str]:
+    """The checkpoints from within epochs, ``<model>.<epoch>.step<global step>``: (epoch, step) -> path.
+
+    :param model: path prefix, as the setting ``model``
+    """
+    return {(epoch, step): path for (epoch, step), path in _paths(model, r"\.(\d+)\.step(\d+)").items()}
+
+
+def _paths(model: str, numbers: str) -> Dict[Tuple[int, ...], str]:
+    """Paths without ".index" by the numbers in their names."""
+    folder, base = os.path.split(model)
+    if not base or not os.path.isdir(folder or "."):
+        return {}
+    pattern = re.compile(re.escape(base) + numbers + r"\.index$")
+    matches = [(pattern.match(name), name) for name in os.listdir(folder or ".")]
+    return {
+        tuple(int(number) for number in match.groups()): os.path.join(folder, name[: -len(".index")])
+        for match, name in matches
+        if match
+    }

@@ -1,0 +1,103 @@
+"""Traces of some training steps for TensorBoard: ``--profile`` on the command line, or the setting ``profile``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.log import log
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """Which steps are traced; they are counted from the start of the run."""
+
+    first_step: int = 10  # the first ones trace the graph and warm up
+    steps: int = 10
+    every: int = 0  # again after so many steps; 0: only once
+
+
+class Profiler:
+    """Traces steps as `ProfileOptions` say. Without options or without a folder it does nothing."""
+
+    def __init__(self, options: Optional[ProfileOptions], folder: Optional[str]) -> None:
+        """
+        :param folder: of the event files
+        """
+        self._options = options
+        self._folder = folder
+        self._done = 0  # steps of this run
+        self._running = False
+
+    @classmethod
+    def from_config(cls, config: Any, folder: Optional[str]) -> Profiler:
+        """
+        :param config: Config: ``profile`` (True or a dict of `ProfileOptions`), ``store_metadata_mod_step``
+        :param folder: of the event files
+        :raises ConfigError: wrong options, or there is no folder to write to
+        """
+        options = profile_options(config)
+        if options is not None and folder is None:
+            raise ConfigError("Traces for TensorBoard need a folder: set tf_log_dir, or model.")
+        return cls(options, folder)
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Within it one training step runs."""
+        if self._options is None:
+            yield
+            return
+        position = self._done - self._options.first_step
+        if self._options.every and position >= 0:
+            position %= self._options.every
+        if position == 0 and not self._running:
+            tf.profiler.experimental.start(self._folder)
+            self._running = True
+        if self._running:
+            with tf.profiler.experimental.Trace("train", step_num=self._done, _r=1):
+                yield
+        else:
+            yield
+        self._done += 1
+        if self._running and position + 1 >= self._options.steps:
+            self.close()
+
+    def close(self) -> None:
+        """Completes a trace that has begun."""
+        if self._running:
+            self._running = False
+            tf.profiler.experimental.stop()
+            log.write(1, "Steps up to %i of this run are traced. Look at them: tensorboard --logdir %s (with "
+                      "tensorboard-plugin-profile installed), tab Profile." % (self._done, self._folder))  # fmt: skip
+
+
+def profile_options(config: Any) -> Optional[ProfileOptions]:
+    """The options for traces, None for no traces.
+
+    :raises ConfigError: unknown or wrong option
+    """
+    given = config.typed("profile", None)
+    where = config.where("profile")
+    every = config.int("store_metadata_mod_step", 0) or 0
+    if given is None or given is False:
+        return ProfileOptions(first_step=every, steps=1, every=every) if every > 0 else None
+    if given is True or given == 1:
+        return ProfileOptions()
+    if not isinstance(given, dict):
+        raise ConfigError(
+            "%s: expected True or a dict such as {'first_step': 10, 'steps': 10}, not %r." % (where, given)
+        )
+    known = [field.name for field in dataclasses.fields(ProfileOptions)]
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError("%s: unknown option %r. %s" % (where, key, did_you_mean(key, known)))
+        if isinstance(value, bool) or not isinstance(value, int) or value < (key == "steps"):
+            raise ConfigError("%s: %s must be a number of steps, not %r." % (where, key, value))
+    options = ProfileOptions(**given)
+    if 0 < options.every <= options.steps:
+        raise ConfigError("%s: every must be more than steps (%i)." % (where, options.steps))
+    return options

@@ -1,0 +1,75 @@
+"""A thread which makes the tensors of the next batches while the current step runs."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any, Callable, Iterable, Iterator, Tuple
+
+_POLL_SECONDS = 0.1
+
+
+class Prefetcher:
+    """Iterates over (batch, converted batch); ``wait_seconds`` tells how long its user had to wait in total.
+
+    An exception in the batches or the conversion is raised to the user. :meth:`close` must be called at the end.
+    """
+
+    def __init__(self, batches: Iterable[Any], convert: Callable[[Any], Any], *, depth: int = 2) -> None:
+        """
+        :param batches: read in the thread
+        :param convert: called with each batch in the thread
+        :param depth: how many may be ready in advance
+        """
+        self.wait_seconds = 0.0
+        self._batches = batches
+        self._convert = convert
+        self._queue: queue.Queue[Tuple[str, Any, Any]] = queue.Queue(maxsize=depth)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Tuple[Any, Any]]:
+        return self
+
+    def __next__(self) -> Tuple[Any, Any]:
+        start = time.perf_counter()
+        kind, first, second = self._queue.get()
+        self.wait_seconds += time.perf_counter() - start
+        if kind == "end":
+            raise StopIteration
+        if kind == "error":
+            raise first
+        return first, second
+
+    def close(self) -> None:
+        """Stops the thread, also in the middle of the batches."""
+        self._stop.set()
+        close = getattr(self._batches, "close", None)
+        if close is not None and not self._thread.is_alive():
+            close()
+        while self._thread.is_alive():
+            try:
+                self._queue.get_nowait()
+            except queue.Empty:
+                pass
+            self._thread.join(_POLL_SECONDS)
+
+    def _work(self) -> None:
+        try:
+            for batch in self._batches:
+                if not self._put(("batch", batch, self._convert(batch))):
+                    return
+            self._put(("end", None, None))
+        except BaseException as exc:  # whatever it is, the user of the batches has to know
+            self._put(("error", exc, None))
+
+    def _put(self, item: Tuple[str, Any, Any]) -> bool:
+        while not self._stop.is_set():
+            try:
+                self._queue.put(item, timeout=_POLL_SECONDS)
+                return True
+            except queue.Full:
+                continue
+        return False

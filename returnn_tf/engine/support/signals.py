@@ -1,0 +1,157 @@
+"""Signals which end a training in order: SIGTERM and SIGUSR1 of clusters that want the machine back, and Ctrl-C.
+
+The first one is a request: the current step is finished, the state saved, the program ends. A second SIGINT or SIGTERM
+ends it at once; SIGUSR1, the warning of a scheduler whose SIGTERM follows, does not count for that. The signals are
+read from a pipe by a thread, because the interpreter would handle them only after the TensorFlow call that is running,
+which may be a long one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from returnn_tf.log import log
+
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+_INSISTING = (signal.SIGINT, signal.SIGTERM)
+#: Schedulers send the same signal to a job script, which hands it on, and to its processes.
+_SAME_SECONDS = 0.5
+
+
+class Stopped(Exception):
+    """A training ended because of a signal; its state is on the disk."""
+
+    def __init__(self, signum: int, message: str = "") -> None:
+        """
+        :param signum: the number of the signal
+        :param message: what was saved
+        """
+        self.signum = signum
+        super().__init__(message or "stopped by %s" % name_of(signum))
+
+
+class StopRequest:
+    """Whether a signal asked to stop. Use it as a context manager, in the main thread; elsewhere it hears nothing."""
+
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        signals: Sequence[int] = STOP_SIGNALS,
+        idle: str = "nothing was trained yet that would have to be saved",
+    ) -> None:
+        """
+        :param config: Config, for the exit code
+        :param signals: those which it hears
+        :param idle: what is said if the program ends at once because there is nothing to save
+        """
+        self.config = config
+        self._signals = tuple(signals)
+        self._idle = idle
+        self.signum: Optional[int] = None  #: of the first signal
+        #: Whether there is something to save; before, the first signal ends the program at once.
+        self.graceful = False
+        #: Called before the program ends at once.
+        self.on_abort: List[Callable[[], None]] = []
+        self._insisted: Optional[float] = None  # when SIGINT or SIGTERM came first
+        self._old: Dict[int, Any] = {}
+        self._pipe = (-1, -1)
+        self._old_fd = -1
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            self._pipe = os.pipe()
+            os.set_blocking(self._pipe[1], False)
+            self._old_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+            for number in self._signals:
+                self._old[number] = signal.signal(number, _wake)
+            _listening.append(self)
+            threading.Thread(target=self._listen, args=(self._pipe[0],), name="signals", daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """From now on it hears nothing."""
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        if self._old:
+            signal.set_wakeup_fd(self._old_fd)
+            os.close(self._pipe[1])  # ends the thread
+            _listening.remove(self)
+        self._old = {}
+
+    def forget(self) -> None:
+        """In a forked process, which a signal is to end: it is none to the one which is listening."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._old = {}
+
+    def _listen(self, pipe: int) -> None:
+        while True:
+            numbers = os.read(pipe, 64)
+            if not numbers:
+                os.close(pipe)
+                return
+            for number in numbers:
+                if number in self._signals:
+                    self._received(number)
+
+    def _received(self, number: int) -> None:
+        now = time.monotonic()
+        if not self.graceful:
+            self._abort(number, self._idle)
+        elif self.signum is None:
+            self.signum = number  # first: who reads the log may be slow to take a line
+            log.warn("%s: finishing the step and saving; once more to end at once" % name_of(number))
+        elif self._insisted is not None and number in _INSISTING and now - self._insisted > _SAME_SECONDS:
+            self._abort(number, "ending at once, without saving")
+        if number in _INSISTING and self._insisted is None:
+            self._insisted = now
+
+    def _abort(self, number: int, why: str) -> None:
+        code = exit_code(number)
+        try:
+            log.warn("%s: %s" % (name_of(number), why))
+            for function in self.on_abort:
+                function()
+            code = exit_code(number, self.config)
+        finally:
+            os._exit(code)
+
+
+_listening: List[StopRequest] = []
+
+
+def _after_fork() -> None:
+    while _listening:
+        _listening.pop().forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _wake(number: int, frame: Any) -> None:
+    """The thread at the other end of the pipe does the work."""
+
+
+def name_of(number: int) -> str:
+    """``SIGTERM``."""
+    return signal.Signals(number).name
+
+
+def exit_code(number: int, config: Any = None) -> int:
+    """128 + number as in a shell; or ``requeue_exit_code``, for a cluster that starts a job with this code again.
+
+    :param config: Config
+    """
+    if config is not None and number != signal.SIGINT:
+        return int(config.int("requeue_exit_code", 128 + number))
+    return 128 + number
