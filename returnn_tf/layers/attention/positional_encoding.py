@@ -88,7 +88,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         signal = to_layout(signal, layout.replace(dtype="float32"), data)
         if not self.add_to_input:
             return tf.broadcast_to(signal, _shape(ctx, data))
-        return with_frames(ctx, self.emit_input(ctx), self.input, self._frames) + signal
+        return with_frames(ctx, self.emit_input(ctx), self.input, self._frames) + tf.cast(signal, data.dtype)
 
     def _positions(self, ctx: EmitContext) -> Any:
         """Return int positions, [axes of the template for positions]."""
