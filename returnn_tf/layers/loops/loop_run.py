@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.emit_node import emit_node
 from returnn_tf.layers.loops.hypotheses import Hypotheses, follow_choice, normalized, steps_taken
 from returnn_tf.layers.loops.loop_inputs import in_beam, read_params, shaped, step_array
 from returnn_tf.layers.loops.loop_nodes import InitialOutput

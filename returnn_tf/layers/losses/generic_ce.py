@@ -35,7 +35,7 @@ class GenericCrossEntropyLoss(FramewiseLoss):
                 "the loss 'generic_ce' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target)
             )
         activation = getattr(ctx.node.layer, "activation", None)
-        if is_over_features(activation) or ctx.node.layer.class_name == "softmax":
+        if is_over_features(activation) or ctx.node.layer.normalizes_features:
             raise ctx.error(
                 "the loss 'generic_ce' is for elementwise activations such as 'sigmoid' or 'exp', but this layer has "
                 "%r. Use the loss 'ce'." % activation

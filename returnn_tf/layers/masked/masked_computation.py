@@ -53,6 +53,8 @@ class MaskedComputationLayer(Layer):
             "output": {"class": "unmask", "mask": "mask", "from": "h"}}
     """
 
+    computes_all_steps = True
+    keeps_features = True
     mask: Any = option(None, help="layer with a bool for each frame", refs=True)
     unit: Any = option(help="the layer to compute, a dict; its source 'data' is the source of this layer")
     masked_from: Any = option(

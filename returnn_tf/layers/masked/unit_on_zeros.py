@@ -7,8 +7,8 @@ import dataclasses
 from typing import Any, List, Optional, Sequence
 
 from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.emit_node import emit_node
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf

@@ -28,6 +28,8 @@ class ActivationLayer(ConcatInputLayer):
         network = {"output": {"class": "activation", "activation": "relu", "from": "data"}}
     """
 
+    keeps_features = True
+    joins_features = True
     activation: Any = option(help="name of the function, e.g. 'relu', or a function")
     opts: Optional[Dict[str, Any]] = option(None, help="keyword arguments of the function")
 

@@ -79,6 +79,7 @@ class CombineLayer(ElementwiseLayer):
             "output": {"class": "combine", "kind": "mul", "from": ["data", "a"]}}
     """
 
+    keeps_features = True
     kind: str = option(help="the operation, e.g. 'add'; 'eval' for code given by the option eval")
     activation: Any = option(None, help="name of the activation function f, or None")
     with_bias: bool = option(False, help="whether to add b in front of the activation")

@@ -30,6 +30,9 @@ class CopyLayer(ConcatInputLayer):
             "output": {"class": "copy", "from": ["data", "a"]}}
     """
 
+    keeps_features = True
+    joins_features = True
+
     def template(self, ctx: PlanContext) -> Data:
         """That of the input."""
         data = self.input_template(ctx)

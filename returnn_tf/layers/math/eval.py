@@ -34,6 +34,7 @@ class EvalLayer(ElementwiseLayer):
             "from": "data"}}
     """
 
+    keeps_features = True
     eval: Any = option(help="expression or function")
     eval_locals: Optional[Dict[str, Any]] = option(None, help="further names for the code")
     activation: Any = option(None, help="name of an activation function applied to the result")

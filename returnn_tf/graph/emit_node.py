@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, List
 
 from returnn_tf.config import ConfigError
+from returnn_tf.graph.batch_norm import apply_batch_norm_option
 from returnn_tf.graph.check_numerics import checked_output
 from returnn_tf.graph.emit_context import EmitContext, Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.views import LayerView
-from returnn_tf.layers.math import batch_norm
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -30,8 +30,8 @@ def emit_node(state: Lowering, node: Node) -> None:
     with tf.name_scope(op_scope(node.path)):
         try:
             value = node.layer.emit(ctx)
-            if node.layer.batch_norm and node.layer.class_name != "batch_norm":
-                value = batch_norm.apply_option(ctx, value, node.layer.batch_norm)
+            if node.layer.batch_norm and not node.layer.normalizes_batch:
+                value = apply_batch_norm_option(ctx, value)
             dependencies = node.layer.control_dependencies_on_output
             if dependencies:
                 with tf.control_dependencies(_dependencies(ctx, value, dependencies)):
