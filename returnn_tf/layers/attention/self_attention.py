@@ -11,7 +11,7 @@ from returnn_tf.graph.param_parts import Axis, Part
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before
-from returnn_tf.layers.attention.relative_positional_encoding import TABLE_NOTE
+from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
 from returnn_tf.ops.dense.attention import empty_history, left_only_mask
@@ -151,7 +151,7 @@ class SelfAttentionLayer(ConcatInputLayer):
 
         :param q: [..., queries, head, key]
         """
-        table = ctx.noted(self.key_shift, TABLE_NOTE)
+        table = ctx.aux(self.key_shift, TABLE)
         if table is not None and self.key_shift.output.dims[0] is self._rows.dims[-1] and not self._single_step:
             scores = tf.einsum("...thd,cd->...htc", q, table)
             return by_distance(scores, keys, self.key_shift.layer.clipping)
@@ -170,7 +170,7 @@ class SelfAttentionLayer(ConcatInputLayer):
 
         :param before: number of picked frames before this step, int32 [batch] or scalar
         """
-        table = ctx.noted(self.key_shift, TABLE_NOTE)
+        table = ctx.aux(self.key_shift, TABLE)
         if table is None:
             raise ConfigError("key_shift must be a relative_positional_encoding if a mask picks the steps.")
         clipping = self.key_shift.layer.clipping

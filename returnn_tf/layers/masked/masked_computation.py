@@ -200,10 +200,7 @@ class MaskedComputationLayer(Layer):
         return data
 
     def _emit_inner(self, ctx: EmitContext) -> Any:
-        for key in ("pre_activation", "hidden_state"):
-            value = ctx.noted(self.inner, key)
-            if value is not None:
-                ctx.note(self.node, key, value)
+        ctx.forward_aux(self.inner)
         return ctx.value(self.inner)
 
     def _emit_held(self, ctx: EmitContext) -> Any:

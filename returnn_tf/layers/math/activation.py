@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -48,7 +49,7 @@ class ActivationLayer(ConcatInputLayer):
         axis = self.input.feature_axis
         if is_over_features(self.activation) and axis is not None:
             x = move_axis(x, self.input.rank, axis, self.input.rank - 1)
-        ctx.note(self.node, "pre_activation", (x, self.activation))
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(x, self.activation))
         return get_activation(self.activation, self.opts)(x)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -64,6 +65,6 @@ class EvalLayer(ElementwiseLayer):
         """Runs the code."""
         y = run_code(ctx, self.eval, self.eval_locals, self.layout)
         if self.activation is not None:
-            ctx.note(self.node, "pre_activation", (y, self.activation))
+            ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(y, self.activation))
             y = get_activation(self.activation)(y)
         return y

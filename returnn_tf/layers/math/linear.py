@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.param_parts import Axis
 from returnn_tf.graph.plan_context import PlanContext
@@ -71,7 +72,7 @@ class LinearLayer(ConcatInputLayer):
             y = y + ctx.param("b")
         if self.activation is None:
             return self._place(y, data)
-        ctx.note(self.node, "pre_activation", (self._place(y, data), self.activation))
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(y, data), self.activation))
         return self._place(get_activation(self.activation)(y), data)
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:

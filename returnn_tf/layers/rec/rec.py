@@ -12,8 +12,8 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.copy import CopyLayer
 from returnn_tf.layers.rec.cell_step import before_loop, emit_step
 from returnn_tf.layers.rec.state import (
+    HIDDEN_STATE,
     INITIAL_KEYWORDS,
-    STATE_NOTE,
     HiddenState,
     InitialState,
     emit_initial_state,
@@ -309,7 +309,7 @@ class RecLayer(ConcatInputLayer):
             state = tuple(tf.reshape(part, tf.stack([*batch_shape, n])) for part in state)
         if self.back_prop is False:
             y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
-        ctx.note(self.node, STATE_NOTE, state)
+        ctx.set_aux(self.node, HIDDEN_STATE, state)
         return y
 
     def _emit_step(self, ctx: EmitContext) -> Any:
@@ -317,7 +317,7 @@ class RecLayer(ConcatInputLayer):
         y, state = emit_step(ctx, self)
         for i, part in enumerate(state):
             ctx.set_loop_state(str(i), part)
-        ctx.note(self.node, STATE_NOTE, state)
+        ctx.set_aux(self.node, HIDDEN_STATE, state)
         return y
 
     def before_loop(self, ctx: EmitContext) -> None:
