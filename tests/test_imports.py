@@ -36,7 +36,7 @@ INNER_FLOORS = {
     "layers": [
         ["shared"],
         ["math"],
-        ["emit_node", "rec", "sequence", "shape"],
+        ["rec", "sequence", "shape"],
         ["loops", "nested"],
         ["attention", "search"],
         ["losses", "masked"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Optional
 
+from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import ParamSpec
 from returnn_tf.util.lazy_tf import tf
@@ -38,8 +39,8 @@ def darc1_value(ctx: EmitContext) -> Any:
     """
     data = ctx.output
     assert data.feature_axis is not None, "darc1 needs a feature axis"
-    noted = ctx.noted(ctx.node, "pre_activation")
-    x = tf.abs(ctx.value(ctx.node) if noted is None else noted[0])
+    before = ctx.aux(ctx.node, PRE_ACTIVATION)
+    x = tf.abs(ctx.value(ctx.node) if before is None else before.values)
     mask = ctx.masks(data, data.dynamic_axes)
     if mask is not None:
         x = tf.where(mask, x, tf.zeros_like(x))

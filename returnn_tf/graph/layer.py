@@ -10,6 +10,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.class_facts import mentions
+from returnn_tf.graph.param_parts import Axis, total_size
 from returnn_tf.tensor import Data, Dim
 
 if TYPE_CHECKING:
@@ -39,6 +41,21 @@ class Layer:
     history_grows: ClassVar[bool] = False
     #: Of such a layer: the masks (nodes) which pick the steps that its history takes, see `masked_computation`.
     history_masks: ClassVar[Sequence[Any]] = ()
+    #: Whether the value depends on the steps of a loop before, even where the sources do not. Set by itself for a
+    #: class whose methods call `PlanContext.loop_state`.
+    has_memory: ClassVar[bool] = False
+    #: Of a layer with a memory: whether it can also compute all steps at once, along `PlanContext.loop_dim`.
+    computes_all_steps: ClassVar[bool] = False
+    #: Whether the output has as many features as the (first) source has.
+    keeps_features: ClassVar[bool] = False
+    #: Whether the features of the output are those of the sources side by side, if the sizes add up.
+    joins_features: ClassVar[bool] = False
+    #: Whether the values are a distribution over the features, whatever the activation is.
+    normalizes_features: ClassVar[bool] = False
+    #: Whether the layer is a batch normalisation itself, so that the option ``batch_norm`` adds none.
+    normalizes_batch: ClassVar[bool] = False
+    #: The option which sets the number of hypotheses of a search, if the layer makes any.
+    beam_size_option: ClassVar[str] = ""
     #: The place of this layer in the plan, a `Node`; set by the compiler.
     node: ClassVar[Any]
 
@@ -81,6 +98,12 @@ class Layer:
     collocate_with: Any = option(None, help="layers on whose device this one is computed")
     state: Any = option(None, help="in a loop: explicit state")
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Find out whether the class has a memory."""
+        super().__init_subclass__(**kwargs)
+        if "has_memory" not in vars(cls):
+            cls.has_memory = cls.has_memory or mentions(cls, "loop_state")
+
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:
         """Whether the source is "data" where the option ``from`` is left out, which only old configs may do."""
@@ -103,7 +126,15 @@ class Layer:
     @classmethod
     def only_in_step(cls) -> bool:
         """Whether a layer of this class must run step by step in a loop, even if nothing holds it there."""
-        return False
+        return cls.has_memory and not cls.computes_all_steps
+
+    @classmethod
+    def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
+        """Whether the value differs from step to step of a loop even where the sources do not.
+
+        :param options: the dict of the config
+        """
+        return cls.has_memory
 
     @classmethod
     def source_list(cls, given: Any) -> List[Any]:
@@ -125,6 +156,18 @@ class Layer:
 
     def before_loop(self, ctx: EmitContext) -> None:
         """Of a layer in a loop: makes and notes what all steps share. It may do nothing."""
+
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:
+        """Return the parts of one axis of a parameter, or an empty list where they are not known.
+
+        A parameter which grows, as in pretraining, does so in each of its parts. By default an axis of the size of the
+        input is the input axis, but for the last axis of a matrix, which is the output.
+
+        :param name: of the parameter, below the scope of the layer
+        :param inputs: the parts of the features of all sources
+        """
+        is_output = len(shape) > 1 and axis == len(shape) - 1
+        return inputs if not is_output and shape[axis] == total_size(inputs) else []
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """The layer that is reached as ``<this layer>/<name>``, or None."""

@@ -273,6 +273,8 @@ class PlanContext:
 
         :param initial: function of the `EmitContext` which gives the value before the first step
         """
+        if not type(self.node.layer).has_memory:
+            raise self.error("carries a state from step to step, so its class must say so: has_memory = True.")
         self.node.loop_states[key] = (data, initial)
 
     # --- further layers ---

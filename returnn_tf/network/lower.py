@@ -7,10 +7,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
-from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.emit_node import emit_node, op_scope
 from returnn_tf.graph.loss import LossContext
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LossNode, Node
-from returnn_tf.layers.emit_node import emit_node, op_scope
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data

@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.layers.emit_node import LoweringError
+from returnn_tf.graph.emit_node import LoweringError
 from returnn_tf.network.network import Network
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.feeds import random_feed

@@ -39,6 +39,7 @@ class CumConcatLayer(ConcatInputLayer):
                        "from": ["weights", "all"]}}
     """
 
+    computes_all_steps = True
     out_spatial_dim: Optional[Dim] = option(None, help="the new axis")
     axis: Any = option("T", help="the axis of the frames; in a loop its steps where the source has no such axis")
 

@@ -33,6 +33,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         network = {"output": {"class": "positional_encoding", "add_to_input": True, "from": "data"}}
     """
 
+    computes_all_steps = True
     add_to_input: bool = option(False, help="add the encoding to the source instead of replacing it")
     constant: int = option(-1, help="if not negative: this position for all frames")
     offset: Any = option(None, help="number or layer [batch] or [batch, time] to add to the positions", refs=True)

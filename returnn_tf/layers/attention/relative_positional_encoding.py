@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -15,7 +16,7 @@ from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 #: The vectors by clipped distance, [2 clipping + 1, n_out]; who knows them need not have one for every two frames.
-TABLE_NOTE = "vectors by distance"
+TABLE: Aux[Any] = Aux("vectors by distance")
 
 
 @register_layer("relative_positional_encoding")
@@ -72,5 +73,5 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
         n_out = ctx.output.dim
         assert n_out is not None
         table = sinusoids(tf.range(2 * self.clipping + 1), n_out) if self.fixed else ctx.param("encoding_matrix")
-        ctx.note(self.node, TABLE_NOTE, table)
+        ctx.set_aux(self.node, TABLE, table)
         return tf.gather(table, rows)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.param_parts import Axis, Part
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before
-from returnn_tf.layers.attention.relative_positional_encoding import TABLE_NOTE
+from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
 from returnn_tf.ops.dense.attention import empty_history, left_only_mask
@@ -41,6 +42,7 @@ class SelfAttentionLayer(ConcatInputLayer):
             "class": "self_attention", "num_heads": 2, "total_key_dim": 6, "n_out": 4, "from": "data"}}
     """
 
+    computes_all_steps = True
     num_heads: int = option(help="number of heads")
     total_key_dim: int = option(help="size of the keys of all heads together")
     key_shift: Any = option(
@@ -96,6 +98,15 @@ class SelfAttentionLayer(ConcatInputLayer):
                 "key_shift is %s; its batch axis must be the first, with no axes but those of time." % shift
             )
 
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:
+        """Return the inputs for the rows, and query, key and value of each head for the columns."""
+        if axis == 0:
+            return inputs
+        size = (self.node.output.dim or 0) // self.num_heads
+        key = self.total_key_dim // self.num_heads
+        sizes = (("query", key), ("key", key), ("value", size))
+        return [Part("%s %d" % (part, head), n) for head in range(self.num_heads) for part, n in sizes]
+
     def _declare_history(self, ctx: PlanContext) -> None:
         """Declare keys and values of all steps so far, [batch, others, steps, head, size]."""
         for part, size in zip(_PARTS, (self._key, self._value)):
@@ -140,7 +151,7 @@ class SelfAttentionLayer(ConcatInputLayer):
 
         :param q: [..., queries, head, key]
         """
-        table = ctx.noted(self.key_shift, TABLE_NOTE)
+        table = ctx.aux(self.key_shift, TABLE)
         if table is not None and self.key_shift.output.dims[0] is self._rows.dims[-1] and not self._single_step:
             scores = tf.einsum("...thd,cd->...htc", q, table)
             return by_distance(scores, keys, self.key_shift.layer.clipping)
@@ -159,7 +170,7 @@ class SelfAttentionLayer(ConcatInputLayer):
 
         :param before: number of picked frames before this step, int32 [batch] or scalar
         """
-        table = ctx.noted(self.key_shift, TABLE_NOTE)
+        table = ctx.aux(self.key_shift, TABLE)
         if table is None:
             raise ConfigError("key_shift must be a relative_positional_encoding if a mask picks the steps.")
         clipping = self.key_shift.layer.clipping

@@ -42,10 +42,7 @@ class GetRecAccumulatedLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op."""
-        for key in ("pre_activation", "output_loss"):
-            value = ctx.noted(self._inner, key)
-            if value is not None:
-                ctx.note(self.node, key, value)
+        ctx.forward_aux(self._inner)
         return ctx.value(self._inner)
 
 

@@ -6,15 +6,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, List, Optional
 
+from returnn_tf.graph.aux_values import OnExit
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import move_axis, to_layout
 from returnn_tf.tensor import Beam, Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
-
-#: Notes which are tensors in the layout of the output, and move with it.
-_MOVED_NOTES = ("pre_activation",)
 
 
 class EnterLayer(Layer):
@@ -74,10 +72,9 @@ class ExitLayer(Layer):
         if not self._axes:
             return x
         rank, axis = self.source.output.rank, self._axes[0]
-        for key in _MOVED_NOTES:
-            note = ctx.noted(self.source, key)
-            if note is not None:
-                ctx.note(self.node, key, (move_axis(note[0], rank, axis, 0), note[1]))
+        for aux, value in ctx.lowering.aux.get(self.source, {}).items():
+            if aux.on_exit is OnExit.MOVE:
+                ctx.set_aux(self.node, aux, aux.each(lambda x: move_axis(x, rank, axis, 0), value))
         return move_axis(x, rank, axis, 0)
 
 
@@ -98,7 +95,7 @@ class SliceLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit nothing; the loop provides the value."""
-        return ctx.lowering.given[ctx.node]
+        return ctx.lowering.loop_inputs[ctx.node]
 
 
 class PrevLayer(Layer):
@@ -119,7 +116,7 @@ class PrevLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit nothing; the loop provides the value."""
-        return ctx.lowering.given[ctx.node]
+        return ctx.lowering.loop_inputs[ctx.node]
 
 
 class ShiftLayer(Layer):

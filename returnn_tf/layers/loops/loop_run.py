@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.emit_node import emit_node
 from returnn_tf.layers.loops.hypotheses import Hypotheses, follow_choice, normalized, steps_taken
 from returnn_tf.layers.loops.loop_inputs import in_beam, read_params, shaped, step_array
 from returnn_tf.layers.loops.loop_nodes import InitialOutput
 from returnn_tf.layers.loops.recompute import recomputed
-from returnn_tf.layers.rec.cell_step import ALL_STEPS_NOTE, STEP_INPUT_NOTE
+from returnn_tf.layers.rec.cell_step import ALL_STEPS, STEP_INPUT
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
 from returnn_tf.tensor import Dim
@@ -131,7 +132,7 @@ class LoopRunLayer(Layer):
         arrays = []
         for node in self.node.inner:
             node.layer.before_loop(type(ctx)(node, ctx.lowering))
-            made = ctx.noted(node, STEP_INPUT_NOTE)
+            made = ctx.aux(node, STEP_INPUT)
             if made is not None:
                 arrays.append(step_array(made, steps))
         for outer in self.node.deps:
@@ -143,7 +144,7 @@ class LoopRunLayer(Layer):
     def _unstacked(self, ctx: EmitContext, outer: Node, inner: Node, steps: Any) -> Any:
         data = outer.output
         x = move_axis(ctx.value(outer), data.rank, data.axes_of(self.loop_dim)[0], 0)
-        ctx.note(inner, ALL_STEPS_NOTE, x)
+        ctx.set_aux(inner, ALL_STEPS, x)
         return step_array(x, steps)
 
     def _initial_states(self, ctx: EmitContext) -> List[Any]:
@@ -200,12 +201,12 @@ class LoopRunLayer(Layer):
         """
         state = ctx.lowering.child()
         state.loop_index = state.loop_indices[self.loop_dim] = i
-        made = [(node, STEP_INPUT_NOTE) for node in self.node.inner if ctx.noted(node, STEP_INPUT_NOTE) is not None]
+        made = [(node, STEP_INPUT) for node in self.node.inner if ctx.aux(node, STEP_INPUT) is not None]
         for target, value in zip([*(inner for _, inner in self.slices), *made], given):
-            state.given[target] = value
+            state.loop_inputs[target] = value
         keys: List[Any] = [(node, key) for node in self.node.inner for key in node.loop_states]
         for name, value in zip([prev for prev, _, _ in self.prevs] + keys, carried):
-            state.given[name] = value
+            state.loop_inputs[name] = value
         hyps = self._hypotheses(i, search, batch)
         state.hypotheses = hyps if self.choices else None
         state.ended = None if hyps is None else hyps.ended

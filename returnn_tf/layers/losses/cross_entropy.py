@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.loss import LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
@@ -93,9 +94,9 @@ class CrossEntropyLoss(FramewiseLoss):
 
     def _log_probs(self, ctx: LossContext, frames: Frames) -> Any:
         output = frames.arrange(ctx.output_value)
-        noted = ctx.ctx.noted(ctx.node, "pre_activation")
+        before = ctx.ctx.aux(ctx.node, PRE_ACTIVATION)
         if self.input_type == "log_prob" or (
-            self.input_type is None and noted is not None and noted[1] == "log_softmax"
+            self.input_type is None and before is not None and before.activation == "log_softmax"
         ):
             return output
         return safe_log(output, **(self.safe_log_opts or {}))

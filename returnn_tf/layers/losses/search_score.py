@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Optional
 
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
-from returnn_tf.layers.search.decide import DECIDED_SCORES_NOTE, DecideLayer
+from returnn_tf.layers.search.decide import DECIDED_SCORES, DecideLayer
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -62,8 +62,8 @@ class SearchScoreLoss(Loss):
         return -tf.reshape(self._scores(ctx), [-1])
 
     def _scores(self, ctx: LossContext) -> Any:
-        noted = ctx.ctx.noted(ctx.node, DECIDED_SCORES_NOTE)
-        if noted is not None:
-            return noted
+        decided = ctx.ctx.aux(ctx.node, DECIDED_SCORES)
+        if decided is not None:
+            return decided
         assert ctx.output.beam is not None
         return ctx.ctx.lowering.beam_scores[ctx.output.beam.of]

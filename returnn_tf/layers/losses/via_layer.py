@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Optional, Union
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.ops.cross_entropy import with_gradient
@@ -57,7 +58,7 @@ class ViaLayerLoss(Loss):
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Sum over the sequences, with the error signal as gradient."""
         source = self.align_layer or self.error_signal_layer
-        losses = ctx.ctx.noted(source, "output_loss")
+        losses = ctx.ctx.aux(source, OUTPUT_LOSS)
         if losses is None:
             raise ConfigError(
                 "Layer %r: loss 'via_layer': the layer %r (class %r) gives no loss. Name a layer such as 'fast_bw', or "
@@ -77,11 +78,12 @@ class ViaLayerLoss(Loss):
         """Return the values that the gradient is taken with respect to."""
         if not self.loss_wrt_to_act_in:
             return ctx.output_value
-        noted = ctx.ctx.noted(ctx.node, "pre_activation")
-        if noted is None or (isinstance(self.loss_wrt_to_act_in, str) and noted[1] != self.loss_wrt_to_act_in):
-            has = "no activation" if noted is None else "the activation %r" % (noted[1],)
+        before = ctx.ctx.aux(ctx.node, PRE_ACTIVATION)
+        wanted = self.loss_wrt_to_act_in
+        if before is None or (isinstance(wanted, str) and before.activation != wanted):
+            has = "no activation" if before is None else "the activation %r" % (before.activation,)
             raise ConfigError(
                 "Layer %r: loss 'via_layer': loss_wrt_to_act_in is %r, but the layer has %s. Put the loss on "
                 "the layer with that activation." % (ctx.node.path, self.loss_wrt_to_act_in, has)
             )
-        return noted[0]
+        return before.values

@@ -39,6 +39,8 @@ class UnmaskLayer(Layer):
             "output": {"class": "unmask", "mask": "mask", "from": "h"}}
     """
 
+    computes_all_steps = True
+    keeps_features = True
     mask: Any = option(help="layer with a bool for each frame: where the frames of the source belong", refs=True)
     skip_initial: bool = option(
         False, help="the first picked frame instead of the initial output before it; for masks that begin with true"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -28,6 +29,8 @@ class ActivationLayer(ConcatInputLayer):
         network = {"output": {"class": "activation", "activation": "relu", "from": "data"}}
     """
 
+    keeps_features = True
+    joins_features = True
     activation: Any = option(help="name of the function, e.g. 'relu', or a function")
     opts: Optional[Dict[str, Any]] = option(None, help="keyword arguments of the function")
 
@@ -46,7 +49,7 @@ class ActivationLayer(ConcatInputLayer):
         axis = self.input.feature_axis
         if is_over_features(self.activation) and axis is not None:
             x = move_axis(x, self.input.rank, axis, self.input.rank - 1)
-        ctx.note(self.node, "pre_activation", (x, self.activation))
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(x, self.activation))
         return get_activation(self.activation, self.opts)(x)
 
 

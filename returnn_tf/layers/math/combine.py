@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
@@ -79,6 +80,7 @@ class CombineLayer(ElementwiseLayer):
             "output": {"class": "combine", "kind": "mul", "from": ["data", "a"]}}
     """
 
+    keeps_features = True
     kind: str = option(help="the operation, e.g. 'add'; 'eval' for code given by the option eval")
     activation: Any = option(None, help="name of the activation function f, or None")
     with_bias: bool = option(False, help="whether to add b in front of the activation")
@@ -120,12 +122,12 @@ class CombineLayer(ElementwiseLayer):
         if self.eval_for_output_loss:
             self._combine_output_loss(ctx)
         if self.activation is not None:
-            ctx.note(self.node, "pre_activation", (y, self.activation))
+            ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(y, self.activation))
             y = get_activation(self.activation)(y)
         return y
 
     def _combine_output_loss(self, ctx: EmitContext) -> None:
-        losses = [ctx.noted(node, "output_loss") for node in self.sources]
+        losses = [ctx.aux(node, OUTPUT_LOSS) for node in self.sources]
         if any(loss is None for loss in losses):
             missing = [n.path for n, loss in zip(self.sources, losses) if loss is None]
             raise ValueError("eval_for_output_loss: the sources %s have no output_loss" % ", ".join(missing))
@@ -133,7 +135,7 @@ class CombineLayer(ElementwiseLayer):
             value = run_code(ctx, self.eval, self.eval_locals, self.layout, replace=losses)
         else:
             value = reduce(_KINDS[self.kind], losses)
-        ctx.note(self.node, "output_loss", value)
+        ctx.set_aux(self.node, OUTPUT_LOSS, value)
 
 
 @register_layer("compare")

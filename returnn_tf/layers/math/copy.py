@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.tensor import Data
-
-#: Notes which a layer with the same values hands on (see `EmitContext.note`).
-_HANDED_ON = ("pre_activation", "output_loss", "hidden_state")
 
 
 @register_layer("copy")
@@ -30,6 +26,9 @@ class CopyLayer(ConcatInputLayer):
             "output": {"class": "copy", "from": ["data", "a"]}}
     """
 
+    keeps_features = True
+    joins_features = True
+
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the input."""
         data = self.input_template(ctx)
@@ -43,7 +42,7 @@ class CopyLayer(ConcatInputLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op for a single source."""
         if len(self.sources) == 1:
-            hand_on_notes(ctx)
+            ctx.forward_aux()
         return self.emit_input(ctx)
 
 
@@ -78,15 +77,6 @@ class IdentityLayer(Layer):
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit no op."""
-        hand_on_notes(ctx)
+        """No op."""
+        ctx.forward_aux()
         return ctx.source()
-
-
-def hand_on_notes(ctx: EmitContext, source: Optional[Node] = None) -> None:
-    """Apply to this layer what is known about the values of a node, by default the source."""
-    source = ctx.node.sources[0] if source is None else source
-    for key in _HANDED_ON:
-        value = ctx.noted(source, key)
-        if value is not None:
-            ctx.note(ctx.node, key, value)

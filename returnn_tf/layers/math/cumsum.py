@@ -26,6 +26,7 @@ class CumsumLayer(ConcatInputLayer):
         network = {"output": {"class": "cumsum", "axis": "T", "from": "data"}}
     """
 
+    computes_all_steps = True
     axis: Any = option("T", help="the axis to sum along")
     reverse: bool = option(False, help="start from the end of the array")
     additional_left_summand_per_element: Union[None, int, float] = option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -34,6 +35,7 @@ class EvalLayer(ElementwiseLayer):
             "from": "data"}}
     """
 
+    keeps_features = True
     eval: Any = option(help="expression or function")
     eval_locals: Optional[Dict[str, Any]] = option(None, help="further names for the code")
     activation: Any = option(None, help="name of an activation function applied to the result")
@@ -63,6 +65,6 @@ class EvalLayer(ElementwiseLayer):
         """Run the code."""
         y = run_code(ctx, self.eval, self.eval_locals, self.layout)
         if self.activation is not None:
-            ctx.note(self.node, "pre_activation", (y, self.activation))
+            ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(y, self.activation))
             y = get_activation(self.activation)(y)
         return y

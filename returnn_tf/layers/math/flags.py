@@ -9,7 +9,6 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.copy import hand_on_notes
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -80,7 +79,7 @@ class PrintLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the identity, after the print op."""
-        hand_on_notes(ctx)
+        ctx.forward_aux()
         x = ctx.source()
         extra = self.extra_print_args
         extra = list(extra) if isinstance(extra, (list, tuple)) else [extra]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.param_parts import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -70,8 +72,12 @@ class LinearLayer(ConcatInputLayer):
             y = y + ctx.param("b")
         if self.activation is None:
             return self._place(y, data)
-        ctx.note(self.node, "pre_activation", (self._place(y, data), self.activation))
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(y, data), self.activation))
         return self._place(get_activation(self.activation)(y), data)
+
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:
+        """Return the inputs for the rows of W."""
+        return inputs if len(shape) == 2 and axis == (1 if self.use_transposed_weights else 0) else []
 
     def _place(self, y: Any, data: Data) -> Any:
         """Move the feature axis from the end of ``y`` to its place in the template."""
@@ -91,6 +97,7 @@ class SoftmaxLayer(LinearLayer):
         network = {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}}
     """
 
+    normalizes_features = True
     activation: Any = option("softmax", help="softmax or log_softmax")
 
 

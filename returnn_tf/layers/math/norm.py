@@ -28,6 +28,8 @@ class LayerNormLayer(ConcatInputLayer):
         network = {"output": {"class": "layer_norm", "from": "data"}}
     """
 
+    keeps_features = True
+    joins_features = True
     epsilon: float = option(1e-6, help="added to the variance")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -72,6 +74,7 @@ class NormLayer(ConcatInputLayer):
         network = {"output": {"class": "norm", "axis": ["T", "F"], "from": "data"}}
     """
 
+    joins_features = True
     axis: Any = option(None, help="the axis to normalise over, or a list of axes")
     axes: Any = option(None, help="the same as axis")
     param_shape: Any = option("F", help="axes of the parameters")

@@ -41,6 +41,7 @@ class PoolLayer(ConcatInputLayer):
         network = {"output": {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "from": "data"}}
     """
 
+    joins_features = True
     mode: str = option(help="'max' or 'avg'")
     pool_size: Sizes = option(help="size of the window per axis, which says how many axes there are")
     padding: Any = option("valid", help="'same', 'valid', 'same_static', a number or a pair; or a list of these")

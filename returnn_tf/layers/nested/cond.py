@@ -6,11 +6,11 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.emit_node import emit_node
 from returnn_tf.layers.nested.unit_network import unit_network, unit_references
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim

@@ -9,7 +9,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.copy import CopyLayer, hand_on_notes
+from returnn_tf.layers.math.copy import CopyLayer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer, concat_template
 from returnn_tf.layers.shared.nested import base_references
 from returnn_tf.tensor import Data
@@ -68,7 +68,7 @@ class SubnetworkLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit nothing: the inner layers were emitted as part of the plan."""
-        hand_on_notes(ctx, self.inner)
+        ctx.forward_aux(self.inner)
         return ctx.value(self.inner)
 
 

@@ -55,6 +55,7 @@ class TwoDLstmLayer(Layer):
             "output": {"class": "copy", "from": "loop"}}
     """
 
+    computes_all_steps = True
     pooling: str = option("last", help="how a row becomes one vector: last, max or mean over its valid source frames")
     size_target: Optional[str] = option(None, help="no effect: the number of rows is that of the target source")
     unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the cell; it has none")

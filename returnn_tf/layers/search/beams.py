@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import Aux, first_axis
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
@@ -12,8 +13,8 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
-#: The note of a choice: int32 [batch * beam], the entry before it which each hypothesis continues.
-SOURCE_BEAMS_NOTE = "source_beams"
+#: Of a choice: int32 [batch * beam], the entry before it which each hypothesis continues.
+SOURCE_BEAMS: Aux[Any] = Aux("source beams", batch_axis=first_axis)
 
 
 @register_layer("choice_get_beam_scores")
@@ -87,8 +88,8 @@ class SourceBeamsLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit zero without search."""
-        noted = ctx.noted(self.source, SOURCE_BEAMS_NOTE)
-        return tf.zeros_like(ctx.source(), tf.int32) if noted is None else noted
+        beams = ctx.aux(self.source, SOURCE_BEAMS)
+        return tf.zeros_like(ctx.source(), tf.int32) if beams is None else beams
 
 
 @register_layer("split_batch_beam")

@@ -84,6 +84,8 @@ class ChoiceLayer(Layer):
     explicit_search_sources: Any = option(None, help="the choices before this, where no source leads to it", refs=True)
     num_beams: Any = option(None, help="obsolete")
 
+    beam_size_option = "beam_size"
+
     @classmethod
     def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
         """In training the sources are ignored."""
@@ -92,9 +94,9 @@ class ChoiceLayer(Layer):
         return bool(options.get("target")) and not searches and (search or not options.get("scheduled_sampling"))
 
     @classmethod
-    def only_in_step(cls) -> bool:
-        """A search goes step by step."""
-        return True
+    def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
+        """Only where it searches, which holds it in the loop anyway: what follows the target is known for all steps."""
+        return False
 
     # --- plan ---
 

@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import OUTPUT_LOSS
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -110,7 +111,7 @@ class FastBaumWelchLayer(Layer):
                 topology = self._topology(ctx)
             posteriors, total = soft_alignment(scores, lens, topology)
         loss = tf.where(tf.equal(total, float("-inf")), tf.zeros_like(total), -total)  # NaN stays, to be noticed
-        ctx.note(self.node, "output_loss", loss)
+        ctx.set_aux(self.node, OUTPUT_LOSS, loss)
         return tf.ensure_shape(posteriors, data.static_shape)
 
     def _acceptors(self, ctx: EmitContext) -> Acceptors:

@@ -48,17 +48,14 @@ class EditDistanceLayer(Layer):
 class _WithReference(Layer):
     """A layer in a loop with a reference as target."""
 
+    has_memory = True
+
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
         """Return the target, if it names a layer."""
         target = options.get("target")
         if isinstance(target, str) and target.startswith("layer:"):
             yield target[len("layer:") :]
-
-    @classmethod
-    def only_in_step(cls) -> bool:
-        """Return True: each row needs the previous one."""
-        return True
 
     def _reference(self, ctx: PlanContext) -> Node:
         if not isinstance(self.target, str):

@@ -59,11 +59,6 @@ class KenLmLayer(Layer):
     input_step_offset: int = option(0, help="labels of earlier steps do not count; 1 for 'prev:output'")
     dense_output: bool = option(False, help="the scores of all labels which may follow, as features")
 
-    @classmethod
-    def only_in_step(cls) -> bool:
-        """Return True: the label string grows step by step."""
-        return True
-
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: [batch], or with dense_output [batch, labels]."""
         source = ctx.single_source()

@@ -30,6 +30,7 @@ class ConcatLayer(Layer):
             "output": {"class": "concat", "from": [("data", "F"), ("a", "F")]}}
     """
 
+    joins_features = True
     allow_broadcast: bool = option(False, help="repeat axes which a source lacks")
     out_dim: Optional[Dim] = option(None, help="the new dim: the sum of the dims of the sources")
 

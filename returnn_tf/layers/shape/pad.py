@@ -28,6 +28,7 @@ class PadLayer(ConcatInputLayer):
         network = {"output": {"class": "pad", "axes": "T", "padding": (1, 2), "value": 3.0, "from": "data"}}
     """
 
+    joins_features = True
     axes: AxesOption = option(help="the axes")
     padding: Any = option(help="how many entries on each side: an int, (left, right), or a list of pairs, one per axis")
     out_dims: Any = option(None, help="the new dims, one per axis")

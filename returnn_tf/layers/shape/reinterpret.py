@@ -33,6 +33,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
             "output": {"class": "combine", "kind": "add", "from": ["data", "r"]}}
     """
 
+    joins_features = True
     switch_axes: Any = option(None, help="two axes which exchange their meaning, e.g. 'bt'; no transpose")
     size_base: Any = option(None, help="layer whose time dim becomes the time dim", refs=True)
     batch_dim_base: Any = option(None, help="layer whose batch dim becomes the batch dim", refs=True)

@@ -32,6 +32,7 @@ class SliceLayer(ConcatInputLayer):
         network = {"output": {"class": "slice", "axis": "T", "slice_start": 1, "slice_step": 2, "from": "data"}}
     """
 
+    joins_features = True
     axis: AxisOption = option(help="the axis")
     slice_start: Optional[int] = option(None, help="index of the first entry, not negative")
     slice_end: Optional[int] = option(None, help="index after the last entry; negative: counted from the end")

@@ -59,6 +59,8 @@ class WindowLayer(ConcatInputLayer):
         network = {"output": {"class": "window", "window_size": 3, "from": "data"}}
     """
 
+    computes_all_steps = True
+    joins_features = True
     window_size: Optional[int] = option(None, help="number of frames")
     window_dim: Optional[Dim] = option(None, help="the new axis")
     window_left: Optional[int] = option(None, help="number of frames before the own one")

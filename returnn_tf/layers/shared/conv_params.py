@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, List, Mapping, Optional, Sequence
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
@@ -81,5 +82,5 @@ class ConvParams:
             y = tf.nn.bias_add(y, bias)
         if self.activation is None:
             return y
-        ctx.note(ctx.node, "pre_activation", (y, self.activation))
+        ctx.set_aux(ctx.node, PRE_ACTIVATION, PreActivation(y, self.activation))
         return get_activation(self.activation)(y)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.source import SourceLayer
-from returnn_tf.layers.math import batch_norm
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.checks import LayerError, check_out_shape, cycle_error, located, with_beam
 from returnn_tf.network.planning.parse import (
@@ -249,8 +249,8 @@ class NetworkBuilder:
             node.output = with_beam(node)
         if layer.size_target:
             node.output = self._with_lengths_of(node, layer.size_target)
-        if layer.batch_norm and layer.class_name != "batch_norm":
-            batch_norm.declare_option(ctx, layer.batch_norm)
+        if layer.batch_norm and not layer.normalizes_batch:
+            declare_batch_norm_option(ctx, layer.batch_norm)
         if layer.darc1 or layer.spatial_smoothing:
             ctx.need_feature(node.output, "the output (constrained by darc1 or spatial_smoothing)")
         if layer.out_shape is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, List
 
 from returnn_tf.config import ConfigError
+from returnn_tf.graph.aux_values import OUTPUT_LOSS
+from returnn_tf.graph.batch_norm import apply_batch_norm_option
 from returnn_tf.graph.check_numerics import checked_output
-from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.views import LayerView
-from returnn_tf.layers.math import batch_norm
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -30,15 +32,17 @@ def emit_node(state: Lowering, node: Node) -> None:
     with tf.name_scope(op_scope(node.path)):
         try:
             value = node.layer.emit(ctx)
-            if node.layer.batch_norm and node.layer.class_name != "batch_norm":
-                value = batch_norm.apply_option(ctx, value, node.layer.batch_norm)
+            if node.layer.batch_norm and not node.layer.normalizes_batch:
+                value = apply_batch_norm_option(ctx, value)
             dependencies = node.layer.control_dependencies_on_output
             if dependencies:
                 with tf.control_dependencies(_dependencies(ctx, value, dependencies)):
                     value = tf.identity(value)
             if node.layer.copy_output_loss_from_source_idx is not None:
                 source = node.sources[node.layer.copy_output_loss_from_source_idx]
-                ctx.note(node, "output_loss", ctx.noted(source, "output_loss"))
+                loss = ctx.aux(source, OUTPUT_LOSS)
+                if loss is not None:
+                    ctx.set_aux(node, OUTPUT_LOSS, loss)
         except (ConfigError, LoweringError):
             raise
         except Exception as exc:  # TensorFlow and code of the user raise whatever they like
