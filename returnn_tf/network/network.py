@@ -61,7 +61,8 @@ class Network:
         self.noise_seed = seed  # of dropout and the like; processes which train together have different ones
         self.param_specs: Dict[str, ParamSpec] = plan.params
         self.params: Dict[str, Any] = {name: self._variable(spec) for name, spec in self.param_specs.items()}
-        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
+        #: Training steps done so far; the trainer increments it, loading a model sets it, and schedules read it.
+        self.global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._functions: Dict[Any, Any] = {}
 
     @classmethod
@@ -180,7 +181,7 @@ class Network:
                 feed,
                 train=self.train if train is None else train,
                 outputs=outputs,
-                step=self.step if step is None else step,
+                step=self.global_step if step is None else step,
                 seed=self.noise_seed,
                 check_numerics=check_numerics.option(self.plan.config),
             )

@@ -38,7 +38,8 @@ def replay(config: Any) -> int:
     if failure.noise_seed is not None:
         net.noise_seed = failure.noise_seed
     log.write(1, "Step %i of epoch %i failed: %s" % (failure.step, failure.epoch, failure.error))
-    rows = _values(net, feed, failure.step)
+    net.global_step.assign(failure.step)
+    rows = _values(net, feed)
     log.write(1, _table(rows))
     bad = next((name for name, value in rows.items() if _is_bad(name, value)), None)
     if bad is not None:
@@ -54,14 +55,14 @@ def _is_bad(name: str, value: np.ndarray) -> bool:
     return bool(np.isnan(value).any() if name.startswith("layer") else not np.isfinite(value).all())
 
 
-def _values(net: Any, feed: Mapping[str, np.ndarray], step: int) -> Dict[str, np.ndarray]:
+def _values(net: Any, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
     """Layer outputs in the order of the network, losses, and gradients by parameter."""
     names: List[str] = []
 
     def compute(tensors: Dict[str, Any]) -> List[Any]:
         params = net.trainable_params
         with tf.GradientTape() as tape:
-            graph = net.lower(tensors, train=True, step=tf.constant(step, "int64"))
+            graph = net.lower(tensors, train=True)
         found = {
             "layer %s" % node.path: value
             for node, value in graph.lowering.values.items()

@@ -111,7 +111,7 @@ def test_dropout_depends_on_step_and_layer_only() -> None:
     feed = random_feed({"data": net.extern_data["data"]}, longest=50)
     first = net.run(feed).layers["output"].value
     numpy.testing.assert_array_equal(first, net.run(feed).layers["output"].value)
-    net.step.assign(1)
+    net.global_step.assign(1)
     assert not numpy.array_equal(first, net.run(feed).layers["output"].value)
     assert 0.35 < (first == 0).mean() < 0.65
     kept = first != 0

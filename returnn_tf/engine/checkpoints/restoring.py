@@ -38,8 +38,7 @@ def restore(trainer: Trainer, choice: ModelChoice) -> None:
     log.write(3, "Loaded %s" % choice.path)
     if not choice.epoch:
         return
-    if checkpoint.GLOBAL_STEP in values:
-        trainer.global_step.assign(int(values[checkpoint.GLOBAL_STEP]))
+    trainer.net.global_step.assign(checkpoint.step_of(values))
     state = checkpoint.read_state(choice.path)
     fresh = checkpoint_params.assign_matching(trainer.state(), state)
     if fresh:

@@ -68,7 +68,7 @@ class Forwarder:
             train=False,
             outputs=[self._node],
             with_losses=False,
-            step=self.net.step,
+            step=self.net.global_step,
             seed=self.net.seed,
         )
         value = transpose(graph.values[self._node.path], self._order)

@@ -16,7 +16,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class Trainer:
-    """A network together with updater, optimizer state and step counter.
+    """A network together with updater and optimizer state; it increments the ``global_step`` of the network.
 
     The step function is traced at the first call, once for all batch sizes and lengths. If loss or gradient are NaN or
     Inf, no variable changes in that step, unless ``gradient_nan_inf_filter`` or ``grad_norm_to_clip_to_zero`` is set;
@@ -32,7 +32,6 @@ class Trainer:
         self.net = net
         self.ranks = ranks_for(world.from_config(config), config, net)
         self.updater = Updater(net, config)
-        self.global_step = tf.Variable(0, dtype="int64", trainable=False, name="global_step")
         self._default_rate = config.float("learning_rate", 1.0)
         self._guard = UpdateGuard(config)
         self._normalized = frozenset(normalized_losses(net))
@@ -43,8 +42,8 @@ class Trainer:
 
     @property
     def step_count(self) -> int:
-        """How many steps were done, over all epochs."""
-        return int(self.global_step.numpy())
+        """Return the number of steps done over all epochs."""
+        return int(self.net.global_step.numpy())
 
     def state(self) -> Dict[str, Any]:
         """Variables beside the parameters which an exact resume needs, by name, without the step counter."""
@@ -117,7 +116,7 @@ class Trainer:
         return self._functions[keys]
 
     def _emit(self, feed: Dict[str, Any], rate: Any, *inputs: Any) -> Any:
-        step = self.global_step.read_value()
+        step = self.net.global_step.read_value()
         graph = self.net.lower(feed, train=True, step=step)
         if graph.objective is None:
             raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
@@ -139,7 +138,7 @@ class Trainer:
 
         updated = tf.cond(good, update, lambda: tf.constant(False))
         # A step that is left out counts too if training goes on: noise and schedules must not stand still.
-        self.global_step.assign_add(tf.cast(counts, "int64"))
+        self.net.global_step.assign_add(tf.cast(counts, "int64"))
         return self._packer.pack(
             graph,
             {

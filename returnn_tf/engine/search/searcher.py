@@ -78,7 +78,7 @@ class Searcher:
             train=False,
             outputs=list(self.nodes.values()),
             with_losses=self.with_losses,
-            step=self.net.step,
+            step=self.net.global_step,
             seed=self.net.seed,
         )
         found = {name: self._hypotheses(graph, node) for name, node in self.nodes.items()}
