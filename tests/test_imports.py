@@ -41,7 +41,12 @@ INNER_FLOORS = {
         ["attention", "search"],
         ["losses", "masked"],
     ],
-    "network": [["planning", "result"], ["draw", "loops", "lower", "passes"], ["network"], ["describe"]],
+    "network": [
+        ["feed", "planning", "result"],
+        ["draw", "feed_function", "loops", "lower", "passes"],
+        ["network"],
+        ["describe"],
+    ],
     "engine": [
         ["learning_rate", "support", "update"],
         ["distributed"],

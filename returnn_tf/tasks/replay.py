@@ -12,6 +12,7 @@ from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.log import log
+from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.tasks.registry import register_task
 from returnn_tf.util.lazy_tf import tf
 
@@ -74,8 +75,7 @@ def _values(net: Any, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
         names.extend(found)
         return list(found.values())
 
-    tensors = net.convert_feed(feed)
-    values = tf.function(compute, autograph=False)(tensors)
+    values = FeedFunction(net.feed_format(), compute)(feed)
     return {name: np.asarray(value) for name, value in zip(names, values)}
 
 
