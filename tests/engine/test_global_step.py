@@ -14,7 +14,7 @@ from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.engine.passes.evaluator import Evaluator
-from returnn_tf.engine.passes.forwarding import Forwarder
+from returnn_tf.engine.passes.forwarder import Forwarder
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network

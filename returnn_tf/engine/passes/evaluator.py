@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Mapping
 
-from returnn_tf.engine.passes.epoch_pass import Pass, PassResult
+from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.network.feed_function import FeedFunction
 
@@ -35,9 +35,9 @@ class Evaluator:
         :param name: of the dataset, for the log
         :param epoch: of the model, for the log
         :param batches: of the dataset
-        :param options: more of :class:`Pass`
+        :param options: more of :class:`ScoredPass`
         """
-        one_pass = Pass(
+        one_pass = ScoredPass(
             phase="%r eval epoch %i" % (name, epoch),
             convert=self._function.tensors,
             step=lambda tensors, batch: self.step(tensors),
