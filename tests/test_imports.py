@@ -12,7 +12,8 @@ PACKAGE = "returnn_tf"
 
 # lowest floor first; a module imports from its own folder and from lower floors only
 FLOORS = [
-    ["config", "log", "util"],
+    ["util"],
+    ["config", "logging"],
     ["tensor"],
     ["datasets", "native"],
     ["ops"],

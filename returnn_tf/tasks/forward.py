@@ -16,7 +16,8 @@ from returnn_tf.engine.passes.dataset_pass import DatasetPass
 from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.log import log, phase_text
+from returnn_tf.logging.lines import phase_text
+from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
 _Rows = Tuple[np.ndarray, Dict[int, np.ndarray], List[str]]  # [sequence, ...], axis -> lengths, tags

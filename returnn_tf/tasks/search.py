@@ -12,7 +12,7 @@ from returnn_tf.engine.search.output import SearchOutput
 from returnn_tf.engine.search.search_pass import SearchPass
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
 

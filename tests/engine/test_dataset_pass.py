@@ -13,7 +13,7 @@ from returnn_tf.datasets.core.batch import Batch
 from returnn_tf.engine.distributed.world import alone
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.progress import PassState
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 

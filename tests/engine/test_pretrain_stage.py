@@ -14,7 +14,7 @@ from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.pretrain.stage import Stage
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 
 EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}

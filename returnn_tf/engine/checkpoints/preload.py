@@ -15,7 +15,7 @@ from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.planning.plan import Plan
 
 _OPTION = "preload_from_files"

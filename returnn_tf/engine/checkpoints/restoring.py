@@ -16,7 +16,7 @@ from returnn_tf.engine.learning_rate.file import parse
 from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.fingerprint import changes
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 
 _MAX_LISTED = 10
 #: Settings which may differ from run to run without a word.

@@ -10,7 +10,8 @@ from returnn_tf.engine.monitoring.profiling import Profiler
 from returnn_tf.engine.monitoring.summaries import Summaries
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support import devices
-from returnn_tf.log import epoch_line, eval_line, log
+from returnn_tf.logging.lines import epoch_line, eval_line
+from returnn_tf.logging.log import log
 
 
 class Reports:

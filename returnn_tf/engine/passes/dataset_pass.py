@@ -10,7 +10,9 @@ from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.support.prefetch import Prefetcher
 from returnn_tf.engine.support.step_errors import naming_sequences
-from returnn_tf.log import STEP_LEVEL, log, pass_line, step_line
+from returnn_tf.logging.levels import STEP_LEVEL
+from returnn_tf.logging.lines import pass_line, step_line
+from returnn_tf.logging.log import log
 
 Result = TypeVar("Result")
 Converted = Tuple[Any, Any]  # batch, tensors

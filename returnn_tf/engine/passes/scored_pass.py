@@ -13,7 +13,8 @@ from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
 from returnn_tf.engine.support.step_result import StepResult
-from returnn_tf.log import log, time_shares_line
+from returnn_tf.logging.lines import time_shares_line
+from returnn_tf.logging.log import log
 
 
 @dataclass

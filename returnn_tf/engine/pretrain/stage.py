@@ -19,7 +19,7 @@ from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan
 from returnn_tf.engine.pretrain.checks import plan_of
 from returnn_tf.engine.pretrain.learning_rates import RATE_KEYS
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 from returnn_tf.network.planning.plan import Plan
 

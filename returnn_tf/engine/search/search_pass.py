@@ -16,7 +16,8 @@ from returnn_tf.engine.search.errors import ErrorReport
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.searcher import Hypothesis, Searcher, SearchResult
 from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
-from returnn_tf.log import eval_line, log, phase_text
+from returnn_tf.logging.lines import eval_line, phase_text
+from returnn_tf.logging.log import log
 
 
 class SearchPass:

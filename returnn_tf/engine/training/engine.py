@@ -34,7 +34,8 @@ from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.engine.training.pauses import Pauses
 from returnn_tf.engine.training.start import Start
 from returnn_tf.engine.update.update_guard import left_out_text
-from returnn_tf.log import log, phase_text, start_line
+from returnn_tf.logging.lines import phase_text, start_line
+from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 
 _DEFAULT_EPOCHS = 5

@@ -11,7 +11,7 @@ from returnn_tf.engine.checkpoints.selection import ModelChoice, find_step_check
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.support import devices
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 
 
