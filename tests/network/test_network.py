@@ -143,16 +143,6 @@ def test_user_code_of_wrong_shape_or_dtype_names_the_layer() -> None:
         net.run(feed)
 
 
-def test_constraint_darc1() -> None:
-    net = _net(
-        {"output": {"class": "linear", "activation": None, "n_out": 3, "from": "data", "darc1": 0.5, "loss": "as_is"}}
-    )
-    feed = random_feed({"data": net.extern_data["data"]})
-    out = net.run(feed)
-    value = numpy.concatenate([v[:n] for v, n in zip(out.layers["output"].value, feed["data/size0"])])
-    assert out.total_loss == pytest.approx(out.losses["output"] + 0.5 * numpy.abs(value).sum(0).max(), rel=1e-5)
-
-
 def test_batch_norm_free_parts_of_the_plan_print() -> None:
     assert str(_net(LINEAR).plan).splitlines()[-1].startswith("output: linear(data) -> [B, T|time, F|")
 

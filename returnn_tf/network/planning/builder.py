@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.graph.constraints import check_output_constraints
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
@@ -251,8 +252,7 @@ class NetworkBuilder:
             node.output = self._with_lengths_of(node, layer.size_target)
         if layer.batch_norm and layer.class_name != "batch_norm":
             batch_norm.declare_option(ctx, layer.batch_norm)
-        if layer.darc1 or layer.spatial_smoothing:
-            ctx.need_feature(node.output, "the output (constrained by darc1 or spatial_smoothing)")
+        check_output_constraints(ctx, node.output)
         if layer.out_shape is not None:
             check_out_shape(node.output, layer.out_shape)
         self.sink.append(node)
