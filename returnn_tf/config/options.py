@@ -275,6 +275,21 @@ def probability(value: Any) -> Optional[str]:
     return None if value is None or 0 <= value <= 1 else "must be from 0 to 1"
 
 
+def dropout_rate(value: Any) -> Optional[str]:
+    """Check that a number is from 0 to below 1, as what is kept is divided by the rest; None passes."""
+    return None if value is None or 0 <= value < 1 else "must be from 0 to below 1"
+
+
+#: TensorFlow keeps shapes as int32.
+MAX_AXIS_SIZE = 2**31 - 1
+
+
+def axis_size(value: Any) -> Optional[str]:
+    """Check that a number can be the size of an axis; None passes."""
+    good = value is None or 1 <= value <= MAX_AXIS_SIZE
+    return None if good else "must be from 1 to %d" % MAX_AXIS_SIZE
+
+
 def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
     """Return whether a value of a config fits an annotation.
 

@@ -7,7 +7,7 @@ import enum
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import at_least, fits_type, from_options, option
+from returnn_tf.config.options import axis_size, fits_type, from_options, option
 from returnn_tf.tensor.axes import resolve_axis
 from returnn_tf.tensor.data import Data, default_feature_axis, default_time_axis
 from returnn_tf.tensor.dim import EXTERN_PREFIX, Dim, DimKind, batch_dim
@@ -39,8 +39,7 @@ _AxisIndex = Union[int, _Auto, None]
 
 def _check_sizes(shape: Optional[Sequence[Optional[int]]]) -> Optional[str]:
     """Check the sizes of axes."""
-    good = all(size is None or size >= 1 for size in shape or ())
-    return None if good else "must hold None or sizes of at least 1"
+    return next((message for message in map(axis_size, shape or ()) if message), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +49,7 @@ class DataKeyOptions:
     shape: Optional[Tuple[Optional[int], ...]] = option(
         None, check=_check_sizes, help="sizes of the axes without batch, None where dynamic"
     )
-    dim: Optional[int] = option(
-        None, check=at_least(1), help="size of the feature axis; if sparse the number of labels"
-    )
+    dim: Optional[int] = option(None, check=axis_size, help="size of the feature axis; if sparse the number of labels")
     sparse: Optional[bool] = option(None, help="whether the entries are label indices")
     sparse_dim: Union[Dim, int, None] = option(None, help="the dim of the labels")
     dtype: Optional[str] = option(None, choices=(None, *_DTYPES), help="numpy name; float32, or int32 if sparse")
@@ -128,8 +125,8 @@ class _DataKey:
         if given is not None and sparse is not None and not sparse:
             raise self.error("sparse is False, but there is sparse_dim. Leave out one of them.")
         size = given.size if isinstance(given, Dim) else given
-        if size is not None and size < 1:
-            raise self.error("sparse_dim must have at least 1 label, got %d." % size)
+        if axis_size(size):
+            raise self.error("the number of labels of sparse_dim %s, got %d." % (axis_size(size), size))
         if size is not None and dim is not None and size != dim:
             raise self.error("dim is %d, but sparse_dim has %d labels. They must agree." % (dim, size))
         if isinstance(given, Dim):

@@ -143,6 +143,20 @@ def test_user_code_of_wrong_shape_or_dtype_names_the_layer() -> None:
         net.run(feed)
 
 
+@pytest.mark.parametrize("value", [None, 3, [1.0]])
+def test_function_that_returns_no_tensor_names_layer_and_option(value: Any) -> None:
+    net = _net({"output": {**LINEAR["output"], "activation": lambda x: value}})
+    with pytest.raises(LoweringError, match=r"Layer 'output' .*, not a tensor\. Look at .* option 'activation'"):
+        net.run(random_feed({"data": net.extern_data["data"]}))
+
+
+def test_layer_names_in_any_script() -> None:
+    hidden = {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"}
+    net = _net({"слой": hidden, "output": {**LINEAR["output"], "from": "слой", "loss": "as_is"}}, train=True)
+    assert "слой/rec/W" in net.params
+    assert "output" in net.run(random_feed(net.extern_data), with_grad=True).losses
+
+
 def test_batch_norm_free_parts_of_the_plan_print() -> None:
     assert str(_net(LINEAR).plan).splitlines()[-1].startswith("output: linear(data) -> [B, T|time, F|")
 

@@ -28,6 +28,8 @@ from returnn_tf.network.planning.sub_output import SubOutputLayer
 from returnn_tf.tensor import Data, Dim
 
 _OPEN, _DONE = "open", "done"
+#: Networks in networks: each level takes some frames of Python's stack.
+MAX_DEPTH = 40
 
 
 class NetworkBuilder:
@@ -53,6 +55,11 @@ class NetworkBuilder:
         self.scope = scope
         self.parent = parent
         self.inputs = inputs
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        if self.depth > MAX_DEPTH:
+            raise LayerError("Layer %r: networks are nested more than %d levels deep." % (path, MAX_DEPTH))
+        #: Infers the templates: that of the innermost loop around, or of the whole network.
+        self.template_builder: NetworkBuilder = self if parent is None else parent.template_builder
         self.in_step: bool = parent.in_step if parent is not None else False
         self.loop_dim: Optional[Dim] = parent.loop_dim if parent is not None else None
         self.specs = parse_network(network, path, state.behavior_version)
@@ -234,7 +241,9 @@ class NetworkBuilder:
 
     def infer_template(self, node: Node, ctx: PlanContext) -> Data:
         """What the layer says of its output; a loop around may know how to go on while it is only half known itself."""
-        return node.layer.template(ctx) if self.parent is None else self.parent.infer_template(node, ctx)
+        if self.template_builder is self:
+            return node.layer.template(ctx)
+        return self.template_builder.infer_template(node, ctx)
 
     @property
     def sink(self) -> List[Node]:
