@@ -7,9 +7,10 @@ emits its ops (`emit`). See `returnn_tf.layers.math.linear` for a model to follo
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import axis_size, dropout_rate, option
 from returnn_tf.graph.class_facts import mentions
 from returnn_tf.graph.param_parts import Axis, total_size
 from returnn_tf.tensor import Data, Dim
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from returnn_tf.graph.emit_context import EmitContext
     from returnn_tf.graph.node import Node
     from returnn_tf.graph.plan_context import PlanContext
+
+
+def _check_device(value: Optional[str]) -> Optional[str]:
+    """Check the name of a device; TensorFlow takes another one if there is no such device."""
+    good = value is None or re.match(r"(?i)(/job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?(cpu|gpu)(:\d+)?$", value)
+    return None if good else "must be 'CPU', 'GPU' or 'GPU:<number>'"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -59,7 +66,7 @@ class Layer:
     #: The place of this layer in the plan, a `Node`; set by the compiler.
     node: ClassVar[Any]
 
-    n_out: Optional[int] = option(None, help="size of the new feature axis; from the target if absent")
+    n_out: Optional[int] = option(None, check=axis_size, help="size of the new feature axis; from the target if absent")
     out_dim: Optional[Dim] = option(None, help="the new feature dim, instead of n_out")
     out_type: Optional[Dict[str, Any]] = option(None, help="changes to the output template: dim, dtype, shape, sparse")
     out_shape: Any = option(None, help="set of dims which the output must have, verified")
@@ -78,12 +85,14 @@ class Layer:
     L2: Optional[float] = option(None, help="L2 constraint: this times the sum of squares of all parameters")
     darc1: Optional[float] = option(None, help="factor of the DARC1 regulariser (Kawaguchi et al. 2017)")
     spatial_smoothing: float = option(0.0, help="penalty on high frequencies in the feature map seen as an image")
-    param_dropout: Optional[float] = option(None, help="dropout on the parameters in training")
+    param_dropout: Optional[float] = option(None, check=dropout_rate, help="dropout on the parameters in training")
     param_dropout_min_ndim: Optional[int] = option(None, help="param_dropout only on parameters of at least this rank")
     param_variational_noise: Optional[float] = option(
         None, help="stddev of Gaussian noise on the parameters in training"
     )
-    param_device: Optional[str] = option(None, help="device which holds the parameters, e.g. 'CPU'")
+    param_device: Optional[str] = option(
+        None, check=_check_device, help="device which holds the parameters, e.g. 'CPU' or 'GPU:0'"
+    )
     updater_opts: Optional[Dict[str, Any]] = option(None, help="options of the updater for these parameters")
     reuse_params: Any = option(None, help="layer whose parameters are used, or {'map': {name: layer, None or dict}}")
     name_scope: Optional[str] = option(None, help="scope of the parameters instead of the name; '/abs', 'rel' or ''")

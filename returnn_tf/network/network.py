@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import zlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -80,8 +81,14 @@ class Network:
     # --- parameters ---
 
     def _variable(self, spec: ParamSpec) -> Any:
-        with tf.device(spec.device):
-            return tf.Variable(self.initial_value(spec), trainable=spec.trainable, name=_variable_name(spec.name))
+        try:
+            with tf.device(spec.device):
+                return tf.Variable(self.initial_value(spec), trainable=spec.trainable, name=_variable_name(spec.name))
+        except (MemoryError, tf.errors.ResourceExhaustedError) as exc:
+            raise ConfigError(
+                "Layer %r: there is not enough memory for the parameter %r of shape %s. All parameters together have "
+                "%d numbers." % (spec.layer_path, spec.name, spec.shape, sum(s.size for s in self.param_specs.values()))
+            ) from exc
 
     def initial_value(self, spec: ParamSpec) -> numpy.ndarray:
         """The initial value of a parameter; it depends on nothing but its name, its initialiser and the seed."""
@@ -275,4 +282,4 @@ def _layer_result(data: Data, value: Any, lens: Mapping[str, Any], beam_scores: 
 
 def _variable_name(name: str) -> str:
     """A name that TensorFlow accepts for a variable; ours is the key in `Network.params`."""
-    return "".join(c if c.isalnum() or c in "_./-" else "_" for c in name).lstrip("_./-") or "var"
+    return re.sub("[^A-Za-z0-9_./-]", "_", name).lstrip("_./-") or "var"

@@ -143,14 +143,18 @@ def test_user_code_of_wrong_shape_or_dtype_names_the_layer() -> None:
         net.run(feed)
 
 
-def test_constraint_darc1() -> None:
-    net = _net(
-        {"output": {"class": "linear", "activation": None, "n_out": 3, "from": "data", "darc1": 0.5, "loss": "as_is"}}
-    )
-    feed = random_feed({"data": net.extern_data["data"]})
-    out = net.run(feed)
-    value = numpy.concatenate([v[:n] for v, n in zip(out.layers["output"].value, feed["data/size0"])])
-    assert out.total_loss == pytest.approx(out.losses["output"] + 0.5 * numpy.abs(value).sum(0).max(), rel=1e-5)
+@pytest.mark.parametrize("value", [None, 3, [1.0]])
+def test_function_that_returns_no_tensor_names_layer_and_option(value: Any) -> None:
+    net = _net({"output": {**LINEAR["output"], "activation": lambda x: value}})
+    with pytest.raises(LoweringError, match=r"Layer 'output' .*, not a tensor\. Look at .* option 'activation'"):
+        net.run(random_feed({"data": net.extern_data["data"]}))
+
+
+def test_layer_names_in_any_script() -> None:
+    hidden = {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"}
+    net = _net({"слой": hidden, "output": {**LINEAR["output"], "from": "слой", "loss": "as_is"}}, train=True)
+    assert "слой/rec/W" in net.params
+    assert "output" in net.run(random_feed(net.extern_data), with_grad=True).losses
 
 
 def test_batch_norm_free_parts_of_the_plan_print() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import option
+from returnn_tf.config.options import dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.param_parts import Axis, Part
 from returnn_tf.graph.plan_context import PlanContext
@@ -51,7 +51,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         refs=True,
     )
     forward_weights_init: Any = option("glorot_uniform", help="initialiser of QKV")
-    attention_dropout: float = option(0.0, help="dropout on the attention weights in training")
+    attention_dropout: float = option(0.0, check=dropout_rate, help="dropout on the attention weights in training")
     attention_left_only: bool = option(False, help="a frame sees no later frames")
 
     history_grows = True

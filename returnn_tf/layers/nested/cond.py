@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.constraints import constrains_output
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.layer import Layer
@@ -88,10 +89,11 @@ class CondLayer(Layer):
         sink[before:] = [node for node in sink[before:] if node not in nodes]
         ctx.node.deps = deps
         for node in nodes:
-            if node.layer.loss or node.loop_states:
+            has = "a loss" if node.layer.loss else "a state in the loop" if node.loop_states else ""
+            if has or any(constrains_output(n) for n in [node, *node.inner]):
                 raise ctx.error(
-                    "%s: layer %r %s, which is not supported in a branch that may not be computed."
-                    % (name, node.path, "has a loss" if node.layer.loss else "has a state in the loop")
+                    "%s: layer %r has %s, which is not supported in a branch that may not be computed."
+                    % (name, node.path, has or "darc1 or spatial_smoothing")
                 )
             for dep in node.deps:
                 if dep not in nodes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Tuple, Union
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.config.options import option
+from returnn_tf.config.options import option, probability
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -38,7 +38,9 @@ class ResizeLayer(ConcatInputLayer):
     axis: Any = option(help="the axis")
     kind: str = option("nn", help="'nn', 'linear', 'cubic' or 'fill'")
     fill_value: Union[None, int, float, bool] = option(None, help="kind 'fill': value of the new frames (default 0)")
-    fill_dropout: float = option(0.0, help="kind 'fill': share of the new frames to leave out in training")
+    fill_dropout: float = option(
+        0.0, check=probability, help="kind 'fill': share of the new frames to leave out in training"
+    )
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: batch, the longer axis, others."""

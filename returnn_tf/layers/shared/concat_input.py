@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, List, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -21,7 +21,7 @@ class ConcatInputLayer(Layer):
     """Options of layers with one, possibly concatenated, input."""
 
     in_dim: Optional[Dim] = option(None, help="the axis to use as the feature axis of the source")
-    dropout: float = option(0.0, help="dropout on the input in training")
+    dropout: float = option(0.0, check=dropout_rate, help="dropout on the input in training")
     dropout_axis: Any = option(None, help="axes with own dropout masks (default: all static axes)")
     dropout_noise_shape: Optional[Dict[Any, Any]] = option(
         None, help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: no axis does"
@@ -37,8 +37,6 @@ class ConcatInputLayer(Layer):
         if not self.sources:
             raise ctx.error("needs a source: add 'from', e.g. 'from': 'data'.")
         data = concat_template(ctx, self.sources)
-        if isinstance(self.dropout, (int, float)) and not 0 <= self.dropout <= 1:
-            raise ctx.error("dropout is a probability, from 0 to 1, got %s." % self.dropout)
         if self.dropout and data.sparse:
             ctx.need_feature(data, "the source of the dropout")
         if self.in_dim is not None:
