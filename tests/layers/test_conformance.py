@@ -229,6 +229,10 @@ def test_golden_variables_and_axes(name: str, update_goldens: bool) -> None:
     assert got == goldens.get(name), "run pytest with --update-goldens and read the diff"
 
 
+def test_goldens_are_of_existing_classes() -> None:
+    assert json.loads(GOLDENS.read_text()).keys() == CLASSES.keys()
+
+
 def test_all_examples_are_planned_without_tensorflow() -> None:
     code = (
         "import sys; sys.path.insert(0, '.')\n"
