@@ -9,7 +9,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import LossNode, Node
+from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -163,6 +163,22 @@ class Loss:
             return tf.constant(1.0 / self.custom_norm_factor, tf.float32)
         data = ctx.target if ctx.target_node is not None else ctx.output
         return tf.cast(tf.reduce_sum(ctx.lens(data)), tf.float32)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossNode:
+    """A loss of a layer in a plan.
+
+    :param name: as it is reported, the path of the layer
+    :param target: the node with the reference, or None
+    :param owner: the layer that it is on
+    """
+
+    name: str
+    loss: Loss
+    target: Optional[Node]
+    owner: Node
+    scale: float = 1.0
 
 
 def frame_order(data: Data) -> List[int]:

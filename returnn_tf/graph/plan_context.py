@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import axis_size, fits_type
+from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
-
-if TYPE_CHECKING:
-    from returnn_tf.graph.layer import Layer
-
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
 _MAX_PARAM_SIZE = 2**32
@@ -64,7 +61,7 @@ class Builder(Protocol):
     def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
         """A planned layer or an input which has this dim, so that its lengths are known once that one is emitted."""
 
-    def implicit_layer(self, owner: Node, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
+    def implicit_layer(self, owner: Node, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
         """Plans a layer which the config does not name."""
 
     def sub_output(self, owner: Node, name: str) -> Node:
@@ -333,7 +330,7 @@ class PlanContext:
         scope = self.node.scope if scope is None else scope
         return self.depend(self.builder.subnetwork(self.node, network, inputs, scope, loop_dim))
 
-    def implicit(self, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
+    def implicit(self, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
         """Plans a layer which the config does not name, e.g. the concatenation of several sources."""
         return self.depend(self.builder.implicit_layer(self.node, name, layer, sources))
 

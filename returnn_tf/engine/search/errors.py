@@ -24,13 +24,12 @@ def decided_layers(net: Any) -> List[Decided]:
     :param net: Network, planned for search
     """
     found = []
-    for node in net.plan.nodes:
-        for loss_node in node.losses:
-            loss, target = loss_node.loss, loss_node.target
-            if not isinstance(loss, EditDistanceLoss) or loss.ctc_decode or node.output.beam is not None:
-                continue
-            if target is not None and target.extern_key is not None:
-                found.append(Decided(node.path, target.extern_key, loss.label_map or {}))
+    for loss_node in net.plan.losses:
+        loss, target, node = loss_node.loss, loss_node.target, loss_node.owner
+        if not isinstance(loss, EditDistanceLoss) or loss.ctc_decode or node.output.beam is not None:
+            continue
+        if target is not None and target.extern_key is not None:
+            found.append(Decided(node.path, target.extern_key, loss.label_map or {}))
     return found
 
 

@@ -7,8 +7,8 @@ from typing import Any, Dict, Iterator, Mapping, Optional
 from returnn_tf.config.options import check_options, declared_options, map_strings, option, referenced_names
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
-from returnn_tf.graph.node import LossNode, Node
+from returnn_tf.graph.loss import Loss, LossContext, LossNode, LossPlanContext
+from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LOSSES, register_layer
 from returnn_tf.ops.cross_entropy import sparse_softmax_cross_entropy
@@ -68,7 +68,7 @@ class LossLayer(Layer):
             target = ctx.depend(ctx.builder.target_node(ctx.node, self.target_ or "classes"))
         ctx.single_source()
         loss.check(LossPlanContext(self.source, target, ctx.behavior_version))
-        return LossNode(ctx.node.path, loss, target)
+        return LossNode(ctx.node.path, loss, target, ctx.node)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the losses before they are summed."""
