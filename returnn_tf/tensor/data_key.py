@@ -126,7 +126,7 @@ class _DataKey:
             raise self.error("sparse is False, but there is sparse_dim. Leave out one of them.")
         size = given.size if isinstance(given, Dim) else given
         if axis_size(size):
-            raise self.error("the number of labels of sparse_dim %s, got %d." % (axis_size(size), size))
+            raise self.error("the number of labels of sparse_dim %s, got %s." % (axis_size(size), size))
         if size is not None and dim is not None and size != dim:
             raise self.error("dim is %d, but sparse_dim has %d labels. They must agree." % (dim, size))
         if isinstance(given, Dim):
