@@ -275,6 +275,11 @@ def at_least(least: float) -> Callable[[Any], Optional[str]]:
     return lambda value: None if value is None or value >= least else "must be at least %s" % least
 
 
+def between(least: float, most: float) -> Callable[[Any], Optional[str]]:
+    """Return a check that a number is from ``least`` to ``most``; None passes."""
+    return lambda value: None if value is None or least <= value <= most else "must be from %s to %s" % (least, most)
+
+
 def above(limit: float) -> Callable[[Any], Optional[str]]:
     """Return a check that a number is above ``limit``; None passes."""
     return lambda value: None if value is None or value > limit else "must be above %s" % limit
@@ -282,7 +287,7 @@ def above(limit: float) -> Callable[[Any], Optional[str]]:
 
 def probability(value: Any) -> Optional[str]:
     """Check that a number is from 0 to 1; None passes."""
-    return None if value is None or 0 <= value <= 1 else "must be from 0 to 1"
+    return between(0, 1)(value)
 
 
 def dropout_rate(value: Any) -> Optional[str]:

@@ -23,7 +23,7 @@ from typing import (
 )
 
 from returnn_tf.config.options import LayerRef, LayerRefs, axis_size, dropout_rate, option
-from returnn_tf.graph.option_types import InitialOutput, OutTypeOptions, ReusedParams
+from returnn_tf.graph.option_types import InitialOutput, OutTypeOptions, ReusedParams, ReuseOptions
 from returnn_tf.tensor import Data, Dim
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Layer:
     )
     updater_opts: Optional[Dict[str, Any]] = option(None, help="options of the updater for these parameters")
     reuse_params: ReusedParams = option(
-        None, help="layer whose parameters are used, or {'map': {name: layer, None or dict}}"
+        None, group=ReuseOptions, help="layer whose parameters are used, or {'map': {name: layer, None or dict}}"
     )
     name_scope: Optional[str] = option(None, help="scope of the parameters instead of the name; '/abs', 'rel' or ''")
     batch_norm: Union[None, bool, Dict[str, Any]] = option(
@@ -173,7 +173,7 @@ class Layer:
         return None
 
     @property
-    def targets(self) -> List[str]:
+    def target_names(self) -> List[str]:
         """The option ``target`` as a list of names; with several sources a choice has several."""
         return [self.target] if isinstance(self.target, str) else list(self.target or ())
 

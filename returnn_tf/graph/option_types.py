@@ -5,12 +5,14 @@ The attributes may hold something else once the layer is planned, so that type c
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
-from typing import Annotated, Any, Callable, Dict, List, Optional, Set, Tuple, Union
+from typing import Annotated, Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 import numpy
 
-from returnn_tf.config.options import Written, option
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import Written, check_options, option
 from returnn_tf.tensor import Dim
 
 _AXIS = Union[Dim, str, int]
@@ -59,6 +61,39 @@ Constant = Annotated[
 ]
 #: Python code as a string, or a function.
 Code = Annotated[Any, Written(Union[str, Callable[..., Any]], "str | function")]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReusedParamOptions:
+    """What one entry of the map of ``reuse_params`` may hold."""
+
+    reuse_layer: Optional[str] = option(None, help="layer whose parameter of this name is taken")
+    layer_output: Optional[str] = option(None, help="layer whose output is taken as the parameter")
+    shape: Optional[List[Dim]] = option(None, help="with layer_output: its dims in the order of the parameter")
+
+
+def _check_reused_params(entries: Optional[Mapping[str, Any]]) -> Optional[str]:
+    """Check the entries of the map of ``reuse_params``."""
+    for name, entry in (entries or {}).items():
+        if isinstance(entry, collections.abc.Mapping):
+            try:
+                check_options(ReusedParamOptions, entry, where="%r" % name)
+            except ConfigError as exc:
+                return "has a wrong entry, %s" % exc
+            if entry.get("reuse_layer") is None and entry.get("layer_output") is None:
+                return "has a wrong entry: %r needs reuse_layer or layer_output" % name
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class ReuseOptions:
+    """What ``reuse_params`` may hold."""
+
+    reuse_layer: Optional[str] = option(None, help="layer whose parameters are taken")
+    map: Optional[Dict[str, ReusedParams]] = option(
+        None, check=_check_reused_params, help="own parameter -> layer, {'layer_output': layer}, or None for an own one"
+    )
+    auto_create_missing: bool = option(False, help="parameters which the layer does not have are created")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,9 @@ def search(config: Any) -> int:
     default_target = [config.typed("target")]
     try:
         labels = {
-            layer: labels_of(node.output, source.dataset, net.extern_data, (node.layer.targets or default_target)[0])
+            layer: labels_of(
+                node.output, source.dataset, net.extern_data, (node.layer.target_names or default_target)[0]
+            )
             for layer, node in searcher.nodes.items()
         }
         reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]

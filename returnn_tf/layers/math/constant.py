@@ -68,7 +68,7 @@ class ConstantLayer(Layer):
             array = array.astype({"i": "int32", "f": "float32", "b": "bool"}.get(array.dtype.kind, array.dtype))
         try:
             return array if self.dtype is None else array.astype(self.dtype)
-        except TypeError as exc:
+        except (TypeError, ValueError) as exc:
             raise ctx.error("the value %r does not fit dtype %r: %s." % (self.value, self.dtype, exc)) from None
 
     def _dims(self, ctx: PlanContext) -> List[Dim]:

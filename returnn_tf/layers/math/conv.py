@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, Tuple, Union
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import between, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Axes, Dims, Padding
 from returnn_tf.graph.plan_context import PlanContext
@@ -57,7 +57,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
         None, help="axes to move along, one per axis of the filter (default: all spatial)"
     )
     out_spatial_dims: Optional[Dims] = option(None, help="the dims of these axes in the output")
-    input_expand_dims: int = option(0, help="adds so many spatial axes of size 1 to the source")
+    input_expand_dims: int = option(0, check=between(0, 3), help="adds so many spatial axes of size 1 to the source")
     input_add_feature_dim: bool = option(False, help="the features are a spatial axis; adds a feature axis of size 1")
     input_split_feature_dim: Optional[int] = option(
         None, help="splits the features into a spatial axis and so many features"

@@ -107,6 +107,8 @@ class ReduceLayer(_ReduceAxes):
             raise ctx.error("n_out is %d, but the result is %s. Leave n_out out." % (self.n_out, out))
         batch = out.batch_axis
         self._batch_move = None
+        if self.enforce_batch_dim_axis is not None and not 0 <= self.enforce_batch_dim_axis < out.rank:
+            raise ctx.error("enforce_batch_dim_axis is %d, but the output is %s." % (self.enforce_batch_dim_axis, out))
         if self.enforce_batch_dim_axis is not None and batch not in (None, self.enforce_batch_dim_axis):
             order = [i for i in range(out.rank) if i != batch]
             order.insert(self.enforce_batch_dim_axis, batch)

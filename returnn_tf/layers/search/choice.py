@@ -141,7 +141,7 @@ class ChoiceLayer(Layer):
         self.samples = bool(self.scheduled_sampling) and not self.search and not ctx.search and bool(self.target)
         if self.cheating or self.samples:
             if not self.cheating or len(self.sources) == 1:
-                self.truths = [ctx.depend(ctx.builder.target_node(ctx.node, t)) for t in self.targets]
+                self.truths = [ctx.depend(ctx.builder.target_node(ctx.node, t)) for t in self.target_names]
             else:
                 raise ctx.error("cheating needs a single source, but there are %d." % len(self.sources))
         return self._search_template(ctx)
@@ -197,7 +197,7 @@ class ChoiceLayer(Layer):
     def _target_template(self, ctx: PlanContext) -> Data:
         templates = []
         self._in_step = ctx.loop_dim is None  # where the loop finds its end step by step
-        for target in self.targets:
+        for target in self.target_names:
             node = ctx.depend(ctx.builder.target_node(ctx.node, target))
             data, time = node.output, node.output.time_axis
             if time is None:
@@ -216,7 +216,7 @@ class ChoiceLayer(Layer):
     def _search_template(self, ctx: PlanContext) -> Data:
         if self.input_type == "regression":
             return ctx.single_source()
-        targets = self.targets
+        targets = self.target_names
         if len(targets) not in (0, len(self.sources)):
             raise ctx.error(
                 "there are %d sources but %d targets; the i-th source gives the scores of the labels of the i-th "

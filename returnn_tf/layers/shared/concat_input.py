@@ -35,8 +35,6 @@ class ConcatInputLayer(Layer):
 
     def input_template(self, ctx: PlanContext) -> Data:
         """The one input: the source, or all sources concatenated."""
-        if not self.sources:
-            raise ctx.error("needs a source: add 'from', e.g. 'from': 'data'.")
         data = concat_template(ctx, self.sources)
         if self.dropout and data.sparse:
             ctx.need_feature(data, "the source of the dropout")
@@ -60,6 +58,8 @@ def concat_template(ctx: PlanContext, sources: List[Node]) -> Data:
 
     :raises ConfigError: sparse sources, sources without feature axis, dims that don't fit
     """
+    if not sources:
+        raise ctx.error("needs a source: add 'from', e.g. 'from': 'data'.")
     if len(sources) == 1:
         return sources[0].output
     for node in sources:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options, map_strings
 from returnn_tf.graph.loss import LossPlanContext
 from returnn_tf.graph.node import LossNode, Node
@@ -25,8 +26,14 @@ def plan_loss(builder: NetworkBuilder, node: Node, spec: LayerSpec) -> None:
             if infos[name].refs and value is not None:
                 value = map_strings(infos[name], value, lambda ref: builder.resolve(ref, spec.where))
             setattr(loss, infos[name].attribute, value)
-        targets = node.layer.targets
-        target_node = builder.target_node(node, targets[0]) if targets and loss.needs_target else None
+        targets = node.layer.target_names
+        target_node = None
+        if loss.needs_target:
+            if not targets or not targets[0]:
+                raise ConfigError(
+                    "the loss %r needs the option 'target': a data key or a layer." % spec.options["loss"]
+                )
+            target_node = builder.target_node(node, targets[0])
         loss.check(LossPlanContext(node, target_node, builder.behavior_version))
         loss_node = LossNode(spec.path, loss, target_node, float(node.layer.loss_scale) * float(loss.scale))
     node.losses.append(loss_node)
