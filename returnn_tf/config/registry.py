@@ -103,9 +103,13 @@ class Registry(Generic[E]):
         """
         entry = self.find(name)
         if entry is None:
-            hint = did_you_mean(name, self.names(), max_listed=self._max_listed)
-            raise ConfigError("%s: unknown %s %r. %s" % (where, self.what, name, hint))
+            raise ConfigError("%s: %s" % (where, self.unknown(name)))
         return entry
+
+    def unknown(self, name: Any) -> str:
+        """Return the message that there is no entry of a name, with the nearest known one."""
+        self.load()
+        return "unknown %s %r. %s" % (self.what, name, did_you_mean(name, self._entries, max_listed=self._max_listed))
 
     def names(self) -> List[str]:
         """Return all names, aliases included, sorted."""

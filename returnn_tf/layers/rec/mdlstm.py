@@ -10,11 +10,10 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Axes, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.rec.mdlstm_kernel import run_mdlstm
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.spatial import spatial_axes
 from returnn_tf.ops.cells.base import project
-from returnn_tf.ops.dense.mdlstm import GATES, Flips
+from returnn_tf.ops.dense.mdlstm import GATES, Flips, run_mdlstm
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf

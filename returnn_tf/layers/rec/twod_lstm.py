@@ -12,9 +12,8 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.rec.mdlstm_kernel import native_mdlstm_or_none
 from returnn_tf.ops.cells.base import project
-from returnn_tf.ops.dense.mdlstm import GATES
+from returnn_tf.ops.dense.mdlstm import GATES, native_mdlstm_or_none
 from returnn_tf.ops.dense.twod_lstm import POOLINGS, Weights, pooled_grid, pooled_image, pooled_row, row, whole_grid
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
