@@ -28,9 +28,12 @@ def search(config: Any) -> int:
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     searcher = Searcher(net, wanted, with_losses=config.bool("search_do_eval", True))
     source = _source(config, name, searcher)
+    default_target = [config.typed("target")]
     try:
         labels = {
-            layer: labels_of(node.output, source.dataset, net.extern_data, node.layer.target or config.typed("target"))
+            layer: labels_of(
+                node.output, source.dataset, net.extern_data, (node.layer.target_names or default_target)[0]
+            )
             for layer, node in searcher.nodes.items()
         }
         reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]

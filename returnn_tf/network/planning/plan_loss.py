@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options, map_strings
 from returnn_tf.graph.loss import LossNode, LossPlanContext
 from returnn_tf.graph.node import Node
@@ -21,8 +22,13 @@ def plan_loss(scope: Scope, node: Node, spec: LayerSpec) -> LossNode:
             if infos[name].refs and value is not None:
                 value = map_strings(infos[name], value, lambda ref: scope.resolve(ref, spec.where))
             setattr(loss, infos[name].attribute, value)
-        target = node.layer.target
-        targets = list(target) if isinstance(target, (list, tuple)) else [target]
-        target_node = scope.target_node(node, targets[0]) if targets and targets[0] and loss.needs_target else None
+        targets = node.layer.target_names
+        target_node = None
+        if loss.needs_target:
+            if not targets or not targets[0]:
+                raise ConfigError(
+                    "the loss %r needs the option 'target': a data key or a layer." % spec.options["loss"]
+                )
+            target_node = scope.target_node(node, targets[0])
         loss.check(LossPlanContext(node, target_node, scope.behavior_version))
         return LossNode(spec.path, loss, target_node, node, float(node.layer.loss_scale) * float(loss.scale))

@@ -6,7 +6,6 @@ from typing import Any, Dict, Mapping
 
 from returnn_tf.config.options import declared_options, map_strings, map_values
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.shared.nested import NESTED
 from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.network.planning.scope import Scope
 from returnn_tf.tensor import Dim
@@ -24,7 +23,7 @@ def set_options(scope: Scope, node: Node, spec: LayerSpec) -> None:
             value = map_strings(info, value, lambda ref: _dep(node, scope.resolve(ref, spec.where)))
         if name == "reuse_params":
             value = _resolve_reuse(scope, node, value, spec.where)
-        elif name not in NESTED:
+        elif not info.network:
             value = map_values(value, Dim, scope.resolve_dim)
         setattr(layer, info.attribute, value)
     layer.source_options = map_values(layer.source_options, Dim, scope.resolve_dim)  # type: ignore[attr-defined]
