@@ -26,6 +26,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import returnn_tf
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.network.describe import describe_plan
 from returnn_tf.network.network import plan_from_config
 from tests.network.mutations import ROOTS, Settings, all_places, change_at, copied, corpus, mutated, without
 
@@ -67,12 +68,12 @@ class Failure:
 
 
 def check(number: int, name: str, settings: Settings) -> Optional[Failure]:
-    """Plan once, for training, evaluation or search; return what is wrong."""
+    """Plan and describe as `returnn-tf check` does, for training, evaluation or search; return what is wrong."""
     flags = {"train": number % 3 == 1, "search": number % 3 == 2}
     signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            plan_from_config(Config(copied(settings)), **flags)
+            describe_plan(plan_from_config(Config(copied(settings)), **flags))
         return None
     except ConfigError as exc:
         line = str(exc).partition("\n")[0]

@@ -32,6 +32,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Without that of memory, which would stay."""
     monkeypatch.setattr(fuzz.resource, "setrlimit", lambda *_: None)
     monkeypatch.setattr(fuzz, "TIME_LIMIT", 0.2)
+    monkeypatch.setattr(fuzz, "describe_plan", lambda _: None)
     with fuzz.limits():
         yield
 
