@@ -6,7 +6,7 @@ from typing import Any, Dict
 
 from returnn_tf.config import Config
 from returnn_tf.graph.docs import example_of
-from returnn_tf.graph.registry import LAYERS, LOSSES, Registry
+from returnn_tf.graph.registry import LAYERS, LOSSES
 
 DEFAULTS: Dict[str, Any] = {
     "behavior_version": 21,
@@ -14,7 +14,7 @@ DEFAULTS: Dict[str, Any] = {
 }
 
 
-def _own(kind: str, registry: Registry) -> Dict[str, Any]:
+def _own(kind: str, registry: Any) -> Dict[str, Any]:
     items = [(name, cls) for name, cls in registry.items() if cls.__module__.startswith("returnn_tf.")]
     return {"%s:%s" % (kind, name): cls for name, cls in items}
 

@@ -77,6 +77,6 @@ class IdentityLayer(Layer):
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op."""
+        """Emit no op."""
         ctx.forward_aux()
         return ctx.source()
