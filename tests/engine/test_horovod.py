@@ -77,7 +77,7 @@ def test_wrong_options(settings: Dict[str, Any], words: str) -> None:
 
 def test_alone() -> None:
     """A world of one process asks nobody and imports no Horovod."""
-    alone = world.from_config(Config({}))
+    alone = world.start(Config({}))
     assert (alone.rank, alone.size, alone.is_chief) == (0, 1, True)
     assert alone.any(True) and not alone.any(False)
     assert alone.gather([1]) == [[1]] and alone.hosts() == [alone.host]

@@ -115,15 +115,15 @@ def test_world_size_may_have_changed_since_the_start(monkeypatch: pytest.MonkeyP
             """Nothing to do."""
 
     monkeypatch.setattr(worlds, "HorovodWorld", Found)
-    monkeypatch.setattr(worlds, "_known", [])
+    monkeypatch.setattr(worlds, "_started", [])
     monkeypatch.setattr(worlds.library, "load", lambda: None)
     monkeypatch.setattr(worlds.devices, "set_up", lambda *args: None)
     monkeypatch.setenv("HOROVOD_SIZE", "3")
     config = Config({"use_horovod": True})
     with pytest.raises(Exception, match="Horovod sees 2 processes, but HOROVOD_SIZE = 3"):
-        worlds.from_config(config)
+        worlds.start(config)
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
-    assert worlds.from_config(config).size == 2
+    assert worlds.start(config).size == 2
 
 
 def test_start_epoch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

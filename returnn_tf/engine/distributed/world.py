@@ -10,7 +10,7 @@ import socket
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
-from returnn_tf.config import DataError
+from returnn_tf.config import Config, DataError
 from returnn_tf.engine.distributed import elastic, library
 from returnn_tf.engine.distributed.board import Board
 from returnn_tf.engine.distributed.environment import check_world_size, started_by
@@ -217,42 +217,45 @@ class HorovodWorld(World):
             self.hvd.broadcast_variables(variables, root_rank=0)
 
 
-_known: List[World] = []
-
-
-def current() -> World:
-    """The world which :func:`from_config` gave last."""
-    return _known[0] if _known else alone()
-
-
 def alone() -> World:
-    """The world of one process."""
+    """Return a world of one process."""
     return World()
 
 
-def from_config(config: Any) -> World:
-    """The world of a config: that of Horovod with ``use_horovod``; always the same one.
+_started: List[World] = []  # the world of this process; empty before `start`
+
+
+def start(config: Config) -> World:
+    """Join the other processes with ``use_horovod``, and return the world of this process; without, one of its own.
+
+    Command and tasks call this once they have the config, and hand the world on. That of Horovod is joined by the first
+    call: it initialises Horovod, chooses the devices, and waits for the other processes. Later calls return the same.
 
     :raises ConfigError: Horovod is missing, or the world has another size than the scheduler was asked for
     """
     if not config.bool("use_horovod", False):
-        launcher, number = started_by(os.environ)
-        if number > 1 and not _known and launcher != "SLURM_STEP_NUM_TASKS":
-            log.warn(
-                "%s = %d processes were started, but use_horovod is not set: each of them works on its own."
-                % (launcher, number)
-            )
-            _known.append(alone())
+        _warn_of_others()
         return alone()
-    if not _known or not isinstance(_known[0], HorovodWorld):
+    if not _started or not isinstance(_started[0], HorovodWorld):
         world = HorovodWorld(library.load())
         # in elastic mode the number may have changed since this process was started
         if config.bool("horovod_check_world_size", True) and not elastic.wanted():
             check_world_size(world.size)
         devices.set_up(config, world.local_rank, world.local_size)
         world.meet(HorovodOptions.from_config(config).timeout)
-        _known[:] = [world]
-    return _known[0]
+        _started[:] = [world]
+    return _started[0]
+
+
+def _warn_of_others() -> None:
+    """Warn, once, of processes which were started together but do not know of each other."""
+    launcher, number = started_by(os.environ)
+    if number > 1 and not _started and launcher != "SLURM_STEP_NUM_TASKS":
+        log.warn(
+            "%s = %d processes were started, but use_horovod is not set: each of them works on its own."
+            % (launcher, number)
+        )
+        _started.append(alone())
 
 
 def of_process() -> Optional[Tuple[int, int, int, int]]:

@@ -13,6 +13,7 @@ from returnn_tf.config.derived import overridden
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints import preload
 from returnn_tf.engine.data.training_data import BATCH_KEYS, DATASET_KEYS
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan_transfer
@@ -35,10 +36,12 @@ class Stage:
     trainer: Trainer
     evaluator: Evaluator
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, world: Optional[World] = None) -> None:
         """
         :param config: whose values change with ``#config``
+        :param world: see `Trainer`
         """
+        self._world = world
         self._config = config
         self._settings = contextlib.ExitStack()
         self._entered = False
@@ -93,7 +96,7 @@ class Stage:
         config = entry.config
         self.entry = entry
         self.net = Network(plan, seed=config.int("random_seed", 42) or 42)
-        self.trainer = Trainer(self.net, config)
+        self.trainer = Trainer(self.net, config, self._world)
         self.evaluator = Evaluator(self.net, config)
 
     def _change_settings(self, entry: EpochNetwork) -> None:
@@ -104,7 +107,7 @@ class Stage:
         old = self.trainer
         state = {name: var.numpy() for name, var in old.state().items()}
         self.net.plan = dataclasses.replace(self.net.plan, config=entry.config)  # which functions of the config ask for
-        self.trainer = Trainer(self.net, entry.config)
+        self.trainer = Trainer(self.net, entry.config, self._world)
         self.evaluator = Evaluator(self.net, entry.config)
         checkpoint_params.assign_matching(self.trainer.state(), state)
 
