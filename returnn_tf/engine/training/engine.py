@@ -38,11 +38,9 @@ class Engine:
         :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
         :raises DataError: a data file or checkpoint is wrong
         """
-        self._parts = parts = TrainingParts(
-            config, stop or StopRequest(), start_world(config) if world is None else world
-        )
+        self.world: World = start_world(config) if world is None else world
+        self._parts = parts = TrainingParts(config, stop or StopRequest(), self.world)
         self.config = config
-        self.world = world
         self.schedule = parts.schedule
         self.first_epoch, self.last_epoch = parts.first_epoch, parts.last_epoch
         self.learning_rates = parts.learning_rates
