@@ -15,7 +15,7 @@ from returnn_tf.datasets import (
     dataset_from_config,
 )
 from returnn_tf.engine.distributed.options import SHARD, HorovodOptions
-from returnn_tf.engine.distributed.shares import remaining
+from returnn_tf.engine.distributed.sharding import remaining_shard
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
@@ -106,7 +106,7 @@ class DataSource:
             return started
         options = {**self._options(epoch, changes), "start_batch": start_batch}
         if (self.shares or shared) and "seq_order" not in options:
-            options["seq_order"] = self.share(remaining(self.order(epoch), shared))
+            options["seq_order"] = self.share(remaining_shard(self.order(epoch), shared))
         if self._in_process:
             log.write(4, "The data of %r is loaded in this process: the config can't be sent to another." % self.name)
             return self.dataset.batches(epoch, **options)

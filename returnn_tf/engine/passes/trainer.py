@@ -45,7 +45,7 @@ class Trainer:
             net.feed_format(),
             self._emit,
             specs=[rate, *self.ranks.signature()],
-            before_trace=lambda: self.ranks.lasting("tracing the step"),
+            before_trace=lambda: self.ranks.long_phase("tracing the step"),
         )
         self._rates: Dict[float, Any] = {}  # the current learning rate as tensor
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Dict, Optional
 
 from returnn_tf.config import DataError
-from returnn_tf.engine.distributed.blame import blame
+from returnn_tf.engine.distributed.faulty_rank import find_faulty_rank
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.distributed.world import start as start_world
 from returnn_tf.engine.monitoring import reproducer
@@ -49,17 +49,17 @@ class Engine:
     @property
     def net(self) -> Network:
         """The network which is trained now."""
-        return self._parts.stage.net
+        return self._parts.setup.net
 
     @property
     def trainer(self) -> Trainer:
         """What trains it."""
-        return self._parts.stage.trainer
+        return self._parts.setup.trainer
 
     @property
     def evaluator(self) -> Evaluator:
         """What gives its scores without training."""
-        return self._parts.stage.evaluator
+        return self._parts.setup.evaluator
 
     def __enter__(self) -> Engine:
         return self
@@ -88,7 +88,7 @@ class Engine:
         self._parts.status.begin(self.last_epoch, self.learning_rates.filename)
         if self.first_epoch > self.last_epoch:
             log.write(1, "All %i epochs are done already; nothing to train." % self.last_epoch)
-        if self._parts.start.begun is None:
+        if self._parts.resume.begun is None:
             self._complete(self.first_epoch - 1)
             if self.first_epoch == 1 and self.config.bool("save_epoch1_initial_model", False):
                 pretrain = self.schedule.at(1).pretrain
@@ -100,13 +100,13 @@ class Engine:
     def train_epoch(self, epoch: int) -> None:
         """One epoch, or what is left of it: steps, checkpoint, scores, clean up."""
         entry = self.schedule.at(epoch)
-        if self._parts.stage.enter(entry):
+        if self._parts.setup.enter(entry):
             self.trainer.ranks.broadcast(self.trainer)
-        start = self._parts.start
-        begun, position = start.done, start.position
-        first_step = start.begun.first_step if start.begun else self.trainer.step_count
+        resume = self._parts.resume
+        begun, position = resume.done, resume.position
+        first_step = resume.begun.first_step if resume.begun else self.trainer.step_count
         progress = Progress(epoch, first_step, shared=position["shared"])
-        start.begun = None
+        resume.begun = None
         batches = self._parts.data.train_batches(epoch, **position)
         self._parts.data.start_evaluated(epoch)  # ready when the steps are done
         rate = rate_of_epoch(self.learning_rates, entry, epoch)
@@ -123,7 +123,7 @@ class Engine:
         self.saver.save(self.trainer, epoch, self.learning_rates.epochs, last=last, pretrain=entry.pretrain)
         try:
             self.evaluate(epoch)
-            self._parts.pauses.after_evaluation()
+            self._parts.boundary.after_evaluation()
         except Stopped:
             if not (last or self.saver.has(epoch)):
                 self._save_within(progress, result)
@@ -138,11 +138,11 @@ class Engine:
         """
         results: Dict[str, PassResult] = {}
         for name, source in self._parts.data.evaluated.items():
-            batches = self._parts.pauses.until_signal(source.batches(epoch))
+            batches = self._parts.boundary.until_signal(source.batches(epoch))
             results[name] = self.evaluator.run(
-                name, epoch, batches, between=lambda *_: self._parts.pauses.after_batch(), world=self.world
+                name, epoch, batches, between=lambda *_: self._parts.boundary.after_batch(), world=self.world
             )
-            self._parts.pauses.after_evaluation()
+            self._parts.boundary.after_evaluation()
         if results:
             self._parts.reports.evaluated(epoch, results)
         return results
@@ -175,26 +175,26 @@ class Engine:
 
     def _pass(self, phase: str, progress: Progress, begun: PassState, rate: float) -> ScoredPass:
         ranks, steps = self.trainer.ranks, begun.steps
-        self._parts.pauses.begin(ranks.control, lambda: progress.first_step + steps + 1)
+        self._parts.boundary.begin(ranks.control, lambda: progress.first_step + steps + 1)
 
         def between(result: PassResult, scores: Scores) -> None:
             nonlocal steps
             steps = result.steps
             self._parts.status.between(progress, result)
-            self._parts.pauses.after_step(lambda: self._save_within(progress, result, scores.sums()))
+            self._parts.boundary.after_step(lambda: self._save_within(progress, result, scores.sums()))
 
         return ScoredPass(
             phase=phase,
             convert=self.trainer.tensors,
             step=lambda tensors, batch: self._step(tensors, batch, progress.epoch, rate),
             normalized=normalized_losses(self.net),
-            with_exp=self._parts.stage.entry.config.bool("calculate_exp_loss", False),
+            with_exp=self._parts.setup.entry.config.bool("calculate_exp_loss", False),
             shares_level=3,
-            log_batch_size=self._parts.stage.entry.config.bool("log_batch_size", False),
+            log_batch_size=self._parts.setup.entry.config.bool("log_batch_size", False),
             on_step=self._after_step,
             between=between,
             world=self.world,
-            join=lambda batches: ranks.take_part(batches, lambda: self._any_tensors(progress.epoch)),
+            join=lambda batches: ranks.join(batches, lambda: self._any_tensors(progress.epoch)),
             common_sums=ranks.in_step,
         )
 
@@ -212,7 +212,7 @@ class Engine:
                     result = self.trainer.step(tensors, rate)
             except NonFiniteError as exc:
                 find = partial(first_bad_layer, self.net, tensors, step=exc.step)
-                raise blame(self.world, exc, batch.seq_tags, find) from None
+                raise find_faulty_rank(self.world, exc, batch.seq_tags, find) from None
         if result.spike or not result.updated:
             log.warn("%s. Sequences: %s" % (left_out_text(result), ", ".join(batch.seq_tags)))
         return result

@@ -14,13 +14,13 @@ from returnn_tf.engine.monitoring.reports import Reports
 from returnn_tf.engine.monitoring.run_status import RunStatus
 from returnn_tf.engine.pretrain.checks import needed_data, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
-from returnn_tf.engine.pretrain.stage import Stage
+from returnn_tf.engine.pretrain.training_setup import TrainingSetup
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.atomic_files import remove_staged
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.support.start_epoch import begins_anew
-from returnn_tf.engine.training.pauses import Pauses
-from returnn_tf.engine.training.start import Start
+from returnn_tf.engine.training.resume_point import ResumePoint
+from returnn_tf.engine.training.step_boundary import StepBoundary
 
 _DEFAULT_EPOCHS = 5
 _NOT_YET = ("use_last_best_model",)
@@ -90,40 +90,40 @@ class TrainingParts:
         """Find the epoch to start with, the checkpoint to load, and the networks by epoch."""
         self.last_epoch = max(_num_epochs(self.config), self.config.int("load_epoch", 0))
         self.schedule = NetworkSchedule(self.config)
-        self.start = Start(self.config, self.schedule, self.world)
-        self.first_epoch = self.start.epoch
+        self.resume = ResumePoint(self.config, self.schedule, self.world)
+        self.first_epoch = self.resume.epoch
 
     def _plan_networks(self) -> None:
         """Plan the networks of all epochs to come, so that a mistake in a late one shows now. Quick: no TensorFlow."""
-        loaded = self.start.loaded
+        loaded = self.resume.loaded
         self._planned = planned_networks(self.schedule, loaded, max(self.last_epoch, loaded))
 
     def _open_data(self) -> None:
         """Open the datasets, and check that they have what the planned networks need."""
-        self.data = TrainingData(self.config_of, self.start.loaded, needed_data(self._planned), self.world)
+        self.data = TrainingData(self.config_of, self.resume.loaded, needed_data(self._planned), self.world)
         self._resources.callback(self.data.close)
         for entry, _ in self._planned:
             self.data.check(entry.config)
-        self.start.check_data(self.data)
+        self.resume.check_data(self.data)
 
     def _read_learning_rates(self) -> None:
         """Read the learning-rate file, and add what only the checkpoint has."""
         self.reports = Reports(self.config, self.world)
         self._resources.callback(self.reports.close)
         self.learning_rates = self.reports.learning_rates
-        self.start.restore_rates(self.learning_rates)
+        self.resume.restore_rates(self.learning_rates)
 
     def _load_ahead(self) -> None:
         """Start to load the first batches, which another process does while the network is built."""
         if self.first_epoch <= self.last_epoch:
-            self.data.start(self.first_epoch, **self.start.position)
+            self.data.start(self.first_epoch, **self.resume.position)
 
     def _build_network(self) -> None:
         """Build the first network with its updater; TensorFlow is loaded here."""
-        self.stage = Stage(self.config, self.world)
-        self._resources.callback(self.stage.close)
+        self.setup = TrainingSetup(self.config, self.world)
+        self._resources.callback(self.setup.close)
         devices.set_up(self.config)
-        self.stage.begin(self.schedule.at(self.start.loaded), self._planned[0][1])
+        self.setup.begin(self.schedule.at(self.resume.loaded), self._planned[0][1])
         del self._planned
 
     def _take_model(self) -> None:
@@ -136,13 +136,13 @@ class TrainingParts:
         self._resources.callback(self.saver.close)
         self.status = RunStatus(self.config, self.world, self._stop)
         anew = begins_anew(self.config)
-        self.pauses = Pauses(self.saver, self._stop, self._lock, self.world, begins_anew=anew)
+        self.boundary = StepBoundary(self.saver, self._stop, self._lock, self.world, begins_anew=anew)
         self.reports.prepare()
 
     def _load_parameters(self) -> None:
         """Load the parameters; then the processes can compare what they are about to do."""
-        self.start.load(self.stage)
-        self.start.check_ranks(self.data, self.stage)
+        self.resume.load(self.setup)
+        self.resume.check_ranks(self.data, self.setup)
 
 
 def _num_epochs(config: Any) -> int:

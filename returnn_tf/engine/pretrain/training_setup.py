@@ -1,4 +1,4 @@
-"""What trains: network, updater and evaluator of the current epoch, and the change to those of the next one."""
+"""Network, trainer and evaluator of the current epoch, and the change to those of the next one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from returnn_tf.network.planning.plan import Plan
 _NOT_OF_THE_STEP = frozenset(RATE_KEYS + BATCH_KEYS + DATASET_KEYS)
 
 
-class Stage:
-    """Network, updater and evaluator; `enter` turns them into those of another epoch."""
+class TrainingSetup:
+    """Network, trainer and evaluator; `enter` turns them into those of another epoch."""
 
     entry: EpochNetwork
     net: Network
@@ -47,16 +47,16 @@ class Stage:
         self._entered = False
 
     def begin(self, entry: EpochNetwork, plan: Optional[Plan] = None) -> None:
-        """Builds the first network.
+        """Build the first network.
 
-        :param plan: of the network, if there is one already
+        :param plan: of the network, if it is planned already
         """
         self._set(entry)
         self._build(entry, plan or plan_of(entry))
         self._entered = True
 
     def enter(self, entry: EpochNetwork) -> bool:
-        """Goes on with the network and the settings of another epoch; what is equal there stays as it is.
+        """Change to the network and the settings of another epoch; what is equal there stays as it is.
 
         :return: whether there is another network now
         :raises ConfigError: a parameter has another shape, and no copy mode says what to do then
@@ -82,7 +82,7 @@ class Stage:
         return True
 
     def close(self) -> None:
-        """Gives the config its own values back."""
+        """Restore the values of the config."""
         self._settings.close()
 
     def _set(self, entry: EpochNetwork) -> None:
