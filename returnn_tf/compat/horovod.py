@@ -79,6 +79,6 @@ def get_ctx(config: Any = None) -> Optional[HorovodContext]:
         return None
     place = world.of_process()
     if place is None:
-        members = world.from_config(config)
+        members = world.start(config)
         place = (members.rank, members.size, members.local_rank, members.local_size)
     return HorovodContext(config, place)

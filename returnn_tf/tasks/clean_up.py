@@ -26,7 +26,7 @@ def cleanup_old_models(config: Any) -> int:
     delete = epochs_to_delete(stored, LearningRateControl.from_config(config).epochs, options)
     log.write(1, "Checkpoints: %s. To delete: %s" % (_listed(stored), _listed(delete)))
     if not dry and delete:
-        reason = checkpoint.defect(stored[max(stored)])
+        reason = checkpoint.validate(stored[max(stored)])
         if reason is not None:
             raise ConfigError("The newest checkpoint is not whole (%s), so no old one is deleted." % reason)
         log.write(1, "Freed %s" % bytes_text(sum(checkpoint.delete(stored[epoch]) for epoch in delete)))

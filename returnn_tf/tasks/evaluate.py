@@ -20,15 +20,15 @@ from returnn_tf.tasks.registry import register_task
 @register_task("eval")
 def evaluate(config: Any) -> int:
     """Evaluates the chosen epoch; the scores go to the log, the learning-rate file and what ``eval_output_*`` name."""
+    members = world.start(config)
     net, choice = load_network(config)
     if not net.plan.losses:
         raise ConfigError("The network has no loss, so there is nothing to evaluate. Give a layer the option 'loss'.")
-    sources = evaluation_sources(config, {key: net.extern_data[key] for key in net.used_data_keys})
+    sources = evaluation_sources(config, {key: net.extern_data[key] for key in net.used_data_keys}, members)
     if not sources:
         raise ConfigError("There is no dataset to evaluate; set dev, eval or eval_datasets.")
     epoch = choice.epoch or 1
     evaluator = Evaluator(net, config)
-    members = world.from_config(config)
     try:
         results: Dict[str, PassResult] = {}
         if config.str("eval_output_file_per_seq", ""):

@@ -11,6 +11,7 @@ import numpy as np
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.data.data_source import DataSource, dataset_name
+from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.in_order import in_order
 from returnn_tf.engine.passes.dataset_pass import DatasetPass
 from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
@@ -26,12 +27,13 @@ _Rows = Tuple[np.ndarray, Dict[int, np.ndarray], List[str]]  # [sequence, ...], 
 @register_task("forward", "hpx")
 def forward(config: Any) -> int:
     """Writes ``output_file``; the layer is ``forward_output_layer``, the dataset ``forward_data``."""
+    members = world.start(config)
     net, choice = load_network(config)
     epoch = choice.epoch or 1
     path = _output_path(config, epoch)
     forwarder = Forwarder(net, config.str("forward_output_layer", "output") or "output")
     used = {key: net.extern_data[key] for key in forwarder.used_data_keys}
-    source = DataSource(config, dataset_name(config, "forward_data"), used)
+    source = DataSource(config, dataset_name(config, "forward_data"), used, members)
     changes = {}
     if config.typed("forward_batch_size") is not None:
         changes["batch_size"] = config.typed("forward_batch_size")

@@ -18,15 +18,15 @@ def train(config: Any) -> int:
     exit_code(signal.SIGTERM, config)  # if that setting is wrong, not only when it is needed
     with StopRequest(config) as stop:
         try:
-            ranks = world.from_config(config)
+            ranks = world.start(config)
             elastic.check(ranks, config)
-            elastic.run(ranks, lambda: _train(config, stop))
+            elastic.run(ranks, lambda: _train(config, stop, ranks))
         except Stopped as exc:
             log.write(1, str(exc))
             return exit_code(exc.signum, config)
     return 0
 
 
-def _train(config: Any, stop: StopRequest) -> None:
-    with Engine(config, stop) as engine:
+def _train(config: Any, stop: StopRequest, ranks: world.World) -> None:
+    with Engine(config, stop, ranks) as engine:
         engine.train()

@@ -54,7 +54,7 @@ def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelCho
                     % ", ".join(sorted(os.path.basename(path) for path in bad))
                 )
             return choice
-        reason = checkpoint.defect(choice.path)
+        reason = checkpoint.validate(choice.path)
         if reason is None:
             return choice
         if not (_drop(own, choice.path) if choice.step is None else _drop(steps, choice.path)):

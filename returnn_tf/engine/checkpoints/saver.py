@@ -172,7 +172,7 @@ class Saver:
 
         One that can't be deleted stays, with a warning the first time: it takes space, but harms no training.
         """
-        reason = checkpoint.defect(newest) if old else None
+        reason = checkpoint.validate(newest) if old else None
         if reason is not None:
             log.warn("The checkpoint %s is not whole (%s), so no old one is deleted." % (newest, reason))
             return {}

@@ -14,9 +14,9 @@ from returnn_tf.datasets import (
     batch_options_from_config,
     dataset_from_config,
 )
-from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.options import SHARD, HorovodOptions
-from returnn_tf.engine.distributed.shares import remaining
+from returnn_tf.engine.distributed.sharding import remaining_shard
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
 
@@ -28,18 +28,24 @@ class DataSource:
     """
 
     def __init__(
-        self, config: Any, name: str, used: Mapping[str, Data], config_of: Optional[Callable[[int], Any]] = None
+        self,
+        config: Any,
+        name: str,
+        used: Mapping[str, Data],
+        world: World,
+        config_of: Optional[Callable[[int], Any]] = None,
     ) -> None:
         """
         :param config: Config
         :param name: train, dev, eval or a key of ``eval_datasets``
         :param used: the data keys which the network needs, as ``extern_data`` declares them
+        :param world: the processes which share its sequences
         :param config_of: epoch -> Config with the options of its batches, if these change
         :raises ConfigError: the config has no such dataset, it lacks a key or gives other data, or an option for its
             batches is wrong
         :raises DataError: it is empty
         """
-        self.world = world.from_config(config)
+        self.world = world
         distribution = HorovodOptions.from_config(config).distribution
         #: each process reads every n-th sequence; else all read all, each in its own order
         self.shares = self.world.size > 1 and (name != "train" or distribution == SHARD)
@@ -100,7 +106,7 @@ class DataSource:
             return started
         options = {**self._options(epoch, changes), "start_batch": start_batch}
         if (self.shares or shared) and "seq_order" not in options:
-            options["seq_order"] = self.share(remaining(self.order(epoch), shared))
+            options["seq_order"] = self.share(remaining_shard(self.order(epoch), shared))
         if self._in_process:
             log.write(4, "The data of %r is loaded in this process: the config can't be sent to another." % self.name)
             return self.dataset.batches(epoch, **options)
@@ -177,10 +183,10 @@ def dataset_name(config: Any, key: str) -> str:
 
 
 def evaluation_sources(
-    config: Any, used: Mapping[str, Data], config_of: Optional[Callable[[int], Any]] = None
+    config: Any, used: Mapping[str, Data], world: World, config_of: Optional[Callable[[int], Any]] = None
 ) -> Dict[str, DataSource]:
     """A source for each of :func:`evaluation_names`."""
-    return {name: DataSource(config, name, used, config_of) for name in evaluation_names(config)}
+    return {name: DataSource(config, name, used, world, config_of) for name in evaluation_names(config)}
 
 
 def _no_dataset(config: Any, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
 
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.data_facts import data_facts
 from returnn_tf.tensor import Data
 
@@ -41,12 +42,14 @@ BATCH_KEYS: Tuple[str, ...] = (
 class TrainingData:
     """The sources of all datasets; where the settings of an epoch give other datasets, they are made anew."""
 
-    def __init__(self, config_of: Callable[[int], Any], epoch: int, needed: Mapping[str, Data]) -> None:
+    def __init__(self, config_of: Callable[[int], Any], epoch: int, needed: Mapping[str, Data], world: World) -> None:
         """
         :param config_of: epoch -> Config
         :param epoch: the first one
         :param needed: the data keys which the networks need, as ``extern_data`` declares them
+        :param world: the processes which share them
         """
+        self._world = world
         self._config_of = config_of
         self._needed = dict(needed)
         self._open(epoch)
@@ -73,8 +76,8 @@ class TrainingData:
         config = self._config_of(epoch)
         self._facts: Dict[int, Dict[str, str]] = {}
         self._settings = _dataset_settings(config)
-        self._train = DataSource(config, "train", self._needed, self._config_of)
-        self._evaluated = evaluation_sources(config, self._needed, self._config_of)
+        self._train = DataSource(config, "train", self._needed, self._world, self._config_of)
+        self._evaluated = evaluation_sources(config, self._needed, self._world, self._config_of)
 
     def check(self, config: Any) -> None:
         """Tries the options for batches of a later epoch.

@@ -85,7 +85,7 @@ def run(world: Any, train: Callable[[], None]) -> None:
     exceptions = importlib.import_module("horovod.common.exceptions")
     world.elastic_state = State(functions.broadcast_object, world.hvd.rank)
     try:
-        common.run_fn(guarded, world.meet_again)(world.elastic_state)
+        common.run_fn(guarded, world.rendezvous_again)(world.elastic_state)
     finally:
         world.elastic_state = None
 

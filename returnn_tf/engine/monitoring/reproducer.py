@@ -17,7 +17,6 @@ import numpy as np
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.checkpoints import checkpoint
-from returnn_tf.engine.distributed.world import current as current_world
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.engine.support.step_errors import reason
@@ -89,7 +88,7 @@ def kept(config: Any, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tag
         yield
     except (DataError, tf.errors.OpError) as exc:
         together = trainer.ranks.in_step and isinstance(exc, _SEEN_BY_ALL)
-        world = current_world()
+        world = trainer.world
         blamed = getattr(exc, "where", "") if together else world.name
         model = config.str("model", "")
         if model and (blamed == world.name or (not blamed and world.is_chief)):
