@@ -17,7 +17,8 @@ class Command:
 
     def load(self) -> Callable[[List[str]], int]:
         """Its function."""
-        return importlib.import_module("returnn_tf.cli." + self.module).run
+        run: Callable[[List[str]], int] = importlib.import_module("returnn_tf.cli." + self.module).run
+        return run
 
 
 COMMANDS: Dict[str, Command] = {

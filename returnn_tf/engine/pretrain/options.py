@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 
 COPY_MODES = (None, "ifpossible", "subset", "reset")
 ALGORITHMS = ("from_output", "from_input")
@@ -29,7 +29,7 @@ class PretrainOptions:
         return isinstance(self.construction_algo, str)
 
 
-def options_from_config(config: Any) -> Optional[PretrainOptions]:
+def options_from_config(config: Config) -> Optional[PretrainOptions]:
     """The options, or None without pretraining.
 
     :raises ConfigError: unknown option or a wrong value
@@ -60,13 +60,13 @@ def options_from_config(config: Any) -> Optional[PretrainOptions]:
 
 
 def check_copy_mode(where: str, mode: Any) -> Optional[str]:
-    """The mode itself.
+    """Return a mode of copying parameters, if it is one.
 
-    :raises ConfigError: it is none
+    :raises ConfigError: it is not
     """
     if mode not in COPY_MODES:
         raise ConfigError("%s must be 'ifpossible', 'subset', 'reset' or None, not %r." % (where, mode))
-    return mode
+    return None if mode is None else str(mode)
 
 
 def _check(where: str, options: PretrainOptions) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.util.lazy_tf import tf
 
 _KEYS = ("interval", "decay")
 
 
-def from_config(config: Any, network: Any) -> Callable[[Any, Any], Any]:
+def from_config(config: Config, network: Any) -> Callable[[Any, Any], Any]:
     """The function (learning rate of the epoch, global step from 0) -> learning rate of the step; scalar tensors.
 
     ``{"interval": n, "decay": d}`` gives ``rate * d ** (step % n)``. A function of the config is called with

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
 
 # Top-level switches of old configs and the optimizer dict which each stands for.
@@ -62,7 +62,7 @@ class UpdateOptions:
         return dataclasses.replace(self, **values)
 
 
-def from_config(config: Any) -> UpdateOptions:
+def from_config(config: Config) -> UpdateOptions:
     """The options for all parameters.
 
     :param config: Config
@@ -75,7 +75,7 @@ def from_config(config: Any) -> UpdateOptions:
     return UpdateOptions(**values)
 
 
-def optimizer_dict(config: Any) -> Dict[str, Any]:
+def optimizer_dict(config: Config) -> Dict[str, Any]:
     """The optimizer dict of a config: ``optimizer``, else one of the old flags, else plain gradient descent."""
     options = config.typed("optimizer", None)
     if options is not None:

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.util.lazy_tf import tf
 
 _POLICIES = ("skip", "stop", "warn")
@@ -38,7 +38,7 @@ class SkippedStepsError(DataError):
 class UpdateGuard:
     """What may keep a step from changing parameters; keeps the averages that tell a spike, for an exact resume too."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Config) -> None:
         """
         :param config: Config: ``stop_on_nonfinite_train_score``, ``max_skipped_steps``, ``loss_spike``
         :raises ConfigError: a wrong option
@@ -125,7 +125,7 @@ def left_out_text(result: Any) -> str:
     return "Step %s: %s (%s)%s" % (result.step, wrong, values, "" if result.updated else "; left out")
 
 
-def spike_options(config: Any) -> Optional[SpikeOptions]:
+def spike_options(config: Config) -> Optional[SpikeOptions]:
     """The setting ``loss_spike``: None, True or a dict.
 
     :raises ConfigError: unknown or wrong option
