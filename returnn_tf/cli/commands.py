@@ -24,7 +24,8 @@ class Command:
 
     def load(self) -> Callable[[List[str]], int]:
         """Import the module and return its function."""
-        return self._import().run
+        run: Callable[[List[str]], int] = self._import().run
+        return run
 
     def help_text(self, name: str) -> str:
         """Return what ``returnn-tf NAME --help`` prints."""

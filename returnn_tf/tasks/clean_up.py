@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.cleanup import CleanupOptions, epochs_to_delete, options_from_config
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
@@ -15,7 +15,7 @@ from returnn_tf.util.text import bytes_text
 
 
 @register_task("cleanup_old_models")
-def cleanup_old_models(config: Any) -> int:
+def cleanup_old_models(config: Config) -> int:
     """Deletes; with ``dry_run`` only says what would be deleted."""
     model = config.str("model", "")
     if not model:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Dict
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.learning_rate.control import LearningRateControl
@@ -18,7 +18,7 @@ from returnn_tf.tasks.registry import register_task
 
 
 @register_task("eval")
-def evaluate(config: Any) -> int:
+def evaluate(config: Config) -> int:
     """Evaluates the chosen epoch; the scores go to the log, the learning-rate file and what ``eval_output_*`` name."""
     members = world.start(config)
     net, choice = load_network(config)
@@ -53,7 +53,7 @@ def evaluate(config: Any) -> int:
 
 
 def _per_sequence(
-    config: Any, evaluator: Evaluator, epoch: int, sources: Dict[str, DataSource]
+    config: Config, evaluator: Evaluator, epoch: int, sources: Dict[str, DataSource]
 ) -> Dict[str, PassResult]:
     """One sequence per batch, so that each has its own scores."""
     if len(sources) != 1:

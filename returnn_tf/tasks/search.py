@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import List
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.search.errors import ErrorReport, decided_layers
@@ -18,7 +18,7 @@ from returnn_tf.tasks.registry import register_task
 
 
 @register_task("search")
-def search(config: Any) -> int:
+def search(config: Config) -> int:
     """Searches in ``search_data``; what ``search_output_layer`` gives goes to ``search_output_file``."""
     layers, name = output_layers(config), _dataset_name(config)
     path = config.str("search_output_file", "")
@@ -51,7 +51,7 @@ def search(config: Any) -> int:
     return 0
 
 
-def _source(config: Any, name: str, searcher: Searcher, members: world.World) -> DataSource:
+def _source(config: Config, name: str, searcher: Searcher, members: world.World) -> DataSource:
     """The dataset; if it lacks what only the losses need, the error says how to do without them."""
     net = searcher.net
     try:
@@ -63,7 +63,7 @@ def _source(config: Any, name: str, searcher: Searcher, members: world.World) ->
         raise
 
 
-def output_layers(config: Any) -> List[str]:
+def output_layers(config: Config) -> List[str]:
     """``search_output_layer``, a name or a list of names.
 
     :raises ConfigError: it is neither
@@ -75,7 +75,7 @@ def output_layers(config: Any) -> List[str]:
     return list(dict.fromkeys(layers))
 
 
-def _dataset_name(config: Any) -> str:
+def _dataset_name(config: Config) -> str:
     """``search_data``, which must be there."""
     name = dataset_name(config, "search_data")
     if name == "search_data":

@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.support import atomic_files as files
@@ -129,7 +129,7 @@ def info(prefix: str) -> Optional[CheckpointInfo]:
         raise DataError("%s%s lacks an entry or has one of the wrong kind: %s" % (prefix, _MANIFEST, exc)) from None
 
 
-def read(prefix: str, names: Optional[Sequence[str]] = None) -> Dict[str, np.ndarray]:
+def read(prefix: str, names: Optional[Sequence[str]] = None) -> Dict[str, NDArray[Any]]:
     """Values of a bundle by name.
 
     :param prefix: path without suffix; ``.index`` and the like at its end are tolerated
@@ -152,7 +152,7 @@ def step_of(values: Mapping[str, Any]) -> int:
     return int(values.get(GLOBAL_STEP, 0))
 
 
-def read_state(prefix: str) -> Dict[str, np.ndarray]:
+def read_state(prefix: str) -> Dict[str, NDArray[Any]]:
     """The state beside the parameters; empty if the checkpoint has none."""
     prefix = strip_suffix(prefix) + _STATE
     return read(prefix) if os.path.exists(prefix + ".index") else {}

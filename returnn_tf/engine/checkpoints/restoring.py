@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, Mapping, Optional
+from typing import List, Mapping, Optional
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.known_keys import KNOWN_KEYS
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
@@ -51,7 +51,7 @@ def restore(trainer: Trainer, choice: ModelChoice) -> None:
 class CheckpointManifest:
     """What the manifest of a checkpoint records about the training which wrote it; nothing if there is no manifest."""
 
-    def __init__(self, config: Any, choice: ModelChoice) -> None:
+    def __init__(self, config: Config, choice: ModelChoice) -> None:
         """
         :param config: Config
         :raises DataError: the manifest is damaged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.datasets import (
     BatchLoader,
     BatchOptions,
@@ -29,7 +29,7 @@ class DataSource:
 
     def __init__(
         self,
-        config: Any,
+        config: Config,
         name: str,
         used: Mapping[str, Data],
         world: World,
@@ -74,7 +74,7 @@ class DataSource:
         self._started: Dict[str, Iterable[Any]] = {}  # by epoch and position in it
         self._in_process = not _can_be_sent(config)
 
-    def check(self, config: Any) -> None:
+    def check(self, config: Config) -> None:
         """Tries the options for batches of a config.
 
         :raises ConfigError: one of them is wrong
@@ -159,7 +159,7 @@ def _key(epoch: int, start_batch: int = 0, shared: Sequence[Sequence[int]] = ())
     return "%d %d %s" % (epoch, start_batch, list(shared))
 
 
-def evaluation_names(config: Any) -> List[str]:
+def evaluation_names(config: Config) -> List[str]:
     """The datasets for scores which a config has: dev, eval, then those of ``eval_datasets``."""
     extra = config.typed("eval_datasets", None) or {}
     if not isinstance(extra, dict):
@@ -167,7 +167,7 @@ def evaluation_names(config: Any) -> List[str]:
     return [name for name in ("dev", "eval") if config.typed(name, None)] + list(extra)
 
 
-def dataset_name(config: Any, key: str) -> str:
+def dataset_name(config: Config, key: str) -> str:
     """The name of the dataset which a key such as ``search_data`` chooses, "eval" by default.
 
     The key may also be a dataset itself; then it is its own name.
@@ -183,13 +183,13 @@ def dataset_name(config: Any, key: str) -> str:
 
 
 def evaluation_sources(
-    config: Any, used: Mapping[str, Data], world: World, config_of: Optional[Callable[[int], Any]] = None
+    config: Config, used: Mapping[str, Data], world: World, config_of: Optional[Callable[[int], Any]] = None
 ) -> Dict[str, DataSource]:
     """A source for each of :func:`evaluation_names`."""
     return {name: DataSource(config, name, used, world, config_of) for name in evaluation_names(config)}
 
 
-def _no_dataset(config: Any, name: str) -> str:
+def _no_dataset(config: Config, name: str) -> str:
     there = [key for key in ("train", "dev", "eval") if config.typed(key, None)]
     there += list(config.typed("eval_datasets", None) or {})
     if name == "train" or not there:
@@ -235,7 +235,7 @@ def _dim(data: Data) -> Optional[int]:
     return None if dim is None else dim.size
 
 
-def _can_be_sent(config: Any) -> bool:
+def _can_be_sent(config: Config) -> bool:
     try:
         pickle.dumps(config)
     except Exception:  # pickling runs code of whatever objects the config holds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
 
+from returnn_tf.config import Config
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.data_facts import data_facts
@@ -79,7 +80,7 @@ class TrainingData:
         self._train = DataSource(config, "train", self._needed, self._world, self._config_of)
         self._evaluated = evaluation_sources(config, self._needed, self._world, self._config_of)
 
-    def check(self, config: Any) -> None:
+    def check(self, config: Config) -> None:
         """Tries the options for batches of a later epoch.
 
         :raises ConfigError: one is wrong
@@ -88,7 +89,7 @@ class TrainingData:
             for source in [self._train, *self._evaluated.values()]:
                 source.check(config)
 
-    def _stays(self, config: Any) -> bool:
+    def _stays(self, config: Config) -> bool:
         return _dataset_settings(config) == self._settings
 
     def start(self, epoch: int, **position: Any) -> None:
@@ -130,6 +131,6 @@ class TrainingData:
             source.close()
 
 
-def _dataset_settings(config: Any) -> Dict[str, str]:
+def _dataset_settings(config: Config) -> Dict[str, str]:
     """As texts, so that any values can be compared."""
     return {key: repr(config.typed(key)) for key in DATASET_KEYS if config.typed(key) is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
-from returnn_tf.config import DataError
+from returnn_tf.config import Config, DataError
 from returnn_tf.engine.distributed.control import SIZE, Control
 from returnn_tf.engine.distributed.joined_batches import joined_batches
 from returnn_tf.engine.distributed.options import GRAD, HorovodOptions
@@ -13,6 +13,7 @@ from returnn_tf.engine.distributed.param_sync import ParamSync
 from returnn_tf.engine.distributed.reduction import GradReduction
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.update.gradients import Gradients
+from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 Converted = Tuple[Any, Any]
@@ -93,7 +94,7 @@ class Ranks:
 
 
 class _Several(Ranks):
-    def __init__(self, world: Any, options: HorovodOptions, net: Any) -> None:
+    def __init__(self, world: Any, options: HorovodOptions, net: Network) -> None:
         super().__init__()
         self.world = world
         self.options = options
@@ -104,7 +105,8 @@ class _Several(Ranks):
         self.world.heartbeat.long_phase(phase)
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
-        return self.world.explain(exc)
+        error: Optional[Exception] = self.world.explain(exc)
+        return error
 
     def join(self, batches: Iterable[Converted], any_batch: Optional[Callable[[], Any]]) -> Iterator[Converted]:
         return joined_batches(batches, self.control, self.world.any, any_batch)
@@ -129,7 +131,7 @@ class GradRanks(_Several):
 
     in_step = True
 
-    def __init__(self, world: Any, options: HorovodOptions, net: Any) -> None:
+    def __init__(self, world: Any, options: HorovodOptions, net: Network) -> None:
         super().__init__(world, options, net)
         self._reduction = GradReduction(world.hvd, world.size, options, net.plan.losses)
         self._steps = 0
@@ -191,7 +193,7 @@ class GradRanks(_Several):
 class ParamRanks(_Several):
     """Own updates on each rank, and the mean of the parameters from time to time."""
 
-    def __init__(self, world: Any, options: HorovodOptions, net: Any) -> None:
+    def __init__(self, world: Any, options: HorovodOptions, net: Network) -> None:
         super().__init__(world, options, net)
         self._sync = ParamSync(world, options, list(net.params.values()))
         self._whole: Optional[ParamSync] = None
@@ -212,7 +214,7 @@ class ParamRanks(_Several):
         self.world.broadcast([var for var in variables if not var.dtype.is_floating])
 
 
-def ranks_for(world: World, config: Any, net: Any) -> Ranks:
+def ranks_for(world: World, config: Config, net: Network) -> Ranks:
     """The ranks of a world with the settings of a config.
 
     :raises ConfigError: wrong settings

@@ -118,4 +118,4 @@ def batch_sizes(batch: Any) -> Dict[str, int]:
 
 def _last_sequence(batch: Any) -> int:
     """Return the last position in the order of the epoch which is in a batch."""
-    return max(position for parts in batch.slices.values() for position, _, _ in parts)
+    return max(int(position) for parts in batch.slices.values() for position, _, _ in parts)

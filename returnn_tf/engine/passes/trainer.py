@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.distributed.ranks import ranks_for
 from returnn_tf.engine.distributed.world import World, start
 from returnn_tf.engine.passes.evaluator import normalized_losses
@@ -13,6 +13,7 @@ from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.engine.update.update_guard import UpdateGuard
 from returnn_tf.engine.update.updater import Updater
 from returnn_tf.network.feed_function import FeedFunction
+from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -24,7 +25,7 @@ class Trainer:
     ``loss_spike`` may leave out more.
     """
 
-    def __init__(self, net: Any, config: Any, world: Optional[World] = None) -> None:
+    def __init__(self, net: Network, config: Config, world: Optional[World] = None) -> None:
         """
         :param net: Network, made for training
         :param config: Config: options of the update, ``learning_rate``, those of :class:`UpdateGuard`

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import Any, Dict, Optional
 
-import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.config import Config
 from returnn_tf.config.derived import overridden
@@ -111,7 +111,7 @@ class TrainingSetup:
         self.evaluator = Evaluator(self.net, entry.config)
         checkpoint_params.assign_matching(self.trainer.state(), state)
 
-    def _carry_state(self, transfer: Transfer, state: Dict[str, numpy.ndarray]) -> str:
+    def _carry_state(self, transfer: Transfer, state: Dict[str, NDArray[Any]]) -> str:
         """Keeps the state of the optimizer if no parameter is new or has changed, and says so.
 
         Otherwise all of it starts anew: how often an optimizer was applied is one number for all of its parameters, and
@@ -122,7 +122,7 @@ class TrainingSetup:
         left = checkpoint_params.assign_matching(self.trainer.state(), state)
         return "started anew for %s" % ", ".join(left) if left else "kept"
 
-    def _carry(self, transfer: Transfer, values: Dict[str, numpy.ndarray]) -> None:
+    def _carry(self, transfer: Transfer, values: Dict[str, NDArray[Any]]) -> None:
         specs = self.net.param_specs
         changed: Dict[str, Any] = carried_values(transfer, values, lambda name: self.net.initial_value(specs[name]))
         for name, value in changed.items():

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Dict, Optional
 
-from returnn_tf.config import DataError
+from returnn_tf.config import Config, DataError
 from returnn_tf.engine.distributed.faulty_rank import find_faulty_rank
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.distributed.world import start as start_world
@@ -30,7 +30,7 @@ from returnn_tf.network.network import Network
 class Engine:
     """Everything a training needs, set up from a config; :meth:`train` does it. Use it as a context manager."""
 
-    def __init__(self, config: Any, stop: Optional[StopRequest] = None, world: Optional[World] = None) -> None:
+    def __init__(self, config: Config, stop: Optional[StopRequest] = None, world: Optional[World] = None) -> None:
         """
         :param config: Config
         :param stop: tells whether a signal asks to stop
@@ -96,6 +96,8 @@ class Engine:
         for epoch in range(self.first_epoch, self.last_epoch + 1):
             self.train_epoch(epoch)
         self.saver.finish()
+        # only now has the chief written the last checkpoint, which the next task on any rank may load
+        self.world.barrier("the last checkpoint")
 
     def train_epoch(self, epoch: int) -> None:
         """One epoch, or what is left of it: steps, checkpoint, scores, clean up."""

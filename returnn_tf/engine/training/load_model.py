@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Tuple
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.checkpoints import checkpoint, model_dir, preload
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.selection import ModelChoice, find_step_checkpoints
@@ -15,7 +15,7 @@ from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 
 
-def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelChoice]:
+def load_network(config: Config, *, search: bool = False) -> Tuple[Network, ModelChoice]:
     """The network as a training plans it, so that losses inside of loops exist, and the checkpoint which was loaded.
 
     What ``preload_from_files`` sets does not come from the checkpoint. The global step is that of the checkpoint; if

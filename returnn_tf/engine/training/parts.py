@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, List
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.checkpoints.lock import ModelLock
 from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.data.training_data import TrainingData
@@ -29,7 +29,7 @@ _NOT_YET = ("use_last_best_model",)
 class TrainingParts:
     """The parts of a training, made from a config in stages; :meth:`close` releases them."""
 
-    def __init__(self, config: Any, stop: StopRequest, world: World) -> None:
+    def __init__(self, config: Config, stop: StopRequest, world: World) -> None:
         """
         :param config: Config
         :param stop: tells whether a signal asks to stop
@@ -145,14 +145,14 @@ class TrainingParts:
         self.resume.check_ranks(self.data, self.setup)
 
 
-def _num_epochs(config: Any) -> int:
+def _num_epochs(config: Config) -> int:
     number = config.int("num_epochs", _DEFAULT_EPOCHS)
     if number < 1:
         raise ConfigError("%s: at least one epoch is needed, got %d." % (config.where("num_epochs"), number))
     return int(number)
 
 
-def _check_supported(config: Any) -> None:
+def _check_supported(config: Config) -> None:
     given: List[str] = [key for key in _NOT_YET if config.typed(key, None)]
     if given:
         raise ConfigError("Not supported: %s. Remove it to train without." % ", ".join(given))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
+from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints import model_dir, preload
 from returnn_tf.engine.checkpoints.restoring import CheckpointManifest, restore
 from returnn_tf.engine.data.training_data import TrainingData
@@ -23,7 +24,7 @@ from returnn_tf.logging.log import log
 class ResumePoint:
     """The epoch to start with, the checkpoint to resume from, and what was done of the epoch."""
 
-    def __init__(self, config: Any, schedule: NetworkSchedule, world: World) -> None:
+    def __init__(self, config: Config, schedule: NetworkSchedule, world: World) -> None:
         """
         :param config: Config
         :param schedule: the settings of each epoch
