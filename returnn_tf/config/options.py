@@ -168,7 +168,7 @@ class OptionInfo:
                 % (where, self.name, type_name(self.type), value, type(value).__name__, self.help)
             )
         if self.choices is not None and not _is_in(value, self.choices):
-            hint = did_you_mean(value, map(str, self.choices), max_listed=20)
+            hint = did_you_mean(value, map(str, self.choices), max_listed=20, in_order=True)
             raise ConfigError("%s: option %r is %r. %s It is: %s" % (where, self.name, value, hint, self.help))
         if self.group is not None and isinstance(value, collections.abc.Mapping):
             check_options(self.group, value, where="%s: %s" % (where, self.name))
@@ -366,6 +366,11 @@ def type_name(annotation: Any) -> str:
         return " | ".join(sorted(map(type_name, args), key=lambda name: name == "None"))
     if origin is collections.abc.Callable:
         return "function"
+    plain = {collections.abc.Sequence: "list", collections.abc.Mapping: "dict"}.get(origin, "")
+    if plain or (args and all(a is Any for a in args)):
+        plain = plain or origin.__name__
+        shown = "" if all(a in (Any, ...) for a in args) else "[%s]" % ", ".join(map(type_name, args))
+        return plain + shown
     if origin is not None and not isinstance(origin, type):
         return str(annotation).replace("typing.", "")
     if origin is not None and args:
