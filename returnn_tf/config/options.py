@@ -305,6 +305,11 @@ def axis_size(value: Any) -> Optional[str]:
     return None if good else "must be from 1 to %d" % MAX_AXIS_SIZE
 
 
+def axis_sizes(value: Optional[Iterable[Optional[int]]]) -> Optional[str]:
+    """Check that numbers can be the sizes of axes; None passes, alone and among them."""
+    return next((message for message in map(axis_size, value or ()) if message), None)
+
+
 def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
     """Return whether a value of a config fits an annotation.
 

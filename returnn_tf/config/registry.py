@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, Generic, List, Optional, Tuple, TypeVar
 from returnn_tf.config.errors import ConfigError, did_you_mean
 
 E = TypeVar("E")
-C = TypeVar("C", bound=type)
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 class Registry(Generic[E]):

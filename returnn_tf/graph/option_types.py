@@ -12,8 +12,8 @@ from typing import Annotated, Any, Callable, Dict, List, Mapping, Optional, Set,
 import numpy
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import Written, check_options, option
-from returnn_tf.tensor import Dim
+from returnn_tf.config.options import Written, axis_size, axis_sizes, check_options, option
+from returnn_tf.tensor import DTYPES, Dim
 
 _AXIS = Union[Dim, str, int]
 _SIZE = Union[Dim, int]
@@ -100,11 +100,13 @@ class ReuseOptions:
 class OutTypeOptions:
     """What ``out_type`` may hold."""
 
-    dtype: Optional[str] = option(None, help="e.g. 'float32'")
+    dtype: Optional[str] = option(None, choices=(None, *DTYPES), help="e.g. 'float32'")
     dims: Optional[List[Dim]] = option(None, help="all dims of the output")
     dim_tags: Optional[List[Dim]] = option(None, help="the same as dims")
-    shape: Optional[List[Optional[int]]] = option(None, help="sizes without the batch axis, None where dynamic")
-    dim: Optional[int] = option(None, help="size of the feature axis, or number of labels")
+    shape: Optional[List[Optional[int]]] = option(
+        None, check=axis_sizes, help="sizes without the batch axis, None where dynamic"
+    )
+    dim: Optional[int] = option(None, check=axis_size, help="size of the feature axis, or number of labels")
     sparse: Optional[bool] = option(None, help="the values are label indices")
     sparse_dim: Optional[Dim] = option(None, help="the labels")
     feature_dim: Optional[Dim] = option(None, help="the feature dim", inert="the axes say which one it is")

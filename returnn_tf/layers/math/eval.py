@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
@@ -53,7 +53,12 @@ class EvalLayer(ElementwiseLayer):
         data = self.common(ctx, allow).replace(vocab=None)
         out_type = self.out_type
         if callable(out_type):
-            out_type = out_type(sources=self.sources, name=ctx.node.path)
+            try:
+                out_type = out_type(sources=self.sources, name=ctx.node.path)
+            except Exception as exc:  # code of the user raises whatever it likes
+                raise ctx.error("the function in out_type failed: %s: %s" % (type(exc).__name__, exc)) from exc
+            if not isinstance(out_type, (Data, Mapping)):
+                raise ctx.error("the function in out_type must return a Data or a dict, got %r." % (out_type,))
         if isinstance(out_type, Data):
             return out_type
         if self.n_out is not None:

@@ -11,10 +11,9 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.cast import check_dtype
 from returnn_tf.layers.math.constant import ConstantLayer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
-from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
+from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim, DimKind, batch_dim
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 
@@ -37,7 +36,7 @@ class VariableLayer(Layer):
     shape: Annotated[Any, Written(Union[int, Dim, List[Union[int, Dim]]])] = option(
         help="dims or sizes; of sizes, the last is the feature axis"
     )
-    dtype: str = option("float32", help="dtype of the parameter")
+    dtype: str = option("float32", choices=NUMERIC_DTYPES, help="dtype of the parameter")
     init: Init = option(None, help="initialiser: a number, an array, or a name such as 'glorot_uniform' (default 0)")
     init_by_layer: Optional[LayerRef] = option(None, help="a constant layer whose value is the initial one", refs=True)
     param_name: Optional[str] = option(None, help="name of the parameter; the name of the layer by default")
@@ -59,7 +58,7 @@ class VariableLayer(Layer):
             raise ctx.error("takes no sources: 'from' must be [].")
         dims = self._dims(ctx)
         self.name = self.param_name or self.node.path.rpartition("/")[2]
-        is_float = check_dtype(ctx, self.dtype).startswith(("float", "bfloat", "complex"))
+        is_float = self.dtype.startswith(("float", "bfloat", "complex"))
         init = 0 if self.init is None else self.init
         if self.init_by_layer is not None:
             init = self._init_of(ctx, self.init_by_layer)

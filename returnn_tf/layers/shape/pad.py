@@ -49,6 +49,8 @@ class PadLayer(ConcatInputLayer):
         declared = self.out_dims
         if declared is not None and not isinstance(declared, (list, tuple)):
             declared = [declared]
+        if declared is not None and len(declared) != len(self.padded):
+            raise ctx.error("out_dims has %d dims for %d axes. Give one for each." % (len(declared), len(self.padded)))
         for i, (axis, (left, right)) in enumerate(zip(self.padded, self.amounts)):
             dim = data.dims[axis]
             if dim.is_batch:
