@@ -51,7 +51,7 @@ def test_every_option_is_described(cls):
     assert all(len(info.help) > 3 for info in declared_options(cls).values())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS.names())
 def test_help_of_a_command(name, capsys):
     """Its usage and what it does."""
     assert main([name, "--help"]) == 0
