@@ -13,12 +13,14 @@ from returnn_tf._version import __version__
 if TYPE_CHECKING:
     from returnn_tf.config import Config, ConfigError, DataError
     from returnn_tf.config.options import option
-    from returnn_tf.datasets import Dataset
+    from returnn_tf.datasets import Dataset, register_dataset
     from returnn_tf.engine.learning_rate.control import LearningRateControl
     from returnn_tf.engine.passes.trainer import Trainer
     from returnn_tf.graph.layer import Layer
-    from returnn_tf.graph.registry import register_layer
+    from returnn_tf.graph.loss import Loss
+    from returnn_tf.graph.registry import register_layer, register_loss
     from returnn_tf.network.network import Network
+    from returnn_tf.tasks.registry import register_task
 
 _HOME_OF_NAME = {
     "Config": "returnn_tf.config",
@@ -27,10 +29,14 @@ _HOME_OF_NAME = {
     "Dataset": "returnn_tf.datasets",
     "Layer": "returnn_tf.graph.layer",
     "LearningRateControl": "returnn_tf.engine.learning_rate.control",
+    "Loss": "returnn_tf.graph.loss",
     "Network": "returnn_tf.network.network",
     "Trainer": "returnn_tf.engine.passes.trainer",
     "option": "returnn_tf.config.options",
+    "register_dataset": "returnn_tf.datasets",
     "register_layer": "returnn_tf.graph.registry",
+    "register_loss": "returnn_tf.graph.registry",
+    "register_task": "returnn_tf.tasks.registry",
 }
 
 __all__ = [
@@ -40,11 +46,15 @@ __all__ = [
     "Dataset",
     "Layer",
     "LearningRateControl",
+    "Loss",
     "Network",
     "Trainer",
     "__version__",
     "option",
+    "register_dataset",
     "register_layer",
+    "register_loss",
+    "register_task",
 ]
 
 

@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from returnn_tf._version import __version__
+from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.distributed import library
 from returnn_tf.util.terminal import paint, wants_color
@@ -60,6 +61,12 @@ class Check:
     required: bool
 
 
+@register_command(
+    "doctor",
+    "",
+    "show what is installed, what is missing and what to do",
+    details="The exit code is 1 if something is missing without which nothing works.",
+)
 def run(args: List[str]) -> int:
     """Prints the report.
 
@@ -125,10 +132,10 @@ def _package(distribution: str, advice: str) -> Callable[[], Finding]:
     return look
 
 
-_probed: List[Optional[dict]] = []
+_probed: List[Optional[Dict[str, Any]]] = []
 
 
-def probe_tensorflow() -> Optional[dict]:
+def probe_tensorflow() -> Optional[Dict[str, Any]]:
     """Version and GPUs, found out in a process of its own: a TensorFlow that crashes must not take us along."""
     if not _probed:
         output = output_of([sys.executable, "-c", _PROBE], timeout=120)

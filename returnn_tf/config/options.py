@@ -58,6 +58,8 @@ class Written:
 
 #: Name of a layer; the attribute holds its node once the layer is planned.
 LayerRef = Annotated[Any, Written(str, "layer")]
+#: Name of a layer, or None.
+OptionalLayerRef = Annotated[Any, Written(Optional[str], "layer | None")]
 #: Name of a layer, or a list of names.
 LayerRefs = Annotated[Any, Written(Union[str, List[str]], "layer | list[layer]")]
 #: Name of a layer, or a number.
@@ -72,6 +74,7 @@ def option(
     check: Optional[Callable[[Any], Optional[str]]] = None,
     unsupported: Optional[str] = None,
     inert: Optional[str] = None,
+    group: Optional[type] = None,
     network: bool = False,
     refs: bool = False,
     keywords: Iterable[str] = (),
@@ -85,6 +88,7 @@ def option(
     :param check: gives a message if a value of the right type is wrong, e.g. "must be above 0", else None
     :param unsupported: why only the default is allowed, and what to write instead
     :param inert: why the option has no effect; a value other than the default is logged
+    :param group: a dict as value holds the options which this class declares
     :param network: the value may be a network dict (or a single layer dict), whose names are its own
     :param refs: strings in the value (also inside of lists and dict values) are names of layers
     :param keywords: with ``refs``: strings which are no layer names
@@ -96,6 +100,7 @@ def option(
         "check": check,
         "unsupported": unsupported,
         "inert": inert,
+        "group": group,
         "network": network,
         "refs": refs,
         "keywords": frozenset(keywords),
@@ -124,6 +129,7 @@ class OptionInfo:
     check: Optional[Callable[[Any], Optional[str]]] = None
     unsupported: Optional[str] = None
     inert: Optional[str] = None
+    group: Optional[type] = None
     network: bool = False
     refs: bool = False
     keywords: frozenset = frozenset()
@@ -142,6 +148,8 @@ class OptionInfo:
     def description(self) -> str:
         """The help, and whether the option is without effect or unsupported."""
         parts = [self.help]
+        if self.group:
+            parts.append("its options: %s" % ", ".join(declared_options(self.group)))
         if self.unsupported:
             parts.append("not supported: %s" % self.unsupported)
         if self.inert:
@@ -160,8 +168,10 @@ class OptionInfo:
                 % (where, self.name, type_name(self.type), value, type(value).__name__, self.help)
             )
         if self.choices is not None and not _is_in(value, self.choices):
-            hint = did_you_mean(value, map(str, self.choices), max_listed=20)
+            hint = did_you_mean(value, map(str, self.choices), max_listed=20, in_order=True)
             raise ConfigError("%s: option %r is %r. %s It is: %s" % (where, self.name, value, hint, self.help))
+        if self.group is not None and isinstance(value, collections.abc.Mapping):
+            check_options(self.group, value, where="%s: %s" % (where, self.name))
         message = None if self.check is None else self.check(value)
         if message:
             raise ConfigError("%s: option %r %s, got %r. It is: %s" % (where, self.name, message, value, self.help))
@@ -265,6 +275,11 @@ def at_least(least: float) -> Callable[[Any], Optional[str]]:
     return lambda value: None if value is None or value >= least else "must be at least %s" % least
 
 
+def between(least: float, most: float) -> Callable[[Any], Optional[str]]:
+    """Return a check that a number is from ``least`` to ``most``; None passes."""
+    return lambda value: None if value is None or least <= value <= most else "must be from %s to %s" % (least, most)
+
+
 def above(limit: float) -> Callable[[Any], Optional[str]]:
     """Return a check that a number is above ``limit``; None passes."""
     return lambda value: None if value is None or value > limit else "must be above %s" % limit
@@ -272,7 +287,7 @@ def above(limit: float) -> Callable[[Any], Optional[str]]:
 
 def probability(value: Any) -> Optional[str]:
     """Check that a number is from 0 to 1; None passes."""
-    return None if value is None or 0 <= value <= 1 else "must be from 0 to 1"
+    return between(0, 1)(value)
 
 
 def dropout_rate(value: Any) -> Optional[str]:
@@ -288,6 +303,11 @@ def axis_size(value: Any) -> Optional[str]:
     """Check that a number can be the size of an axis; None passes."""
     good = value is None or 1 <= value <= MAX_AXIS_SIZE
     return None if good else "must be from 1 to %d" % MAX_AXIS_SIZE
+
+
+def axis_sizes(value: Optional[Iterable[Optional[int]]]) -> Optional[str]:
+    """Check that numbers can be the sizes of axes; None passes, alone and among them."""
+    return next((message for message in map(axis_size, value or ()) if message), None)
 
 
 def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
@@ -343,9 +363,14 @@ def type_name(annotation: Any) -> str:
         written = next((a for a in args[1:] if isinstance(a, Written)), None)
         return type_name(args[0]) if written is None else written.name or type_name(written.type)
     if origin is Union:
-        return " | ".join(type_name(a) for a in args)
+        return " | ".join(sorted(map(type_name, args), key=lambda name: name == "None"))
     if origin is collections.abc.Callable:
         return "function"
+    plain = {collections.abc.Sequence: "list", collections.abc.Mapping: "dict"}.get(origin, "")
+    if plain or (args and all(a is Any for a in args)):
+        plain = plain or origin.__name__
+        shown = "" if all(a in (Any, ...) for a in args) else "[%s]" % ", ".join(map(type_name, args))
+        return plain + shown
     if origin is not None and not isinstance(origin, type):
         return str(annotation).replace("typing.", "")
     if origin is not None and args:

@@ -7,6 +7,7 @@ from typing import Any, Mapping, Optional, Tuple
 
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.normalize import moments, normalize
 from returnn_tf.tensor import Data
@@ -15,7 +16,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(eq=False)
 class BatchNormOptions:
-    """The options, and what they mean for one layer."""
+    """The options, with their meaning for one layer."""
 
     use_shift: bool = option(True, help="whether there is a beta")
     use_std: bool = option(True, help="whether there is a gamma")
@@ -32,17 +33,17 @@ class BatchNormOptions:
     param_version: Optional[int] = option(
         None, help="names and shapes of the parameters: 0, 1 or 2 (default 2, before behavior version 12: 0)"
     )
-    gamma_init: Any = option(1.0, help="initialiser of gamma")
-    beta_init: Any = option(0.0, help="initialiser of beta")
+    gamma_init: Init = option(1.0, help="initialiser of gamma")
+    beta_init: Init = option(0.0, help="initialiser of beta")
     masked_time: Optional[bool] = option(
         None, help="frames after the end of a sequence don't count; must be given since behavior version 12"
     )
-    axes: Any = option(None, help="the axes of the parameters; can only be the feature axis")
-    fused: Optional[bool] = option(None, help="no effect, the fastest form is chosen")
-    fused_bn: Optional[bool] = option(None, help="no effect, the fastest form is chosen")
+    axes: Optional[Axes] = option(None, help="the axes of the parameters; can only be the feature axis")
+    fused: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
+    fused_bn: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
 
     def fill_defaults(self, ctx: PlanContext, data: Data) -> None:
-        """What the behavior version says where the config says nothing."""
+        """Fill in what the behavior version prescribes where the config is silent."""
         new = ctx.behavior_version >= 12
         if self.masked_time is None:
             if new:
@@ -65,7 +66,7 @@ class BatchNormOptions:
             raise ctx.error("batch_norm is per feature: axes can only be 'F', got %r." % (self.axes,))
 
     def param_name(self, ctx: Any, name: str) -> str:
-        """Below the scope of the layer."""
+        """Return the name below the scope of the layer."""
         if self.param_version == 2:
             return "batch_norm/v2_" + name
         if self.param_version == 1:
@@ -117,7 +118,7 @@ def emit_batch_norm(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions
 
 
 def _mix(of_batch: Any, sample: Any, share: float) -> Any:
-    """``(1 - share) * of_batch + share * sample``."""
+    """Compute ``(1 - share) * of_batch + share * sample``."""
     if share == 1:
         return sample
     return of_batch if share == 0 else of_batch * (1.0 - share) + sample * share

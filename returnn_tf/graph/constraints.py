@@ -82,7 +82,7 @@ def _constrained(ctx: EmitContext, name: str, run: Optional[Node]) -> Tuple[Data
     data = ctx.output
     if run is None:
         return data, constrained_values(ctx)[name]
-    loop_dim = run.layer.loop_dim  # type: ignore[attr-defined]
+    loop_dim = run.layer.loop.loop_dim  # type: ignore[attr-defined]
     return data.with_axis(0, loop_dim), ctx.lowering.sub_values[run, step_output_name(ctx.node, name)]
 
 

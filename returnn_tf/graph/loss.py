@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerOrNumber, LayerRef, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import LossNode, Node
+from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -117,10 +117,16 @@ class Loss:
     #: Whether it compares the layer with a target; the default target is "classes".
     needs_target: ClassVar[bool] = True
 
-    use_flatten_frames: bool = option(True, help="leave out padded frames; False: they count too")
+    use_flatten_frames: bool = option(
+        True, help="leave out padded frames; False: they count too", inert="this loss has a value for each sequence"
+    )
     use_normalized_loss: bool = option(False, help="divide the loss in the objective by the number of frames")
-    custom_norm_factor: Any = option(None, help="number or layer by which the sum is multiplied for reports", refs=True)
-    custom_inv_norm_factor: Any = option(None, help="layer whose sum divides the loss for reports", refs=True)
+    custom_norm_factor: Optional[LayerOrNumber] = option(
+        None, help="number or layer by which the sum is multiplied for reports", refs=True
+    )
+    custom_inv_norm_factor: Optional[LayerRef] = option(
+        None, help="layer whose sum divides the loss for reports", refs=True
+    )
     scale: float = option(1.0, help="factor of the loss in the objective, together with loss_scale")
 
     @classmethod
@@ -163,6 +169,22 @@ class Loss:
             return tf.constant(1.0 / self.custom_norm_factor, tf.float32)
         data = ctx.target if ctx.target_node is not None else ctx.output
         return tf.cast(tf.reduce_sum(ctx.lens(data)), tf.float32)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossNode:
+    """A loss of a layer in a plan.
+
+    :param name: as it is reported, the path of the layer
+    :param target: the node with the reference, or None
+    :param owner: the layer that it is on
+    """
+
+    name: str
+    loss: Loss
+    target: Optional[Node]
+    owner: Node
+    scale: float = 1.0
 
 
 def frame_order(data: Data) -> List[int]:

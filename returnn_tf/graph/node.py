@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
+from returnn_tf.graph.freezing import Freezable, read_only
+from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.tensor import Data, Dim
-
-if TYPE_CHECKING:
-    from returnn_tf.graph.layer import Layer
-    from returnn_tf.graph.loss import Loss
 
 
 @dataclasses.dataclass(eq=False)
-class ParamSpec:
+class ParamSpec(Freezable):
     """One parameter, known before any TF op exists.
 
     :param name: full name as in checkpoints, e.g. "output/W"
@@ -46,22 +44,8 @@ class ParamSpec:
 
 
 @dataclasses.dataclass(eq=False)
-class LossNode:
-    """A loss of a layer in a plan.
-
-    :param name: as it is reported, the path of the layer
-    :param target: the node with the reference, or None
-    """
-
-    name: str
-    loss: Loss
-    target: Optional[Node]
-    scale: float = 1.0
-
-
-@dataclasses.dataclass(eq=False)
-class Node:
-    """One layer of a plan.
+class Node(Freezable):
+    """One layer of a plan. Once that is planned, neither the node nor its layer changes.
 
     :param path: full path, e.g. "encoder/lstm0"; "data:<key>" for inputs
     :param layer: options, and how to infer the template and to emit the ops
@@ -76,7 +60,7 @@ class Node:
     """
 
     path: str
-    layer: Layer
+    layer: LayerBase
     scope: str
     sources: List[Node] = dataclasses.field(default_factory=list)
     deps: List[Node] = dataclasses.field(default_factory=list)
@@ -84,12 +68,23 @@ class Node:
     sub_outputs: Dict[str, Data] = dataclasses.field(default_factory=dict)
     params: Dict[str, Any] = dataclasses.field(default_factory=dict)
     owned: List[ParamSpec] = dataclasses.field(default_factory=list)
-    losses: List[LossNode] = dataclasses.field(default_factory=list)
     extern_key: Optional[str] = None
     #: In a loop: state -> (template, function that gives the first value); see `PlanContext.loop_state`.
     loop_states: Dict[str, Any] = dataclasses.field(default_factory=dict)
     #: Of a loop: the layers of one step, in order.
     inner: List[Node] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.layer.node = self
+
+    def freeze(self) -> None:
+        """Forbid all further changes of the node, its layer and its parameters."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, read_only(getattr(self, field.name)))
+        self.layer.freeze()
+        for spec in self.owned:
+            spec.freeze()
+        super().freeze()
 
     @property
     def output(self) -> Data:

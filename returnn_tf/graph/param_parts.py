@@ -14,14 +14,14 @@ class Part:
     size: int
 
 
-Axis = List[Part]
+Parts = List[Part]
 
 
-def total_size(parts: Axis) -> int:
+def total_size(parts: Parts) -> int:
     """Return the size of an axis of these parts."""
     return sum(part.size for part in parts)
 
 
-def equal_parts(size: int, part: int, label: str) -> Axis:
+def equal_parts(size: int, part: int, label: str) -> Parts:
     """Return the parts of an axis which are all of one size, or an empty list if that does not divide the axis."""
     return [Part("%s %d" % (label, i), part) for i in range(size // part)] if part and size % part == 0 else []

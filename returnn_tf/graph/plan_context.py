@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import axis_size, fits_type
+from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
-
-if TYPE_CHECKING:
-    from returnn_tf.graph.layer import Layer
-
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
 _MAX_PARAM_SIZE = 2**32
@@ -64,7 +61,7 @@ class Builder(Protocol):
     def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
         """A planned layer or an input which has this dim, so that its lengths are known once that one is emitted."""
 
-    def implicit_layer(self, owner: Node, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
+    def implicit_layer(self, owner: Node, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
         """Plans a layer which the config does not name."""
 
     def sub_output(self, owner: Node, name: str) -> Node:
@@ -151,12 +148,9 @@ class PlanContext:
     def target_dim(self) -> Optional[int]:
         """The output size that the target asks for (with loss "ctc" one more than there are labels), or None."""
         layer = self.node.layer
-        target = layer.target
-        if isinstance(target, (list, tuple)):
-            target = target[0] if target else None
-        if not target:
+        if not layer.target_names:
             return None
-        dim = self.builder.target_data(self.node, target).dim
+        dim = self.builder.target_data(self.node, layer.target_names[0]).dim
         if dim is None:
             return None
         return dim + 1 if layer.loss == "ctc" else dim
@@ -236,14 +230,14 @@ class PlanContext:
             return None, ""
         if isinstance(reuse, Node):
             return self._param_of(reuse, name, shape), ""
-        entry = reuse.get("map", {}).get(name, reuse.get("reuse_layer"))
+        entry = (reuse.get("map") or {}).get(name, reuse.get("reuse_layer"))
         if reuse.get("auto_create_missing") and isinstance(entry, Node) and name not in entry.params:
             entry = None
         if entry is None:
-            if name in reuse.get("map", {}) or reuse.get("auto_create_missing"):
+            if name in (reuse.get("map") or {}) or reuse.get("auto_create_missing"):
                 # Where another layer's parameters are used, the reference opens the scope a second time, which adds to
                 # the name.
-                entries = [*reuse.get("map", {}).values(), reuse]
+                entries = [*(reuse.get("map") or {}).values(), reuse]
                 opened = any(_names_layer(entry) for entry in entries)
                 return None, "/%s_1" % name.rpartition("/")[2] if opened else ""
             raise self.error(
@@ -255,8 +249,10 @@ class PlanContext:
                 self.node.depend(node)
                 dims = tuple(entry.get("shape") or node.output.dims)
                 got = tuple(d.size for d in dims)
-                if got != shape:
-                    raise self.error("reuse_params: %r needs shape %s, layer_output gives %s." % (name, shape, got))
+                if got != shape or set(dims) != set(node.output.dims):
+                    raise self.error(
+                        "reuse_params: %r needs shape %s, layer_output gives %s." % (name, shape, node.output)
+                    )
                 return LayerAsParam(node, dims), ""
             entry = entry.get("reuse_layer")
         return self._param_of(entry, name, shape), ""
@@ -333,7 +329,7 @@ class PlanContext:
         scope = self.node.scope if scope is None else scope
         return self.depend(self.builder.subnetwork(self.node, network, inputs, scope, loop_dim))
 
-    def implicit(self, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
+    def implicit(self, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
         """Plans a layer which the config does not name, e.g. the concatenation of several sources."""
         return self.depend(self.builder.implicit_layer(self.node, name, layer, sources))
 

@@ -8,6 +8,7 @@ from typing import Any, List, Optional, Sequence
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import Node
+from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.network.draw import draw_svg
 from returnn_tf.network.network import plan_from_config
@@ -49,6 +50,7 @@ def describe_plan(plan: Plan, *, color: bool = False) -> str:
     """The table, then losses and totals."""
     nodes = plan.visible_nodes()
     rows = [_row(node) for node in nodes]
+    with_loss = {loss.owner for loss in plan.losses}
     widths = [max(len(r[i]) for r in [_HEADER, *rows]) for i in range(len(_HEADER))]
     lines = [_paint(_format(_HEADER, widths), _BOLD, color)]
     for node, row in zip(nodes, rows):
@@ -57,7 +59,7 @@ def describe_plan(plan: Plan, *, color: bool = False) -> str:
             line = _paint(line, _DIM, color)
         elif row[-1]:
             line = _paint(line, _YELLOW, color)
-        elif node.losses:
+        elif node in with_loss:
             line = _paint(line, _GREEN, color)
         lines.append(line)
     return "\n".join(lines + [""] + _loops(plan) + _losses(plan) + _totals(plan))
@@ -67,10 +69,10 @@ def _loops(plan: Plan) -> List[str]:
     """For each loop what is computed before, in and after it, and what holds the layers in it."""
     lines = []
     for node in plan.all_nodes():
-        zones = getattr(node.layer, "zones", None)
-        if zones is None:
+        if not isinstance(node.layer, LoopRunLayer):
             continue
-        lines.append("loop %s" % node.layer.path)  # type: ignore[attr-defined]
+        zones = node.layer.loop.zones
+        lines.append("loop %s" % node.layer.loop.path)
         for zone in dict.fromkeys(zone for zone, _ in zones.values()):
             names = [(name, why) for name, (z, why) in zones.items() if z == zone]
             if any(why for _, why in names):

@@ -25,6 +25,7 @@ class _Box:
 
     name: str
     node: Optional[Node]
+    has_loss: bool = False
     children: Dict[str, _Box] = dataclasses.field(default_factory=dict)
     x: float = 0.0
     y: float = 0.0
@@ -62,12 +63,13 @@ def draw_svg(plan: Plan) -> str:
 def _group_by_path(plan: Plan) -> _Box:
     """Boxes nested as the paths are."""
     root = _Box("", None)
+    with_loss = {loss.owner for loss in plan.losses}
     for node in plan.visible_nodes():
         box = root
         names = [node.path] if node.extern_key is not None else node.path.split("/")
         for name in names:
             box = box.children.setdefault(name, _Box(name, None))
-        box.node = node
+        box.node, box.has_loss = node, node in with_loss
     return root
 
 
@@ -154,7 +156,7 @@ def _svg_box(box: _Box) -> str:
     style = "n"
     if box.node is not None and box.node.extern_key is not None:
         style = "n i"
-    elif box.node is not None and box.node.losses:
+    elif box.has_loss:
         style = "n l"
     text = "".join(
         '<text class="%s" x="%.1f" y="%.1f">%s</text>'

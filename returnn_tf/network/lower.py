@@ -9,9 +9,9 @@ from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node, op_scope
-from returnn_tf.graph.loss import LossContext
+from returnn_tf.graph.loss import LossContext, LossNode
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import LossNode, Node
+from returnn_tf.graph.node import Node
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data

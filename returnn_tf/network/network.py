@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import zlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -16,11 +15,9 @@ from returnn_tf.graph import check_numerics
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.network.feed import FeedFormat, batch_major_order
 from returnn_tf.network.feed_function import FeedFunction
-from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
-from returnn_tf.network.passes import run_passes
+from returnn_tf.network.plan_network import plan_network
 from returnn_tf.network.planning.plan import Plan
-from returnn_tf.network.planning.planning import build_plan
 from returnn_tf.network.result import LayerResult, RunResult
 from returnn_tf.tensor import Data, extern_data_options, parse_extern_data
 from returnn_tf.util.lazy_tf import tf
@@ -37,16 +34,15 @@ def plan_from_config(config: Any, *, train: bool = False, search: bool = False) 
         raise ConfigError("The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}.")
     keys = ("extern_data", "num_inputs", "num_outputs")
     extern_data = parse_extern_data(extern_data_options({k: config.typed(k) for k in keys}))
-    plan = build_plan(
+    return plan_network(
         network,
         extern_data,
         behavior_version=config.behavior_version,
         train=train,
         search=search,
         default_target=config.typed("target", None) or "classes",
-        plan_loop=plan_step_network,
+        config=config,
     )
-    return dataclasses.replace(run_passes(plan), config=config)
 
 
 class Network:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
@@ -15,7 +13,7 @@ from returnn_tf.tasks.registry import register_task
 
 
 @register_task("initialize_model")
-def initialize_model(config: Any) -> int:
+def initialize_model(config: Config) -> int:
     """Writes to the path prefix ``model``, without epoch."""
     model = config.str("model", "")
     if not model:

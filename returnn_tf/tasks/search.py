@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import List
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
+from returnn_tf.engine.distributed import world
 from returnn_tf.engine.search.errors import ErrorReport, decided_layers
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.search.output import SearchOutput
@@ -17,20 +18,24 @@ from returnn_tf.tasks.registry import register_task
 
 
 @register_task("search")
-def search(config: Any) -> int:
+def search(config: Config) -> int:
     """Searches in ``search_data``; what ``search_output_layer`` gives goes to ``search_output_file``."""
     layers, name = output_layers(config), _dataset_name(config)
     path = config.str("search_output_file", "")
     output = SearchOutput(path, config.str("search_output_file_format", "txt") or "txt", layers) if path else None
+    members = world.start(config)
     net, choice = load_network(config, search=True)
     epoch = choice.epoch or 1
     decided = decided_layers(net) if config.bool("search_do_eval", True) else []
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     searcher = Searcher(net, wanted, with_losses=config.bool("search_do_eval", True))
-    source = _source(config, name, searcher)
+    source = _source(config, name, searcher, members)
+    default_target = [config.typed("target")]
     try:
         labels = {
-            layer: labels_of(node.output, source.dataset, net.extern_data, node.layer.target or config.typed("target"))
+            layer: labels_of(
+                node.output, source.dataset, net.extern_data, (node.layer.target_names or default_target)[0]
+            )
             for layer, node in searcher.nodes.items()
         }
         reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]
@@ -46,11 +51,11 @@ def search(config: Any) -> int:
     return 0
 
 
-def _source(config: Any, name: str, searcher: Searcher) -> DataSource:
+def _source(config: Config, name: str, searcher: Searcher, members: world.World) -> DataSource:
     """The dataset; if it lacks what only the losses need, the error says how to do without them."""
     net = searcher.net
     try:
-        return DataSource(config, name, {key: net.extern_data[key] for key in searcher.used_data_keys})
+        return DataSource(config, name, {key: net.extern_data[key] for key in searcher.used_data_keys}, members)
     except ConfigError as exc:
         searched = net.data_keys(list(searcher.nodes.values()), with_losses=False)
         if any(repr(key) in str(exc) for key in searcher.used_data_keys if key not in searched):
@@ -58,7 +63,7 @@ def _source(config: Any, name: str, searcher: Searcher) -> DataSource:
         raise
 
 
-def output_layers(config: Any) -> List[str]:
+def output_layers(config: Config) -> List[str]:
     """``search_output_layer``, a name or a list of names.
 
     :raises ConfigError: it is neither
@@ -70,7 +75,7 @@ def output_layers(config: Any) -> List[str]:
     return list(dict.fromkeys(layers))
 
 
-def _dataset_name(config: Any) -> str:
+def _dataset_name(config: Config) -> str:
     """``search_data``, which must be there."""
     name = dataset_name(config, "search_data")
     if name == "search_data":

@@ -1,12 +1,14 @@
 """`Dim` and `Data`: what a tensor is, without any tensor."""
 
 from returnn_tf.tensor.axes import AxisDesc, resolve_axes, resolve_axis
-from returnn_tf.tensor.data import Beam, Data
+from returnn_tf.tensor.data import DTYPES, NUMERIC_DTYPES, Beam, Data
 from returnn_tf.tensor.dim import Dim, DimExpr, DimKind, FeatureDim, SpatialDim, batch_dim, single_step_dim
 from returnn_tf.tensor.extern_data import extern_data_options, parse_data_key, parse_extern_data
 
 __all__ = [
     "AxisDesc",
+    "DTYPES",
+    "NUMERIC_DTYPES",
     "Beam",
     "Data",
     "Dim",

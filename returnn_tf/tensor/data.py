@@ -10,6 +10,13 @@ from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 from returnn_tf.tensor.dim import Dim, DimKind
 
+#: Names of the dtypes of tensors.
+NUMERIC_DTYPES = (
+    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+    "uint64", "bool", "complex64", "complex128",
+)  # fmt: skip
+DTYPES = (*NUMERIC_DTYPES, "string")
+
 _UNSET: Any = object()
 
 

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import axis_size, fits_type, from_options, option
+from returnn_tf.config.options import axis_size, axis_sizes, fits_type, from_options, option
 from returnn_tf.tensor.axes import resolve_axis
-from returnn_tf.tensor.data import Data, default_feature_axis, default_time_axis
+from returnn_tf.tensor.data import DTYPES, Data, default_feature_axis, default_time_axis
 from returnn_tf.tensor.dim import EXTERN_PREFIX, Dim, DimKind, batch_dim
-
-_DTYPES = [kind + bits for kind in ("int", "uint") for bits in ("8", "16", "32", "64")] + [
-    "bfloat16",
-    "bool",
-    "complex64",
-    "complex128",
-    "float16",
-    "float32",
-    "float64",
-    "string",
-]
 
 
 class _Auto(enum.Enum):
@@ -37,22 +26,17 @@ _AUTO = _Auto.AUTO
 _AxisIndex = Union[int, _Auto, None]
 
 
-def _check_sizes(shape: Optional[Sequence[Optional[int]]]) -> Optional[str]:
-    """Check the sizes of axes."""
-    return next((message for message in map(axis_size, shape or ()) if message), None)
-
-
 @dataclasses.dataclass(frozen=True)
 class DataKeyOptions:
     """The options of one data key."""
 
     shape: Optional[Tuple[Optional[int], ...]] = option(
-        None, check=_check_sizes, help="sizes of the axes without batch, None where dynamic"
+        None, check=axis_sizes, help="sizes of the axes without batch, None where dynamic"
     )
     dim: Optional[int] = option(None, check=axis_size, help="size of the feature axis; if sparse the number of labels")
     sparse: Optional[bool] = option(None, help="whether the entries are label indices")
     sparse_dim: Union[Dim, int, None] = option(None, help="the dim of the labels")
-    dtype: Optional[str] = option(None, choices=(None, *_DTYPES), help="numpy name; float32, or int32 if sparse")
+    dtype: Optional[str] = option(None, choices=(None, *DTYPES), help="numpy name; float32, or int32 if sparse")
     dim_tags: Optional[Tuple[Dim, ...]] = option(None, help="all dims in order, batch included")
     dims: Optional[Tuple[Dim, ...]] = option(None, help="the same as dim_tags")
     batch_dim_axis: Optional[int] = option(0, help="index of the batch axis, counted with batch, or None")

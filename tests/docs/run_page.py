@@ -4,7 +4,7 @@ What a page shows is run from top to bottom, Python blocks in one namespace:
 
 * ```` ```python ```` and ```` ```console ````: run. In a console block, each line after ``$`` is an argument list of
   ``returnn-tf``, and the lines up to the next ``$`` are its output. A line ``...`` stands
-  for any number of lines.
+  for any number of lines, and ``...`` in a line for anything.
 * after ``<!-- file: NAME -->``, a block of any language is written to a file.
 * after ``<!-- not run: REASON -->`` it is left out.
 
@@ -108,7 +108,9 @@ def same(output: str, expected: str) -> bool:
     if not expected.strip():
         return True
     lines = [line.rstrip() for line in expected.strip().splitlines()]
-    pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in lines)
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "..." else re.sub(r"(\\\.){3}", ".*", re.escape(line)) + r"\n" for line in lines
+    )
     got: List[str] = [line.rstrip() for line in output.strip().splitlines()]
     return re.fullmatch(pattern, "\n".join(got) + "\n") is not None
 

@@ -13,7 +13,7 @@ from returnn_tf.engine.pretrain.param_axes import axes_of_params
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.param_parts import Axis, Part
+from returnn_tf.graph.param_parts import Part, Parts
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS, register_layer
 from returnn_tf.network.network import Network, plan_from_config
@@ -83,7 +83,7 @@ class PluginPairsLayer(Layer):
         ctx.param("W", (data.feature_dim, out), get_initializer(0.0))
         return data.with_feature(data.feature_axis or 0, out)
 
-    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
         """The halves in the columns of W."""
         return inputs if axis == 0 else [Part("half %d" % i, shape[axis] // 2) for i in range(2)]
 

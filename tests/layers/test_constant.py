@@ -62,7 +62,7 @@ def test_cast_of_labels():
     assert template({"output": {**layer, "dtype": "int64"}}).sparse_dim.size == 5
     data = template({"output": {**layer, "dtype": "float32"}})
     assert not data.sparse and data.feature_axis is None
-    fails({**layer, "dtype": "float"}, "unknown dtype 'float'. Use one of: float16")
+    fails({**layer, "dtype": "float"}, "option 'dtype' is 'float'. Did you mean 'float")
 
 
 @pytest.mark.parametrize(

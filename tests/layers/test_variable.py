@@ -57,7 +57,7 @@ def test_initial_value_of_a_constant_layer():
     [
         ({"shape": [TIME]}, "shape must hold sizes and static dims"),
         ({"shape": [2], "init": "one"}, "one"),
-        ({"shape": [2], "dtype": "float"}, "unknown dtype 'float'"),
+        ({"shape": [2], "dtype": "float"}, "option 'dtype' is 'float'. Did you mean 'float"),
     ],
 )
 def test_errors(options, message):

@@ -138,7 +138,7 @@ def check_plan(seed: int) -> None:
     forced = {name for name in refs if name.startswith("state")}  # get_last_hidden_state keeps its cell in the loop
     forced &= needed
     zones: Dict[str, Tuple[str, str]] = next(
-        (n.layer.zones for n in plan.nodes if n.path == "output/loop"),
+        (n.layer.loop.zones for n in plan.nodes if n.path == "output/loop"),
         {},  # type: ignore[attr-defined]
     )
     cycle = {name for name in needed if name in depends[name]} | forced

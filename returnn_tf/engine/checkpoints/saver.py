@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.checkpoints.cleanup import epochs_to_delete, options_from_config
@@ -32,7 +32,7 @@ Rates = Mapping[int, EpochData]
 class Saver:
     """The checkpoints of a training under the path prefix ``model``. Without ``model`` nothing is written."""
 
-    def __init__(self, config: Any, *, writes: bool = True) -> None:
+    def __init__(self, config: Config, *, writes: bool = True) -> None:
         """
         :param config: Config
         :param writes: False where another process does that
@@ -172,7 +172,7 @@ class Saver:
 
         One that can't be deleted stays, with a warning the first time: it takes space, but harms no training.
         """
-        reason = checkpoint.defect(newest) if old else None
+        reason = checkpoint.validate(newest) if old else None
         if reason is not None:
             log.warn("The checkpoint %s is not whole (%s), so no old one is deleted." % (newest, reason))
             return {}
@@ -211,7 +211,7 @@ def _snapshot(variables: Mapping[str, Any]) -> Dict[str, Any]:
         return {name: tf.identity(variable) for name, variable in variables.items()}
 
 
-def _positive(config: Any, key: str, value: Any) -> Any:
+def _positive(config: Config, key: str, value: Any) -> Any:
     if value < 0:
         raise ConfigError("%s: must be more than 0, or 0 for none, got %r." % (config.where(key), value))
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 
 GRAD, PARAM = "grad", "param"
 SHARD, SEED = "shard", "random_seed_offset"
@@ -27,7 +27,7 @@ class HorovodOptions:
     timeout: float = 40.0  # seconds without any progress of a rank until the others give up
 
     @classmethod
-    def from_config(cls, config: Any) -> HorovodOptions:
+    def from_config(cls, config: Config) -> HorovodOptions:
         """
         :param config: Config
         :raises ConfigError: a value which has no meaning
@@ -56,7 +56,7 @@ class HorovodOptions:
         )
 
 
-def _choice(config: Any, key: str, choices: Any) -> str:
+def _choice(config: Config, key: str, choices: Any) -> str:
     value = config.str(key, "") or choices[0]
     if value not in choices:
         raise ConfigError(

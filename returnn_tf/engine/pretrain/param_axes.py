@@ -8,18 +8,18 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Tuple
 
 from returnn_tf.graph.node import Node, ParamSpec
-from returnn_tf.graph.param_parts import Axis, Part, total_size
+from returnn_tf.graph.param_parts import Part, Parts, total_size
 from returnn_tf.network.planning.plan import Plan
 
 _MAX_DEPTH = 50
 
 
-def axes_of_params(plan: Plan) -> Dict[str, List[Axis]]:
+def axes_of_params(plan: Plan) -> Dict[str, List[Parts]]:
     """For each parameter by name the parts of each of its axes, in order."""
     return {spec.name: _axes(node, spec) for node in plan.all_nodes() for spec in node.owned}
 
 
-def _axes(node: Node, spec: ParamSpec) -> List[Axis]:
+def _axes(node: Node, spec: ParamSpec) -> List[Parts]:
     inputs = [part for source in node.sources for part in _features(source)]
     name = spec.name[len(node.scope) :].lstrip("/")
     axes = []
@@ -29,7 +29,7 @@ def _axes(node: Node, spec: ParamSpec) -> List[Axis]:
     return axes
 
 
-def _features(node: Node, depth: int = 0) -> Axis:
+def _features(node: Node, depth: int = 0) -> Parts:
     """The parts of the feature axis of a layer's output, or of the labels of a sparse one."""
     dim = node.output.dim or 0
     if depth < _MAX_DEPTH:
@@ -48,7 +48,7 @@ def _features(node: Node, depth: int = 0) -> Axis:
 Block = Tuple[slice, slice]
 
 
-def common_blocks(old: Axis, new: Axis) -> List[Block]:
+def common_blocks(old: Parts, new: Parts) -> List[Block]:
     """Which ranges of an axis go where: (range in the old one, range in the new one) for each part that both have.
 
     Parts with the same label belong together; those whose label is unknown to the other side in the order in which they
@@ -73,7 +73,7 @@ def common_blocks(old: Axis, new: Axis) -> List[Block]:
     return blocks
 
 
-def _starts(parts: Axis) -> List[int]:
+def _starts(parts: Parts) -> List[int]:
     starts, at = [], 0
     for part in parts:
         starts.append(at)

@@ -8,6 +8,7 @@ from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.report import Errors, align, table
 from returnn_tf.engine.search.searcher import Hypothesis
 from returnn_tf.layers.losses.decoded import EditDistanceLoss
+from returnn_tf.network.network import Network
 
 
 class Decided(NamedTuple):
@@ -18,19 +19,18 @@ class Decided(NamedTuple):
     label_map: Mapping[int, int]  # labels which are replaced on both sides
 
 
-def decided_layers(net: Any) -> List[Decided]:
+def decided_layers(net: Network) -> List[Decided]:
     """The layers with the loss ``edit_distance`` against a data key whose output holds no beam any more.
 
     :param net: Network, planned for search
     """
     found = []
-    for node in net.plan.nodes:
-        for loss_node in node.losses:
-            loss, target = loss_node.loss, loss_node.target
-            if not isinstance(loss, EditDistanceLoss) or loss.ctc_decode or node.output.beam is not None:
-                continue
-            if target is not None and target.extern_key is not None:
-                found.append(Decided(node.path, target.extern_key, loss.label_map or {}))
+    for loss_node in net.plan.losses:
+        loss, target, node = loss_node.loss, loss_node.target, loss_node.owner
+        if not isinstance(loss, EditDistanceLoss) or loss.ctc_decode or node.output.beam is not None:
+            continue
+        if target is not None and target.extern_key is not None:
+            found.append(Decided(node.path, target.extern_key, loss.label_map or {}))
     return found
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Mapping, Optional
+from typing import Annotated, Any, Dict, FrozenSet, Mapping, Optional, Set, Union
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.options import Written, at_least, check_options, declared_options, option
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
 
 # Top-level switches of old configs and the optimizer dict which each stands for.
@@ -20,22 +21,39 @@ _FLAGS: Dict[str, Dict[str, Any]] = {
 _FLAGS_WITH_MOMENTUM = ("rmsprop",)
 
 
+Tags = Annotated[FrozenSet[str], Written(Union[str, Set[str]], "str | set[str]")]
+
+
 @dataclass(frozen=True)
 class UpdateOptions:
     """What happens to the gradient of a parameter, and by which optimizer it is applied. Zero or False means off."""
 
-    optimizer: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"class": "gradientdescent"})
-    maximize_grad_norm: float = 0.0  # weight of a term that rewards a large gradient norm
-    accum_grad_multiple_step: int = 0  # sum up the gradients of so many steps before one update
-    gradient_noise: float = 0.0  # standard deviation of noise on the gradient, truncated at two deviations
-    gradient_clip: float = 0.0  # limit of the absolute value of each entry
-    gradient_clip_norm: float = 0.0  # limit of the L2 norm of one parameter
-    gradient_clip_avg_norm: float = 0.0  # limit of the L2 norm divided by the number of entries
-    gradient_clip_global_norm: float = 0.0  # limit of the L2 norm over all parameters, or those with the tag
-    gradient_clip_global_norm_tag: Optional[str] = None  # the global norm counts only parameters with this tag
-    gradient_nan_inf_filter: bool = False  # replace NaN and Inf by zero
-    grad_norm_to_clip_to_zero: float = 0.0  # no gradient at all if the global norm is above, or NaN
-    tags: FrozenSet[str] = frozenset()  # names for groups of parameters; only useful in updater_opts
+    optimizer: Dict[str, Any] = option({"class": "gradientdescent"}, help="class and options of the optimizer")
+    maximize_grad_norm: float = option(
+        0.0, help="weight of a term that rewards a large gradient norm", check=at_least(0)
+    )
+    accum_grad_multiple_step: int = option(
+        0, help="number of steps whose gradients are summed up before an update", check=at_least(0)
+    )
+    gradient_noise: float = option(
+        0.0, help="standard deviation of noise on the gradient, truncated at two deviations", check=at_least(0)
+    )
+    gradient_clip: float = option(0.0, help="limit of the absolute value of each entry", check=at_least(0))
+    gradient_clip_norm: float = option(0.0, help="limit of the L2 norm of one parameter", check=at_least(0))
+    gradient_clip_avg_norm: float = option(
+        0.0, help="limit of the L2 norm divided by the number of entries", check=at_least(0)
+    )
+    gradient_clip_global_norm: float = option(
+        0.0, help="limit of the L2 norm over all parameters, or those with the tag", check=at_least(0)
+    )
+    gradient_clip_global_norm_tag: Optional[str] = option(
+        None, help="the global norm counts only parameters with this tag"
+    )
+    gradient_nan_inf_filter: bool = option(False, help="replace NaN and Inf by zero")
+    grad_norm_to_clip_to_zero: float = option(
+        0.0, help="no gradient at all if the global norm is above, or NaN", check=at_least(0)
+    )
+    tags: Tags = option(frozenset(), help="names for groups of parameters; only useful in updater_opts")
 
     def tolerates_nonfinite(self) -> bool:
         """Whether the gradient is finite after the operations even if it was NaN or Inf before."""
@@ -51,31 +69,27 @@ class UpdateOptions:
         """
         if not layer_opts:
             return self
-        known = {field.name for field in dataclasses.fields(self)}
-        values: Dict[str, Any] = {}
-        for key, value in layer_opts.items():
-            if key not in known:
-                raise ConfigError("%s: unknown option %r in updater_opts. %s" % (where, key, did_you_mean(key, known)))
-            values[key] = _checked("%s, updater_opts %r" % (where, key), key, value)
+        where = "%s: updater_opts" % where
+        values = _given(layer_opts, where)
         if "optimizer" in values:
             values["optimizer"] = {"class": self.optimizer["class"], **values["optimizer"]}
         return dataclasses.replace(self, **values)
 
 
-def from_config(config: Any) -> UpdateOptions:
+def from_config(config: Config) -> UpdateOptions:
     """The options for all parameters.
 
     :param config: Config
     :raises ConfigError: a value of the wrong type, unknown optimizer, flags which exclude each other
     """
     values: Dict[str, Any] = {"optimizer": optimizer_dict(config)}
-    for field in dataclasses.fields(UpdateOptions):
-        if field.name not in ("optimizer", "tags") and config.typed(field.name, None) is not None:
-            values[field.name] = _checked(field.name, field.name, config.typed(field.name))
+    for name in declared_options(UpdateOptions):
+        if name not in values and name != "tags" and config.typed(name, None) is not None:
+            values.update(_given({name: config.typed(name)}, config.where(name)))
     return UpdateOptions(**values)
 
 
-def optimizer_dict(config: Any) -> Dict[str, Any]:
+def optimizer_dict(config: Config) -> Dict[str, Any]:
     """The optimizer dict of a config: ``optimizer``, else one of the old flags, else plain gradient descent."""
     options = config.typed("optimizer", None)
     if options is not None:
@@ -94,27 +108,19 @@ def optimizer_dict(config: Any) -> Dict[str, Any]:
     return {**_FLAGS[given[0]], "momentum": momentum}
 
 
-def _checked(where: str, key: str, value: Any) -> Any:
-    default = UpdateOptions.__dataclass_fields__[key].default
-    if key == "optimizer":
-        if not isinstance(value, dict):
-            raise ConfigError("%s must be a dict, not %r." % (where, value))
-        if "class" in value:
-            optimizer_class(value["class"], where=where)
-        return value
-    if key == "tags":
-        return frozenset([value] if isinstance(value, str) else value)
-    if value is None:
-        return default
-    if key == "gradient_clip_global_norm_tag":
-        return str(value)
-    if isinstance(default, bool):
-        if not isinstance(value, (bool, int)):
-            raise ConfigError("%s must be True or False, not %r." % (where, value))
-        return bool(value)
-    kinds = int if isinstance(default, int) else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or value < 0:
-        raise ConfigError(
-            "%s must be %s >= 0, not %r." % (where, "an int" if isinstance(default, int) else "a number", value)
-        )
-    return value
+def _given(options: Mapping[str, Any], where: str) -> Dict[str, Any]:
+    """Return the checked options without those that are None.
+
+    :raises ConfigError: unknown option or a wrong value
+    """
+    values = {
+        name: value
+        for name, value in options.items()
+        if value is not None or name not in declared_options(UpdateOptions)
+    }
+    check_options(UpdateOptions, values, where=where)
+    if "class" in values.get("optimizer", ()):
+        optimizer_class(values["optimizer"]["class"], where=where)
+    if "tags" in values:
+        values["tags"] = frozenset([values["tags"]] if isinstance(values["tags"], str) else values["tags"])
+    return values

@@ -7,6 +7,7 @@ from typing import Any
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -39,7 +40,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
 
     clipping: int = option(16, help="larger distances count as this one")
     fixed: bool = option(False, help="sinusoids instead of a parameter")
-    forward_weights_init: Any = option("glorot_uniform", help="initialiser of encoding_matrix")
+    forward_weights_init: Init = option("glorot_uniform", help="initialiser of encoding_matrix")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: [queries, keys, features]; in a step [keys, features]."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import dropout_rate, option
+from returnn_tf.config.options import OptionalLayerRef, dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.param_parts import Axis, Part
+from returnn_tf.graph.option_types import Init
+from returnn_tf.graph.param_parts import Part, Parts
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before
@@ -45,12 +46,12 @@ class SelfAttentionLayer(ConcatInputLayer):
     computes_all_steps = True
     num_heads: int = option(help="number of heads")
     total_key_dim: int = option(help="size of the keys of all heads together")
-    key_shift: Any = option(
+    key_shift: OptionalLayerRef = option(
         None,
         help="layer with vectors [time, time, key] to add to the keys, see relative_positional_encoding",
         refs=True,
     )
-    forward_weights_init: Any = option("glorot_uniform", help="initialiser of QKV")
+    forward_weights_init: Init = option("glorot_uniform", help="initialiser of QKV")
     attention_dropout: float = option(0.0, check=dropout_rate, help="dropout on the attention weights in training")
     attention_left_only: bool = option(False, help="a frame sees no later frames")
 
@@ -98,7 +99,7 @@ class SelfAttentionLayer(ConcatInputLayer):
                 "key_shift is %s; its batch axis must be the first, with no axes but those of time." % shift
             )
 
-    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
         """Return the inputs for the rows, and query, key and value of each head for the columns."""
         if axis == 0:
             return inputs

@@ -42,5 +42,5 @@ class BatchNormLayer(ConcatInputLayer, BatchNormOptions):
         return data.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Moments in training, and one multiply-add."""
+        """Emit moments in training, and one multiply-add."""
         return emit_batch_norm(ctx, self.emit_input(ctx), self.input, self)

@@ -9,23 +9,8 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import NUMERIC_DTYPES, Data
 from returnn_tf.util.lazy_tf import tf
-
-_DTYPES = (
-    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
-    "uint64", "bool", "complex64", "complex128",
-)  # fmt: skip
-
-
-def check_dtype(ctx: PlanContext, dtype: str) -> str:
-    """Check a dtype, and return it.
-
-    :raises ConfigError: if it is none that tensors can be cast to
-    """
-    if dtype not in _DTYPES:
-        raise ctx.error("unknown dtype %r. Use one of: %s." % (dtype, ", ".join(_DTYPES)))
-    return dtype
 
 
 def is_int(dtype: str) -> bool:
@@ -45,11 +30,11 @@ class CastLayer(ConcatInputLayer):
         network = {"output": {"class": "cast", "dtype": "float64", "from": "data"}}
     """
 
-    dtype: str = option(help="e.g. 'int32' or 'float32'")
+    dtype: str = option(choices=NUMERIC_DTYPES, help="e.g. 'int32' or 'float32'")
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source with the new dtype."""
-        data = self.input_template(ctx).replace(dtype=check_dtype(ctx, self.dtype))
+        data = self.input_template(ctx).replace(dtype=self.dtype)
         return data if is_int(self.dtype) else data.replace(sparse_dim=None, vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
@@ -70,13 +70,13 @@ class IdentityLayer(Layer):
         network = {"output": {"class": "identity", "from": "data"}}
     """
 
-    control_dependencies: Any = option(None, help="layers to compute first", refs=True)
+    control_dependencies: Optional[LayerRefs] = option(None, help="layers to compute first", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op."""
+        """Emit no op."""
         ctx.forward_aux()
         return ctx.source()

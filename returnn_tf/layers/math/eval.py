@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Activation, Code, OutType, OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.combine import ElementwiseLayer
@@ -36,13 +37,11 @@ class EvalLayer(ElementwiseLayer):
     """
 
     keeps_features = True
-    eval: Any = option(help="expression or function")
+    eval: Code = option(help="expression or function")
     eval_locals: Optional[Dict[str, Any]] = option(None, help="further names for the code")
-    activation: Any = option(None, help="name of an activation function applied to the result")
-    with_bias: bool = option(False, help="obsolete; must be False")
-    out_type: Any = option(
-        None, help="what the output is, where it differs from the sources: dtype, shape, dim and so on"
-    )
+    activation: Activation = option(None, help="name of an activation function applied to the result")
+    with_bias: bool = option(False, help="add a bias", unsupported="add it by a layer of its own")
+    out_type: OutType = option(None, help="what the output is, where it differs from the sources", group=OutTypeOptions)
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -54,7 +53,12 @@ class EvalLayer(ElementwiseLayer):
         data = self.common(ctx, allow).replace(vocab=None)
         out_type = self.out_type
         if callable(out_type):
-            out_type = out_type(sources=self.sources, name=ctx.node.path)
+            try:
+                out_type = out_type(sources=self.sources, name=ctx.node.path)
+            except Exception as exc:  # code of the user raises whatever it likes
+                raise ctx.error("the function in out_type failed: %s: %s" % (type(exc).__name__, exc)) from exc
+            if not isinstance(out_type, (Data, Mapping)):
+                raise ctx.error("the function in out_type must return a Data or a dict, got %r." % (out_type,))
         if isinstance(out_type, Data):
             return out_type
         if self.n_out is not None:

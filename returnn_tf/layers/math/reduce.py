@@ -8,6 +8,7 @@ from typing import Any, List, Optional
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -87,8 +88,8 @@ class ReduceLayer(_ReduceAxes):
     """
 
     mode: str = option(help="'sum', 'mean', 'avg', 'max', 'min', 'prod', 'logsumexp', 'any', 'all', 'argmax', 'argmin'")
-    axis: Any = option(None, help="the axis to reduce, or a list of axes")
-    axes: Any = option(None, help="the same as axis")
+    axis: Optional[Axes] = option(None, help="the axis to reduce, or a list of axes")
+    axes: Optional[Axes] = option(None, help="the same as axis")
     enforce_batch_dim_axis: Optional[int] = option(None, help="index of the batch axis in the output")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -106,6 +107,8 @@ class ReduceLayer(_ReduceAxes):
             raise ctx.error("n_out is %d, but the result is %s. Leave n_out out." % (self.n_out, out))
         batch = out.batch_axis
         self._batch_move = None
+        if self.enforce_batch_dim_axis is not None and not 0 <= self.enforce_batch_dim_axis < out.rank:
+            raise ctx.error("enforce_batch_dim_axis is %d, but the output is %s." % (self.enforce_batch_dim_axis, out))
         if self.enforce_batch_dim_axis is not None and batch not in (None, self.enforce_batch_dim_axis):
             order = [i for i in range(out.rank) if i != batch]
             order.insert(self.enforce_batch_dim_axis, batch)
@@ -132,8 +135,8 @@ class MathNormLayer(_ReduceAxes):
     """
 
     p: float = option(help="the exponent, positive")
-    axis: Any = option(None, help="the axis to reduce, or a list of axes")
-    axes: Any = option(None, help="the same as axis")
+    axis: Optional[Axes] = option(None, help="the axis to reduce, or a list of axes")
+    axes: Optional[Axes] = option(None, help="the same as axis")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output without the axes."""

@@ -12,6 +12,7 @@ from returnn_tf.config.options import OptionError, option
 from returnn_tf.datasets.label_file import read_labels
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.option_types import Code
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.sequence.ngram import LabelScorer, load_ngram_model
@@ -37,10 +38,10 @@ class KenLmLayer(Layer):
 
         path = os.path.join(tempfile.mkdtemp(), "example.%s")
         with open(path % "arpa", "w") as file:
-            file.write("\\\\data\\\\\\nngram 1=4\\n\\n\\\\1-grams:\\n-99 <s>\\n")
-            file.write("-0.4 a\\n-0.6 b\\n-0.5 <unk>\\n\\n\\\\end\\\\\\n")
+            file.write("\\data\\\nngram 1=4\n\n\\1-grams:\n-99 <s>\n")
+            file.write("-0.4 a\n-0.6 b\n-0.5 <unk>\n\n\\end\\\n")
         with open(path % "vocab", "w") as file:
-            file.write("a\\nb\\n<unk>\\n")
+            file.write("a\nb\n<unk>\n")
         network = {"output": {"class": "rec", "from": "data", "unit": {
             "lm": {"class": "kenlm", "from": "prev:label", "lm_file": path % "arpa",
                 "vocab_file": path % "vocab", "vocab_unknown_label": "<unk>",
@@ -52,8 +53,8 @@ class KenLmLayer(Layer):
             "output": {"class": "copy", "from": "scores"}}}}
     """
 
-    lm_file: Any = option(help="n-gram model: ARPA file, or what kenlm reads; or a function which returns the path")
-    vocab_file: Any = option(help="the labels of the source: dict from label to index, or one in each line")
+    lm_file: Code = option(help="n-gram model: ARPA file, or what kenlm reads; or a function which returns the path")
+    vocab_file: Code = option(help="the labels of the source: dict from label to index, or one in each line")
     vocab_unknown_label: str = option("UNK", help="the label which stands for words the model does not know")
     bpe_merge_symbol: Optional[str] = option(None, help="what pieces of words end with if they go on, e.g. '@@'")
     input_step_offset: int = option(0, help="labels of earlier steps do not count; 1 for 'prev:output'")

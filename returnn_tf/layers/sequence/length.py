@@ -9,8 +9,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption, Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.cast import check_dtype
-from returnn_tf.tensor import Data, Dim, batch_dim
+from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim, batch_dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -28,7 +27,7 @@ class LengthLayer(Layer):
 
     axis: AxisOption = option("T", help="the axis whose lengths are meant")
     add_time_axis: bool = option(False, help="add a time axis of size 1")
-    dtype: str = option("int32", help="e.g. 'int32' or 'float32'")
+    dtype: str = option("int32", choices=NUMERIC_DTYPES, help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the axis")
 
     def __post_init__(self) -> None:
@@ -46,7 +45,7 @@ class LengthLayer(Layer):
             dims.append(ctx.new_spatial(1, "time"))
         return Data(
             tuple(dims),
-            check_dtype(ctx, self.dtype),
+            self.dtype,
             time_axis=len(dims) - 1 if self.add_time_axis else None,
             sparse_dim=self.dim if self.sparse else None,
         )

@@ -12,10 +12,10 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption, Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.cast import check_dtype, is_int
+from returnn_tf.layers.math.cast import is_int
 from returnn_tf.layers.sequence.length import LengthLayer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim
 from returnn_tf.tensor.data import default_time_axis
 from returnn_tf.util.lazy_tf import tf
 
@@ -35,7 +35,9 @@ class RangeLayer(Layer):
     limit: Union[int, float] = option(help="the end, which does not belong to the range")
     start: Union[int, float] = option(0, help="the first number")
     delta: Union[int, float] = option(1, help="difference of neighbours")
-    dtype: Optional[str] = option(None, help="int32 by default, float32 if one of the numbers is a float")
+    dtype: Optional[str] = option(
+        None, choices=(None, *NUMERIC_DTYPES), help="int32 by default, float32 if one of the numbers is a float"
+    )
     sparse: bool = option(False, help="make the output label indices")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
@@ -50,12 +52,15 @@ class RangeLayer(Layer):
         size = max(0, math.ceil((self.limit - self.start) / self.delta))
         dim = ctx.bind(self.out_spatial_dim, ctx.new_spatial(size, "range"))
         labels = ctx.new_feature(int(math.ceil(self.limit)), "%s:labels" % self.node.path) if self.sparse else None
-        return with_feature_default(Data((dim,), check_dtype(ctx, dtype), sparse_dim=labels))
+        return with_feature_default(Data((dim,), dtype, sparse_dim=labels))
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a constant of the graph."""
         data = ctx.output
         return tf.constant(self.start + self.delta * numpy.arange(data.dims[0].size or 0), data.dtype)
+
+
+_ONE_AXIS = "the output has the one axis only, and layers such as combine broadcast it"
 
 
 @register_layer("range_in_axis")
@@ -70,26 +75,20 @@ class RangeInAxisLayer(Layer):
     """
 
     axis: AxisOption = option("T", help="the axis of the source")
-    dtype: str = option("int32", help="e.g. 'int32' or 'float32'")
+    dtype: str = option("int32", choices=NUMERIC_DTYPES, help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the axis")
-    unbroadcast: bool = option(False, help="obsolete; must be False")
-    keepdims: bool = option(False, help="obsolete; must be False")
+    unbroadcast: bool = option(False, help="keep the other axes", unsupported=_ONE_AXIS)
+    keepdims: bool = option(False, help="keep the other axes", unsupported=_ONE_AXIS)
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the one axis."""
-        for name in ("unbroadcast", "keepdims"):
-            if getattr(self, name):
-                raise ctx.error(
-                    "the option %s=True does not exist any more: the output has the one axis only, and layers such as "
-                    "combine broadcast it. Remove the option." % name
-                )
         source = ctx.single_source()
         axis = ctx.axis(source, self.axis)
         dim = source.dims[axis]
         is_feature = axis == source.feature_axis and not self.sparse
         data = Data(
             (dim,),
-            check_dtype(ctx, self.dtype),
+            self.dtype,
             feature_axis=0 if is_feature else None,
             time_axis=0 if axis == source.time_axis else default_time_axis([dim]),
             sparse_dim=dim if self.sparse else None,
@@ -116,8 +115,8 @@ class RangeFromLengthLayer(Layer):
             "output": {"class": "range_from_length", "from": "double"}}
     """
 
-    axis: AxisOption = option("T", help="obsolete; has no effect")
-    dtype: str = option("int32", help="e.g. 'int32' or 'float32'")
+    axis: AxisOption = option("T", help="obsolete", inert="an output has the axes of its source")
+    dtype: str = option("int32", choices=NUMERIC_DTYPES, help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the new axis")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
@@ -133,7 +132,7 @@ class RangeFromLengthLayer(Layer):
         self.defines = not (isinstance(layer, LengthLayer) and layer.dim.is_dynamic)
         known = ctx.new_spatial(None, "range") if self.defines else layer.dim  # type: ignore[attr-defined]
         dim = ctx.bind(self.out_spatial_dim, known)
-        return Data((dim,), check_dtype(ctx, self.dtype), time_axis=0, sparse_dim=dim if self.sparse else None)
+        return Data((dim,), self.dtype, time_axis=0, sparse_dim=dim if self.sparse else None)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Define the lengths, and emit a range as long as the longest sequence."""

@@ -31,8 +31,8 @@ class ReshapeLayer(ConcatInputLayer):
             "out_dims": [SpatialDim("a", 2), FeatureDim("b", 10)]}}
     """
 
-    in_dims: Any = option(help="dims of the source")
-    out_dims: Any = option(help="dims of the output in their place")
+    in_dims: List[Dim] = option(help="dims of the source")
+    out_dims: List[Dim] = option(help="dims of the output in their place")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the new axes in the place of the first of the in_dims."""

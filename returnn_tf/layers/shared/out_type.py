@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Optional
 
-from returnn_tf.config import did_you_mean
+from returnn_tf.config.options import check_options
+from returnn_tf.graph.option_types import OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data, Dim, DimKind
-
-_KEYS = (
-    "dim", "dims", "dim_tags", "shape", "dtype", "sparse", "sparse_dim", "feature_dim", "batch_dim_axis",
-    "time_dim_axis", "feature_dim_axis", "name", "vocab",
-)  # fmt: skip
 
 
 def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:
@@ -22,9 +18,8 @@ def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str,
     """
     if not out_type:
         return data
-    for key in out_type:
-        if key not in _KEYS:
-            raise ctx.error("out_type: unknown key %r. %s" % (key, did_you_mean(key, _KEYS)))
+    check_options(OutTypeOptions, out_type, where="out_type")  # a function may have given it
+    _check_axes(ctx, data, out_type)
     data = data.replace(dtype=out_type.get("dtype") or data.dtype)
     dims = out_type.get("dims", out_type.get("dim_tags"))
     sparse_dim = _sparse_dim(ctx, data, out_type)
@@ -33,21 +28,31 @@ def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str,
     dim = out_type.get("dim", data.dim)
     if sparse_dim is not None or "sparse" in out_type or "sparse_dim" in out_type:
         data = data.replace(sparse_dim=sparse_dim, feature_axis=None if sparse_dim is not None else data.feature_axis)
-    if "shape" in out_type:
+    if out_type.get("shape") is not None:
         data = _with_shape(ctx, data, out_type, dim)
     elif sparse_dim is None and data.feature_axis is not None and dim is not None and dim != data.dim:
         data = data.with_feature(data.feature_axis, ctx.new_feature(dim))
-    if out_type.get("batch_dim_axis") is not None and "shape" not in out_type and data.batch_axis is not None:
+    if out_type.get("batch_dim_axis") is not None and out_type.get("shape") is None and data.batch_axis is not None:
         order = [i for i in range(data.rank) if i != data.batch_axis]
         order.insert(out_type["batch_dim_axis"], data.batch_axis)
         data = data.permuted(order)
-    if "time_dim_axis" in out_type and "shape" not in out_type:
+    if "time_dim_axis" in out_type and out_type.get("shape") is None:
         data = data.replace(time_axis=out_type["time_dim_axis"])
-    if "feature_dim_axis" in out_type and "shape" not in out_type:
+    if "feature_dim_axis" in out_type and out_type.get("shape") is None:
         data = data.replace(feature_axis=out_type["feature_dim_axis"])
     if out_type.get("dtype") and sparse_dim is None and not data.dtype.startswith(("int", "uint")):
         data = data.replace(sparse_dim=None)
     return data
+
+
+def _check_axes(ctx: PlanContext, data: Data, out_type: Mapping[str, Any]) -> None:
+    rank = data.rank
+    if out_type.get("shape") is not None:
+        rank = len(out_type["shape"]) + (out_type.get("batch_dim_axis", data.batch_axis) is not None)
+    for name in ("batch_dim_axis", "time_dim_axis", "feature_dim_axis"):
+        axis = out_type.get(name)
+        if axis is not None and not 0 <= axis < rank:
+            raise ctx.error("out_type: %s is %d, but the output has %d axes, counted from 0." % (name, axis, rank))
 
 
 def _sparse_dim(ctx: PlanContext, data: Data, out_type: Mapping[str, Any]) -> Optional[Dim]:
@@ -59,6 +64,8 @@ def _sparse_dim(ctx: PlanContext, data: Data, out_type: Mapping[str, Any]) -> Op
     if not out_type.get("sparse", data.sparse):
         return None
     size = out_type.get("dim", data.dim)
+    if size is None and data.sparse_dim is not None:
+        return data.sparse_dim
     if size is None:
         raise ctx.error("out_type: sparse output needs 'dim', the number of labels.")
     if data.sparse_dim is not None and data.sparse_dim.size == size:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.graph.node import Node
@@ -11,19 +11,17 @@ from returnn_tf.layers.loops.loop_nodes import InitialOutput
 from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.checks import LayerError
 from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 
-if TYPE_CHECKING:
-    from returnn_tf.network.loops.zone_builder import ZoneBuilder
-
 _CONSTANTS = {"zeros": 0, "ones": 1}
 _FORMS = "a number, 'zeros', 'ones', 'var', 'apply(0)' or a layer such as 'base:enc'"
 
 
-def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> InitialOutput:
+def plan_initial_output(builder: NetworkBuilder, spec: LayerSpec, node: Node) -> InitialOutput:
     """The initial output of a layer; "var" declares a parameter.
 
     :param builder: plans the zone of the layer
@@ -59,7 +57,7 @@ def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> In
     raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given))
 
 
-def _on_zeros(builder: ZoneBuilder, node: Node, state: Any) -> InitialOutput:
+def _on_zeros(builder: NetworkBuilder, node: Node, state: Any) -> InitialOutput:
     """The layer itself for sources of zeros; with the layers inside of it, if there are any."""
     if isinstance(node.layer, MaskedComputationLayer):
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
@@ -70,7 +68,7 @@ def _on_zeros(builder: ZoneBuilder, node: Node, state: Any) -> InitialOutput:
     return InitialOutput(state=lambda ctx: unit.emit(ctx, node.output.without_axes(node.output.loop_axes)))
 
 
-def _layer(builder: ZoneBuilder, spec: LayerSpec, name: str, output: Data) -> Node:
+def _layer(builder: NetworkBuilder, spec: LayerSpec, name: str, output: Data) -> Node:
     """The layer whose value it is, whose axes must be among those of the output."""
     try:
         node = builder.resolve(name, spec.where)

@@ -33,9 +33,8 @@ def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> Tu
     if isinstance(layer.axis, Dim):
         ctx.depend_on_dim(layer.axis)
         return None, layer.axis
-    target = layer.target
-    if target and not layers.has_end:
-        data = parent.target_data(owner, target)
+    if layer.target_names and not layers.has_end:
+        data = parent.target_data(owner, layer.target_names[0])
         if data.time_dim is not None:
             ctx.depend_on_dim(data.time_dim)  # a search may need nothing else of the target
             return None, data.time_dim

@@ -7,7 +7,7 @@ import functools
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.loops.loop_nodes import (
@@ -19,10 +19,10 @@ from returnn_tf.layers.loops.loop_nodes import (
     SliceLayer,
     loop_dim_for,
 )
-from returnn_tf.layers.loops.loop_run import Ending, LoopRunLayer
+from returnn_tf.layers.loops.loop_plan import Ending, LoopPlan
+from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
 from returnn_tf.layers.rec.state import (
-    HiddenState,
     LastStateLayer,
     carried_state_of,
     hidden_state_of,
@@ -34,17 +34,15 @@ from returnn_tf.network.loops.guess import nested_size
 from returnn_tf.network.loops.hints import warn_of_loop
 from returnn_tf.network.loops.initial import plan_initial_output
 from returnn_tf.network.loops.iterated_axis import iterated_axis
-from returnn_tf.network.loops.known_prev import KnownPrev, same_template
 from returnn_tf.network.loops.max_steps import plan_max_steps
+from returnn_tf.network.loops.rounds import MAX_ROUNDS, Findings, same_template
 from returnn_tf.network.loops.step_layers import StepLayers
 from returnn_tf.network.loops.zone_builder import ZoneBuilder
 from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.checks import LayerError
-from returnn_tf.network.planning.parse import LayerSpec, join_scope, parse_network
+from returnn_tf.network.planning.parse import LayerSpec, join_scope
 from returnn_tf.network.planning.sub_output import SubOutputLayer
 from returnn_tf.tensor import Beam, Data, Dim, batch_dim
-
-_MAX_ROUNDS = 20
 
 
 def plan_step_network(owner: Node, parent: NetworkBuilder) -> Node:
@@ -70,7 +68,7 @@ class StepNetwork:
         self.layer = layer
         self.network: Dict[str, Any] = layer.unit
         self.scope = owner.scope if self.layer.name_scope is not None else join_scope(owner.scope, "rec")
-        self.specs: Dict[str, LayerSpec] = parse_network(self.network, owner.path, parent.behavior_version)
+        self.specs: Dict[str, LayerSpec] = parent.state.parse(self.network, owner.path)
         if "output" not in self.specs:
             raise LayerError(
                 "Layer %r: the unit has no layer 'output'. %s" % (owner.path, did_you_mean("output", self.specs))
@@ -82,8 +80,7 @@ class StepNetwork:
         self._time_axis, self.time_dim = iterated_axis(owner, parent, self.layers)
         self.loop_dim: Dim = loop_dim_for(self.time_dim)
         self.builders: Dict[Zone, ZoneBuilder] = {}
-        self._templates: Dict[str, Data] = {}
-        self._states: Dict[str, Optional[HiddenState]] = {}
+        self._found = Findings()
         self._guessed: Set[str] = set()
         self._prevs: Dict[str, Node] = {}
         self._slices: Dict[Node, Node] = {}
@@ -91,6 +88,7 @@ class StepNetwork:
         self._shifts: Dict[Tuple[str, Zone], Node] = {}
         self._entered: Optional[Node] = None
         self._run: Optional[Node] = None
+        self._loop: Optional[LoopPlan] = None
         self._beam: Optional[Beam] = None
         self._length_deps: List[Node] = []
         self._limit: Any = None
@@ -122,10 +120,11 @@ class StepNetwork:
         return exits["output"]
 
     def _plan_step(self, names: Sequence[str]) -> None:
-        """Plans the layers of a step until what ``prev:`` gives is what the layers put out."""
-        strict, guessed = False, set(names)
+        """Plan the layers of a step in rounds, see `returnn_tf.network.loops.rounds`."""
+        strict = False
+        self._found = Findings(guessed=frozenset(names))
         errors: List[ConfigError] = []
-        for _ in range(_MAX_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             builder = self.builders[Zone.STEP] = ZoneBuilder(self, Zone.STEP, self.network, self.parent)
             self._prevs, self._slices, self._guessed = {}, {}, set()
             builder.strict = strict
@@ -136,11 +135,12 @@ class StepNetwork:
             complete = not self._guessed and not any(prev.output.unknown for prev in self._prevs.values())
             if settled and (strict or complete):
                 break
-            # If nothing more can be found out, the error shows.
-            strict = complete or (settled and self._guessed == guessed)
-            guessed = self._guessed
-            self._templates = {name: node.output for name, node in nodes.items()}
-            self._states = {name: carried_state_of(node) for name, node in nodes.items()}
+            strict = complete or (settled and self._guessed == self._found.guessed)
+            self._found = Findings(
+                {name: node.output for name, node in nodes.items()},
+                {name: carried_state_of(node) for name, node in nodes.items()},
+                frozenset(self._guessed),
+            )
             self._drop_nested(builder)
         else:
             raise LayerError(
@@ -170,22 +170,26 @@ class StepNetwork:
         """The node that runs the loop."""
         nodes = {name: self._part(builder, name) for name in self._prevs}
         initials = {name: self._initial_output(builder, name, nodes[name]) for name in self._prevs}
-        layer = LoopRunLayer(self.loop_dim, self.owner.path, self._ending(builder))
-        layer.choices = [n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches]
-        if layer.choices:
-            self._beam = Beam(layer.beam_size, self.owner.path)
+        loop = LoopPlan(
+            self.loop_dim,
+            self.owner.path,
+            self._ending(builder),
+            prevs=[(self._prevs[n], nodes[n], initials[n]) for n in self._prevs],
+            slices=list(self._slices.items()),
+            choices=[n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches],
+            zones={n: (z.value, self.zones.reasons.get(n, "")) for n, z in self.zones.zones.items()},
+            checkpoint_steps=bool(self.layer.checkpoint_steps),
+            swap_memory=bool(self.layer.swap_memory),
+            back_prop=self.layer.back_prop is not False,
+        )
+        if loop.choices:
+            self._beam = Beam(loop.beam_size, self.owner.path)
         for name, prev in self._prevs.items():
             if carried_state_of(nodes[name]) is not None:
                 prev.layer.state_of = recurrent_node(nodes[name])  # type: ignore[attr-defined]
-        layer.zones = {n: (z.value, self.zones.reasons.get(n, "")) for n, z in self.zones.zones.items()}
-        layer.prevs = [(self._prevs[n], nodes[n], initials[n]) for n in self._prevs]
-        layer.slices = list(self._slices.items())
-        layer.checkpoint_steps, layer.swap_memory = bool(self.layer.checkpoint_steps), bool(self.layer.swap_memory)
-        layer.back_prop = self.layer.back_prop is not False
-        run = Node("%s/loop" % self.owner.path, layer, self.scope)
-        layer.node = run  # type: ignore[misc]
+        run = Node("%s/loop" % self.owner.path, LoopRunLayer(loop), self.scope)
         run.inner = list(builder.sink)
-        layer.constrained = self._constrained(run.inner)
+        loop.constrained = self._constrained(run.inner)
         inner = set(run.inner)
         for node in [*run.inner, *self._slices]:
             for dep in node.deps if node in inner else [node]:
@@ -198,7 +202,7 @@ class StepNetwork:
             run.depend(dep)
         run.output = Data((), "int32")
         self.parent.sink.append(run)
-        self._run = run
+        self._run, self._loop = run, loop
 
     def _constrained(self, nodes: Sequence[Node]) -> List[Tuple[Node, str]]:
         """Return which options constrain what layers of a step put out; a search has no objective."""
@@ -270,7 +274,7 @@ class StepNetwork:
 
     # --- from zone to zone ---
 
-    def add(self, builder: NetworkBuilder, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
+    def add(self, builder: NetworkBuilder, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
         """A node that the config does not name."""
         return builder.implicit_layer(self.owner, name, layer, sources)
 
@@ -295,9 +299,9 @@ class StepNetwork:
             return self._slices[node]
         assert zone is Zone.STEP and builder.zone is Zone.AFTER and self._run is not None, (node, zone, builder.zone)
         if node not in self._accums:
-            run: Any = self._run.layer
-            if node not in run.collected:
-                run.collected.append(node)
+            assert self._loop is not None
+            if node not in self._loop.collected:
+                self._loop.collected.append(node)
             self._accums[node] = self.add(
                 self.parent, "all of " + node.path, AccumLayer(node, self.loop_dim, self._beam), [self._run]
             )
@@ -314,9 +318,7 @@ class StepNetwork:
         zone = self.zones.zones[name]
         if zone is Zone.STEP and builder.zone is Zone.STEP:
             if ref not in self._prevs:
-                node = self.add(builder, "prev:" + ref, KnownPrev(ref, self._templates.get(ref)), [])
-                node.layer.hidden_state = self._states.get(ref)  # type: ignore[attr-defined]
-                self._prevs[ref] = node
+                self._prevs[ref] = self.add(builder, "prev:" + ref, self._found.prev(ref), [])
             return self._prevs[ref]
         home = zone if zone is not Zone.STEP else Zone.AFTER
         if (ref, home) not in self._shifts:

@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Protocol, Sequence, Set
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import OptionError
+from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.loops.loop_nodes import PrevLayer, StepIndexLayer
-from returnn_tf.network.loops.analysis import Zone
+from returnn_tf.network.loops.analysis import Zone, Zones
 from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.checks import located
 from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.tensor import Data, Dim
 
-if TYPE_CHECKING:
-    from returnn_tf.network.loops.step_network import StepNetwork
+
+class Loop(Protocol):
+    """The loop that a zone is part of: the other zones, and what leads from one to another."""
+
+    owner: Node
+    scope: str
+    zones: Zones
+    loop_dim: Dim
+    builders: Dict[Zone, ZoneBuilder]
+
+    def add(self, builder: NetworkBuilder, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
+        """Plan a node that the config does not name."""
+
+    def source_in(self, builder: ZoneBuilder, where: str) -> Node:
+        """Return the source of the loop: all steps, or the current one."""
+
+    def bring(self, node: Node, zone: Zone, builder: ZoneBuilder) -> Node:
+        """Return a node of one zone for use in another."""
+
+    def prev(self, builder: ZoneBuilder, ref: str, where: str) -> Node:
+        """Return ``prev:<ref>`` for a layer of this builder's zone."""
+
+    def guess(self, node: Node, ctx: PlanContext) -> Data:
+        """Return what a layer may put out while its sources are unknown."""
 
 
 class ZoneBuilder(NetworkBuilder):
@@ -26,8 +49,10 @@ class ZoneBuilder(NetworkBuilder):
     :param loop: the step network
     """
 
-    def __init__(self, loop: StepNetwork, zone: Zone, network: Dict[str, Any], parent: NetworkBuilder) -> None:
-        super().__init__(network, parent.state, path=loop.owner.path, scope=loop.scope, parent=parent, inputs=None)
+    def __init__(self, loop: Loop, zone: Zone, network: Dict[str, Any], parent: NetworkBuilder) -> None:
+        super().__init__(
+            network, parent.state, parent.plan_steps, path=loop.owner.path, scope=loop.scope, parent=parent, inputs=None
+        )
         for name, spec in self.specs.items():
             if spec.cls.follows_target(spec.options, self.search):
                 options = {k: v for k, v in spec.options.items() if not k.startswith("explicit_search_source")}

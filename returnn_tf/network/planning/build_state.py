@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
-from returnn_tf.graph.node import LossNode, Node
-from returnn_tf.network.planning.parse import LayerSpec
+from returnn_tf.graph.loss import LossNode
+from returnn_tf.graph.node import Node
+from returnn_tf.network.planning.parse import LayerSpec, check_loss, parse_network, with_default_target
 from returnn_tf.network.planning.plan_loss import plan_loss
+from returnn_tf.network.planning.scope import Scope
 from returnn_tf.tensor import Data, Dim
-
-if TYPE_CHECKING:
-    from returnn_tf.network.planning.builder import NetworkBuilder
 
 
 class BuildState:
@@ -28,11 +27,27 @@ class BuildState:
         self.extern: Dict[str, Node] = {}
         self.outputs: Dict[str, Node] = {}
         self.dims: Dict[Dim, Dim] = {}
-        self.nested: Dict[Node, NetworkBuilder] = {}
-        self.open_losses: List[Tuple[NetworkBuilder, Node, LayerSpec]] = []
+        self.nested: Dict[Node, Scope] = {}
+        self.open_losses: List[Tuple[Scope, Node, LayerSpec]] = []
         self.losses: List[LossNode] = []
-        #: Plans the network inside of a `rec` layer; set by whoever knows how, since that builds on this module.
-        self.plan_loop: Callable[[Node, NetworkBuilder], Node] = no_loops
+        #: By path and identity of a network dict: the dict, which is kept so that no other takes its place, and its
+        #: layers. A step network is planned several times, with the same dicts inside.
+        self._parsed: Dict[Tuple[str, int], Tuple[Any, Dict[str, LayerSpec]]] = {}
+
+    def parse(self, network: Any, path: str) -> Dict[str, LayerSpec]:
+        """Return the layers of a network dict, each with its loss checked; parsed when they are asked for first.
+
+        :param path: of the layer which the network is part of, "" at the top
+        :raises ConfigError: names layer, option, nearest valid spelling
+        """
+        key = path, id(network)
+        if key not in self._parsed:
+            specs = parse_network(network, path, self.behavior_version)
+            for name, spec in specs.items():
+                check_loss(spec)
+                specs[name] = with_default_target(spec, self.default_target)
+            self._parsed[key] = network, specs
+        return dict(self._parsed[key][1])
 
     def resolve_dim(self, dim: Dim) -> Dim:
         """The definition of a declared dim, or the dim itself."""
@@ -43,10 +58,4 @@ class BuildState:
     def finish_losses(self) -> None:
         """Plans all losses; their targets may bring further layers, with further losses."""
         while self.open_losses:
-            builder, node, spec = self.open_losses.pop(0)
-            plan_loss(builder, node, spec)
-
-
-def no_loops(owner: Node, builder: NetworkBuilder) -> Node:
-    """Where the planning of step networks is not set up."""
-    raise AssertionError("loops are planned by returnn_tf.network.loops")
+            self.losses.append(plan_loss(*self.open_losses.pop(0)))

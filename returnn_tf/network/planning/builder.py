@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.source import SourceLayer
@@ -15,13 +15,10 @@ from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.checks import LayerError, check_out_shape, cycle_error, located, with_beam
 from returnn_tf.network.planning.parse import (
     LayerSpec,
-    check_loss,
     describe_place,
     has_loss,
     join_scope,
-    parse_network,
     scope_name,
-    with_default_target,
 )
 from returnn_tf.network.planning.set_options import set_options
 from returnn_tf.network.planning.sub_output import SubOutputLayer
@@ -32,16 +29,29 @@ _OPEN, _DONE = "open", "done"
 MAX_DEPTH = 40
 
 
+class StepPlanner(Protocol):
+    """Plans the network inside of a `rec` layer; builds on `NetworkBuilder`, see `returnn_tf.network.loops`."""
+
+    def __call__(self, owner: Node, parent: NetworkBuilder) -> Node:
+        """Return the output for all steps.
+
+        :param owner: the `rec` layer, with its sources
+        :param parent: plans the network around it
+        """
+
+
 class NetworkBuilder:
     """Plans one network dict; nested networks get a builder of their own.
 
     :param inputs: data key -> node, for nested networks
+    :param plan_steps: plans the networks of `rec` layers
     """
 
     def __init__(
         self,
         network: Mapping[str, Any],
         state: BuildState,
+        plan_steps: StepPlanner,
         *,
         path: str = "",
         scope: str = "",
@@ -49,6 +59,7 @@ class NetworkBuilder:
         inputs: Optional[Dict[str, Node]] = None,
     ) -> None:
         self.state = state
+        self.plan_steps = plan_steps
         self.behavior_version = state.behavior_version
         self.search = state.search
         self.path = path
@@ -62,10 +73,7 @@ class NetworkBuilder:
         self.template_builder: NetworkBuilder = self if parent is None else parent.template_builder
         self.in_step: bool = parent.in_step if parent is not None else False
         self.loop_dim: Optional[Dim] = parent.loop_dim if parent is not None else None
-        self.specs = parse_network(network, path, state.behavior_version)
-        for name, spec in self.specs.items():
-            check_loss(spec)
-            self.specs[name] = with_default_target(spec, state.default_target)
+        self.specs = state.parse(network, path)
         self._registered = {
             spec.options["register_as_extern_data"]: name
             for name, spec in self.specs.items()
@@ -159,11 +167,7 @@ class NetworkBuilder:
         return (self.inputs is not None and key in self.inputs) or key in self.state.extern_data
 
     def resolve(self, ref: str, where: str) -> Node:
-        """The node of a name in ``from`` or in an option.
-
-        :param where: how an error begins
-        :raises ConfigError: unknown name, with the nearest known one
-        """
+        """See `Scope`."""
         if ref.startswith("layer:"):
             ref = ref[len("layer:") :]
         if ref.startswith("base:"):
@@ -188,6 +192,14 @@ class NetworkBuilder:
         if self.parent is not None and ref in self.parent.specs:
             hint = "Write 'base:%s' for the layer outside." % ref
         raise LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
+
+    def find(self, ref: str, where: str) -> Optional[Node]:
+        """See `Scope`."""
+        return None if self._local_name(ref) is None else self.resolve(ref, where)
+
+    def resolve_dim(self, dim: Dim) -> Dim:
+        """See `Scope`."""
+        return self.state.resolve_dim(dim)
 
     def _input_keys(self) -> List[str]:
         return sorted(set(self.inputs or ()) | set(self.state.extern_data))
@@ -277,7 +289,7 @@ class NetworkBuilder:
         return data.with_dim(data.time_axis, other.time_dim)
 
     def owner_of_params(self, ref: str, where: str) -> Node:
-        """The layer whose parameters ``reuse_params`` means."""
+        """See `Scope`."""
         if ref.startswith("base:") and self.parent is not None:
             return self.parent.owner_of_params(ref[len("base:") :], where)
         return self.resolve(ref, where)
@@ -326,7 +338,7 @@ class NetworkBuilder:
 
     def bind_dim(self, declared: Dim, definition: Dim) -> None:
         """See `returnn_tf.graph.plan_context.Builder`."""
-        if self.state.resolve_dim(definition) is not declared:
+        if self.resolve_dim(definition) is not declared:
             self.state.dims[declared] = definition
 
     def subnetwork(
@@ -338,7 +350,9 @@ class NetworkBuilder:
         loop_dim: Optional[Dim] = None,
     ) -> Node:
         """See `returnn_tf.graph.plan_context.Builder`."""
-        builder = NetworkBuilder(network, self.state, path=owner.path, scope=scope, parent=self, inputs=inputs)
+        builder = NetworkBuilder(
+            network, self.state, self.plan_steps, path=owner.path, scope=scope, parent=self, inputs=inputs
+        )
         if loop_dim is not None:
             builder.loop_dim = loop_dim
         if "output" not in builder.specs:
@@ -352,10 +366,8 @@ class NetworkBuilder:
 
     def nested_node(self, owner: Node, name: str) -> Optional[Node]:
         """See `returnn_tf.graph.plan_context.Builder`."""
-        builder = self.state.nested.get(owner)
-        if builder is None or builder._local_name(name) is None:
-            return None
-        return builder.resolve(name, "Layer %r" % owner.path)
+        scope = self.state.nested.get(owner)
+        return None if scope is None else scope.find(name, "Layer %r" % owner.path)
 
     def extern_node(self, key: str) -> Node:
         """See `returnn_tf.graph.plan_context.Builder`."""
@@ -367,7 +379,6 @@ class NetworkBuilder:
             layer = SourceLayer()
             layer.data_key = key
             node = Node("data" if key == "data" else "data:%s" % key, layer, "", extern_key=key)
-            node.layer.node = node  # type: ignore[misc]
             node.output = self.state.extern_data[key]
             self.state.extern[key] = node
             self.state.nodes.append(node)
@@ -387,10 +398,9 @@ class NetworkBuilder:
         key = next((k for k, data in self.state.extern_data.items() if dim in data.dims), None)
         return None if key is None else self.extern_node(key)
 
-    def implicit_layer(self, owner: Node, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
+    def implicit_layer(self, owner: Node, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
         """See `returnn_tf.graph.plan_context.Builder`."""
         node = Node("%s/%s" % (owner.path, name), layer, join_scope(owner.scope, scope_name(name)))
-        layer.node = node  # type: ignore[misc]
         node.sources = list(sources)
         node.deps = list(dict.fromkeys(sources))
         with located(node.path, layer.class_name, node):
@@ -405,11 +415,10 @@ class NetworkBuilder:
                 return node
         layer = SubOutputLayer(sub_name=name)
         node = Node(path, layer, owner.scope, sources=[owner], deps=[owner])
-        layer.node = node  # type: ignore[misc]
         node.output = owner.sub_outputs[name]
         self.sink.append(node)
         return node
 
     def step_network(self, owner: Node) -> Node:
         """See `returnn_tf.graph.plan_context.Builder`."""
-        return self.state.plan_loop(owner, self)
+        return self.plan_steps(owner, self)

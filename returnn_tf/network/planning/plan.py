@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Iterable, Iterator, List, Set
 
-from returnn_tf.graph.node import LossNode, Node, ParamSpec
+from returnn_tf.graph.loss import LossNode
+from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.tensor import Data
 
 
@@ -78,8 +79,7 @@ class Plan:
 
     def loss_owners(self) -> Dict[LossNode, Node]:
         """For each loss the layer that it is on, in the order of the losses."""
-        owners = {loss: node for node in self.nodes for loss in node.losses}
-        return {loss: owners[loss] for loss in self.losses}
+        return {loss: loss.owner for loss in self.losses}
 
     def __str__(self) -> str:
         lines = []

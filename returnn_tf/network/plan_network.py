@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+import dataclasses
+from typing import Any, Mapping
 
-from returnn_tf.graph.node import Node
-from returnn_tf.network.planning.build_state import BuildState, no_loops
+from returnn_tf.network.loops.step_network import plan_step_network
+from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.checks import check_param_names
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Data
 
 
-def build_plan(
+def plan_network(
     network: Mapping[str, Any],
     extern_data: Mapping[str, Data],
     *,
@@ -20,18 +21,17 @@ def build_plan(
     train: bool = False,
     search: bool = False,
     default_target: str = "classes",
-    plan_loop: Callable[[Node, NetworkBuilder], Node] = no_loops,
+    config: Any = None,
 ) -> Plan:
-    """The plan of a network dict.
+    """Plan a network dict. Nothing in the plan changes any more afterwards.
 
     :param extern_data: templates by data key
     :param default_target: for losses without the option target
-    :param plan_loop: plans the network inside of a `rec` layer
-    :raises ConfigError: with the path of the layer, what is wrong and how to mend it
+    :param config: the `Config` which the network is from, for the functions of the config
+    :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
     state = BuildState(extern_data, behavior_version, train, search, default_target)
-    state.plan_loop = plan_loop
-    builder = NetworkBuilder(network, state)
+    builder = NetworkBuilder(network, state, plan_step_network)
     builder.build()
     _declare_a_batch_size(builder, state)
     state.finish_losses()
@@ -39,10 +39,20 @@ def build_plan(
     order = list(builder.specs)
     state.losses.sort(key=lambda loss: order.index(loss.name.split("/")[0]) if loss.name.split("/")[0] in order else 0)
     plan = Plan(
-        state.nodes, state.outputs, state.losses, state.extern, state.extern_data, behavior_version, train, search
+        state.nodes,
+        state.outputs,
+        state.losses,
+        state.extern,
+        state.extern_data,
+        behavior_version,
+        train,
+        search,
+        config,
     )
     _freeze_params(plan)
-    return plan
+    for node in plan.all_nodes():
+        node.freeze()
+    return _without_dead_layers(plan)
 
 
 def _declare_a_batch_size(builder: NetworkBuilder, state: BuildState) -> None:
@@ -58,3 +68,13 @@ def _freeze_params(plan: Plan) -> None:
     for spec in plan.params.values():
         if any(spec.layer_path.startswith(path) for path in frozen):
             spec.trainable = False
+
+
+def _without_dead_layers(plan: Plan) -> Plan:
+    """Leave out layers which no output and no loss needs, e.g. those which only gave an n_out."""
+    alive = plan.needed(plan.roots(), plan.losses)
+    return dataclasses.replace(
+        plan,
+        nodes=[node for node in plan.nodes if node in alive],
+        extern={key: node for key, node in plan.extern.items() if node in alive},
+    )

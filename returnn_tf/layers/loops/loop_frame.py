@@ -1,0 +1,274 @@
+"""Runs the layers of a step in a loop: `tf.while_loop` with carried values, slices of what is known, and results."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from returnn_tf.graph.constraints import constrained_values, step_output_name
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.emit_node import emit_node
+from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.node import Node
+from returnn_tf.layers.loops.hypotheses import Hypotheses, follow_choice, normalized, steps_taken
+from returnn_tf.layers.loops.loop_inputs import in_beam, read_params, shaped, step_array
+from returnn_tf.layers.loops.loop_plan import LoopPlan
+from returnn_tf.layers.loops.recompute import recomputed
+from returnn_tf.layers.rec.cell_step import ALL_STEPS, STEP_INPUT
+from returnn_tf.ops.frames.shape import move_axis
+from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
+from returnn_tf.util.lazy_tf import tf
+
+
+class LoopFrame:
+    """One emission of a loop. The plan of the loop knows nothing of it, so that it can be emitted more than once.
+
+    :param loop: what it consists of
+    :param ctx: of the node that runs it
+    """
+
+    def __init__(self, loop: LoopPlan, ctx: EmitContext) -> None:
+        self._loop = loop
+        self._node = ctx.node
+        self._ctx = ctx
+        self._batch = ctx.lowering.batch_size
+        limit = loop.ending.max_steps
+        #: the largest number of steps
+        self._limit = ctx.size(loop.loop_dim) if limit is None else limit(ctx)
+        #: In search, whatever enters the loop does so once per hypothesis.
+        self._inner = EmitContext(ctx.node, in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam))
+        #: of a search, where the number of steps is known: [batch * beam]
+        self._known_lens: Any = None
+        if loop.choices and loop.ending.end is None:
+            lens = self._inner.lowering.get_lens(loop.loop_dim)
+            self._known_lens = tf.broadcast_to(lens, [self._batch * loop.beam_size])
+        #: of a search: the hypotheses at the end of the step, once it is emitted
+        self._last: Optional[Hypotheses] = None
+
+    def run(self) -> Any:
+        """The number of steps; the collected values are set as further outputs of the node."""
+        loop, limit = self._loop, self._limit
+        arrays = [self._unstacked(outer, inner) for outer, inner in loop.slices]
+        read_params(self._inner, self._node.inner)
+        if loop.keeps_beam:  # else what is made once per hypothesis would not fit in all of the step
+            arrays += self._before_loop()
+        search = self._initial_search()
+        states = self._initial_states()
+        results = [self._result_array(node) for node in loop.written]
+        sources = [tf.TensorArray(tf.int32, size=limit, element_shape=[None, loop.beam_size])] if loop.choices else []
+        shapes = [state.shape for state in states]
+
+        def go_on(i: Any, _states: Any, search: Any, *_: Any) -> Any:
+            more = i < limit
+            return tf.logical_and(more, tf.logical_not(tf.reduce_all(search["ended"]))) if loop.ending.end else more
+
+        def body(i: Any, carried: Any, search: Any, collected: Any, sources: Any) -> Any:
+            values, new_states, search, source = self._run_step(i, arrays, carried, search)
+            for state, shape in zip(new_states, shapes):
+                state.set_shape(shape)
+            written = [array.write(i, value) for array, value in zip(collected, values)]
+            return i + 1, new_states, search, written, [array.write(i, source) for array in sources]
+
+        count, _, search, results, sources = tf.while_loop(
+            go_on, body, (tf.constant(0), states, search, results, sources), maximum_iterations=limit
+        )
+        self._finish(count, search, results, sources)
+        return count
+
+    # --- before the loop ---
+
+    def _before_loop(self) -> List[Any]:
+        """What all steps share: masks, and what layers make.
+
+        :return: arrays of what layers made for each step
+        """
+        ctx = self._inner
+        arrays = []
+        for node in self._node.inner:
+            node.layer.before_loop(EmitContext(node, ctx.lowering))
+            made = ctx.aux(node, STEP_INPUT)
+            if made is not None:
+                arrays.append(step_array(made, self._limit))
+        for outer in self._node.deps:
+            for dim in outer.output.dims:
+                if dim.is_dynamic and not dim.is_batch and dim is not self._loop.loop_dim and ctx.has_lens(dim):
+                    ctx.seq_mask(dim)
+        return arrays
+
+    def _unstacked(self, outer: Node, inner: Node) -> Any:
+        data = outer.output
+        x = move_axis(self._inner.value(outer), data.rank, data.axes_of(self._loop.loop_dim)[0], 0)
+        self._inner.set_aux(inner, ALL_STEPS, x)
+        return step_array(x, self._limit)
+
+    def _initial_states(self) -> List[Any]:
+        states = []
+        for prev, _, initial in self._loop.prevs:
+            states.append(shaped(initial.emit(self._inner, prev.output), prev.output))
+        for node in self._node.inner:
+            for data, start in node.loop_states.values():
+                states.append(shaped(start(EmitContext(node, self._inner.lowering)), data))
+        return states
+
+    def _initial_search(self) -> Dict[str, Any]:
+        loop, batch = self._loop, self._batch
+        if loop.ending.end is None and not loop.choices:
+            return {}
+        entries = batch * loop.beam_size
+        search = {"ended": tf.fill([entries], False), "lens": tf.zeros([entries], tf.int32)}
+        if loop.choices:
+            search["scores"] = tf.zeros([batch, loop.beam_size])
+        for value in search.values():
+            value.set_shape([None, *value.shape[1:]])
+        if loop.choices:
+            search["scores"].set_shape([None, loop.beam_size])
+        return search
+
+    def _result_array(self, node: Node) -> Any:
+        return tf.TensorArray(node.output.dtype, size=self._limit, element_shape=node.output.static_shape)
+
+    # --- one step ---
+
+    def _run_step(
+        self, i: Any, arrays: List[Any], carried: Any, search: Dict[str, Any]
+    ) -> Tuple[List[Any], List[Any], Dict[str, Any], Any]:
+        """`_step`, as an island whose gradient computes it again if that is wanted."""
+
+        def inputs() -> List[Any]:
+            return [i, *(array.read(i) for array in arrays), *tf.nest.flatten([list(carried), search])]
+
+        def step(i: Any, *flat: Any) -> List[Any]:
+            states, flags = tf.nest.pack_sequence_as([list(carried), search], flat[len(arrays) :])
+            return tf.nest.flatten(self._step(i, flat[: len(arrays)], states, flags)[:3])
+
+        if self._loop.choices or not self._ctx.train or not self._loop.recomputes:
+            return self._step(i, [array.read(i) for array in arrays], carried, search)
+        flat = recomputed(step, inputs(), inputs)
+        values, states, ended = tf.nest.pack_sequence_as([self._loop.written, list(carried), search], flat)
+        return values, states, ended, None
+
+    def _step(
+        self, i: Any, given: Sequence[Any], carried: Any, search: Dict[str, Any]
+    ) -> Tuple[List[Any], List[Any], Dict[str, Any], Any]:
+        """(collected values, states for the next step, hypotheses, [batch, beam] entries that these continue).
+
+        :param given: what is known for this step: the slices, then what layers made before the loop
+        """
+        loop, layers = self._loop, self._node.inner
+        state = self._inner.lowering.child()
+        state.loop_index = state.loop_indices[loop.loop_dim] = i
+        made = [(node, STEP_INPUT) for node in layers if self._inner.aux(node, STEP_INPUT) is not None]
+        for target, value in zip([*(inner for _, inner in loop.slices), *made], given):
+            state.loop_inputs[target] = value
+        keys: List[Any] = [(node, key) for node in layers for key in node.loop_states]
+        for name, value in zip([prev for prev, _, _ in loop.prevs] + keys, carried):
+            state.loop_inputs[name] = value
+        hyps = self._hypotheses(i, search)
+        state.hypotheses = hyps if loop.choices else None
+        state.ended = None if hyps is None else hyps.ended
+        for position, node in enumerate(layers):
+            emit_node(state, node)
+            if hyps is not None and hyps.chosen is not None:
+                follow_choice(state, node, self._needed_after(position, hyps), keys, self._batch)
+        if state.updates:
+            raise ValueError("a layer in the loop updates variables in each step, which is not supported")
+        new_states = [state.values[of] for _, of, _ in loop.prevs] + [state.next_states[name] for name in keys]
+        source = None if hyps is None else hyps.source
+        values = [state.values[node] for node in loop.collected]
+        values += [constrained_values(EmitContext(node, state))[name] for node, name in loop.constrained]
+        return values, new_states, self._ended(state, hyps, search), source
+
+    def _hypotheses(self, i: Any, search: Dict[str, Any]) -> Optional[Hypotheses]:
+        if not search:
+            return None
+        loop, beam = self._loop, self._loop.beam_size
+        scores = search.get("scores")
+        ended = search["ended"]
+        counts = steps_taken(ended, search["lens"], i, loop.ending.include_eos)
+        if loop.ending.end is None and loop.loop_dim.is_dynamic:
+            lens = self._known_lens
+            ended = i >= (lens if loop.ending.include_eos or loop.independent_of_batch else lens + 1)
+            counts = tf.minimum(i, lens)
+        source = tf.tile(tf.range(beam)[None], [self._batch, 1])
+        return Hypotheses(i, scores, ended, beam, source, counts=counts)
+
+    def _needed_after(self, position: int, hyps: Hypotheses) -> List[Node]:
+        """Nodes of the step, and what is given to it, that are used after a choice; all, if the beam changes its
+        size. In an order which is the same in each run, as the ops are made in it."""
+        loop, nodes, deps = self._loop, self._node.inner, self._node.deps
+        later = [*(of for _, of, _ in loop.prevs), *loop.collected]
+        if loop.ending.end is not None:
+            later.append(loop.ending.end)
+        for node in nodes[position + 1 :]:
+            later += [node, *node.deps]
+        assert hyps.scores is not None
+        if hyps.scores.shape[1] != hyps.beam:
+            return list(dict.fromkeys([*later, *deps]))
+        same = {*deps, *(inner for _, inner in loop.slices if inner not in nodes[: position + 1])}
+        return [node for node in dict.fromkeys(later) if node not in same]
+
+    def _ended(self, state: Lowering, hyps: Optional[Hypotheses], search: Dict[str, Any]) -> Dict[str, Any]:
+        if hyps is None:
+            return search
+        loop, lens = self._loop, search["lens"]
+        if loop.choices:
+            index = hyps.source + tf.expand_dims(tf.range(tf.shape(hyps.source)[0]), 1) * loop.beam_size
+            lens = tf.gather(lens, tf.reshape(index, [-1]))
+        before, ended = hyps.ended, hyps.ended
+        if loop.ending.end is not None:
+            ended = tf.logical_or(before, state.values[loop.ending.end])
+            counts = tf.logical_not(before if loop.ending.include_eos else ended)
+            lens += tf.cast(counts, tf.int32)
+        result = {"ended": ended, "lens": lens}
+        if loop.choices:
+            result["scores"] = hyps.scores
+            self._last = hyps
+        return result
+
+    # --- after the loop ---
+
+    def _finish(self, count: Any, search: Dict[str, Any], results: Any, sources: Any) -> None:
+        ctx, loop = self._ctx, self._loop
+        dim, beam = loop.ending.time_dim, loop.beam_size
+        size = count
+        if dim is not None:
+            size = tf.reduce_max(tf.concat([search["lens"], [0]], axis=0))
+            ctx.define_lens(dim, search["lens"], size)
+            if loop.choices:
+                ctx.lowering.beam_dims[dim] = beam
+        entries = None
+        if loop.choices:
+            entries = read_backwards(sources[0].gather(tf.range(count)), beam)
+            scores = ctx.lowering.beam_scores[loop.path] = self._final_scores(count, size, search)
+            if loop.ending.end is not None:
+                best = tf.argmax(scores, axis=1, output_type=tf.int32)
+                ended = tf.gather(tf.reshape(search["ended"], tf.shape(scores)), best, batch_dims=1)
+                ctx.lowering.not_ended[loop.path] = tf.reduce_sum(tf.cast(tf.logical_not(ended), tf.int32))
+        names = [node.path for node in loop.collected]
+        names += [step_output_name(node, name) for node, name in loop.constrained]
+        for node, name, array in zip(loop.written, names, results):
+            value = array.gather(tf.range(count))
+            if not loop.back_prop and value.dtype.is_floating:
+                value = tf.stop_gradient(value)
+            value.set_shape([None, *node.output.static_shape])
+            axis = node.output.batch_axis
+            if entries is not None and axis is not None:
+                value = along_hypotheses(value, entries, axis + 1)
+            ctx.set_sub_output(name, value[:size] if dim is not None else value)
+
+    def _final_scores(self, count: Any, size: Any, search: Dict[str, Any]) -> Any:
+        """[batch, beam]
+
+        :param count: number of steps of the loop
+        :param size: that of the longest hypothesis
+        """
+        loop, scores, last = self._loop, search["scores"], self._last
+        include_eos = loop.ending.include_eos
+        assert last is not None
+        if not last.normalize:
+            return scores
+        if not loop.independent_of_batch:
+            return scores / tf.cast(size + (0 if include_eos else 1), tf.float32)
+        steps = steps_taken(search["ended"], search["lens"], count, include_eos)
+        if loop.ending.end is None:
+            steps = self._known_lens
+        return normalized(scores, tf.reshape(steps, tf.shape(scores)), last.exponent)

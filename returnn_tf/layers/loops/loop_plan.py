@@ -1,0 +1,93 @@
+"""What a loop consists of, once its step network is planned."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Optional, Tuple
+
+from returnn_tf.graph.freezing import Freezable, read_only
+from returnn_tf.graph.node import Node
+from returnn_tf.layers.loops.loop_nodes import InitialOutput
+from returnn_tf.tensor import Dim
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass
+class Ending:
+    """When a loop without a source ends.
+
+    :param end: node of the step with a bool per sequence, or None: the number of steps is known
+    :param include_eos: whether the step in which ``end`` gets true counts
+    :param max_steps: function of the `EmitContext` which gives the largest number of steps, or None
+    :param time_dim: the dim which the loop brings, or None
+    """
+
+    end: Optional[Node]
+    include_eos: bool
+    max_steps: Any
+    time_dim: Optional[Dim]
+
+
+@dataclasses.dataclass(eq=False)
+class LoopPlan(Freezable):
+    """A loop: what enters it, what it carries from step to step, and what it puts out.
+
+    :param loop_dim: the axis of the steps
+    :param path: of the `rec` layer
+    :param prevs: (node for ``prev:x`` in the step, node of x, its initial output)
+    :param slices: (value for all steps, node for its slice in the step)
+    :param choices: in the order of a step; empty without search
+    :param zones: layer of the step network -> (where it is computed, why it is in the loop); for people
+    :param checkpoint_steps: whether the backward pass computes the steps again
+    :param swap_memory: the same, where there is a GPU
+    :param back_prop: whether the backward pass goes through the loop
+    :param constrained: (layer of the step, option): what this option constrains is wanted for all steps, too
+    :param collected: nodes of the step whose values of all steps are wanted; they are found after the others
+    """
+
+    loop_dim: Dim
+    path: str
+    ending: Ending
+    prevs: List[Tuple[Node, Node, InitialOutput]]
+    slices: List[Tuple[Node, Node]]
+    choices: List[Node]
+    zones: Dict[str, Tuple[str, str]]
+    checkpoint_steps: bool = False
+    swap_memory: bool = False
+    back_prop: bool = True
+    constrained: List[Tuple[Node, str]] = dataclasses.field(default_factory=list)
+    collected: List[Node] = dataclasses.field(default_factory=list)
+
+    def freeze(self) -> None:
+        """Forbid all further changes."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, read_only(getattr(self, field.name)))
+        super().freeze()
+
+    @property
+    def beam_size(self) -> int:
+        """Hypotheses at the end of a step; 1 without search."""
+        return self.choices[-1].layer.beam_size if self.choices else 1  # type: ignore[attr-defined]
+
+    @property
+    def written(self) -> List[Node]:
+        """Return the nodes whose values a step writes, in this order."""
+        return [*self.collected, *(node for node, _ in self.constrained)]
+
+    @property
+    def independent_of_batch(self) -> bool:
+        """Whether each sequence is searched as if it were alone."""
+        return bool(self.choices) and self.choices[-1].layer.independent_of_batch  # type: ignore[attr-defined]
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the backward pass computes the steps again.
+
+        The loops of TensorFlow 2 cannot swap to the memory of the host; this saves that of a GPU as well.
+        """
+        return self.checkpoint_steps or (self.swap_memory and bool(tf.config.list_physical_devices("GPU")))
+
+    @property
+    def keeps_beam(self) -> bool:
+        """Whether the number of hypotheses is the same at all times."""
+        return all(n.layer.beam_size == self.beam_size for n in self.choices)  # type: ignore[attr-defined]

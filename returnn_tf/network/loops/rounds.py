@@ -1,0 +1,92 @@
+"""How the layers of a step are planned: in rounds, until the templates of all ``prev:`` values are known.
+
+The template of a layer follows from those of its sources. In a loop that is circular: ``prev:output`` has the template
+of ``output``, which follows from that of ``prev:output``. So all layers of a step are planned several times. In each
+round ``prev:x`` has the template that ``x`` had in the round before, and in the first round none: it is unknown. A
+layer which cannot be planned because a source is unknown gets a guess instead of a template: [batch, n_out] where its
+options give the size of the output, else unknown again. Planning ends with the first round in which
+
+* each layer has the template that its ``prev:`` value was given (`same_template`), and
+* nothing was guessed.
+
+Example, with a source of dim 4::
+
+    "s": {"class": "layer_norm", "from": "prev:output"}
+    "t": {"class": "copy", "from": ["s", "data:source"]}
+    "output": {"class": "linear", "activation": None, "n_out": 3, "from": "t"}
+
+    =====  ===============  =================  =================  ==================
+    round  prev:output      s                  t                  output
+    =====  ===============  =================  =================  ==================
+    1      unknown          guessed: unknown   guessed: unknown   guessed: [batch,3]
+    2      [batch,3]        [batch,3]          [batch,7]          [batch,3]
+    =====  ===============  =================  =================  ==================
+
+Round 2 guesses nothing and confirms [batch,3], so it is the last.
+
+In these rounds errors are kept back, since they may only show that something is unknown yet. Two things end that: all
+values are known but have not settled, or they have settled and the same layers as in the round before are guessed, so
+that no further round will find out more. The next round is then strict: a layer which cannot be planned is an error.
+If a round before has found an error in a layer all of whose sources were known, that one is raised, since it is nearer
+to the cause. Loops whose templates change for ever, e.g. because each step appends to an axis, end with an error after
+`MAX_ROUNDS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, FrozenSet, Mapping, Optional
+
+from returnn_tf.layers.loops.loop_nodes import PrevLayer
+from returnn_tf.layers.rec.state import HiddenState
+from returnn_tf.tensor import Data
+
+MAX_ROUNDS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """What a round has found out.
+
+    :param templates: by name of the layers which are asked for by ``prev:``
+    :param states: the hidden states that these carry
+    :param guessed: paths of the layers whose templates are guesses
+    """
+
+    templates: Mapping[str, Data] = dataclasses.field(default_factory=dict)
+    states: Mapping[str, Optional[HiddenState]] = dataclasses.field(default_factory=dict)
+    guessed: FrozenSet[str] = frozenset()
+
+    def prev(self, name: str) -> KnownPrev:
+        """Return ``prev:<name>`` for the next round."""
+        return KnownPrev(name, self.templates.get(name), self.states.get(name))
+
+
+class KnownPrev(PrevLayer):
+    """`PrevLayer` with the template that the layer had in the round before.
+
+    :param of: name of the layer
+    :param data: its template, None in the first round
+    :param hidden_state: the state which it carries from step to step, if any
+    """
+
+    def __init__(self, of: str, data: Optional[Data], hidden_state: Optional[HiddenState]) -> None:
+        super().__init__(of)
+        self._data = data
+        self.hidden_state = hidden_state
+
+    def template(self, ctx: Any) -> Data:
+        """Return what is known."""
+        return Data((), unknown=True) if self._data is None else self._data
+
+
+def same_template(a: Data, b: Data) -> bool:
+    """Return whether two templates are the same, but for dims that were made again in a later round."""
+    return (
+        a.unknown == b.unknown
+        and a.rank == b.rank
+        and a.dtype == b.dtype
+        and a.feature_axis == b.feature_axis
+        and (a.sparse_dim is None) == (b.sparse_dim is None)
+        and all(x is y or x.agrees_with(y) for x, y in zip(a.dims, b.dims))
+    )
