@@ -125,6 +125,9 @@ class Registry(Generic[E]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
+    def __len__(self) -> int:
+        return len(self.names())
+
     def __contains__(self, name: object) -> bool:
         return self.find(name) is not None
 
