@@ -12,6 +12,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import pkgutil
 import threading
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar
@@ -69,11 +70,11 @@ class Registry(Generic[E]):
 
         What is defined again at the same place replaces its earlier form, so that a config may be loaded twice.
 
-        :param owner: the class or function that tells the place of a record (default: the entry itself)
+        :param owner: the class, function or module that tells the place of a record (default: the entry itself)
         :raises ConfigError: a name is taken; names both places
         """
         owner = entry if owner is None else owner
-        place = "%s.%s" % (owner.__module__, owner.__qualname__)
+        place = owner.__name__ if inspect.ismodule(owner) else "%s.%s" % (owner.__module__, owner.__qualname__)
         for name in names:
             old = self._places.get(self._key(name), place)
             if old != place:
