@@ -17,7 +17,7 @@ import pkgutil
 import threading
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar
 
-from returnn_tf.config.errors import ConfigError, did_you_mean
+from returnn_tf.config.errors import ConfigError, did_you_mean, nearest_name
 
 E = TypeVar("E")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -109,8 +109,10 @@ class Registry(Generic[E]):
 
     def unknown(self, name: Any) -> str:
         """Return the message that there is no entry of a name, with the nearest known one."""
-        self.load()
-        return "unknown %s %r. %s" % (self.what, name, did_you_mean(name, self._entries, max_listed=self._max_listed))
+        names = self.names()
+        near = nearest_name(name, [*names, *self._entries])
+        hint = did_you_mean(name, names, max_listed=self._max_listed) if near is None else "Did you mean %r?" % near
+        return "unknown %s %r. %s" % (self.what, name, hint)
 
     def names(self) -> List[str]:
         """Return all names, aliases included, sorted."""
