@@ -10,9 +10,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.logging.log import log
+from returnn_tf.logging.memory import process_memory
+from returnn_tf.logging.text import bytes_text
 from returnn_tf.util.lazy_tf import tf
-from returnn_tf.util.memory import process_memory
-from returnn_tf.util.text import bytes_text
 
 _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
 
