@@ -23,6 +23,7 @@ class Command:
 COMMANDS: Dict[str, Command] = {
     "check": Command("check", "CONFIG [--graph OUT.svg]", "show the layers of a network, without building it"),
     "layers": Command("layers", "[CLASS]", "list all layer classes, or explain one with its options"),
+    "settings": Command("settings", "[NAME]", "list all settings of a config, or explain one"),
     "doctor": Command("doctor", "", "say what is installed, what is missing and what to do"),
     "status": Command("status", "MODEL_DIR [--json]", "how a running or dead training is doing, from its files"),
     "plot": Command("plot", "LEARNING_RATE_FILE OUT.png", "draw scores and learning rates of a training"),

@@ -7,6 +7,7 @@ import pkgutil
 from typing import Callable, Dict
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config.settings import TaskSettings, check_settings
 
 Task = Callable[[Config], int]
 
@@ -52,4 +53,5 @@ def find_task(name: str) -> Task:
 
 def run_task(config: Config) -> int:
     """Does what the setting ``task`` says ("train" by default) and returns the exit code."""
-    return find_task(config.str("task", "train"))(config)
+    check_settings(config)
+    return find_task(TaskSettings(config).task)(config)

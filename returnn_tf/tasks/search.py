@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, List
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.settings import DataSettings, NetworkSettings, TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.search.errors import ErrorReport, decided_layers
 from returnn_tf.engine.search.labels import labels_of
@@ -20,18 +21,19 @@ from returnn_tf.tasks.registry import register_task
 @register_task("search")
 def search(config: Any) -> int:
     """Searches in ``search_data``; what ``search_output_layer`` gives goes to ``search_output_file``."""
+    settings, target = TaskSettings(config), NetworkSettings(config).target
     layers, name = output_layers(config), _dataset_name(config)
-    path = config.str("search_output_file", "")
-    output = SearchOutput(path, config.str("search_output_file_format", "txt") or "txt", layers) if path else None
+    path = settings.search_output_file
+    output = SearchOutput(path, settings.search_output_file_format, layers) if path else None
     net, choice = load_network(config, search=True)
     epoch = choice.epoch or 1
-    decided = decided_layers(net) if config.bool("search_do_eval", True) else []
+    decided = decided_layers(net) if settings.search_do_eval else []
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
-    searcher = Searcher(net, wanted, with_losses=config.bool("search_do_eval", True))
+    searcher = Searcher(net, wanted, with_losses=settings.search_do_eval)
     source = _source(config, name, searcher)
     try:
         labels = {
-            layer: labels_of(node.output, source.dataset, net.extern_data, node.layer.target or config.typed("target"))
+            layer: labels_of(node.output, source.dataset, net.extern_data, node.layer.target or target)
             for layer, node in searcher.nodes.items()
         }
         reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]
@@ -64,7 +66,7 @@ def output_layers(config: Any) -> List[str]:
 
     :raises ConfigError: it is neither
     """
-    given = config.typed("search_output_layer", None) or "output"
+    given = TaskSettings(config).search_output_layer or "output"
     layers = [given] if isinstance(given, str) else given
     if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, str) for layer in layers):
         raise ConfigError("search_output_layer must be the name of a layer or a list of names, not %r." % (given,))
@@ -73,10 +75,10 @@ def output_layers(config: Any) -> List[str]:
 
 def _dataset_name(config: Any) -> str:
     """``search_data``, which must be there."""
-    name = dataset_name(config, "search_data")
+    name = dataset_name("search_data", TaskSettings(config).search_data)
     if name == "search_data":
         return name  # a dataset itself
-    there = ["train"] * bool(config.typed("train", None)) + evaluation_names(config)
+    there = ["train"] * bool(DataSettings(config).train) + evaluation_names(config)
     if name not in there:
         raise ConfigError(
             "There is no dataset %r to search in. Add it, or name another one by search_data. %s"

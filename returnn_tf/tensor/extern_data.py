@@ -54,14 +54,14 @@ def _as_dict(options: Any) -> Dict[str, Any]:
     return dict(options)
 
 
-def extern_data_options(config: Mapping[str, Any]) -> Dict[str, Any]:
+def extern_data_options(given: Mapping[str, Any]) -> Dict[str, Any]:
     """`extern_data`, or what the older `num_inputs` and `num_outputs` say.
 
-    :param config: anything with ``get``: reads extern_data, num_inputs, num_outputs
+    :param given: the settings extern_data, num_inputs and num_outputs, those which are set
     """
-    if config.get("extern_data") is not None:
-        return _as_dict(config["extern_data"])
-    num_inputs, num_outputs = config.get("num_inputs"), config.get("num_outputs")
+    if given.get("extern_data") is not None:
+        return _as_dict(given["extern_data"])
+    num_inputs, num_outputs = given.get("num_inputs"), given.get("num_outputs")
     if num_inputs is None and num_outputs is None:
         raise ConfigError(
             "The config says nothing about the data. Add e.g. extern_data = {'data': {'dim': 40}, "

@@ -11,6 +11,7 @@ import time
 from typing import Any, Callable, List, Optional, Tuple
 
 from returnn_tf.config import DataError
+from returnn_tf.config.settings import HorovodSettings
 from returnn_tf.engine.distributed import elastic, library
 from returnn_tf.engine.distributed.board import Board
 from returnn_tf.engine.distributed.environment import check_world_size, started_by
@@ -235,7 +236,7 @@ def from_config(config: Any) -> World:
 
     :raises ConfigError: Horovod is missing, or the world has another size than the scheduler was asked for
     """
-    if not config.bool("use_horovod", False):
+    if not HorovodSettings(config).use_horovod:
         launcher, number = started_by(os.environ)
         if number > 1 and not _known and launcher != "SLURM_STEP_NUM_TASKS":
             log.warn(
@@ -247,7 +248,7 @@ def from_config(config: Any) -> World:
     if not _known or not isinstance(_known[0], HorovodWorld):
         world = HorovodWorld(library.load())
         # in elastic mode the number may have changed since this process was started
-        if config.bool("horovod_check_world_size", True) and not elastic.wanted():
+        if HorovodSettings(config).horovod_check_world_size and not elastic.wanted():
             check_world_size(world.size)
         devices.set_up(config, world.local_rank, world.local_size)
         world.meet(HorovodOptions.from_config(config).timeout)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.settings import LoggingSettings
 from returnn_tf.log import log
 from returnn_tf.util.lazy_tf import tf
 
@@ -80,9 +81,9 @@ def profile_options(config: Any) -> Optional[ProfileOptions]:
 
     :raises ConfigError: unknown or wrong option
     """
-    given = config.typed("profile", None)
-    where = config.where("profile")
-    every = config.int("store_metadata_mod_step", 0) or 0
+    given = LoggingSettings(config).profile
+    where = LoggingSettings(config).where("profile")
+    every = LoggingSettings(config).store_metadata_mod_step or 0
     if given is None or given is False:
         return ProfileOptions(first_step=every, steps=1, every=every) if every > 0 else None
     if given is True or given == 1:

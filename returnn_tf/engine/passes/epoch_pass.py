@@ -10,11 +10,12 @@ from returnn_tf.config import DataError
 from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.progress import PassState
+from returnn_tf.engine.support.devices import memory_bytes
 from returnn_tf.engine.support.prefetch import Prefetcher
 from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
 from returnn_tf.engine.support.step_errors import naming_sequences
 from returnn_tf.engine.support.step_result import StepResult
-from returnn_tf.log import STEP_LEVEL, log, pass_line, step_line, time_shares_line
+from returnn_tf.log import STEP_LEVEL, bytes_text, log, pass_line, step_line, time_shares_line
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Pass:
     :param normalized: losses which are means over the batch already
     :param with_exp: option ``calculate_exp_loss``
     :param log_batch_size: option: sizes in the lines of the steps
+    :param log_memory_usage: option ``tf_log_memory_usage``: memory in the lines of the steps
     :param shares_level: log level of the line that says where the time went
     :param on_step: called after each step with batch and result, e.g. for event files
     :param between: called between the steps with the result so far (without scores) and the sums; may end the pass by
@@ -63,6 +65,7 @@ class Pass:
     normalized: Sequence[str] = ()
     with_exp: bool = False
     log_batch_size: bool = False
+    log_memory_usage: bool = False
     shares_level: int = 4
     on_step: Optional[Callable[[Any, StepResult], None]] = None
     between: Optional[Callable[[PassResult, Scores], None]] = None
@@ -143,6 +146,8 @@ class Pass:
         if self.log_batch_size:
             values.update({"max_size:%s" % key: size for key, size in batch.max_frames.items()})
             values["num_seqs"] = batch.num_seqs
+        if self.log_memory_usage:
+            values.update({"mem_usage:%s" % name: bytes_text(value) for name, value in memory_bytes().items()})
         line = step_line(self.phase, number, values, seconds_per_step=seconds, elapsed=elapsed, complete=batch.complete)
         log.write(STEP_LEVEL, line)
 

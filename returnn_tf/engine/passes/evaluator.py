@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping
 
+from returnn_tf.config.settings import LoggingSettings, TrainingSettings
 from returnn_tf.engine.passes.epoch_pass import Pass, PassResult
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.util.lazy_tf import tf
@@ -48,8 +49,9 @@ class Evaluator:
             convert=self.net.convert_feed,
             step=lambda tensors, batch: self.step(tensors),
             normalized=normalized_losses(self.net),
-            with_exp=self._config.bool("calculate_exp_loss", False),
-            log_batch_size=self._config.bool("log_batch_size", False),
+            with_exp=TrainingSettings(self._config).calculate_exp_loss,
+            log_batch_size=LoggingSettings(self._config).log_batch_size,
+            log_memory_usage=LoggingSettings(self._config).tf_log_memory_usage,
             **options,
         )
         return one_pass.run(batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.ranks import ranks_for
 from returnn_tf.engine.passes.evaluator import normalized_losses
@@ -33,7 +34,7 @@ class Trainer:
         self.ranks = ranks_for(world.from_config(config), config, net)
         self.updater = Updater(net, config)
         self.global_step = tf.Variable(0, dtype="int64", trainable=False, name="global_step")
-        self._default_rate = config.float("learning_rate", 1.0)
+        self._default_rate = LearningRateSettings(config).learning_rate
         self._guard = UpdateGuard(config)
         self._normalized = frozenset(normalized_losses(net))
         self.steps_begun = 0  # in this process

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.settings import TrainingSettings
 
 COPY_MODES = (None, "ifpossible", "subset", "reset")
 ALGORITHMS = ("from_output", "from_input")
-_SEPARATE_KEYS = ("copy_output_layer", "greedy", "repetitions", "construction_algo")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ def options_from_config(config: Any) -> Optional[PretrainOptions]:
 
     :raises ConfigError: unknown option or a wrong value
     """
-    given = config.bool_or_other("pretrain")
+    settings = TrainingSettings(config)
+    given, where = settings.pretrain, settings.where("pretrain")
     if not given:
         return None
     if given is True or given == "default":
@@ -42,20 +43,24 @@ def options_from_config(config: Any) -> Optional[PretrainOptions]:
     if not isinstance(given, dict):
         raise ConfigError(
             "%s: expected \"default\" or a dict such as {'repetitions': 5, 'construction_algo': my_function}, got %r."
-            % (config.where("pretrain"), given)
+            % (where, given)
         )
     values: Dict[str, Any] = dict(given)
-    for name in _SEPARATE_KEYS:
-        read = config.bool_or_other if name in ("greedy", "copy_output_layer") else config.typed
-        value = read("pretrain_" + name)
+    separate = {
+        "repetitions": settings.pretrain_repetitions,
+        "construction_algo": settings.pretrain_construction_algo,
+        "copy_output_layer": settings.pretrain_copy_output_layer,
+        "greedy": settings.pretrain_greedy,
+    }
+    for name, value in separate.items():
         if value is not None:
             values.setdefault(name, value)
     known = [field.name for field in dataclasses.fields(PretrainOptions)]
     for name in values:
         if name not in known:
-            raise ConfigError("%s: unknown option %r. %s" % (config.where("pretrain"), name, did_you_mean(name, known)))
+            raise ConfigError("%s: unknown option %r. %s" % (where, name, did_you_mean(name, known)))
     options = PretrainOptions(**values)
-    _check(config.where("pretrain"), options)
+    _check(where, options)
     return options
 
 

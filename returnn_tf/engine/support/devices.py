@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.settings import LoggingSettings, TaskSettings
 from returnn_tf.log import bytes_text, log, process_memory
 from returnn_tf.util.lazy_tf import tf
 
@@ -33,7 +34,7 @@ def set_up(config: Any, local_rank: int = 0, local_size: int = 1) -> None:
         return
     if local_size > 1:
         _for_rank.append(local_rank)
-    wanted = config.str("device", "all").lower()
+    wanted = TaskSettings(config).device.lower()
     match = _DEVICE.match(wanted)
     if match is None:
         raise ConfigError("device must be 'cpu', 'gpu' or 'gpu<index>', not %r." % wanted)
@@ -44,7 +45,7 @@ def set_up(config: Any, local_rank: int = 0, local_size: int = 1) -> None:
             "device = %r, but TensorFlow sees %i GPUs. Run returnn-tf doctor, or compute on the CPU: ++device cpu"
             % (wanted, len(gpus))
         )
-    options = config.typed("tf_session_opts", None) or {}
+    options = LoggingSettings(config).tf_session_opts or {}
     if local_size > 1 and isinstance(options, dict):
         options = {"intra_op_parallelism_threads": share_of_cores(local_size), **options}
     _session_options(options)

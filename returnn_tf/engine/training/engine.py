@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.settings import CheckpointSettings, LoggingSettings, TrainingSettings, check_settings
 from returnn_tf.engine.checkpoints.lock import ModelLock
 from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.data.training_data import TrainingData
@@ -37,9 +38,6 @@ from returnn_tf.engine.update.update_guard import left_out_text
 from returnn_tf.log import log, phase_text, start_line
 from returnn_tf.network.network import Network
 
-_DEFAULT_EPOCHS = 5
-_NOT_YET = ("use_last_best_model",)
-
 
 class Engine:
     """Everything a training needs, set up from a config; :meth:`train` does it. Use it as a context manager."""
@@ -51,7 +49,7 @@ class Engine:
         :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
         :raises DataError: a data file or checkpoint is wrong
         """
-        _check_supported(config)
+        check_settings(config)
         self.config = config
         self._stop = stop or StopRequest()
         self._resources = contextlib.ExitStack()
@@ -65,7 +63,7 @@ class Engine:
         config = self.config
         self.world = world.from_config(config)
         lock = self._locked()
-        self.last_epoch = max(_num_epochs(config), config.int("load_epoch", 0))
+        self.last_epoch = max(_num_epochs(config), CheckpointSettings(config).load_epoch or 0)
         self.schedule = NetworkSchedule(config)
         self._start = Start(config, self.schedule, self.world)
         self.first_epoch = self._start.epoch
@@ -97,7 +95,7 @@ class Engine:
 
     def _locked(self) -> ModelLock:
         """The lock on the model, held already if there is a folder for it."""
-        lock = ModelLock(self.config.str("model", "") or "", wanted=self.world.is_chief)
+        lock = ModelLock(CheckpointSettings(self.config).model, wanted=self.world.is_chief)
         lock.acquire()
         self._resources.callback(lock.release)
         self._stop.on_abort += [remove_staged, lock.release]
@@ -148,7 +146,7 @@ class Engine:
             log.write(1, "All %i epochs are done already; nothing to train." % self.last_epoch)
         if self._start.begun is None:
             self._complete(self.first_epoch - 1)
-            if self.first_epoch == 1 and self.config.bool("save_epoch1_initial_model", False):
+            if self.first_epoch == 1 and CheckpointSettings(self.config).save_epoch1_initial_model:
                 pretrain = self.schedule.at(1).pretrain
                 self.saver.save(self.trainer, 0, self.learning_rates.epochs, last=True, pretrain=pretrain)
         for epoch in range(self.first_epoch, self.last_epoch + 1):
@@ -246,9 +244,10 @@ class Engine:
             convert=self.trainer.tensors,
             step=lambda tensors, batch: self._step(tensors, batch, progress.epoch, rate),
             normalized=normalized_losses(self.net),
-            with_exp=self._stage.entry.config.bool("calculate_exp_loss", False),
+            with_exp=TrainingSettings(self._stage.entry.config).calculate_exp_loss,
             shares_level=3,
-            log_batch_size=self._stage.entry.config.bool("log_batch_size", False),
+            log_batch_size=LoggingSettings(self._stage.entry.config).log_batch_size,
+            log_memory_usage=LoggingSettings(self._stage.entry.config).tf_log_memory_usage,
             on_step=self._after_step,
             between=between,
             world=self.world,
@@ -277,13 +276,8 @@ class Engine:
 
 
 def _num_epochs(config: Any) -> int:
-    number = config.int("num_epochs", _DEFAULT_EPOCHS)
+    settings = TrainingSettings(config)
+    number = settings.num_epochs
     if number < 1:
-        raise ConfigError("%s: at least one epoch is needed, got %d." % (config.where("num_epochs"), number))
+        raise ConfigError("%s: at least one epoch is needed, got %d." % (settings.where("num_epochs"), number))
     return int(number)
-
-
-def _check_supported(config: Any) -> None:
-    given: List[str] = [key for key in _NOT_YET if config.typed(key, None)]
-    if given:
-        raise ConfigError("Not supported: %s. Remove it to train without." % ", ".join(given))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.util.lazy_tf import tf
 
 _KEYS = ("interval", "decay")
@@ -18,7 +19,7 @@ def from_config(config: Any, network: Any) -> Callable[[Any, Any], Any]:
 
     :raises ConfigError: neither such a dict nor a function
     """
-    given = config.typed("dynamic_learning_rate", None)
+    given = LearningRateSettings(config).dynamic_learning_rate
     if given is None:
         return lambda rate, step: rate
     if callable(given):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.settings import UpdateSettings
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
 
 # Top-level switches of old configs and the optimizer dict which each stands for.
@@ -68,21 +69,31 @@ def from_config(config: Any) -> UpdateOptions:
     :param config: Config
     :raises ConfigError: a value of the wrong type, unknown optimizer, flags which exclude each other
     """
-    values: Dict[str, Any] = {"optimizer": optimizer_dict(config)}
-    for field in dataclasses.fields(UpdateOptions):
-        if field.name not in ("optimizer", "tags") and config.typed(field.name, None) is not None:
-            values[field.name] = _checked(field.name, field.name, config.typed(field.name))
-    return UpdateOptions(**values)
+    settings = UpdateSettings(config)
+    return UpdateOptions(
+        optimizer=optimizer_dict(config),
+        maximize_grad_norm=settings.maximize_grad_norm,
+        accum_grad_multiple_step=settings.accum_grad_multiple_step,
+        gradient_noise=settings.gradient_noise,
+        gradient_clip=settings.gradient_clip,
+        gradient_clip_norm=settings.gradient_clip_norm,
+        gradient_clip_avg_norm=settings.gradient_clip_avg_norm,
+        gradient_clip_global_norm=settings.gradient_clip_global_norm,
+        gradient_clip_global_norm_tag=settings.gradient_clip_global_norm_tag,
+        gradient_nan_inf_filter=settings.gradient_nan_inf_filter,
+        grad_norm_to_clip_to_zero=settings.grad_norm_to_clip_to_zero,
+    )
 
 
 def optimizer_dict(config: Any) -> Dict[str, Any]:
     """The optimizer dict of a config: ``optimizer``, else one of the old flags, else plain gradient descent."""
-    options = config.typed("optimizer", None)
+    settings = UpdateSettings(config)
+    options = settings.optimizer
     if options is not None:
         create_optimizer(options, where="optimizer")  # raises what is wrong with it
         return dict(options)
-    momentum = config.float("momentum", 0.0)
-    given = [flag for flag in _FLAGS if config.bool(flag, False)]
+    momentum = settings.momentum
+    given = [flag for flag in _FLAGS if settings.value(flag)]
     if len(given) > 1:
         raise ConfigError('Only one of these can be set: %s. Or use optimizer = {"class": ...}.' % ", ".join(given))
     if not given:

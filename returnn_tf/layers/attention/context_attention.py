@@ -19,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(eq=False, repr=False)
 class ContextAttentionLayer(ConcatInputLayer):
-    """Options and axes of both."""
+    """Options and axes that `dot_attention` and `concat_attention` share."""
 
     base: Any = option(help="layer with the frames that are summed", refs=True)
     base_ctx: Any = option(help="layer with the context of each frame, as many features as the source", refs=True)
@@ -63,7 +63,7 @@ class ContextAttentionLayer(ConcatInputLayer):
         return self._sum.emit(weights, ctx.value(self.base))
 
     def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
-        """Energies [..., time] of query [..., 1, features] and context [..., time, features]."""
+        """Compute energies [..., time] of query [..., 1, features] and context [..., time, features]."""
         raise AssertionError("%s has no energy()" % type(self).__name__)
 
 
@@ -93,7 +93,7 @@ class DotAttentionLayer(ContextAttentionLayer):
     energy_factor: Optional[float] = option(None, help="factor of the energies, e.g. 1 / sqrt(features)")
 
     def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
-        """Scalar products."""
+        """Compute scalar products."""
         energy = tf.squeeze(tf.matmul(context, query, transpose_b=True), axis=-1)
         return energy if self.energy_factor is None else energy * self.energy_factor
 
@@ -121,5 +121,5 @@ class ConcatAttentionLayer(ContextAttentionLayer):
         return data
 
     def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
-        """A small network of each frame and the query."""
+        """Apply a small network to each frame and the query."""
         return tf.tensordot(tf.tanh(context + query), ctx.param("v"), [[-1], [0]])

@@ -1,4 +1,4 @@
-"""`cum_concat`: the history of all frames so far, as a further axis."""
+"""`cum_concat`: the history of all frames so far as an additional axis."""
 
 from __future__ import annotations
 

@@ -83,7 +83,9 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         return y
 
     def _last_frames(self, ctx: EmitContext, x: Any) -> Any:
-        """Index of the last frame by sequence, at least 0: int32 [batch, 1, ..., 1] of the rank of x and one more."""
+        """Return the index of the last frame of each sequence, at least 0: int32 [batch, 1, ..., 1] with one more axis
+        than x.
+        """
         base = self.base.output
         assert base.time_axis is not None
         last = tf.maximum(ctx.lens(base.dims[base.time_axis]) - 1, 0)

@@ -1,4 +1,4 @@
-"""`generic_attention`: the sum of the frames of a base, weighted by another layer."""
+"""`generic_attention`: sum over the frames of a base, weighted by another layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`relative_positional_encoding`: a vector for the distance of every two frames."""
+"""`relative_positional_encoding`: a vector for the distance between every two frames."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class SubnetworkLayer(ConcatInputLayer):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """What the inner layers take from outside by ``base:``."""
+        """Return what the inner layers take from outside by ``base:``."""
         yield from base_references(options.get("subnetwork"))
 
     def template(self, ctx: PlanContext) -> Data:
@@ -63,7 +63,7 @@ class SubnetworkLayer(ConcatInputLayer):
         return {"data": ctx.implicit("data", copy, self.sources)}
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
-        """An inner layer."""
+        """Return an inner layer."""
         return ctx.builder.nested_node(ctx.node, name)
 
     def emit(self, ctx: EmitContext) -> Any:

@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("ctc_loss")
 class CtcLossLayer(Layer):
-    """``-log p(targets | logits)`` per sequence, the sum over all alignments (Graves et al. 2006).
+    """``-log p(targets | logits)`` per sequence, summed over all alignments (Graves et al. 2006).
 
     Sequences with fewer frames than their targets need have the loss 0. Their gradient is 0 too; before behavior
     version 30 it is the softmax itself (as if the sum over the alignments had no gradient).

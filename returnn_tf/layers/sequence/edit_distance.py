@@ -46,18 +46,18 @@ class EditDistanceLayer(Layer):
 
 
 class _WithReference(Layer):
-    """A layer of a loop with a reference as target."""
+    """A layer in a loop with a reference as target."""
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """The target, if it names a layer."""
+        """Return the target, if it names a layer."""
         target = options.get("target")
         if isinstance(target, str) and target.startswith("layer:"):
             yield target[len("layer:") :]
 
     @classmethod
     def only_in_step(cls) -> bool:
-        """A row needs the one before."""
+        """Return True: each row needs the previous one."""
         return True
 
     def _reference(self, ctx: PlanContext) -> Node:
@@ -104,7 +104,7 @@ class EditDistanceTableLayer(_WithReference):
         return out
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
-        """The row before the first step."""
+        """Return the row before the first step."""
         return first_row(ctx.size(ctx.output.dims[0]), ctx.size(self._time))
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -116,7 +116,8 @@ class EditDistanceTableLayer(_WithReference):
 
 @register_layer("optimal_completions")
 class OptimalCompletionsLayer(_WithReference):
-    """For each label: the least edit distance to the reference that is possible if it comes next (Sabour et al. 2019).
+    """For each label: the minimum edit distance to the reference that remains possible if it comes next (Sabour et al.
+    2019).
 
     The source is a row of `edit_distance_table`, usually that of the step before. The output is int32 [batch, labels].
     No parameters. Lengths: none are left.
@@ -160,7 +161,7 @@ def _time_dim(data: Data) -> Any:
 
 
 def _labels(ctx: EmitContext, node: Node) -> Tuple[Any, Any]:
-    """Labels [batch, time] and their lengths [batch]."""
+    """Return labels [batch, time] and their lengths [batch]."""
     x, data = ctx.value(node), node.output
     x = x if data.batch_axis == 0 else tf.transpose(x)
     return x, tf.broadcast_to(ctx.lens(_time_dim(data)), tf.shape(x)[:1])

@@ -1,4 +1,4 @@
-"""`length`: the sequence lengths as data."""
+"""`length`: sequence lengths as data."""
 
 from __future__ import annotations
 

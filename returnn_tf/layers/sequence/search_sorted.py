@@ -1,4 +1,4 @@
-"""`search_sorted`: where values belong in a sorted sequence."""
+"""`search_sorted`: insertion points in a sorted sequence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("search_sorted")
 class SearchSortedLayer(Layer):
-    """For every value the index (int32) at which it could be inserted into a sorted sequence.
+    """The index (int32) at which each value could be inserted into a sorted sequence.
 
     Side "left": the number of entries that are smaller; "right": the number of those that are not larger. All axes of
     the sequence but ``axis`` must be in the values; the output has the axes of the values. Frames after the end of the
@@ -82,7 +82,7 @@ class SearchSortedLayer(Layer):
         return index if lens_limit is None else tf.minimum(index, lens_limit)
 
     def _limit(self, ctx: EmitContext, seq: Data, values: Data) -> Any:
-        """Lengths of the sorted sequence in the layout of the values: no index is behind the end."""
+        """Return the lengths of the sorted sequence in the layout of the values, the upper bound of the index."""
         dim = seq.dims[self._axis]
         if not dim.is_dynamic:
             return None

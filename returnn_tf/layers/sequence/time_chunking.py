@@ -73,7 +73,7 @@ class TimeChunkingLayer(ConcatInputLayer):
 
 @register_layer("time_unchunking")
 class TimeUnchunkingLayer(ConcatInputLayer):
-    """The inverse of `time_chunking`: sequences put together from their chunks, by the mean where these overlap.
+    """The inverse of `time_chunking`: chunks merged to sequences, by the mean where they overlap.
 
     The output is [time, batch, others]. No parameters. Lengths: those before the chunking.
 
