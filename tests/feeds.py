@@ -6,7 +6,7 @@ from typing import Any, Dict, Mapping
 
 import numpy
 
-from returnn_tf.network.network import feed_layout
+from returnn_tf.network.feed import feed_layout
 from returnn_tf.tensor import Data, Dim
 
 

@@ -10,7 +10,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import NetworkSettings, TaskSettings
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.rec.rec import RecLayer
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.draw import draw_svg
 from returnn_tf.network.network import plan_from_config
 from returnn_tf.network.planning.plan import Plan

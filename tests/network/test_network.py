@@ -111,7 +111,7 @@ def test_dropout_depends_on_step_and_layer_only() -> None:
     feed = random_feed({"data": net.extern_data["data"]}, longest=50)
     first = net.run(feed).layers["output"].value
     numpy.testing.assert_array_equal(first, net.run(feed).layers["output"].value)
-    net.step.assign(1)
+    net.global_step.assign(1)
     assert not numpy.array_equal(first, net.run(feed).layers["output"].value)
     assert 0.35 < (first == 0).mean() < 0.65
     kept = first != 0
@@ -162,3 +162,32 @@ def test_empty_sequence_in_the_batch() -> None:
     feed = random_feed(net.extern_data)
     feed["data/size0"] = feed["classes/size0"] = numpy.array([6, 0, 2], "int32")
     assert numpy.isfinite(net.run(feed).losses["output"])
+
+
+def test_each_run_says_whether_it_is_training() -> None:
+    """Default: as the network was planned."""
+    network = {"output": {"class": "dropout", "dropout": 0.5, "from": "data"}, "on": {"class": "train_flag"}}
+    for planned in (True, False):
+        net = _net({**network, "on": {"class": "train_flag", "is_output_layer": True}}, train=planned)
+        feed = random_feed({"data": net.extern_data["data"]}, longest=20)
+        for train in (True, False, None):
+            layers = net.run(feed, train=train).layers
+            on = planned if train is None else train
+            assert layers["on"].value == on
+            assert numpy.array_equal(layers["output"].value, feed["data"]) == (not on)
+
+
+def test_feeds_may_name_the_lengths_of_a_dim_once() -> None:
+    """Each set of names has a graph of its own, also where a function has run with another set."""
+    network = {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}}
+    time = SpatialDim("time")
+    dims = {"data": [batch_dim, time, FeatureDim("f", 3)], "classes": [batch_dim, time]}
+    extern_data = {key: {"dim_tags": tags} for key, tags in dims.items()}
+    extern_data["classes"]["sparse_dim"] = FeatureDim("labels", 2)
+    net = Network.from_config(Config({"extern_data": extern_data, "network": network, "behavior_version": 21}))
+    feed = random_feed(net.extern_data)
+    feed["classes/size0"] = feed["data/size0"]
+    less = {name: value for name, value in feed.items() if name != "classes/size0"}
+    assert net.run(less).losses["output"] == net.run(feed).losses["output"]
+    (function,) = net._functions.values()
+    assert len(function.graphs) == 2

@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 from returnn_tf.config.derived import derived
 from returnn_tf.config.settings import NetworkSettings
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 
 
 def with_beam_size(config: Any) -> Any:
