@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from returnn_tf.datasets.options import describe_options
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.datasets import (
@@ -19,6 +18,7 @@ from returnn_tf.datasets import (
     dataset_from_config_file,
     register_dataset,
 )
+from returnn_tf.datasets.core.options import describe_options
 from tests.datasets.recorded import ROOT
 
 HDF = str(ROOT / "hdf" / "simple_dense.hdf")
@@ -98,7 +98,7 @@ def test_names():
     assert dataset_from_config(config, "small").num_seqs == 2
     assert dataset_from_config(config, "dev") is None
     assert dataset_from_config(config, "eval") is None
-    with pytest.raises(ConfigError, match="'eval_datasets' must be a dict"):
+    with pytest.raises(ConfigError, match="'eval_datasets' must be dict"):
         dataset_from_config({"eval_datasets": [1]}, "small")
 
 
