@@ -89,7 +89,7 @@ class DataSettings(SettingGroup):
         batch_option="train",
         effect=_BATCHES,
     )
-    inc_seq_length: float = setting(0, help="added to max_seq_length with each epoch after the first", effect=_BATCHES)
+    inc_seq_length: int = setting(0, help="added to max_seq_length with each epoch after the first", effect=_BATCHES)
     min_seq_length: Optional[PerKey] = setting(
         None, help="shorter sequences are left out of the training", batch_option="train", effect=_BATCHES
     )

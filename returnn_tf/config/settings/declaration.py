@@ -71,12 +71,12 @@ class Setting(OptionInfo):
         """
         key = self.key_in(config)
         value = config.read(key, None, self.reader) if self.is_set(config) else None
-        if value is None or (value == "" and isinstance(value, str)):
+        if value is None or (isinstance(value, str) and not value):
             return copy.copy(self.default)
         fault = self.fault(value)
         if fault:
             raise ConfigError("%s %s" % (config.where(key), fault))
-        return value
+        return float(value) if self.reader is readers.read_float else value
 
 
 def _is_unset(config: ConfigStore, key: str) -> bool:

@@ -12,7 +12,7 @@ Factor = Union[float, Callable[[float], float]]
 
 
 def _read_factor(value: Any) -> Any:
-    return value if callable(value) else readers.read_float(value)
+    return value if callable(value) else float(readers.read_float(value))
 
 
 class LearningRateSettings(SettingGroup):

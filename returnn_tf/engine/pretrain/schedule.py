@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import at_epoch, copied, same_value
-from returnn_tf.config.settings import NetworkSettings, TrainingSettings, misspelt
+from returnn_tf.config.settings import NetworkSettings, TrainingSettings, check_settings, misspelt
 from returnn_tf.engine.pretrain.algorithms import output_layers
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import Step, make_steps
@@ -137,11 +137,16 @@ class NetworkSchedule:
         output = self._options.copy_output_layer
         if output is None and self._options.automatic and self._steps:
             output = False if self._options.greedy else "ifpossible"
+        config = derived(self._unchanged, settings, hidden={"network": layers, "get_network": None})
+        try:
+            check_settings(config, settings)
+        except ConfigError as exc:
+            raise ConfigError("%s: '#config': %s" % (name, exc)) from None
         return EpochNetwork(
             name,
             layers,
             settings,
-            derived(self._unchanged, settings, hidden={"network": layers, "get_network": None}),
+            config,
             self._config,
             mode if "#copy_param_mode" in network else self._options.copy_param_mode,
             output,
@@ -175,7 +180,5 @@ class NetworkSchedule:
 
     def _check_get_network(self, options: Optional[PretrainOptions]) -> None:
         where = NetworkSettings(self._config).where("get_network")
-        if not callable(self._get_network):
-            raise ConfigError("%s: expected a function (epoch, **kwargs), got %r." % (where, self._get_network))
         if options is not None:
             raise ConfigError("%s: pretrain and get_network exclude each other; remove one of them." % where)
