@@ -61,15 +61,9 @@ def _source(config: Any, name: str, searcher: Searcher) -> DataSource:
 
 
 def output_layers(config: Any) -> List[str]:
-    """``search_output_layer``, a name or a list of names.
-
-    :raises ConfigError: it is neither
-    """
+    """Return the layers of ``search_output_layer``, a name or a list of names."""
     given = TaskSettings(config).search_output_layer or "output"
-    layers = [given] if isinstance(given, str) else given
-    if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, str) for layer in layers):
-        raise ConfigError("search_output_layer must be the name of a layer or a list of names, not %r." % (given,))
-    return list(dict.fromkeys(layers))
+    return list(dict.fromkeys([given] if isinstance(given, str) else given))
 
 
 def _dataset_name(config: Any) -> str:

@@ -48,7 +48,7 @@ def set_up(config: Any, local_rank: int = 0, local_size: int = 1) -> None:
             % (wanted, len(gpus))
         )
     options = LoggingSettings(config).tf_session_opts or {}
-    if local_size > 1 and isinstance(options, dict):
+    if local_size > 1:
         options = {"intra_op_parallelism_threads": share_of_cores(local_size), **options}
     _session_options(options)
     if gpus:
@@ -106,16 +106,12 @@ def memory_bytes() -> Dict[str, int]:
     return values
 
 
-def _session_options(options: Any) -> None:
+def _session_options(options: Mapping[str, Any]) -> None:
     """What still has a meaning of the options of a TensorFlow 1 session: the numbers of threads."""
     setters: Dict[str, Callable[[int], Optional[Any]]] = {
         "intra_op_parallelism_threads": tf.config.threading.set_intra_op_parallelism_threads,
         "inter_op_parallelism_threads": tf.config.threading.set_inter_op_parallelism_threads,
     }
-    if not isinstance(options, dict):
-        raise ConfigError(
-            "tf_session_opts must be a dict, e.g. {'intra_op_parallelism_threads': 4}, not %r." % (options,)
-        )
     for name, value in options.items():
         if name in setters:
             if not isinstance(value, int):
