@@ -59,9 +59,9 @@ _PLAN = """
 import sys, time
 from returnn_tf.config import Config
 from returnn_tf.network.network import plan_from_config
-from returnn_tf.graph.registry import load_builtin_classes
+from returnn_tf.graph.registry import LAYERS
 config = Config.from_file(sys.argv[1])
-load_builtin_classes()
+LAYERS.load()
 start = time.perf_counter()
 plan = plan_from_config(config, train=True)
 seconds = time.perf_counter() - start

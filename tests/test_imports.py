@@ -30,7 +30,7 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 INNER_FLOORS = {
     "datasets": [["core"], ["config", "hdf", "label_file", "synthetic"], ["loading"]],
     "ops": [
-        ["activations", "frames", "initializers", "softmax", "tf1_names"],
+        ["activations", "frames", "gradients", "initializers", "softmax", "tf1_names"],
         ["cross_entropy", "dense", "normalize", "sampled_loss"],
         ["cells", "sequence"],
     ],

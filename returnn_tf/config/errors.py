@@ -53,7 +53,11 @@ def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
 
 def _could_be_meant(wanted: str, other: str) -> bool:
     """Return False for short words that only share letters, such as ``shape`` and ``state``."""
-    return other.startswith(wanted) or edit_distance(wanted, other) <= max(1, (max(len(wanted), len(other)) - 2) // 2)
+    return (
+        other.startswith(wanted)
+        or wanted.startswith(other)
+        or edit_distance(wanted, other) <= max(1, (max(len(wanted), len(other)) - 2) // 2)
+    )
 
 
 def edit_distance(a: str, b: str) -> int:

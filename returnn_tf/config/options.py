@@ -57,6 +57,8 @@ class Written:
 
 #: Name of a layer; the attribute holds its node once the layer is planned.
 LayerRef = Annotated[Any, Written(str, "layer")]
+#: Name of a layer, or None.
+OptionalLayerRef = Annotated[Any, Written(Optional[str], "layer | None")]
 #: Name of a layer, or a list of names.
 LayerRefs = Annotated[Any, Written(Union[str, List[str]], "layer | list[layer]")]
 #: Name of a layer, or a number.
@@ -71,6 +73,7 @@ def option(
     check: Optional[Callable[[Any], Optional[str]]] = None,
     unsupported: Optional[str] = None,
     inert: Optional[str] = None,
+    group: Optional[type] = None,
     network: bool = False,
     refs: bool = False,
     keywords: Iterable[str] = (),
@@ -84,6 +87,7 @@ def option(
     :param check: gives a message if a value of the right type is wrong, e.g. "must be above 0", else None
     :param unsupported: why only the default is allowed, and what to write instead
     :param inert: why the option has no effect; a value other than the default is logged
+    :param group: a dict as value holds the options which this class declares
     :param network: the value may be a network dict (or a single layer dict), whose names are its own
     :param refs: strings in the value (also inside of lists and dict values) are names of layers
     :param keywords: with ``refs``: strings which are no layer names
@@ -95,6 +99,7 @@ def option(
         "check": check,
         "unsupported": unsupported,
         "inert": inert,
+        "group": group,
         "network": network,
         "refs": refs,
         "keywords": frozenset(keywords),
@@ -123,6 +128,7 @@ class OptionInfo:
     check: Optional[Callable[[Any], Optional[str]]] = None
     unsupported: Optional[str] = None
     inert: Optional[str] = None
+    group: Optional[type] = None
     network: bool = False
     refs: bool = False
     keywords: frozenset = frozenset()
@@ -141,6 +147,8 @@ class OptionInfo:
     def description(self) -> str:
         """The help, and whether the option is without effect or unsupported."""
         parts = [self.help]
+        if self.group:
+            parts.append("its options: %s" % ", ".join(declared_options(self.group)))
         if self.unsupported:
             parts.append("not supported: %s" % self.unsupported)
         if self.inert:
@@ -156,6 +164,8 @@ class OptionInfo:
         fault = self.fault(value)
         if fault:
             raise ConfigError("%s: option %r %s" % (where, self.name, fault))
+        if self.group is not None and isinstance(value, collections.abc.Mapping):
+            check_options(self.group, value, where="%s: %s" % (where, self.name))
         if self.is_ignored(value):
             _log_inert(where, self.name, str(self.inert))
 
@@ -169,7 +179,7 @@ class OptionInfo:
                 self.help,
             )
         if self.choices is not None and not _is_in(value, self.choices):
-            hint = did_you_mean(value, map(str, self.choices), max_listed=20)
+            hint = did_you_mean(value, map(str, self.choices), max_listed=20, in_order=True)
             return "is %r. %s It is: %s" % (value, hint, self.help)
         message = None if self.check is None else self.check(value)
         if message:
@@ -345,9 +355,14 @@ def type_name(annotation: Any) -> str:
         written = next((a for a in args[1:] if isinstance(a, Written)), None)
         return type_name(args[0]) if written is None else written.name or type_name(written.type)
     if origin is Union:
-        return " | ".join(type_name(a) for a in args)
+        return " | ".join(sorted(map(type_name, args), key=lambda name: name == "None"))
     if origin is collections.abc.Callable:
         return "function"
+    plain = {collections.abc.Sequence: "list", collections.abc.Mapping: "dict"}.get(origin, "")
+    if plain or (args and all(a is Any for a in args)):
+        plain = plain or origin.__name__
+        shown = "" if all(a in (Any, ...) for a in args) else "[%s]" % ", ".join(map(type_name, args))
+        return plain + shown
     if origin is not None and not isinstance(origin, type):
         return str(annotation).replace("typing.", "")
     if origin is not None and args:

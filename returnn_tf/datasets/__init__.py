@@ -6,11 +6,10 @@ No TensorFlow here: numpy and h5py only.
 from returnn_tf.datasets.config import batch_options_from_config, dataset_from_config, dataset_from_config_file
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.batch import Batch
-from returnn_tf.datasets.core.batch_options import BATCH_OPTIONS, BatchOptions
+from returnn_tf.datasets.core.batch_options import BatchOptions, GivenBatchOptions
 from returnn_tf.datasets.core.batching import BatchStats
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.generating import GeneratingDataset
-from returnn_tf.datasets.core.options import Option
 from returnn_tf.datasets.core.registry import dataset_class, dataset_class_names, register_dataset
 from returnn_tf.datasets.hdf.dataset import HDFDataset
 from returnn_tf.datasets.hdf.writer import HDFWriter
@@ -27,7 +26,6 @@ from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
 from returnn_tf.datasets.synthetic.text_tasks import TaskVariableAssignmentDataset, TaskXmlModelingDataset
 
 __all__ = [
-    "BATCH_OPTIONS",
     "Batch",
     "BatchLoader",
     "BatchOptions",
@@ -39,9 +37,9 @@ __all__ = [
     "DummyDatasetMultipleDataKeys",
     "DummyDatasetMultipleSequenceLength",
     "GeneratingDataset",
+    "GivenBatchOptions",
     "HDFDataset",
     "HDFWriter",
-    "Option",
     "Sequence",
     "StaticDataset",
     "Task12AXDataset",

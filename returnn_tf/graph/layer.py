@@ -7,9 +7,22 @@ emits its ops (`emit`). See `returnn_tf.layers.math.linear` for a model to follo
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, LayerRefs, option
+from returnn_tf.graph.option_types import InitialOutput, OutTypeOptions, ReusedParams
 from returnn_tf.tensor import Data, Dim
 
 if TYPE_CHECKING:
@@ -44,9 +57,13 @@ class Layer:
 
     n_out: Optional[int] = option(None, help="size of the new feature axis; from the target if absent")
     out_dim: Optional[Dim] = option(None, help="the new feature dim, instead of n_out")
-    out_type: Optional[Dict[str, Any]] = option(None, help="changes to the output template: dim, dtype, shape, sparse")
-    out_shape: Any = option(None, help="set of dims which the output must have, verified")
-    target: Any = option(None, help="data key or layer with the reference of the loss; gives n_out where absent")
+    out_type: Optional[Dict[str, Any]] = option(None, help="changes to the output template", group=OutTypeOptions)
+    out_shape: Union[None, set, frozenset, List[Any], Dict[Any, Any]] = option(
+        None, help="set of dims which the output must have, verified"
+    )
+    target: Union[None, str, List[str]] = option(
+        None, help="data key or layer with the reference of the loss; gives n_out where absent"
+    )
     loss: Optional[str] = option(None, help="name of the loss on this layer")
     loss_scale: float = option(1.0, help="factor of the loss in the objective; 0: only reported")
     loss_opts: Optional[Dict[str, Any]] = option(None, help="options of the loss")
@@ -54,7 +71,11 @@ class Layer:
     copy_output_loss_from_source_idx: Optional[int] = option(
         None, help="hand on what this source gives for the loss 'via_layer'"
     )
-    only_on_eval: bool = option(False, help="build this layer only where losses are computed, if nothing else needs it")
+    only_on_eval: bool = option(
+        False,
+        help="build this layer only where losses are computed",
+        inert="losses are computed in training and evaluation alike, and other passes build only what they need",
+    )
     only_on_search: bool = option(False, help="build this layer only while searching, if nothing else needs it")
     is_output_layer: Optional[bool] = option(None, help="build the layer even if nothing needs it; part of the results")
     trainable: Optional[bool] = option(None, help="whether the optimizer updates the parameters (default True)")
@@ -68,18 +89,30 @@ class Layer:
     )
     param_device: Optional[str] = option(None, help="device which holds the parameters, e.g. 'CPU'")
     updater_opts: Optional[Dict[str, Any]] = option(None, help="options of the updater for these parameters")
-    reuse_params: Any = option(None, help="layer whose parameters are used, or {'map': {name: layer, None or dict}}")
+    reuse_params: ReusedParams = option(
+        None, help="layer whose parameters are used, or {'map': {name: layer, None or dict}}"
+    )
     name_scope: Optional[str] = option(None, help="scope of the parameters instead of the name; '/abs', 'rel' or ''")
-    batch_norm: Any = option(None, help="True or options of batch_norm: normalise the output after the activation")
+    batch_norm: Union[None, bool, Dict[str, Any]] = option(
+        None, help="True or options of batch_norm: normalise the output after the activation"
+    )
     size_target: Optional[str] = option(None, help="take the sequence lengths of this data key")
     register_as_extern_data: Optional[str] = option(None, help="make the output known as this data key")
-    control_dependencies_on_output: Any = option(None, help="layers to run before the output is used", refs=True)
-    extra_deps: Any = option(None, help="layers which must be built and computed too", refs=True)
-    initial_output: Any = option(None, help="in a loop: what prev: gives in the first step")
+    control_dependencies_on_output: Optional[LayerRefs] = option(
+        None, help="layers to run before the output is used", refs=True
+    )
+    extra_deps: Optional[LayerRefs] = option(None, help="layers which must be built and computed too", refs=True)
+    initial_output: InitialOutput = option(None, help="in a loop: what prev: gives in the first step")
     need_last: bool = option(False, help="in a loop: keep the value of the last step")
-    rec_previous_layer: Any = option(None, help="in a loop: internal")
-    collocate_with: Any = option(None, help="layers on whose device this one is computed")
-    state: Any = option(None, help="in a loop: explicit state")
+    rec_previous_layer: Optional[LayerRef] = option(
+        None, help="in a loop: the layer of the step before", unsupported="write 'prev:<layer>' in 'from'"
+    )
+    collocate_with: Optional[LayerRefs] = option(
+        None, help="layers on whose device this one is computed", inert="TensorFlow places ops where their inputs are"
+    )
+    state: Optional[Dict[str, Any]] = option(
+        None, help="in a loop: explicit state", unsupported="give 'initial_state' to the recurrent layer"
+    )
 
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:
@@ -129,6 +162,11 @@ class Layer:
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """The layer that is reached as ``<this layer>/<name>``, or None."""
         return None
+
+    @property
+    def targets(self) -> List[str]:
+        """The option ``target`` as a list of names; with several sources a choice has several."""
+        return [self.target] if isinstance(self.target, str) else list(self.target or ())
 
     @property
     def sources(self) -> List[Node]:

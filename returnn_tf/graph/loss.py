@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerOrNumber, LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import LossNode, Node
 from returnn_tf.ops.frames.shape import transpose
@@ -116,10 +116,16 @@ class Loss:
     #: Whether it compares the layer with a target; the default target is "classes".
     needs_target: ClassVar[bool] = True
 
-    use_flatten_frames: bool = option(True, help="leave out padded frames; False: they count too")
+    use_flatten_frames: bool = option(
+        True, help="leave out padded frames; False: they count too", inert="this loss has a value for each sequence"
+    )
     use_normalized_loss: bool = option(False, help="divide the loss in the objective by the number of frames")
-    custom_norm_factor: Any = option(None, help="number or layer by which the sum is multiplied for reports", refs=True)
-    custom_inv_norm_factor: Any = option(None, help="layer whose sum divides the loss for reports", refs=True)
+    custom_norm_factor: Optional[LayerOrNumber] = option(
+        None, help="number or layer by which the sum is multiplied for reports", refs=True
+    )
+    custom_inv_norm_factor: Optional[LayerRef] = option(
+        None, help="layer whose sum divides the loss for reports", refs=True
+    )
     scale: float = option(1.0, help="factor of the loss in the objective, together with loss_scale")
 
     @classmethod

@@ -145,12 +145,9 @@ class PlanContext:
     def target_dim(self) -> Optional[int]:
         """The output size that the target asks for (with loss "ctc" one more than there are labels), or None."""
         layer = self.node.layer
-        target = layer.target
-        if isinstance(target, (list, tuple)):
-            target = target[0] if target else None
-        if not target:
+        if not layer.targets:
             return None
-        dim = self.builder.target_data(self.node, target).dim
+        dim = self.builder.target_data(self.node, layer.targets[0]).dim
         if dim is None:
             return None
         return dim + 1 if layer.loss == "ctc" else dim

@@ -32,7 +32,7 @@ def search(config: Any) -> int:
     source = _source(config, name, searcher)
     try:
         labels = {
-            layer: labels_of(node.output, source.dataset, net.extern_data, node.layer.target or target)
+            layer: labels_of(node.output, source.dataset, net.extern_data, (node.layer.targets or [target])[0])
             for layer, node in searcher.nodes.items()
         }
         reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]

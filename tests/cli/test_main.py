@@ -40,10 +40,10 @@ def config(tmp_path):
 @pytest.fixture
 def task(monkeypatch):
     """A function that makes a task "for_test" of a function."""
-    registry.all_tasks()
+    registry.TASKS.load()
 
     def register(function):
-        monkeypatch.setitem(registry._TASKS, "for_test", function)
+        monkeypatch.setitem(registry.TASKS._entries, "for_test", function)
 
     return register
 

@@ -6,10 +6,10 @@ import logging
 
 import numpy as np
 import pytest
-from returnn_tf.datasets.batch_options import BATCH_OPTIONS
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets import Dataset
+from returnn_tf.config.options import declared_options
+from returnn_tf.datasets import Dataset, GivenBatchOptions
 from tests.datasets.recorded import by_name, load_json
 
 FACTS = load_json("batching/batching.json")
@@ -225,9 +225,9 @@ def test_random_dropping_depends_on_the_epoch_only():
     [
         ({"batch_siz": 3}, "unknown option 'batch_siz'. Did you mean 'batch_size'"),
         ({"batch_size": 0}, "'batch_size' is 0; a batch needs at least 1 frame"),
-        ({"batch_size": 1.5}, "'batch_size' is 1.5 .float., but must be an integer or a dict"),
+        ({"batch_size": 1.5}, "'batch_size' must be int . dict.*, got 1.5 .float."),
         ({"max_seqs": 0}, "'max_seqs' is 0; use -1 for no limit"),
-        ({"seq_drop": 1.5}, "'seq_drop' is 1.5, but is a probability"),
+        ({"seq_drop": 1.5}, "'seq_drop' must be from 0 to 1, got 1.5"),
         ({"used_data_keys": ["clases"]}, "no data key 'clases'. Did you mean 'classes'"),
         ({"used_data_keys": []}, "'used_data_keys' is empty"),
         ({"max_seq_length": 2.5}, "'max_seq_length' must be an integer"),
@@ -267,4 +267,4 @@ def test_empty_dataset():
 
 
 def test_options_are_documented():
-    assert all(option.help for option in BATCH_OPTIONS)
+    assert all(info.help for info in declared_options(GivenBatchOptions).values())

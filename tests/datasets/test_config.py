@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.options import option, option_rows
 from returnn_tf.datasets import (
     Dataset,
     HDFDataset,
-    Option,
     StaticDataset,
     Task12AXDataset,
     batch_options_from_config,
@@ -18,7 +20,6 @@ from returnn_tf.datasets import (
     dataset_from_config_file,
     register_dataset,
 )
-from returnn_tf.datasets.core.options import describe_options
 from tests.datasets.recorded import ROOT
 
 HDF = str(ROOT / "hdf" / "simple_dense.hdf")
@@ -47,14 +48,14 @@ def test_forms(spec):
     dataset = Dataset.from_config(spec)
     assert isinstance(dataset, HDFDataset)
     assert [file.path for file in dataset.files] == [HDF, OTHER]
-    assert dataset.opts["seq_ordering"] == "sorted"
+    assert dataset.opts.seq_ordering == "sorted"
 
 
 def test_further_forms():
     assert [file.path for file in Dataset.from_config("%s, %s" % (HDF, OTHER)).files] == [HDF, OTHER]
     assert [file.path for file in Dataset.from_config([HDF]).files] == [HDF]
     assert isinstance(Dataset.from_config("Task12AX"), Task12AXDataset)
-    assert Dataset.from_config("Task12AX:num_seqs=3,seq_ordering=laplace:.3").opts["seq_ordering"] == "laplace:.3"
+    assert Dataset.from_config("Task12AX:num_seqs=3,seq_ordering=laplace:.3").opts.seq_ordering == "laplace:.3"
     assert Dataset.from_config("Task12AXDataset:").num_seqs is None
     dataset = Dataset.from_config(_task())
     assert Dataset.from_config(dataset) is dataset
@@ -72,9 +73,9 @@ def test_further_forms():
         ("{'class': open('x')}", "is not a dict of plain values"),
         ("Task12AX:3", "'3' does not have the form key=value"),
         ("Task12AX:num_seq=3", "unknown option 'num_seq'. Did you mean 'num_seqs'"),
-        (_task(fixed_random_seed="x"), "option 'fixed_random_seed' is 'x' .str., but must be an integer"),
-        (_task(unique_seq_tags="yes"), "option 'unique_seq_tags' is 'yes' .str., but must be True or False"),
-        (_task(num_seqs=True), "option 'num_seqs' is True"),
+        (_task(fixed_random_seed="x"), "option 'fixed_random_seed' must be int . None, got 'x' .str."),
+        (_task(unique_seq_tags="yes"), "option 'unique_seq_tags' must be bool, got 'yes' .str."),
+        (_task(num_seqs=True), "option 'num_seqs' must be float . None, got True"),
     ],
 )
 def test_bad_specs(spec, text):
@@ -145,7 +146,7 @@ TOP = {"chunking": "50:25", "batching": "random", "window": 3, "min_chunk_size":
 def test_inherited_options(name, top, own, expected):
     values = {"eval_datasets": {name: _task(**own)}} if name == "small" else {name: _task(**own)}
     dataset = dataset_from_config({**top, **values}, name)
-    assert {option: dataset.opts[option] for option in expected} == expected
+    assert {option: getattr(dataset.opts, option) for option in expected} == expected
 
 
 def test_ranks_read_in_different_orders(monkeypatch):
@@ -162,9 +163,9 @@ def test_ranks_read_in_different_orders(monkeypatch):
 )
 def test_cache_size(size, expected):
     config = {"train": {"class": "HDFDataset", "files": [HDF]}, "cache_size": size}
-    assert dataset_from_config(config, "train").opts["cache_byte_size"] == expected
+    assert dataset_from_config(config, "train").opts.cache_byte_size == expected
     config["train"]["partition_epoch"] = 2
-    assert dataset_from_config(config, "train").opts["cache_byte_size"] == 0
+    assert dataset_from_config(config, "train").opts.cache_byte_size == 0
     with pytest.raises(ConfigError, match="'cache_size' is 'big'"):
         dataset_from_config({"train": {"class": "HDFDataset", "files": [HDF]}, "cache_size": "big"}, "train")
 
@@ -185,7 +186,7 @@ def test_config_file(tmp_path):
     path = tmp_path / "my.config"
     path.write_text("#!returnn-tf\ntrain = {'class': 'Task12AX', 'num_seqs': 3}\nbatching = 'default'\n")
     assert dataset_from_config_file(str(path), "train").num_seqs == 3
-    assert dataset_from_config_file(str(path), "train", {"batching": "random"}).opts["seq_ordering"] == "random"
+    assert dataset_from_config_file(str(path), "train", {"batching": "random"}).opts.seq_ordering == "random"
 
 
 # ---- registry
@@ -196,12 +197,19 @@ def test_registration():
     class Half(Task12AXDataset):
         """With an option of its own."""
 
-        options = (Option("half", "bool", True, "only half of it"),)
+        @dataclass
+        class Options(Task12AXDataset.Options):
+            """With one more."""
+
+            half: bool = option(True, help="only half of it")
 
     assert dataset_class("HalfTask") is Half
-    assert Dataset.from_config({"class": "HalfTask", "num_seqs": 3, "half": False}).opts["half"] is False
+    assert Dataset.from_config({"class": "HalfTask", "num_seqs": 3, "half": False}).opts.half is False
     assert register_dataset("HalfTask")(Half) is Half
-    with pytest.raises(ConfigError, match="'HalfTask' is registered already, by"):
+    with pytest.raises(
+        ConfigError,
+        match="already taken by tests.*Half. Choose another name for returnn_tf.*StaticDataset",
+    ):
         register_dataset("HalfTask")(StaticDataset)
 
 
@@ -209,5 +217,6 @@ def test_registration():
 def test_every_class_is_documented(name):
     cls = dataset_class(name)
     assert cls.__doc__
-    assert all(option.help for option in cls.all_options())
-    assert "seq_ordering (str|function; default 'default')" in describe_options(cls.all_options())
+    rows = {row[0]: row[1:] for row in option_rows(cls.Options)}
+    assert all(help_ for _, _, help_ in rows.values())
+    assert rows["seq_ordering"][:2] == ("str | function", "'default'")

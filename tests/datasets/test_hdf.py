@@ -265,7 +265,7 @@ def test_empty_file(tmp_path):
 
 
 def test_many_files_do_not_stay_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("returnn_tf.datasets.hdf._MAX_OPEN_FILES", 3)
+    monkeypatch.setattr("returnn_tf.datasets.hdf.dataset._MAX_OPEN_FILES", 3)
     files = []
     for number in range(8):
         files.append(str(tmp_path / ("%d.hdf" % number)))

@@ -8,10 +8,10 @@ import pickle
 import h5py
 import numpy as np
 import pytest
-from returnn_tf.datasets.seq_order import parse_ordering, partition
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
+from returnn_tf.datasets.core.seq_order import parse_ordering, partition
 from tests.datasets.recorded import ROOT, by_name, load_json
 
 FACTS = load_json("seq_order/seq_order.json")
@@ -131,12 +131,12 @@ def test_lengths_file_lacks_a_sequence(tmp_path):
 @pytest.mark.parametrize(
     "options, text",
     [
-        ({"partition_epoch": 0}, "option 'partition_epoch' is 0, but must be at least 1"),
+        ({"partition_epoch": 0}, "option 'partition_epoch' must be at least 1, got 0"),
         ({"partition_epoch": 2, "repeat_epoch": 2}, "partition_epoch=2 and repeat_epoch=2 contradict each other"),
         ({"_num_shards": 2, "_shard_index": 2}, "_shard_index is 2"),
-        ({"shuffle_frames_of_nseqs": 3}, "shuffle_frames_of_nseqs is not supported"),
+        ({"shuffle_frames_of_nseqs": 3}, "option 'shuffle_frames_of_nseqs' is not supported: remove it"),
         ({"seq_odering": "random"}, "unknown option 'seq_odering'. Did you mean 'seq_ordering'"),
-        ({"seq_ordering": 3}, "option 'seq_ordering' is 3 .int., but must be a string or a function"),
+        ({"seq_ordering": 3}, "option 'seq_ordering' must be str . function, got 3 .int."),
     ],
 )
 def test_bad_options(options, text, tmp_path):

@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from returnn_tf.datasets.number_task import convert_base
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, StaticDataset, dataset_class, dataset_class_names
+from returnn_tf.datasets.synthetic.number_task import convert_base
 from tests.datasets.recorded import ROOT, assert_same_sequences, by_name, dataset_info, load_json
 
 RULES = load_json("task12ax/rules.json")
@@ -133,9 +133,9 @@ def test_extern_data():
         ({"class": "CopyTaskDataset"}, "option 'nsymbols' is missing"),
         ({"class": "CopyTaskDataset", "nsymbols": 200}, "nsymbols is 200"),
         ({"class": "TaskNumberBaseConvert", "input_base": 40}, "input_base must be from 2 to 36"),
-        ({"class": "TaskXmlModeling", "limit_stack_depth": 0}, "limit_stack_depth must be at least 1"),
+        ({"class": "TaskXmlModeling", "limit_stack_depth": 0}, "'limit_stack_depth' must be at least 1, got 0"),
         ({"class": "Task12AX", "num_seqs": -1}, "num_seqs is -1"),
-        ({"class": "Task12AX", "num_seqs": "many"}, "option 'num_seqs' is 'many'"),
+        ({"class": "Task12AX", "num_seqs": "many"}, "option 'num_seqs' must be float . None, got 'many'"),
         ({"class": "TaskNumberBaseConvert", "window": 3}, "needs dense data"),
         ({"class": "DummyDatasetMultipleDataKeys", "output_dim": {"data": 3}}, "output_dim lacks the key 'classes'"),
         ({"class": "StaticDataset", "data": [3]}, "sequence 0 must be a dict of arrays, not int"),

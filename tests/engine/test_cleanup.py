@@ -45,9 +45,9 @@ def test_off(value):
     "value, message",
     [
         ({"keep_last": 3}, "Did you mean 'keep_last_n'"),
-        ({"keep_last_n": -1}, "keep_last_n must be"),
-        ({"keep_best_n": "all"}, "keep_best_n must be"),
-        ({"keep": "all"}, "keep must be a list"),
+        ({"keep_last_n": -1}, "'keep_last_n' must be"),
+        ({"keep_best_n": "all"}, "'keep_best_n' must be"),
+        ({"keep": "all"}, "'keep' must be"),
         ("yes", "expected True, False or a dict"),
     ],
 )

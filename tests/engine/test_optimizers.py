@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 import pytest
 
-from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_names
+from returnn_tf.engine.update.optimizers import OPTIMIZERS, create_optimizer, optimizer_names
 from returnn_tf.util.lazy_tf import tf
 
 RATE = 0.05
@@ -107,7 +107,7 @@ def test_update_rule(options: Dict[str, Any], expected: Callable[[], np.ndarray]
 
 @pytest.mark.parametrize("name", optimizer_names())
 def test_every_optimizer_changes_variables_of_any_precision_in_the_same_way(name: str) -> None:
-    options = {"class": name, "epsilon": 1e-3} if hasattr(optimizer_names()[name], "epsilon") else {"class": name}
+    options = {"class": name, "epsilon": 1e-3} if hasattr(OPTIMIZERS.find(name), "epsilon") else {"class": name}
     wide, narrow = updated(options), updated(options, "float32")
     assert np.abs(wide - START).min() > 0
     np.testing.assert_allclose(wide, narrow, rtol=1e-3, atol=1e-5)

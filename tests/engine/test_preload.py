@@ -115,12 +115,12 @@ def test_other_shape(other):
     "given, message",
     [
         (["x"], "must be dict"),
-        ({"x": "path"}, r"preload_from_files\['x'\] must be a dict of options"),
-        ({"x": {}}, "give 'filename'"),
+        ({"x": "path"}, r"preload_from_files\['x'\]: expected a dict of options"),
+        ({"x": {}}, "the option 'filename' is missing"),
         ({"x": {"filename": "lm", "prefx": ""}}, "unknown option 'prefx'. Did you mean 'prefix'"),
-        ({"x": {"filename": "lm", "init_for_train": "once"}}, "must be True, False or 'always'"),
+        ({"x": {"filename": "lm", "init_for_train": "once"}}, "'init_for_train' is 'once'"),
         ({"x": {"filename": "/nowhere/lm.001"}}, "there is no checkpoint /nowhere/lm.001"),
-        ({"x": {"filename": "lm", "checkpoint_format": "torch"}}, "only 'tf' can be read"),
+        ({"x": {"filename": "lm", "checkpoint_format": "torch"}}, "'checkpoint_format' is 'torch'. Known: tf"),
     ],
 )
 def test_wrong_options(given, message):

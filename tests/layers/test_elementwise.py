@@ -137,7 +137,7 @@ def test_out_type(out_type: Dict[str, Any], kinds: str, dim: Any, dtype: str) ->
 
 def test_out_type_errors() -> None:
     layer = {"class": "eval", "eval": "source(0)", "from": "data", "out_type": {"dtyp": "int32"}}
-    with pytest.raises(ConfigError, match="out_type: unknown key 'dtyp'. Did you mean 'dtype'"):
+    with pytest.raises(ConfigError, match="out_type: unknown option 'dtyp'. Did you mean 'dtype'"):
         plan_from_config(_config({"output": layer}))
     layer["out_type"] = {"shape": (None, None, 4)}
     with pytest.raises(ConfigError, match="more dynamic axes than the sources"):

@@ -3,7 +3,6 @@
 import numpy
 import pytest
 
-import returnn_tf.layers.rec.native_units  # noqa: F401  # where it takes over
 from returnn_tf.native import product, weight_gradient
 from returnn_tf.native.library import load
 from returnn_tf.ops.cells.base import project

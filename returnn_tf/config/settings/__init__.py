@@ -13,7 +13,7 @@ from returnn_tf.config.settings.catalog import (
 from returnn_tf.config.settings.checking import check_settings, ignored_settings
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.data import DataSettings
-from returnn_tf.config.settings.declaration import Effect, Setting, SettingGroup, setting
+from returnn_tf.config.settings.declaration import Effect, Setting, SettingGroup, option_of, setting
 from returnn_tf.config.settings.horovod import HorovodSettings
 from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.config.settings.logging import LoggingSettings
@@ -41,6 +41,7 @@ __all__ = [
     "check_settings",
     "ignored_settings",
     "misspelt",
+    "option_of",
     "setting",
     "setting_by_key",
     "settings_with",

@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from returnn_tf.config import readers
 from returnn_tf.config.errors import ConfigError
-from returnn_tf.config.options import OptionInfo
+from returnn_tf.config.options import OptionInfo, option
 from returnn_tf.config.store import ConfigStore
 
 
@@ -132,6 +132,14 @@ def setting(
         "on_command_line": on_command_line,
     }
     return _Declaration(default, reader, facts)
+
+
+def option_of(group: Type[SettingGroup], name: str) -> Any:
+    """Declare an option of a dataclass with default, help, choices and check of a setting: what is set for all can
+    also be set for a part.
+    """
+    info = group.declared()[name]
+    return option(info.default, help=info.help, choices=info.choices, check=info.check)
 
 
 class _Declaration:

@@ -9,6 +9,7 @@ from typing import Sequence as SequenceOf
 import numpy as np
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.options import declared_options
 from returnn_tf.datasets.core.batch import Batch, assemble
 from returnn_tf.datasets.core.batch_options import BatchOptions
 from returnn_tf.datasets.core.batching import BatchStats, plan_batches
@@ -27,7 +28,8 @@ _CUTTING = ("chunking", "min_chunk_size", "chunking_variance", "context_window")
 class Dataset(Corpus):
     """A corpus of sequences.
 
-    A subclass declares its own options in ``options``, sets itself up in ``setup`` and says what there is:
+    A subclass declares its own options in the nested class ``Options``, sets itself
+    up in ``setup`` and says what there is:
     ``data_specs``, ``num_seqs``, ``tag``, ``read``, and ``lengths`` and ``seq_lengths`` if
     lengths are known without reading.
 
@@ -94,7 +96,7 @@ class Dataset(Corpus):
     @property
     def num_outputs(self) -> Dict[str, Tuple[int, int]]:
         """Return (dim, number of axes with time) by key, before ``window``."""
-        window = self.opts["window"]
+        window = self.opts.window
         return {key: (spec.dim // (window if key == "data" else 1), spec.ndim) for key, spec in self.data_specs.items()}
 
     @property
@@ -109,8 +111,8 @@ class Dataset(Corpus):
 
     def with_window(self, data: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
         """Apply the option ``window`` to key "data"."""
-        if self.opts["window"] > 1 and "data" in data:
-            data = {**data, "data": stack_frames(data["data"], self.opts["window"])}
+        if self.opts.window > 1 and "data" in data:
+            data = {**data, "data": stack_frames(data["data"], self.opts.window)}
         return data
 
     # ---- iteration
@@ -138,7 +140,7 @@ class Dataset(Corpus):
             position += 1
 
     def _chunk_options(self, replaced: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
-        opts = {name: self.opts[name] for name in _CUTTING}
+        opts = {name: getattr(self.opts, name) for name in _CUTTING}
         opts.update(replaced or {})
         try:
             return {
@@ -169,7 +171,7 @@ class Dataset(Corpus):
         :param start_batch: skips so many batches without reading them, to go on where another run stopped
         :param seq_list: tags to read instead of the epoch's own order
         :param seq_order: corpus indices to read instead of it
-        :param options: ``batch_options.BATCH_OPTIONS``, and chunking, min_chunk_size, chunking_variance, context_window
+        :param options: `GivenBatchOptions`, and chunking, min_chunk_size, chunking_variance, context_window
             instead of the options of the dataset
         """
         cutting = self._chunk_options({name: options.pop(name) for name in _CUTTING if name in options})
@@ -196,5 +198,5 @@ def _rebuild(cls: Any, given: Dict[str, Any]) -> Dataset:
 
 def make_dataset(dataset_cls: Type[Dataset], options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Dataset:
     """Create a dataset with the given options, and those defaults that its class knows."""
-    known = {option.name for option in dataset_cls.all_options()}
+    known = declared_options(dataset_cls.Options)
     return dataset_cls(**{**{name: value for name, value in defaults.items() if name in known}, **options})

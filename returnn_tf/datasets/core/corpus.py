@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Optional, Set, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Set
 from typing import Sequence as SequenceOf
 
 import numpy as np
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.options import from_options
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core import seq_order as orders
-from returnn_tf.datasets.core.base_options import BASE_OPTIONS
-from returnn_tf.datasets.core.options import Option, check_options
+from returnn_tf.datasets.core.base_options import BaseOptions
 
 _MAX_COMPARED = 2000  # comparing spellings takes long, and a corpus can have millions of tags
 
@@ -20,23 +21,17 @@ _MAX_COMPARED = 2000  # comparing spellings takes long, and a corpus can have mi
 class Corpus:
     """Options and order of a dataset; see ``base.Dataset``."""
 
-    options: Tuple[Option, ...] = ()
+    @dataclass
+    class Options(BaseOptions):
+        """Options in the config; a subclass adds its own ones in such a class of its own."""
 
     def __init__(self, **given: Any):
         self._given = given
         self.name: str = given.get("name") or type(self).__name__
-        self.opts: Dict[str, Any] = check_options(self._owner(), self.all_options(), given)
+        self.opts: Any = from_options(self.Options, given, where=self._owner(), none_is_absent=True)
         self._ordering = self._check_order_options()
         self._tag_to_index: Optional[Dict[str, int]] = None
         self._order_lengths: Optional[np.ndarray] = None
-
-    @classmethod
-    def all_options(cls) -> Tuple[Option, ...]:
-        """Return all options of the class, inherited ones included."""
-        table: Dict[str, Option] = {option.name: option for option in BASE_OPTIONS}
-        for base in reversed(cls.__mro__):
-            table.update({option.name: option for option in vars(base).get("options", ())})
-        return tuple(table.values())
 
     def __repr__(self) -> str:
         return "<%s %r>" % (type(self).__name__, self.name)
@@ -62,25 +57,20 @@ class Corpus:
     def _check_order_options(self) -> Optional[orders.Ordering]:
         """Check all options on order; return the parsed order, or None if it is a function of the epoch."""
         opts = self.opts
-        opts["window"] = opts["window"] + (1 - opts["window"] % 2)  # an even window is raised by one
-        for name in ("window", "partition_epoch", "repeat_epoch", "_num_shards"):
-            if opts[name] < 1:
-                raise ConfigError("%s: option %r is %r, but must be at least 1" % (self._owner(), name, opts[name]))
-        if opts["repeat_epoch"] > 1 and opts["partition_epoch"] > 1:
+        opts.window = opts.window + (1 - opts.window % 2)  # an even window is raised by one
+        if opts.repeat_epoch > 1 and opts.partition_epoch > 1:
             raise ConfigError(
                 "%s: partition_epoch=%d and repeat_epoch=%d contradict each other; use one of them"
-                % (self._owner(), opts["partition_epoch"], opts["repeat_epoch"])
+                % (self._owner(), opts.partition_epoch, opts.repeat_epoch)
             )
-        if not 0 <= opts["_shard_index"] < opts["_num_shards"]:
+        if not 0 <= opts._shard_index < opts._num_shards:
             raise ConfigError(
                 "%s: _shard_index is %d, but must be at least 0 and below _num_shards=%d"
-                % (self._owner(), opts["_shard_index"], opts["_num_shards"])
+                % (self._owner(), opts._shard_index, opts._num_shards)
             )
-        if opts["shuffle_frames_of_nseqs"]:
-            raise ConfigError("%s: shuffle_frames_of_nseqs is not supported; remove it or set it to 0" % self._owner())
-        if callable(opts["seq_ordering"]):
+        if callable(opts.seq_ordering):
             return None
-        return self._parse_ordering(opts["seq_ordering"])
+        return self._parse_ordering(opts.seq_ordering)
 
     def _parse_ordering(self, text: Any) -> orders.Ordering:
         try:
@@ -92,15 +82,15 @@ class Corpus:
         """Return the order of this epoch."""
         if self._ordering is not None:
             return self._ordering
-        return self._parse_ordering(self.opts["seq_ordering"](epoch=epoch))
+        return self._parse_ordering(self.opts.seq_ordering(epoch=epoch))
 
     @property
     def random_seed_offset(self) -> int:
         """Return the offset of the seed of each epoch: the option, else environment variable
         RETURNN_RANDOM_SEED_OFFSET, else 0.
         """
-        if self.opts["random_seed_offset"] is not None:
-            return int(self.opts["random_seed_offset"])
+        if self.opts.random_seed_offset is not None:
+            return int(self.opts.random_seed_offset)
         text = os.environ.get("RETURNN_RANDOM_SEED_OFFSET", "0")
         try:
             return int(text)
@@ -111,9 +101,9 @@ class Corpus:
         """Return the random seed of an epoch."""
         return orders.epoch_seed(
             epoch,
-            partition_epoch=self.opts["partition_epoch"],
+            partition_epoch=self.opts.partition_epoch,
             nth=nth,
-            fixed=self.opts["fixed_random_seed"],
+            fixed=self.opts.fixed_random_seed,
             offset=self.random_seed_offset,
         )
 
@@ -135,22 +125,22 @@ class Corpus:
         opts = self.opts
         seed = self.epoch_seed(epoch, nth=ordering.nth)
         order = orders.order_sequences(ordering, self.num_seqs, self._needed_lengths, seed)
-        if opts["unique_seq_tags"]:
+        if opts.unique_seq_tags:
             order = self._unique(order)
-        parts, shards = opts["partition_epoch"], opts["_num_shards"]
+        parts, shards = opts.partition_epoch, opts._num_shards
         if parts * shards > 1:
-            part = (max(epoch, 1) - 1) % parts * shards + opts["_shard_index"]
+            part = (max(epoch, 1) - 1) % parts * shards + opts._shard_index
             order = orders.partition(order, num_parts=parts * shards, part=part)
-        if opts["repeat_epoch"] > 1:
-            order = np.tile(order, opts["repeat_epoch"])
-        if opts["seq_list_filter_file"]:
+        if opts.repeat_epoch > 1:
+            order = np.tile(order, opts.repeat_epoch)
+        if opts.seq_list_filter_file:
             order = self._filtered(order, epoch)
         return np.asarray(order, np.int64)
 
     def _check_endless(self, ordering: orders.Ordering) -> None:
         opts = self.opts
-        cuts = max(opts["partition_epoch"], opts["repeat_epoch"], opts["_num_shards"]) > 1
-        if ordering.kind != "default" or cuts or opts["unique_seq_tags"] or opts["seq_list_filter_file"]:
+        cuts = max(opts.partition_epoch, opts.repeat_epoch, opts._num_shards) > 1
+        if ordering.kind != "default" or cuts or opts.unique_seq_tags or opts.seq_list_filter_file:
             raise ConfigError(
                 "%s is endless, so it has the order 'default' only, and no parts; give it num_seqs" % self._owner()
             )
@@ -166,20 +156,20 @@ class Corpus:
         return np.asarray(keep, np.int64)
 
     def _filtered(self, order: np.ndarray, epoch: int) -> np.ndarray:
-        path = self.opts["seq_list_filter_file"]
+        path = self.opts.seq_list_filter_file
         tags = set(safe_files.read_seq_tags(path))
         order = np.asarray([index for index in order if self.tag(int(index)) in tags], np.int64)
         if not len(order):
             raise DataError(
                 "%s: epoch %d is empty: none of its sequences is in seq_list_filter_file %r (%d tags). Are the tags of "
                 "another corpus, or is partition_epoch=%d too large?"
-                % (self._owner(), epoch, path, len(tags), self.opts["partition_epoch"])
+                % (self._owner(), epoch, path, len(tags), self.opts.partition_epoch)
             )
         return order
 
     def _lengths_for_order(self) -> Optional[np.ndarray]:
         if self._order_lengths is None:
-            path = self.opts["seq_order_seq_lens_file"]
+            path = self.opts.seq_order_seq_lens_file
             if path:
                 self._order_lengths = self._lengths_of_file(path)
             else:
@@ -202,8 +192,7 @@ class Corpus:
         if lengths is None:
             raise ConfigError(
                 "%s: seq_ordering %r needs the lengths of the sequences, which are not known before they are read. "
-                "Use 'default' or 'random', or give seq_order_seq_lens_file"
-                % (self._owner(), self.opts["seq_ordering"])
+                "Use 'default' or 'random', or give seq_order_seq_lens_file" % (self._owner(), self.opts.seq_ordering)
             )
         return lengths
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 from typing import Sequence as SequenceOf
 
 import numpy as np
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
-from returnn_tf.datasets.core.options import Option
 from returnn_tf.datasets.core.window import window_spec
 
 
@@ -21,17 +22,21 @@ class GeneratingDataset(Dataset):
     known before generating, so the orders ``sorted`` and ``sorted_reverse`` count as ``default``.
     """
 
-    options: Tuple[Option, ...] = (Option("num_seqs", "int|float", None, "number of sequences; default: endless"),)
+    @dataclass
+    class Options(Dataset.Options):
+        """Options in the config."""
+
+        num_seqs: Optional[float] = option(None, help="number of sequences; default: endless")
 
     def setup(self) -> None:
         """Ask the subclass for its format."""
         self._num_seqs = self._check_num_seqs()
         self.data_specs = self.make_specs()
-        if self.opts["window"] > 1:
-            self.data_specs["data"] = window_spec(self.data_specs["data"], self.opts["window"], self._owner())
+        if self.opts.window > 1:
+            self.data_specs["data"] = window_spec(self.data_specs["data"], self.opts.window, self._owner())
 
     def _check_num_seqs(self) -> Optional[int]:
-        value = self.opts["num_seqs"]
+        value = self.opts.num_seqs
         if value is None or value == float("inf"):
             return None
         if value != int(value) or value < 0:

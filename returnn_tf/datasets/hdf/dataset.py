@@ -5,14 +5,15 @@ from __future__ import annotations
 import bisect
 import collections
 import logging
-from typing import Dict, List, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Tuple, Union
 from typing import Sequence as SequenceOf
 
 import numpy as np
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.options import Option
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.window import window_spec
 from returnn_tf.datasets.hdf.file import HDFFile
@@ -34,21 +35,23 @@ class HDFDataset(Dataset):
     >>> dataset = Dataset.from_config(train)   # doctest: +SKIP
     """
 
-    options: Tuple[Option, ...] = (
-        Option("files", "list|str", None, "HDF files, a list or one name", required=True),
-        Option("use_cache_manager", "bool", False, "accepted; the files are read where they are"),
-        Option("cache_byte_size", "int", 0, "keeps read sequences up to so many bytes; 0 = none, -1 = all"),
-    )
+    @dataclass
+    class Options(Dataset.Options):
+        """Options in the config."""
+
+        files: Union[List[Any], str] = option(help="HDF files, a list or one name")
+        use_cache_manager: bool = option(
+            False, help="copy the files to a local disk", inert="the files are read where they are"
+        )
+        cache_byte_size: int = option(0, help="keeps read sequences up to so many bytes; 0 = none, -1 = all")
 
     def setup(self) -> None:
         """Open and index all files."""
-        files = [self.opts["files"]] if isinstance(self.opts["files"], str) else list(self.opts["files"])
+        files = [self.opts.files] if isinstance(self.opts.files, str) else list(self.opts.files)
         if not files:
             raise ConfigError("%s: option 'files' is empty" % self._owner())
-        if self.opts["cache_byte_size"] and self.opts["partition_epoch"] > 1:
+        if self.opts.cache_byte_size and self.opts.partition_epoch > 1:
             raise ConfigError("%s: partition_epoch > 1 needs cache_byte_size = 0" % self._owner())
-        if self.opts["use_cache_manager"]:
-            log.info("%s: use_cache_manager: files are read where they are", self._owner())
         self.files = [HDFFile(str(path)) for path in files]
         first = self.files[0]
         for other in self.files[1:]:
@@ -57,8 +60,8 @@ class HDFDataset(Dataset):
         for file in self.files:
             self._starts.append(self._starts[-1] + file.num_seqs)
         self.data_specs = dict(first.specs)
-        if self.opts["window"] > 1 and "data" in first.specs:
-            self.data_specs["data"] = window_spec(first.specs["data"], self.opts["window"], self._owner())
+        if self.opts.window > 1 and "data" in first.specs:
+            self.data_specs["data"] = window_spec(first.specs["data"], self.opts.window, self._owner())
         self._open: collections.OrderedDict[int, HDFFile] = collections.OrderedDict()
         self._cache: Dict[Tuple[int, str], np.ndarray] = {}
         self._cached_bytes = 0
@@ -119,7 +122,7 @@ class HDFDataset(Dataset):
         self._open.move_to_end(number)
         if len(self._open) > _MAX_OPEN_FILES:
             self._open.popitem(last=False)[1].close()
-        limit = self.opts["cache_byte_size"]
+        limit = self.opts.cache_byte_size
         if limit < 0 or self._cached_bytes + value.nbytes <= limit:
             value.setflags(write=False)
             self._cache[(index, key)] = value

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Dict, Tuple
+from dataclasses import dataclass
+from typing import Dict
 
 import numpy as np
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.options import option
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.generating import GeneratingDataset, SymbolTask, choose
-from returnn_tf.datasets.core.options import Option
 from returnn_tf.datasets.core.registry import register_dataset
 
 
@@ -45,17 +46,19 @@ class CopyTaskDataset(GeneratingDataset):
     epoch), both included.
     """
 
-    options: Tuple[Option, ...] = (
-        Option("nsymbols", "int", None, "number of different symbols, at most 128", required=True),
-        Option("minlen", "int", 0, "shortest length"),
-        Option("maxlen", "int", 0, "longest length"),
-        Option("minlen_epoch_factor", "float|int", 0, "times epoch is added to minlen"),
-        Option("maxlen_epoch_factor", "float|int", 0, "times epoch is added to maxlen"),
-    )
+    @dataclass
+    class Options(GeneratingDataset.Options):
+        """Options in the config."""
+
+        nsymbols: int = option(help="number of different symbols, at most 128")
+        minlen: int = option(0, help="shortest length")
+        maxlen: int = option(0, help="longest length")
+        minlen_epoch_factor: float = option(0, help="times epoch is added to minlen")
+        maxlen_epoch_factor: float = option(0, help="times epoch is added to maxlen")
 
     def make_specs(self) -> Dict[str, DataSpec]:
         """Return sparse specs for both keys."""
-        count = self.opts["nsymbols"]
+        count = self.opts.nsymbols
         if not 1 <= count <= 128:
             raise ConfigError("%s: nsymbols is %d, but must be from 1 to 128" % (self._owner(), count))
         return {key: DataSpec(dim=count, ndim=1, dtype="int8") for key in ("data", "classes")}
@@ -63,10 +66,10 @@ class CopyTaskDataset(GeneratingDataset):
     def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
         """Draw random symbols."""
         opts = self.opts
-        low = int(opts["minlen"] + opts["minlen_epoch_factor"] * epoch)
-        high = int(opts["maxlen"] + opts["maxlen_epoch_factor"] * epoch)
+        low = int(opts.minlen + opts.minlen_epoch_factor * epoch)
+        high = int(opts.maxlen + opts.maxlen_epoch_factor * epoch)
         if not 0 <= low <= high:
             raise ConfigError("%s: in epoch %d lengths would be from %d to %d" % (self._owner(), epoch, low, high))
         length = rng.randint(low, high + 1)
-        symbols = np.array([rng.randint(0, opts["nsymbols"]) for _ in range(length)], np.int8)
+        symbols = np.array([rng.randint(0, opts.nsymbols) for _ in range(length)], np.int8)
         return {"data": symbols, "classes": symbols}

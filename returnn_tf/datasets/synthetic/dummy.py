@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Dict, Tuple
+from dataclasses import dataclass
+from typing import Annotated, Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.options import Written, option
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.generating import GeneratingDataset, dim_and_ndim
-from returnn_tf.datasets.core.options import Option
 from returnn_tf.datasets.core.registry import register_dataset
-
-_VALUE_OPTIONS: Tuple[Option, ...] = (
-    Option("input_max_value", "int|float", 10.0, "the counter of the input wraps here"),
-    Option("input_shift", "int|float", None, "is added to the wrapped counter; default -input_max_value / 2"),
-    Option("input_scale", "int|float", None, "times the shifted counter; default 1 / input_max_value"),
-)
 
 
 class _CounterDataset(GeneratingDataset):
     """Sequence i counts from i: dense values ((c mod max) + shift) * scale, classes c mod number of classes."""
 
-    options: Tuple[Option, ...] = _VALUE_OPTIONS
+    @dataclass
+    class Options(GeneratingDataset.Options):
+        """Options in the config."""
+
+        input_max_value: float = option(10.0, help="the counter of the input wraps here")
+        input_shift: Optional[float] = option(
+            None, help="is added to the wrapped counter; default -input_max_value / 2"
+        )
+        input_scale: Optional[float] = option(None, help="times the shifted counter; default 1 / input_max_value")
+
     dense_dtype = "float64"
     sparse_dtype = "int64"
 
@@ -32,9 +36,9 @@ class _CounterDataset(GeneratingDataset):
 
     def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
         """Generate all keys with one running counter."""
-        maximum = self.opts["input_max_value"]
-        shift = -maximum / 2 if self.opts["input_shift"] is None else self.opts["input_shift"]
-        scale = 1.0 / maximum if self.opts["input_scale"] is None else self.opts["input_scale"]
+        maximum = self.opts.input_max_value
+        shift = -maximum / 2 if self.opts.input_shift is None else self.opts.input_shift
+        scale = 1.0 / maximum if self.opts.input_scale is None else self.opts.input_scale
         data, counter = {}, index
         for key, frames in self.seq_lens().items():
             dim, ndim = self.num_outputs[key]
@@ -64,37 +68,45 @@ class _CounterDataset(GeneratingDataset):
 class DummyDataset(_CounterDataset):
     """Dense float32 "data" [seq_len, input_dim] and sparse int32 "classes" [seq_len]."""
 
-    options: Tuple[Option, ...] = (
-        Option("input_dim", "int", None, "feature dimension", required=True),
-        Option("output_dim", "int|list", None, "number of classes", required=True),
-        Option("seq_len", "int", 2, "frames of every sequence"),
-    )
+    @dataclass
+    class Options(_CounterDataset.Options):
+        """Options in the config."""
+
+        input_dim: int = option(help="feature dimension")
+        output_dim: Union[int, List[Any]] = option(help="number of classes")
+        seq_len: int = option(2, help="frames of every sequence")
+
     dense_dtype = "float32"
     sparse_dtype = "int32"
 
     def make_specs(self) -> Dict[str, DataSpec]:
         """Return dense input, sparse target."""
-        dims = dim_and_ndim(self.opts["output_dim"], option="output_dim", ndim=1)
-        return self._specs({"data": (self.opts["input_dim"], 2), "classes": dims})
+        dims = dim_and_ndim(self.opts.output_dim, option="output_dim", ndim=1)
+        return self._specs({"data": (self.opts.input_dim, 2), "classes": dims})
 
     def seq_lens(self) -> Dict[str, int]:
         """Return the same length for both keys."""
-        return {"data": self.opts["seq_len"], "classes": self.opts["seq_len"]}
+        return {"data": self.opts.seq_len, "classes": self.opts.seq_len}
 
 
 @register_dataset()
 class DummyDatasetMultipleSequenceLength(DummyDataset):
     """Like DummyDataset, float64 [len, input_dim] and int64 [len], with a separate length for each key."""
 
-    options: Tuple[Option, ...] = (
-        Option("seq_len", "int|dict", None, "frames by key; default 10 for data, 20 for classes"),
-    )
+    @dataclass
+    class Options(DummyDataset.Options):
+        """Options in the config."""
+
+        seq_len: Annotated[Any, Written(Union[None, int, Dict[str, int]])] = option(
+            None, help="frames by key; default 10 for data, 20 for classes"
+        )
+
     dense_dtype = "float64"
     sparse_dtype = "int64"
 
     def seq_lens(self) -> Dict[str, int]:
         """Return the option ``seq_len``."""
-        given = self.opts["seq_len"]
+        given = self.opts.seq_len
         if isinstance(given, int):
             return {"data": given, "classes": given}
         return {**{"data": 10, "classes": 20}, **(given or {})}
@@ -104,26 +116,28 @@ class DummyDatasetMultipleSequenceLength(DummyDataset):
 class DummyDatasetMultipleDataKeys(_CounterDataset):
     """Any data keys: float64 [len, dim] or int64 [len]."""
 
-    options: Tuple[Option, ...] = (
-        Option("output_dim", "dict", None, "key -> [dim, ndim], ndim 2 = dense, 1 = sparse", required=True),
-        Option("input_dim", "int", None, "accepted; output_dim has the dims of all keys"),
-        Option("seq_len", "int|dict", 20, "frames, for all keys or by key"),
-        Option("data_keys", "list", ("data", "classes"), "the keys in the order of counting"),
-    )
+    @dataclass
+    class Options(_CounterDataset.Options):
+        """Options in the config."""
+
+        output_dim: Dict[str, Any] = option(help="key -> [dim, ndim], ndim 2 = dense, 1 = sparse")
+        input_dim: Optional[int] = option(None, help="feature dimension", inert="output_dim has the dims of all keys")
+        seq_len: Union[int, Dict[str, Any]] = option(20, help="frames, for all keys or by key")
+        data_keys: List[Any] = option(("data", "classes"), help="the keys in the order of counting")
 
     def make_specs(self) -> Dict[str, DataSpec]:
         """Derive the specs from ``output_dim``."""
         dims = {}
-        for key in self.opts["data_keys"]:
-            for name, table in (("output_dim", self.opts["output_dim"]), ("seq_len", self.opts["seq_len"])):
+        for key in self.opts.data_keys:
+            for name, table in (("output_dim", self.opts.output_dim), ("seq_len", self.opts.seq_len)):
                 if not isinstance(table, int) and key not in table:
                     raise ConfigError(
                         "%s: %s lacks the key %r. %s" % (self._owner(), name, key, did_you_mean(key, table))
                     )
-            dims[key] = dim_and_ndim(self.opts["output_dim"][key], option="output_dim", ndim=2)
+            dims[key] = dim_and_ndim(self.opts.output_dim[key], option="output_dim", ndim=2)
         return self._specs(dims)
 
     def seq_lens(self) -> Dict[str, int]:
         """Return the option ``seq_len``."""
-        given = self.opts["seq_len"]
-        return {key: given if isinstance(given, int) else given[key] for key in self.opts["data_keys"]}
+        given = self.opts.seq_len
+        return {key: given if isinstance(given, int) else given[key] for key in self.opts.data_keys}

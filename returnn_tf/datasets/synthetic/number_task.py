@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Tuple
+from dataclasses import dataclass
+from typing import Dict, List
 from typing import Sequence as SequenceOf
 
 import numpy as np
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.options import option
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.generating import GeneratingDataset
-from returnn_tf.datasets.core.options import Option
 from returnn_tf.datasets.core.registry import register_dataset
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -23,22 +24,24 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
     "data" is int64 [digits], "classes" int64 [digits of the result]; labels are the digits, then letters.
     """
 
-    options: Tuple[Option, ...] = (
-        Option("input_base", "int", 8, "base of the input"),
-        Option("output_base", "int", 2, "base of the target"),
-        Option("min_input_seq_len", "int", 1, "fewest digits"),
-        Option("max_input_seq_len", "int", 8, "most digits"),
-    )
+    @dataclass
+    class Options(GeneratingDataset.Options):
+        """Options in the config."""
+
+        input_base: int = option(8, help="base of the input")
+        output_base: int = option(2, help="base of the target")
+        min_input_seq_len: int = option(1, help="fewest digits")
+        max_input_seq_len: int = option(8, help="most digits")
 
     def make_specs(self) -> Dict[str, DataSpec]:
         """Return sparse specs for both keys."""
         opts = self.opts
         for name in ("input_base", "output_base"):
-            if not 2 <= opts[name] <= len(_DIGITS):
+            if not 2 <= getattr(opts, name) <= len(_DIGITS):
                 raise ConfigError("%s: %s must be from 2 to %d" % (self._owner(), name, len(_DIGITS)))
-        if not 1 <= opts["min_input_seq_len"] <= opts["max_input_seq_len"]:
+        if not 1 <= opts.min_input_seq_len <= opts.max_input_seq_len:
             raise ConfigError("%s: min_input_seq_len must be from 1 to max_input_seq_len" % self._owner())
-        bases = {"data": opts["input_base"], "classes": opts["output_base"]}
+        bases = {"data": opts.input_base, "classes": opts.output_base}
         return {
             key: DataSpec(dim=base, ndim=1, dtype="int64", labels=tuple(_DIGITS[:base])) for key, base in bases.items()
         }
@@ -46,11 +49,11 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
     def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
         """Draw a number, and write it in both bases."""
         opts = self.opts
-        length = rng.randint(opts["min_input_seq_len"], opts["max_input_seq_len"] + 1)
-        digits = [int(rng.randint(0, opts["input_base"])) for _ in range(length)]
+        length = rng.randint(opts.min_input_seq_len, opts.max_input_seq_len + 1)
+        digits = [int(rng.randint(0, opts.input_base)) for _ in range(length)]
         return {
             "data": np.array(digits, np.int64),
-            "classes": np.array(convert_base(digits, opts["input_base"], opts["output_base"]), np.int64),
+            "classes": np.array(convert_base(digits, opts.input_base, opts.output_base), np.int64),
         }
 
 

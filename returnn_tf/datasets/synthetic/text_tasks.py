@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from dataclasses import dataclass
+from typing import List
 
 import numpy as np
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.core.generating import SymbolTask, choose
-from returnn_tf.datasets.core.options import Option
 from returnn_tf.datasets.core.registry import register_dataset
 
 _LETTERS = "abcdefgh"
@@ -25,17 +25,15 @@ class TaskXmlModelingDataset(SymbolTask):
     input_symbols = " <>/" + _LETTERS
     output_symbols = " <>/" + _LETTERS
 
-    options: Tuple[Option, ...] = (Option("limit_stack_depth", "int", 4, "deepest nesting of tags"),)
+    @dataclass
+    class Options(SymbolTask.Options):
+        """Options in the config."""
 
-    def setup(self) -> None:
-        """Check the depth."""
-        if self.opts["limit_stack_depth"] < 1:
-            raise ConfigError("%s: limit_stack_depth must be at least 1" % self._owner())
-        super().setup()
+        limit_stack_depth: int = option(4, help="deepest nesting of tags", check=at_least(1))
 
     def make_input(self, rng: np.random.RandomState) -> str:
         """Draw a blank and one outer tag with random tags inside."""
-        return random_xml(rng, self.opts["limit_stack_depth"])
+        return random_xml(rng, self.opts.limit_stack_depth)
 
     @classmethod
     def make_output(cls, text: str) -> str:

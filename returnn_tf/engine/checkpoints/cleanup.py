@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Set
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Set, Union
 
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.options import at_least, from_options, option
 from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_of
 
@@ -15,9 +16,9 @@ from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_
 class CleanupOptions:
     """What is kept: the newest epochs, the best ones of each score, and a list (or pattern) of epochs."""
 
-    keep_last_n: int = 2
-    keep_best_n: int = 4
-    keep: Optional[Sequence[int]] = None
+    keep_last_n: int = option(2, help="number of the newest epochs", check=at_least(0))
+    keep_best_n: int = option(4, help="number of the best epochs by each score", check=at_least(0))
+    keep: Union[None, Sequence[int], Set[int]] = option(None, help="list of epochs; default: a pattern")
 
 
 def options_from_config(config: Config) -> Optional[CleanupOptions]:
@@ -33,16 +34,9 @@ def options_from_config(config: Config) -> Optional[CleanupOptions]:
         if value is not True and value != 1:
             raise ConfigError("%s: expected True, False or a dict, got %r" % (where, value))
         return CleanupOptions()
-    known = ("keep_last_n", "keep_best_n", "keep")
-    for key, option in value.items():
-        if key not in known:
-            raise ConfigError("%s: unknown option %r. %s" % (where, key, did_you_mean(key, known)))
-        if key != "keep" and (not isinstance(option, int) or option < 0):
-            raise ConfigError("%s: %s must be an int of at least 0, got %r" % (where, key, option))
-    keep = value.get("keep")
-    if keep is not None and not (isinstance(keep, Iterable) and all(isinstance(e, int) for e in keep)):
-        raise ConfigError("%s: keep must be a list of epochs, got %r" % (where, keep))
-    return CleanupOptions(**dict(value, keep=None if keep is None else sorted(keep)))
+    if isinstance(value.get("keep"), range):
+        value = {**value, "keep": list(value["keep"])}
+    return from_options(CleanupOptions, value, where=where)
 
 
 def epochs_to_delete(stored: Iterable[int], scores: Mapping[int, EpochData], options: CleanupOptions) -> List[int]:

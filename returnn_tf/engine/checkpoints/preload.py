@@ -7,11 +7,12 @@ The option ``preload_from_files`` of the config, its short form ``init_params`` 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.options import from_options, option
 from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
@@ -24,19 +25,27 @@ _INITIAL = "init_params"
 _MAX_LISTED = 10
 
 
+def _is_path(value: str) -> Optional[str]:
+    return None if value else "must be the path of a checkpoint"
+
+
 @dataclasses.dataclass(frozen=True)
 class Preload:
     """One entry of ``preload_from_files``."""
 
-    where: str  # option and key, for messages
-    filename: str  # path prefix of the checkpoint; may end in .index
-    prefix: str = ""  # which parameters: those with it in front of their name, or of a later part of their path
-    init_for_train: Union[bool, str] = False  # True: when a training begins; "always": also when it goes on
-    ignore_missing: bool = False  # what the checkpoint lacks keeps its value
-    ignore_params: Sequence[str] = ()  # parameters of the network which are not loaded
-    ignore_params_prefixes: Sequence[str] = ()
-    var_name_mapping: Mapping[str, str] = dataclasses.field(default_factory=dict)  # parameter -> name in the checkpoint
-    checkpoint_format: str = "tf"
+    filename: str = option(help="path prefix of the checkpoint; may end in .index", check=_is_path)
+    prefix: str = option(
+        "", help="load the parameters with it in front of their name, or of a later part of their path"
+    )
+    init_for_train: Union[bool, str] = option(
+        False, choices=(False, True, "always"), help="True: when a training begins; 'always': also when it goes on"
+    )
+    ignore_missing: bool = option(False, help="what the checkpoint lacks keeps its value")
+    ignore_params: Sequence[str] = option((), help="parameters of the network that are not loaded")
+    ignore_params_prefixes: Sequence[str] = option((), help="the same by the beginning of their names")
+    var_name_mapping: Mapping[str, str] = option({}, help="parameter -> name in the checkpoint")
+    checkpoint_format: str = option("tf", help="format of the file", choices=("tf",))
+    where: str = ""  # option and key, for messages
     scope: str = ""  # only parameters below it, whose names count from there
 
     def applies(self, *, train: bool, fresh: bool) -> bool:
@@ -178,20 +187,7 @@ def _absent_text(source: str, entry: Preload, absent: Mapping[str, str], stored:
 
 
 def _entry(where: str, options: Any) -> Preload:
-    if not isinstance(options, Mapping):
-        raise ConfigError("%s must be a dict of options, not %r." % (where, options))
-    known = [field.name for field in dataclasses.fields(Preload) if field.name not in ("where", "scope")]
-    for key in options:
-        if key not in known:
-            raise ConfigError("%s: unknown option %r. %s" % (where, key, did_you_mean(key, known)))
-    entry = Preload(where, **{"filename": "", **{key: value for key, value in options.items() if value is not None}})
-    if not isinstance(entry.filename, str) or not entry.filename:
-        raise ConfigError("%s: give 'filename', the path of a checkpoint." % where)
-    if entry.checkpoint_format != "tf":
-        raise ConfigError("%s: checkpoint_format is %r, but only 'tf' can be read." % (where, entry.checkpoint_format))
-    if entry.init_for_train not in (True, False, "always"):
-        raise ConfigError("%s: init_for_train must be True, False or 'always', not %r." % (where, entry.init_for_train))
-    return entry
+    return dataclasses.replace(from_options(Preload, options, where=where, none_is_absent=True), where=where)
 
 
 def _prefix_of(filename: str) -> str:

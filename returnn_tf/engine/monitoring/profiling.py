@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, Iterator, Optional
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import at_least, from_options, option
 from returnn_tf.config.settings import LoggingSettings
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
@@ -17,9 +17,9 @@ from returnn_tf.util.lazy_tf import tf
 class ProfileOptions:
     """Which steps are traced; they are counted from the start of the run."""
 
-    first_step: int = 10  # the first ones trace the graph and warm up
-    steps: int = 10
-    every: int = 0  # again after so many steps; 0: only once
+    first_step: int = option(10, help="the first ones trace the graph and warm up", check=at_least(0))
+    steps: int = option(10, help="number of steps in a trace", check=at_least(1))
+    every: int = option(0, help="trace again after this many steps; 0: only once", check=at_least(0))
 
 
 class Profiler:
@@ -92,13 +92,7 @@ def profile_options(config: Any) -> Optional[ProfileOptions]:
         raise ConfigError(
             "%s: expected True or a dict such as {'first_step': 10, 'steps': 10}, not %r." % (where, given)
         )
-    known = [field.name for field in dataclasses.fields(ProfileOptions)]
-    for key, value in given.items():
-        if key not in known:
-            raise ConfigError("%s: unknown option %r. %s" % (where, key, did_you_mean(key, known)))
-        if isinstance(value, bool) or not isinstance(value, int) or value < (key == "steps"):
-            raise ConfigError("%s: %s must be a number of steps, not %r." % (where, key, value))
-    options = ProfileOptions(**given)
+    options = from_options(ProfileOptions, given, where=where)
     if 0 < options.every <= options.steps:
         raise ConfigError("%s: every must be more than steps (%i)." % (where, options.steps))
     return options

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.options import from_options, option
 from returnn_tf.config.settings import TrainingSettings
 
 COPY_MODES = (None, "ifpossible", "subset", "reset")
@@ -15,13 +15,20 @@ ALGORITHMS = ("from_output", "from_input")
 
 @dataclass(frozen=True)
 class PretrainOptions:
-    """See the package."""
+    """What ``pretrain`` may hold, see the package."""
 
-    construction_algo: Any = "from_output"
-    repetitions: Any = None
-    copy_param_mode: Optional[str] = None
-    copy_output_layer: Any = None
-    greedy: bool = False
+    construction_algo: Union[str, Callable[..., Any], Sequence[Any]] = option(
+        "from_output",
+        help="function (idx, net_dict) -> net_dict or None, a list of network dicts, or: from_output, from_input",
+    )
+    repetitions: Union[None, int, Sequence[Any], Dict[Any, Any]] = option(
+        None, help="epochs of each step: a number, a list, or a dict by step with 'default' and 'final'"
+    )
+    copy_param_mode: Optional[str] = option(None, choices=COPY_MODES, help="what parameters of the step before become")
+    copy_output_layer: Union[None, bool, str] = option(
+        None, choices=(None, True, False, "ifpossible"), help="carry the parameters of output layers over"
+    )
+    greedy: bool = option(False, help="train only the new layers")
 
     @property
     def automatic(self) -> bool:
@@ -55,12 +62,13 @@ def options_from_config(config: Any) -> Optional[PretrainOptions]:
     for name, value in separate.items():
         if value is not None:
             values.setdefault(name, value)
-    known = [field.name for field in dataclasses.fields(PretrainOptions)]
-    for name in values:
-        if name not in known:
-            raise ConfigError("%s: unknown option %r. %s" % (where, name, did_you_mean(name, known)))
-    options = PretrainOptions(**values)
-    _check(where, options)
+    options = from_options(PretrainOptions, values, where=where)
+    if isinstance(options.construction_algo, str) and options.construction_algo not in ALGORITHMS:
+        hint = did_you_mean(options.construction_algo, ALGORITHMS)
+        raise ConfigError(
+            "%s: construction_algo must be a function (idx, net_dict) -> net_dict or None, a list of network dicts, "
+            "or one of: %s; got %r. %s" % (where, ", ".join(ALGORITHMS), options.construction_algo, hint)
+        )
     return options
 
 
@@ -72,20 +80,6 @@ def check_copy_mode(where: str, mode: Any) -> Optional[str]:
     if mode not in COPY_MODES:
         raise ConfigError("%s must be 'ifpossible', 'subset', 'reset' or None, not %r." % (where, mode))
     return mode
-
-
-def _check(where: str, options: PretrainOptions) -> None:
-    algo = options.construction_algo
-    if not callable(algo) and not isinstance(algo, (list, tuple)) and algo not in ALGORITHMS:
-        raise ConfigError(
-            "%s: construction_algo must be a function (idx, net_dict) -> net_dict or None, a list of network dicts, "
-            "or one of: %s; got %r." % (where, ", ".join(ALGORITHMS), algo)
-        )
-    check_copy_mode("%s: copy_param_mode" % where, options.copy_param_mode)
-    if options.copy_output_layer not in (None, True, False, "ifpossible"):
-        raise ConfigError(
-            "%s: copy_output_layer must be True, False or 'ifpossible', not %r." % (where, options.copy_output_layer)
-        )
 
 
 def epochs_of_steps(repetitions: Any, steps: int, where: str) -> List[int]:

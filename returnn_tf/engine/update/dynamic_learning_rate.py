@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import above, from_options, option
 from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.util.lazy_tf import tf
 
-_KEYS = ("interval", "decay")
+
+@dataclass(frozen=True)
+class Decay:
+    """A learning rate that decays from step to step and starts again."""
+
+    interval: float = option(help="number of steps after which it starts again", check=above(0))
+    decay: float = option(help="factor per step", check=above(0))
 
 
 def from_config(config: Any, network: Any) -> Callable[[Any, Any], Any]:
@@ -30,12 +38,6 @@ def from_config(config: Any, network: Any) -> Callable[[Any, Any], Any]:
         raise ConfigError(
             'dynamic_learning_rate must be a function or like {"interval": 3, "decay": 0.5}, not %r.' % (given,)
         )
-    for key in given:
-        if key not in _KEYS:
-            raise ConfigError("dynamic_learning_rate: unknown key %r. %s" % (key, did_you_mean(key, _KEYS)))
-    for key in _KEYS:
-        value = given.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-            raise ConfigError("dynamic_learning_rate: %r must be a number > 0, not %r." % (key, value))
-    interval, decay = int(given["interval"]), float(given["decay"])
+    options = from_options(Decay, given, where="dynamic_learning_rate")
+    interval, decay = int(options.interval), options.decay
     return lambda rate, step: rate * tf.pow(tf.cast(decay, rate.dtype), tf.cast(step % interval, rate.dtype))

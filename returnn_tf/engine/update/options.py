@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Mapping, Optional
+from typing import Annotated, Any, Dict, FrozenSet, Mapping, Optional, Set, Union
 
-from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.config.settings import UpdateSettings
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import Written, check_options, declared_options, option
+from returnn_tf.config.settings import UpdateSettings, option_of
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
 
 # Top-level switches of old configs and the optimizer dict which each stands for.
@@ -21,22 +22,28 @@ _FLAGS: Dict[str, Dict[str, Any]] = {
 _FLAGS_WITH_MOMENTUM = ("rmsprop",)
 
 
+Tags = Annotated[FrozenSet[str], Written(Union[str, Set[str]], "str | set[str]")]
+
+
 @dataclass(frozen=True)
 class UpdateOptions:
-    """What happens to the gradient of a parameter, and by which optimizer it is applied. Zero or False means off."""
+    """What happens to the gradient of a parameter, and by which optimizer it is applied. Zero or False means off.
 
-    optimizer: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"class": "gradientdescent"})
-    maximize_grad_norm: float = 0.0  # weight of a term that rewards a large gradient norm
-    accum_grad_multiple_step: int = 0  # sum up the gradients of so many steps before one update
-    gradient_noise: float = 0.0  # standard deviation of noise on the gradient, truncated at two deviations
-    gradient_clip: float = 0.0  # limit of the absolute value of each entry
-    gradient_clip_norm: float = 0.0  # limit of the L2 norm of one parameter
-    gradient_clip_avg_norm: float = 0.0  # limit of the L2 norm divided by the number of entries
-    gradient_clip_global_norm: float = 0.0  # limit of the L2 norm over all parameters, or those with the tag
-    gradient_clip_global_norm_tag: Optional[str] = None  # the global norm counts only parameters with this tag
-    gradient_nan_inf_filter: bool = False  # replace NaN and Inf by zero
-    grad_norm_to_clip_to_zero: float = 0.0  # no gradient at all if the global norm is above, or NaN
-    tags: FrozenSet[str] = frozenset()  # names for groups of parameters; only useful in updater_opts
+    Most of it can be set for all parameters or, in ``updater_opts``, for those of one layer.
+    """
+
+    optimizer: Dict[str, Any] = option({"class": "gradientdescent"}, help="class and options of the optimizer")
+    maximize_grad_norm: float = option_of(UpdateSettings, "maximize_grad_norm")
+    accum_grad_multiple_step: int = option_of(UpdateSettings, "accum_grad_multiple_step")
+    gradient_noise: float = option_of(UpdateSettings, "gradient_noise")
+    gradient_clip: float = option_of(UpdateSettings, "gradient_clip")
+    gradient_clip_norm: float = option_of(UpdateSettings, "gradient_clip_norm")
+    gradient_clip_avg_norm: float = option_of(UpdateSettings, "gradient_clip_avg_norm")
+    gradient_clip_global_norm: float = option_of(UpdateSettings, "gradient_clip_global_norm")
+    gradient_clip_global_norm_tag: Optional[str] = option_of(UpdateSettings, "gradient_clip_global_norm_tag")
+    gradient_nan_inf_filter: bool = option_of(UpdateSettings, "gradient_nan_inf_filter")
+    grad_norm_to_clip_to_zero: float = option_of(UpdateSettings, "grad_norm_to_clip_to_zero")
+    tags: Tags = option(frozenset(), help="names for groups of parameters; only useful in updater_opts")
 
     def tolerates_nonfinite(self) -> bool:
         """Whether the gradient is finite after the operations even if it was NaN or Inf before."""
@@ -52,12 +59,8 @@ class UpdateOptions:
         """
         if not layer_opts:
             return self
-        known = {field.name for field in dataclasses.fields(self)}
-        values: Dict[str, Any] = {}
-        for key, value in layer_opts.items():
-            if key not in known:
-                raise ConfigError("%s: unknown option %r in updater_opts. %s" % (where, key, did_you_mean(key, known)))
-            values[key] = _checked("%s, updater_opts %r" % (where, key), key, value)
+        where = "%s: updater_opts" % where
+        values = _given(layer_opts, where)
         if "optimizer" in values:
             values["optimizer"] = {"class": self.optimizer["class"], **values["optimizer"]}
         return dataclasses.replace(self, **values)
@@ -105,27 +108,19 @@ def optimizer_dict(config: Any) -> Dict[str, Any]:
     return {**_FLAGS[given[0]], "momentum": momentum}
 
 
-def _checked(where: str, key: str, value: Any) -> Any:
-    default = UpdateOptions.__dataclass_fields__[key].default
-    if key == "optimizer":
-        if not isinstance(value, dict):
-            raise ConfigError("%s must be a dict, not %r." % (where, value))
-        if "class" in value:
-            optimizer_class(value["class"], where=where)
-        return value
-    if key == "tags":
-        return frozenset([value] if isinstance(value, str) else value)
-    if value is None:
-        return default
-    if key == "gradient_clip_global_norm_tag":
-        return str(value)
-    if isinstance(default, bool):
-        if not isinstance(value, (bool, int)):
-            raise ConfigError("%s must be True or False, not %r." % (where, value))
-        return bool(value)
-    kinds = int if isinstance(default, int) else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or value < 0:
-        raise ConfigError(
-            "%s must be %s >= 0, not %r." % (where, "an int" if isinstance(default, int) else "a number", value)
-        )
-    return value
+def _given(options: Mapping[str, Any], where: str) -> Dict[str, Any]:
+    """Return the checked options without those that are None.
+
+    :raises ConfigError: unknown option or a wrong value
+    """
+    values = {
+        name: value
+        for name, value in options.items()
+        if value is not None or name not in declared_options(UpdateOptions)
+    }
+    check_options(UpdateOptions, values, where=where)
+    if "class" in values.get("optimizer", ()):
+        optimizer_class(values["optimizer"]["class"], where=where)
+    if "tags" in values:
+        values["tags"] = frozenset([values["tags"]] if isinstance(values["tags"], str) else values["tags"])
+    return values

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.util.lazy_tf import tf
 
-_POLICIES = ("skip", "stop", "warn")
-_MEASURES = ("loss", "grad_norm")
+
+def _is_decay(value: float) -> Optional[str]:
+    return None if 0 < value < 1 else "must be between 0 and 1"
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,11 @@ class SpikeOptions:
     A spike is a value above *mean + factor x deviation*, both moving averages; the deviation is the mean absolute one.
     """
 
-    factor: float = 10.0  # of the deviation
-    measure: str = "loss"  # or grad_norm
-    policy: str = "skip"  # leave the step out; or stop, or only warn
-    warmup: int = 100  # so many steps are only watched
-    decay: float = 0.98  # of the moving averages, per step
+    factor: float = option(10.0, help="of the deviation", check=above(0))
+    measure: str = option("loss", help="what is watched", choices=("loss", "grad_norm"))
+    policy: str = option("skip", help="leave the step out, stop, or only warn", choices=("skip", "stop", "warn"))
+    warmup: int = option(100, help="number of steps that are only watched", check=at_least(2))
+    decay: float = option(0.98, help="of the moving averages, per step", check=_is_decay)
 
 
 class LossSpikeError(DataError):
@@ -139,20 +140,4 @@ def spike_options(config: Any) -> Optional[SpikeOptions]:
         return SpikeOptions()
     if not isinstance(given, dict):
         raise ConfigError("%s: expected True or a dict such as {'factor': 10, 'policy': 'skip'}." % where)
-    known = [field.name for field in dataclasses.fields(SpikeOptions)]
-    for key in given:
-        if key not in known:
-            raise ConfigError("%s: unknown option %r. %s" % (where, key, did_you_mean(key, known)))
-    for key, choices in (("policy", _POLICIES), ("measure", _MEASURES)):
-        if key in given and given[key] not in choices:
-            raise ConfigError("%s: %s must be one of %s, not %r." % (where, key, ", ".join(choices), given[key]))
-    _check_number(where, given, "factor", lambda value: value > 0, "above 0")
-    _check_number(where, given, "warmup", lambda value: value >= 2, "at least 2 steps")
-    _check_number(where, given, "decay", lambda value: 0 < value < 1, "between 0 and 1")
-    return SpikeOptions(**given)
-
-
-def _check_number(where: str, given: Dict[str, Any], key: str, good: Any, words: str) -> None:
-    value = given.get(key)
-    if key in given and (isinstance(value, bool) or not isinstance(value, (int, float)) or not good(value)):
-        raise ConfigError("%s: %s must be a number %s, not %r." % (where, key, words, value))
+    return from_options(SpikeOptions, given, where=where)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, List, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
@@ -21,8 +22,8 @@ from returnn_tf.util.lazy_tf import tf
 class ContextAttentionLayer(ConcatInputLayer):
     """Options and axes that `dot_attention` and `concat_attention` share."""
 
-    base: Any = option(help="layer with the frames that are summed", refs=True)
-    base_ctx: Any = option(help="layer with the context of each frame, as many features as the source", refs=True)
+    base: LayerRef = option(help="layer with the frames that are summed", refs=True)
+    base_ctx: LayerRef = option(help="layer with the context of each frame, as many features as the source", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """The axes of the source, with the features of the base."""
@@ -112,7 +113,7 @@ class ConcatAttentionLayer(ContextAttentionLayer):
             "output": {"class": "concat_attention", "base": "data", "base_ctx": "data", "from": "query"}}
     """
 
-    forward_weights_init: Any = option("glorot_uniform", help="initialiser of v")
+    forward_weights_init: Init = option("glorot_uniform", help="initialiser of v")
 
     def template(self, ctx: PlanContext) -> Data:
         """The axes of the source, with the features of the base."""

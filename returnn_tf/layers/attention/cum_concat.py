@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, picked_before
@@ -40,7 +41,7 @@ class CumConcatLayer(ConcatInputLayer):
     """
 
     out_spatial_dim: Optional[Dim] = option(None, help="the new axis")
-    axis: Any = option("T", help="the axis of the frames; in a loop its steps where the source has no such axis")
+    axis: Axis = option("T", help="the axis of the frames; in a loop its steps where the source has no such axis")
 
     history_grows = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -35,7 +35,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
             "output": {"class": "gauss_window_attention", "base": "data", "window_size": 3, "from": "position"}}
     """
 
-    base: Any = option(help="layer with the frames that are summed", refs=True)
+    base: LayerRef = option(help="layer with the frames that are summed", refs=True)
     window_size: int = option(help="number of frames in the window")
     std: float = option(1.0, help="standard deviation of the density, in frames")
     inner_size: Optional[int] = option(None, help="number of positions around the one given")

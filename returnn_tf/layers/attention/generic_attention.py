@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
@@ -31,8 +31,8 @@ class GenericAttentionLayer(Layer):
             "output": {"class": "generic_attention", "weights": "weights", "base": "data"}}
     """
 
-    weights: Any = option(help="layer with the weights, by frames of the base", refs=True)
-    base: Any = option(help="layer with the frames that are summed", refs=True)
+    weights: LayerRef = option(help="layer with the weights, by frames of the base", refs=True)
+    base: LayerRef = option(help="layer with the frames that are summed", refs=True)
     auto_squeeze: bool = option(True, help="drop axes of size 1 that only the weights have")
 
     needs_sources = False

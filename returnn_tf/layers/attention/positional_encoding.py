@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerOrNumber, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
@@ -35,7 +35,9 @@ class PositionalEncodingLayer(ConcatInputLayer):
 
     add_to_input: bool = option(False, help="add the encoding to the source instead of replacing it")
     constant: int = option(-1, help="if not negative: this position for all frames")
-    offset: Any = option(None, help="number or layer [batch] or [batch, time] to add to the positions", refs=True)
+    offset: Optional[LayerOrNumber] = option(
+        None, help="number or layer [batch] or [batch, time] to add to the positions", refs=True
+    )
 
     def template(self, ctx: PlanContext) -> Data:
         """The feature axis replaced, for sparse sources appended."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -38,7 +39,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
 
     clipping: int = option(16, help="larger distances count as this one")
     fixed: bool = option(False, help="sinusoids instead of a parameter")
-    forward_weights_init: Any = option("glorot_uniform", help="initialiser of encoding_matrix")
+    forward_weights_init: Init = option("glorot_uniform", help="initialiser of encoding_matrix")
 
     def template(self, ctx: PlanContext) -> Data:
         """[queries, keys, features]; in a step [keys, features]."""

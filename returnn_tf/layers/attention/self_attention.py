@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import option
+from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before
@@ -43,12 +44,12 @@ class SelfAttentionLayer(ConcatInputLayer):
 
     num_heads: int = option(help="number of heads")
     total_key_dim: int = option(help="size of the keys of all heads together")
-    key_shift: Any = option(
+    key_shift: OptionalLayerRef = option(
         None,
         help="layer with vectors [time, time, key] to add to the keys, see relative_positional_encoding",
         refs=True,
     )
-    forward_weights_init: Any = option("glorot_uniform", help="initialiser of QKV")
+    forward_weights_init: Init = option("glorot_uniform", help="initialiser of QKV")
     attention_dropout: float = option(0.0, help="dropout on the attention weights in training")
     attention_left_only: bool = option(False, help="a frame sees no later frames")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -66,7 +66,7 @@ class RecLastOutputLayer(Layer):
     """
 
     needs_sources = False
-    rec_layer: Any = option(help="the loop", refs=True)
+    rec_layer: LayerRef = option(help="the loop", refs=True)
     sub_layer_name: str = option(help="name of the layer inside of the loop")
 
     def template(self, ctx: PlanContext) -> Data:

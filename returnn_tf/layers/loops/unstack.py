@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
@@ -30,7 +31,7 @@ class RecUnstackLayer(Layer):
             "output": {"class": "copy", "from": "loop"}}
     """
 
-    axis: Any = option(None, help="the axis of the source with a frame for each step (default: time)")
+    axis: Optional[Axis] = option(None, help="the axis of the source with a frame for each step (default: time)")
     declare_rec_time: bool = option(False, help="this axis says how many steps the loop has")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -26,6 +26,7 @@ class AsIsLoss(Loss):
 
     needs_target: ClassVar[bool] = False
 
+    use_flatten_frames: bool = option(True, help="leave out padded frames; False: they count too")
     as_error: bool = option(False, help="only report it, as error")
 
     def check(self, ctx: LossPlanContext) -> None:

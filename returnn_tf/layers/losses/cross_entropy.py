@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, Optional
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.config.options import option
+from returnn_tf.config.options import above, option
 from returnn_tf.graph.loss import LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
@@ -22,6 +23,16 @@ from returnn_tf.ops.cross_entropy import (
 from returnn_tf.util.lazy_tf import tf
 
 INPUT_TYPES = ("prob", "log_prob", "logits")
+
+
+@dataclasses.dataclass(frozen=True)
+class SafeLogOptions:
+    """What ``safe_log_opts`` may hold."""
+
+    eps: float = option(1e-20, help="smaller probabilities count as this one", check=above(0))
+    use_fake_grad: Optional[bool] = option(
+        None, help="gradient where the probability is below eps", inert="that gradient is 0"
+    )
 
 
 @register_loss("ce")
@@ -46,7 +57,7 @@ class CrossEntropyLoss(FramewiseLoss):
     fake_upper_bound: Optional[float] = option(None, help="greatest value of a frame; the gradient stays")
     input_type: Optional[str] = option(None, help="what the layer gives: prob, log_prob or logits")
     use_fused: bool = option(True, help="use the values before the softmax if there are some")
-    safe_log_opts: Optional[Dict[str, Any]] = option(None, help="for probabilities: eps, use_fake_grad")
+    safe_log_opts: Optional[Dict[str, Any]] = option(None, help="the logarithm of probabilities", group=SafeLogOptions)
     debug_dump: bool = option(False, help="print values of every step")
 
     def check(self, ctx: LossPlanContext) -> None:
@@ -65,11 +76,6 @@ class CrossEntropyLoss(FramewiseLoss):
                 raise ctx.error(
                     "%s needs labels, but the target %r is dense: %s. Leave the option away, or make the target sparse."
                     % (name, ctx.target_name, ctx.target)
-                )
-        for name in self.safe_log_opts or {}:
-            if name not in ("eps", "use_fake_grad"):
-                raise ctx.error(
-                    "safe_log_opts: unknown option %r. %s" % (name, did_you_mean(name, ["eps", "use_fake_grad"]))
                 )
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
@@ -98,7 +104,7 @@ class CrossEntropyLoss(FramewiseLoss):
             self.input_type is None and noted is not None and noted[1] == "log_softmax"
         ):
             return output
-        return safe_log(output, **(self.safe_log_opts or {}))
+        return safe_log(output, SafeLogOptions(**(self.safe_log_opts or {})).eps)
 
     def _fused(self, frames: Frames, logits: Any) -> Any:
         """Compute it from the values before the softmax."""

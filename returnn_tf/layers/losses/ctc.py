@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Optional, Tuple
 
-from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
@@ -17,14 +16,16 @@ from returnn_tf.ops.sequence.edit_distance import sparse_edit_distance, sparse_s
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
-#: What ``ctc_opts`` may hold: name -> default.
-_CTC_OPTS: Dict[str, Any] = {
-    "ignore_longer_outputs_than_inputs": False,
-    "ctc_merge_repeated": True,
-    "label_loop": True,
-    "preprocess_collapse_repeated": False,
-    "logits_normalize": True,
-}
+
+@dataclasses.dataclass(frozen=True)
+class CtcOptions:
+    """What ``ctc_opts`` may hold."""
+
+    ignore_longer_outputs_than_inputs: bool = option(False, help="sequences with too long targets have no loss")
+    ctc_merge_repeated: bool = option(True, help="a label may last for several frames")
+    label_loop: bool = option(True, help="the same as ctc_merge_repeated")
+    preprocess_collapse_repeated: bool = option(False, help="merge equal neighbours in the target")
+    logits_normalize: bool = option(True, help="apply a softmax to the scores")
 
 
 @dataclasses.dataclass
@@ -52,7 +53,7 @@ class CtcLoss(Loss):
     """
 
     beam_width: int = option(100, help="of the beam search for the error")
-    ctc_opts: Optional[Dict[str, Any]] = option(None, help="%s" % ", ".join(_CTC_OPTS))
+    ctc_opts: Optional[Dict[str, Any]] = option(None, help="variants of the topology", group=CtcOptions)
     output_in_log_space: bool = option(False, help="the layer gives log probabilities")
     use_native: bool = option(False, help="sequences with too long targets have no loss, instead of an error")
     use_viterbi: bool = option(False, help="the best alignment instead of the sum over all")
@@ -63,9 +64,6 @@ class CtcLoss(Loss):
         """Check for sequences on both sides, and one class for the blank."""
         output, target = ctx.output, ctx.target
         assert target is not None
-        for name in self.ctc_opts or {}:
-            if name not in _CTC_OPTS:
-                raise ctx.error("ctc_opts: unknown option %r. %s" % (name, did_you_mean(name, _CTC_OPTS)))
         if not target.sparse or target.rank != 2 or target.time_axis is None or target.batch_axis is None:
             raise ctx.error(
                 "the loss 'ctc' needs a sparse target [batch, time], but %r is %s." % (ctx.target_name, target)
@@ -98,15 +96,16 @@ class CtcLoss(Loss):
         """Return the value of each sequence, [batch]."""
         return self._errors(ctx) if error else self._values(ctx)
 
-    def _opt(self, name: str) -> Any:
-        return (self.ctc_opts or {}).get(name, _CTC_OPTS[name])
+    @property
+    def _opts(self) -> CtcOptions:
+        return CtcOptions(**(self.ctc_opts or {}))
 
     def _values(self, ctx: LossContext) -> Any:
         seqs = self._sequences(ctx)
-        label_loop = self._opt("ctc_merge_repeated") and self._opt("label_loop")
+        label_loop = self._opts.ctc_merge_repeated and self._opts.label_loop
         labels, label_lens = self._targets(seqs)
         deps = []
-        if not (self._opt("ignore_longer_outputs_than_inputs") or self.use_native or self.use_viterbi):
+        if not (self._opts.ignore_longer_outputs_than_inputs or self.use_native or self.use_viterbi):
             needed = needed_frames(labels, label_lens, label_loop=label_loop)
             deps = ctx.require(
                 needed <= seqs.lens,
@@ -126,7 +125,7 @@ class CtcLoss(Loss):
             label_lens,
             blank=seqs.logits.shape[-1] - 1,
             max_approx=self.use_viterbi,
-            normalized=not self._opt("logits_normalize"),
+            normalized=not self._opts.logits_normalize,
             label_loop=label_loop,
             keep_gradient_without_alignment=self.use_native and ctx.ctx.behavior_version < 30,
         )
@@ -142,7 +141,7 @@ class CtcLoss(Loss):
     def _targets(self, seqs: _Sequences) -> Tuple[Any, Any]:
         """Return labels and their lengths, changed by the options."""
         labels, lens = seqs.labels, seqs.label_lens
-        if self.target_collapse_repeated or self._opt("preprocess_collapse_repeated"):
+        if self.target_collapse_repeated or self._opts.preprocess_collapse_repeated:
             labels, lens = tf.nn.collapse_repeated(labels, lens)
             lens = tf.cast(lens, tf.int32)
         if self.auto_clip_target_len:
@@ -155,7 +154,7 @@ class CtcLoss(Loss):
             x = ctx.pre_activation("softmax", "log_softmax")
             if x is None:
                 x = ctx.output_value if self.output_in_log_space else safe_log(ctx.output_value)
-            elif not self._opt("logits_normalize"):
+            elif not self._opts.logits_normalize:
                 x = ctx.output_value if self.output_in_log_space else safe_log(ctx.output_value)
             labels = transpose(ctx.target_value, [target.batch_axis, target.time_axis])  # type: ignore[list-item]
             ctx.cache["sequences"] = _Sequences(

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, List, Optional
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, frame_axis, frame_order
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -51,6 +52,8 @@ class FramewiseLoss(Loss):
 
     The default error is the number of frames in which the greatest output is not the label (or the greatest target).
     """
+
+    use_flatten_frames: bool = option(True, help="leave out padded frames; False: they count too")
 
     def check(self, ctx: LossPlanContext) -> None:
         """Check that target and output have the same axes, and that the output has features for labels."""

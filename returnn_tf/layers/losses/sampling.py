@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+import dataclasses
+from typing import Any, Dict, List, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
@@ -13,6 +14,14 @@ from returnn_tf.layers.math.linear import LinearLayer
 from returnn_tf.ops.cross_entropy import sparse_softmax_cross_entropy
 from returnn_tf.ops.sampled_loss import SAMPLERS, nce_loss, sampled_logits, sampled_softmax_loss
 from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass(frozen=True)
+class UnigramOptions:
+    """What ``sampler_args`` may hold."""
+
+    unigrams: List[float] = option((), help="counts of all labels")
+    distortion: float = option(1.0, help="exponent of the counts")
 
 
 @register_loss("sampling_loss")
@@ -33,7 +42,7 @@ class SamplingLoss(FramewiseLoss):
     num_sampled: int = option(128, help="number of labels drawn per step (per split)")
     num_splits: int = option(1, help="into how many parts the frames are split, each with labels of its own")
     sampler: str = option("log_uniform", help="how labels are drawn: log_uniform, uniform or fixed_unigram")
-    sampler_args: Optional[Dict[str, Any]] = option(None, help="for fixed_unigram: unigrams (counts), distortion")
+    sampler_args: Optional[Dict[str, Any]] = option(None, help="of sampler fixed_unigram", group=UnigramOptions)
     nce_loss: bool = option(False, help="noise contrastive estimation instead of sampled softmax")
     nce_log_norm_term: float = option(0.0, help="log of the normalisation, taken off the scores for NCE")
     use_full_softmax: bool = option(False, help="always compute the full softmax")

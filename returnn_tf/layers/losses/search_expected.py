@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, Iterator, Mapping, Optional
+from typing import Any, ClassVar, Dict, Iterator, Mapping, Optional, Union
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.options import check_options, declared_options, option
@@ -41,7 +41,9 @@ class ExpectedLoss(Loss):
 
     needs_target: ClassVar[bool] = True
 
-    loss: Any = option(help="the loss of each hypothesis: its name, or {'class': name, option: value}")
+    loss: Union[str, Dict[str, Any]] = option(
+        help="the loss of each hypothesis: its name, or {'class': name, option: value}"
+    )
     loss_kind: str = option(help="'error', or 'value' (or 'loss'): what of that loss is averaged")
     norm_scores: bool = option(True, help="divide the probabilities by that of the whole beam")
     norm_scores_stop_gradient: bool = option(True, help="that divisor counts as a constant")

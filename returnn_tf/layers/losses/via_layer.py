@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Optional, Union
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import option
+from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.ops.cross_entropy import with_gradient
@@ -36,8 +36,8 @@ class ViaLayerLoss(Loss):
 
     needs_target: ClassVar[bool] = False
 
-    error_signal_layer: Any = option(None, help="layer which gives the gradient", refs=True)
-    align_layer: Any = option(None, help="layer which gives the distribution over labels", refs=True)
+    error_signal_layer: OptionalLayerRef = option(None, help="layer which gives the gradient", refs=True)
+    align_layer: OptionalLayerRef = option(None, help="layer which gives the distribution over labels", refs=True)
     loss_wrt_to_act_in: Union[bool, str] = option(
         False, help="gradient w.r.t. the values before the activation; its name, e.g. 'softmax', or True for any"
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, Mapping, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import mask_history
@@ -53,12 +54,14 @@ class MaskedComputationLayer(Layer):
             "output": {"class": "unmask", "mask": "mask", "from": "h"}}
     """
 
-    mask: Any = option(None, help="layer with a bool for each frame", refs=True)
-    unit: Any = option(help="the layer to compute, a dict; its source 'data' is the source of this layer")
-    masked_from: Any = option(
+    mask: OptionalLayerRef = option(None, help="layer with a bool for each frame", refs=True)
+    unit: Dict[str, Any] = option(
+        help="the layer to compute, a dict; its source 'data' is the source of this layer", network=True
+    )
+    masked_from: OptionalLayerRef = option(
         None, help="layer with the picked frames, used instead of source and mask where all steps are known", refs=True
     )
-    initial_output: Any = option(
+    initial_output: InitialOutput = option(
         None, help="in a loop: the output before the first picked frame", refs=True, keywords=KEYWORDS
     )
 

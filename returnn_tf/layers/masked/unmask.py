@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.masked.held_initial import KEYWORDS, plan_held_initial
@@ -39,11 +40,11 @@ class UnmaskLayer(Layer):
             "output": {"class": "unmask", "mask": "mask", "from": "h"}}
     """
 
-    mask: Any = option(help="layer with a bool for each frame: where the frames of the source belong", refs=True)
+    mask: LayerRef = option(help="layer with a bool for each frame: where the frames of the source belong", refs=True)
     skip_initial: bool = option(
         False, help="the first picked frame instead of the initial output before it; for masks that begin with true"
     )
-    initial_output: Any = option(
+    initial_output: InitialOutput = option(
         None, help="what frames before the first picked one get; default: as the layer with the mask says, else zeros",
         refs=True, keywords=KEYWORDS,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
@@ -30,7 +31,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
     """
 
     exp_average: float = option(help="weight of the new mean, between 0 and 1")
-    axes: Any = option("bt", help="the axes to average over")
+    axes: Axes = option("bt", help="the axes to average over")
     initial_value: Optional[float] = option(None, help="0 by default, or 1/dim if is_prob_distribution")
     is_prob_distribution: Optional[bool] = option(None, help="whether the source is one")
 

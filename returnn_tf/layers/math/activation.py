@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Activation
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.linear import feature_last
@@ -28,7 +29,7 @@ class ActivationLayer(ConcatInputLayer):
         network = {"output": {"class": "activation", "activation": "relu", "from": "data"}}
     """
 
-    activation: Any = option(help="name of the function, e.g. 'relu', or a function")
+    activation: Activation = option(help="name of the function, e.g. 'relu', or a function")
     opts: Optional[Dict[str, Any]] = option(None, help="keyword arguments of the function")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -61,8 +62,8 @@ class GatingLayer(ConcatInputLayer):
         network = {"output": {"class": "gating", "activation": "tanh", "from": "data"}}
     """
 
-    activation: Any = option(help="name of f, or None")
-    gate_activation: Any = option("sigmoid", help="name of g")
+    activation: Activation = option(help="name of f, or None")
+    gate_activation: Activation = option("sigmoid", help="name of g")
 
     def template(self, ctx: PlanContext) -> Data:
         """Half of the feature axis."""

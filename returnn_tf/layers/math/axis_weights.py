@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Tuple, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes, Padding
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.norm import param_in_layout
@@ -29,9 +30,9 @@ class WeightedSumLayer(ConcatInputLayer):
         network = {"output": {"class": "weighted_sum", "axes": "F", "from": "data"}}
     """
 
-    axes: Any = option(help="the axes of the weights, one or a list")
+    axes: Axes = option(help="the axes of the weights, one or a list")
     size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="window per axis; None: the whole axes")
-    padding: Any = option(None, help="with size: 'same' or 'valid'")
+    padding: Optional[Padding] = option(None, help="with size: 'same' or 'valid'")
     keep_dims: Optional[bool] = option(None, help="keep the axes; default: if size is given")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -95,7 +96,7 @@ class ElemwiseProdLayer(ConcatInputLayer):
         network = {"output": {"class": "elemwise_prod", "axes": "F", "from": "data"}}
     """
 
-    axes: Any = option(help="the axes of the weights, one or a list; static")
+    axes: Axes = option(help="the axes of the weights, one or a list; static")
     size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="sizes of these axes, verified")
 
     def template(self, ctx: PlanContext) -> Data:

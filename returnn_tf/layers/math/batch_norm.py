@@ -7,6 +7,7 @@ from typing import Any, Mapping, Optional, Tuple
 
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -34,14 +35,14 @@ class BatchNormOptions:
     param_version: Optional[int] = option(
         None, help="names and shapes of the parameters: 0, 1 or 2 (default 2, before behavior version 12: 0)"
     )
-    gamma_init: Any = option(1.0, help="initialiser of gamma")
-    beta_init: Any = option(0.0, help="initialiser of beta")
+    gamma_init: Init = option(1.0, help="initialiser of gamma")
+    beta_init: Init = option(0.0, help="initialiser of beta")
     masked_time: Optional[bool] = option(
         None, help="frames after the end of a sequence don't count; must be given since behavior version 12"
     )
-    axes: Any = option(None, help="the axes of the parameters; can only be the feature axis")
-    fused: Optional[bool] = option(None, help="no effect, the fastest form is chosen")
-    fused_bn: Optional[bool] = option(None, help="no effect, the fastest form is chosen")
+    axes: Optional[Axes] = option(None, help="the axes of the parameters; can only be the feature axis")
+    fused: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
+    fused_bn: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
 
     def fill_defaults(self, ctx: PlanContext, data: Data) -> None:
         """What the behavior version says where the config says nothing."""

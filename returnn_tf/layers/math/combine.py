@@ -9,6 +9,7 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.option_types import Activation, Code, Number
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.eval_code import compile_code, run_code
@@ -80,9 +81,9 @@ class CombineLayer(ElementwiseLayer):
     """
 
     kind: str = option(help="the operation, e.g. 'add'; 'eval' for code given by the option eval")
-    activation: Any = option(None, help="name of the activation function f, or None")
+    activation: Activation = option(None, help="name of the activation function f, or None")
     with_bias: bool = option(False, help="whether to add b in front of the activation")
-    eval: Any = option(None, help="with kind 'eval': code or function, as in the layer eval")
+    eval: Optional[Code] = option(None, help="with kind 'eval': code or function, as in the layer eval")
     eval_locals: Optional[Dict[str, Any]] = option(None, help="names for the code")
     eval_for_output_loss: bool = option(False, help="apply the code to the output_loss of the sources as well")
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
@@ -148,7 +149,7 @@ class CompareLayer(ElementwiseLayer):
     """
 
     kind: str = option("equal", help="equal, not_equal, less, less_equal, greater or greater_equal")
-    value: Any = option(None, help="number to compare with, as the last operand")
+    value: Optional[Number] = option(None, help="number to compare with, as the last operand")
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -6,9 +6,10 @@ from typing import Any, List, Optional
 
 import numpy
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.option_types import Constant, Shape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
@@ -30,13 +31,13 @@ class ConstantLayer(Layer):
     """
 
     needs_sources = False
-    value: Any = option(0.0, help="a number, bool, string or numpy array")
-    shape: Any = option(None, help="dims or sizes; a number is repeated to fill it")
+    value: Constant = option(0.0, help="a number, bool, string or numpy array")
+    shape: Optional[Shape] = option(None, help="dims or sizes; a number is repeated to fill it")
     dtype: Optional[str] = option(None, help="by default that of the array, or int32, float32, bool")
     with_batch_dim: bool = option(False, help="add a batch axis")
     sparse_dim: Optional[Dim] = option(None, help="the values are indices of these labels")
     feature_dim: Optional[Dim] = option(None, help="which dim of the shape is the feature dim")
-    shape_deps: Any = option((), help="layers which have the dynamic dims of the shape", refs=True)
+    shape_deps: LayerRefs = option((), help="layers which have the dynamic dims of the shape", refs=True)
 
     def __post_init__(self) -> None:
         #: The value, set when planned.

@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Tuple, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes, Dims, Padding
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -48,18 +49,22 @@ class ConvLayer(ConcatInputLayer, ConvParams):
     """
 
     filter_size: FilterSizes = option(help="size of the filter per axis, which says how many axes there are")
-    padding: Any = option(help="'same', 'valid', 'same_static', a number or a pair of frames; or a list of these")
+    padding: Padding = option(help="'same', 'valid', 'same_static', a number or a pair of frames; or a list of these")
     strides: Sizes = option(1, help="steps of the filter, one number or one per axis")
     dilation_rate: Sizes = option(1, help="distance of the frames that the filter sees, one number or one per axis")
     groups: int = option(1, help="number of groups of features which don't see each other")
-    in_spatial_dims: Any = option(None, help="axes to move along, one per axis of the filter (default: all spatial)")
-    out_spatial_dims: Any = option(None, help="the dims of these axes in the output")
+    in_spatial_dims: Optional[Axes] = option(
+        None, help="axes to move along, one per axis of the filter (default: all spatial)"
+    )
+    out_spatial_dims: Optional[Dims] = option(None, help="the dims of these axes in the output")
     input_expand_dims: int = option(0, help="adds so many spatial axes of size 1 to the source")
     input_add_feature_dim: bool = option(False, help="the features are a spatial axis; adds a feature axis of size 1")
     input_split_feature_dim: Optional[int] = option(
         None, help="splits the features into a spatial axis and so many features"
     )
-    auto_use_channel_first: Any = option(None, help="no effect, the fastest layout is chosen")
+    auto_use_channel_first: Union[None, bool, str] = option(
+        None, help="order of the axes for the kernel", inert="the fastest layout is chosen"
+    )
     use_time_mask: bool = option(False, help="frames after the end of a sequence count as 0")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -71,7 +71,7 @@ class IdentityLayer(Layer):
         network = {"output": {"class": "identity", "from": "data"}}
     """
 
-    control_dependencies: Any = option(None, help="layers to compute first", refs=True)
+    control_dependencies: Optional[LayerRefs] = option(None, help="layers to compute first", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """That of the source."""

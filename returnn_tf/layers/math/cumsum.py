@@ -6,6 +6,7 @@ from typing import Any, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -26,7 +27,7 @@ class CumsumLayer(ConcatInputLayer):
         network = {"output": {"class": "cumsum", "axis": "T", "from": "data"}}
     """
 
-    axis: Any = option("T", help="the axis to sum along")
+    axis: Axis = option("T", help="the axis to sum along")
     reverse: bool = option(False, help="start from the end of the array")
     additional_left_summand_per_element: Union[None, int, float] = option(
         None, help="added to every element before they are summed up"

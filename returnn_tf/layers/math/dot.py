@@ -7,6 +7,7 @@ from typing import Any, List, Optional, Tuple
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.dot_axes import match_leftovers, prefer_axes
@@ -40,16 +41,20 @@ class DotLayer(Layer):
             "output": {"class": "dot", "red1": "F", "red2": "F", "var1": "T", "var2": None, "from": ["query", "last"]}}
     """
 
-    red1: Any = option(_AUTO, help="axes of the first source to sum over")
-    red2: Any = option(_AUTO, help="axes of the second source to sum over, in the order of red1")
-    reduce: Any = option(None, help="axes to sum over, of both sources; instead of red1 and red2")
-    var1: Any = option(_AUTO, help="axes which only the first source has; found by the dims if var1 is not given")
-    var2: Any = option(_AUTO, help="axes which only the second source has; found by the dims if var2 is not given")
+    red1: Axes = option(_AUTO, help="axes of the first source to sum over")
+    red2: Axes = option(_AUTO, help="axes of the second source to sum over, in the order of red1")
+    reduce: Optional[Axes] = option(None, help="axes to sum over, of both sources; instead of red1 and red2")
+    var1: Optional[Axes] = option(
+        _AUTO, help="axes which only the first source has; found by the dims if var1 is not given"
+    )
+    var2: Optional[Axes] = option(
+        _AUTO, help="axes which only the second source has; found by the dims if var2 is not given"
+    )
     add_var2_if_empty: Optional[bool] = option(
         None, help="without var2: add an axis of size 1 at the end (default only before behavior version 3)"
     )
     use_mask: bool = option(True, help="False: frames after the end of a sequence count too")
-    debug: bool = option(False, help="no effect; shapes are always checked")
+    debug: bool = option(False, help="check shapes", inert="shapes are always checked")
 
     def template(self, ctx: PlanContext) -> Data:
         """Common axes, var1, var2."""

@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Activation, Code, OutType, OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.combine import ElementwiseLayer
@@ -34,13 +35,11 @@ class EvalLayer(ElementwiseLayer):
             "from": "data"}}
     """
 
-    eval: Any = option(help="expression or function")
+    eval: Code = option(help="expression or function")
     eval_locals: Optional[Dict[str, Any]] = option(None, help="further names for the code")
-    activation: Any = option(None, help="name of an activation function applied to the result")
-    with_bias: bool = option(False, help="obsolete; must be False")
-    out_type: Any = option(
-        None, help="what the output is, where it differs from the sources: dtype, shape, dim and so on"
-    )
+    activation: Activation = option(None, help="name of an activation function applied to the result")
+    with_bias: bool = option(False, help="add a bias", unsupported="add it by a layer of its own")
+    out_type: OutType = option(None, help="what the output is, where it differs from the sources", group=OutTypeOptions)
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, List, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -72,7 +72,7 @@ class PrintLayer(Layer):
     """
 
     summarize: int = option(99, help="how many entries to print at both ends of every axis; -1 for all")
-    extra_print_args: Any = option((), help="further things to print")
+    extra_print_args: Union[str, float, List[Any]] = option((), help="further things to print")
 
     def template(self, ctx: PlanContext) -> Data:
         """That of the source."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
@@ -28,8 +28,8 @@ class GradientLayer(Layer):
     """
 
     needs_sources = False
-    y: Any = option(help="layer with a scalar", refs=True)
-    x: Any = option(help="layer to differentiate by", refs=True)
+    y: LayerRef = option(help="layer with a scalar", refs=True)
+    x: LayerRef = option(help="layer to differentiate by", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """That of x."""

@@ -6,11 +6,13 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Activation, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.activations import check_activation, get_activation, is_over_features
 from returnn_tf.ops.frames.shape import move_axis
+from returnn_tf.ops.gradients import drop_large_gradients
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -28,12 +30,14 @@ class LinearLayer(ConcatInputLayer):
         network = {"output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"}}
     """
 
-    activation: Any = option(None, help="name of the activation function, or None")
+    activation: Activation = option(None, help="name of the activation function, or None")
     with_bias: bool = option(True, help="whether to add b")
-    forward_weights_init: Any = option("glorot_uniform", help="initialiser of W")
-    bias_init: Any = option(0.0, help="initialiser of b")
+    forward_weights_init: Init = option("glorot_uniform", help="initialiser of W")
+    bias_init: Init = option(0.0, help="initialiser of b")
     use_transposed_weights: bool = option(False, help="store W as [n_out, in]")
-    grad_filter: Optional[float] = option(None, help="obsolete; gradients above this norm are dropped")
+    grad_filter: Optional[float] = option(
+        None, help="drop the gradient of a sequence, in front of the activation, if its L2 norm is above this"
+    )
 
     def template(self, ctx: PlanContext) -> Data:
         """Feature axis replaced; for sparse input appended."""
@@ -68,6 +72,8 @@ class LinearLayer(ConcatInputLayer):
             y = tf.tensordot(x, w, [[self.input.feature_axis], [1 if self.use_transposed_weights else 0]])
         if self.with_bias:
             y = y + ctx.param("b")
+        if self.grad_filter is not None:
+            y = drop_large_gradients(y, self.grad_filter, feature_last(data).batch_axis)
         if self.activation is None:
             return self._place(y, data)
         ctx.note(self.node, "pre_activation", (self._place(y, data), self.activation))
@@ -91,7 +97,7 @@ class SoftmaxLayer(LinearLayer):
         network = {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}}
     """
 
-    activation: Any = option("softmax", help="softmax or log_softmax")
+    activation: Activation = option("softmax", help="softmax or log_softmax")
 
 
 def feature_last(data: Data) -> Data:

@@ -6,6 +6,7 @@ from typing import Any, List, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.reduce import given_axes
@@ -72,9 +73,9 @@ class NormLayer(ConcatInputLayer):
         network = {"output": {"class": "norm", "axis": ["T", "F"], "from": "data"}}
     """
 
-    axis: Any = option(None, help="the axis to normalise over, or a list of axes")
-    axes: Any = option(None, help="the same as axis")
-    param_shape: Any = option("F", help="axes of the parameters")
+    axis: Optional[Axes] = option(None, help="the axis to normalise over, or a list of axes")
+    axes: Optional[Axes] = option(None, help="the same as axis")
+    param_shape: Axes = option("F", help="axes of the parameters")
     scale: bool = option(True, help="whether there is a scale")
     bias: bool = option(True, help="whether there is a bias")
     epsilon: float = option(1e-6, help="added to the variance")

@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Tuple, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes, Dims, Padding
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -43,12 +44,16 @@ class PoolLayer(ConcatInputLayer):
 
     mode: str = option(help="'max' or 'avg'")
     pool_size: Sizes = option(help="size of the window per axis, which says how many axes there are")
-    padding: Any = option("valid", help="'same', 'valid', 'same_static', a number or a pair; or a list of these")
+    padding: Padding = option("valid", help="'same', 'valid', 'same_static', a number or a pair; or a list of these")
     strides: Optional[Sizes] = option(None, help="steps of the window, one number or one per axis (default: pool_size)")
     dilation_rate: Sizes = option(1, help="distance of the frames in the window, one number or one per axis")
-    in_spatial_dims: Any = option(None, help="axes to move along, one per axis of the window (default: all spatial)")
-    out_spatial_dims: Any = option(None, help="the dims of these axes in the output")
-    use_channel_first: Any = option(None, help="no effect, the fastest layout is chosen")
+    in_spatial_dims: Optional[Axes] = option(
+        None, help="axes to move along, one per axis of the window (default: all spatial)"
+    )
+    out_spatial_dims: Optional[Dims] = option(None, help="the dims of these axes in the output")
+    use_channel_first: Union[None, bool, str] = option(
+        None, help="order of the axes for the kernel", inert="the fastest layout is chosen"
+    )
     use_time_mask: bool = option(False, help="frames after the end of a sequence don't count")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -8,6 +8,7 @@ from typing import Any, List, Optional
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -87,8 +88,8 @@ class ReduceLayer(_ReduceAxes):
     """
 
     mode: str = option(help="'sum', 'mean', 'avg', 'max', 'min', 'prod', 'logsumexp', 'any', 'all', 'argmax', 'argmin'")
-    axis: Any = option(None, help="the axis to reduce, or a list of axes")
-    axes: Any = option(None, help="the same as axis")
+    axis: Optional[Axes] = option(None, help="the axis to reduce, or a list of axes")
+    axes: Optional[Axes] = option(None, help="the same as axis")
     enforce_batch_dim_axis: Optional[int] = option(None, help="index of the batch axis in the output")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -132,8 +133,8 @@ class MathNormLayer(_ReduceAxes):
     """
 
     p: float = option(help="the exponent, positive")
-    axis: Any = option(None, help="the axis to reduce, or a list of axes")
-    axes: Any = option(None, help="the same as axis")
+    axis: Optional[Axes] = option(None, help="the axis to reduce, or a list of axes")
+    axes: Optional[Axes] = option(None, help="the same as axis")
 
     def template(self, ctx: PlanContext) -> Data:
         """Without the axes."""

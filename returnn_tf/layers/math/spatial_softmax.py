@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerOrNumber, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -31,11 +32,13 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
             "output": {"class": "softmax_over_spatial", "energy_factor": 0.5, "from": "energy"}}
     """
 
-    axis: Any = option(None, help="the axis of the softmax (default: time)")
+    axis: Optional[Axis] = option(None, help="the axis of the softmax (default: time)")
     energy_factor: Optional[float] = option(None, help="factor of the source")
-    start: Any = option(None, help="layer or number: first frame that counts", refs=True)
-    window_start: Any = option(None, help="layer or number: first frame of the window", refs=True)
-    window_size: Any = option(None, help="layer or number: number of frames of the window", refs=True)
+    start: Optional[LayerOrNumber] = option(None, help="layer or number: first frame that counts", refs=True)
+    window_start: Optional[LayerOrNumber] = option(None, help="layer or number: first frame of the window", refs=True)
+    window_size: Optional[LayerOrNumber] = option(
+        None, help="layer or number: number of frames of the window", refs=True
+    )
     use_time_mask: Optional[bool] = option(None, help="False: frames after the end of a sequence count too")
     log_space: bool = option(False, help="log softmax instead")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Callable, Union
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import Written, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import LayerOrConstant
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
@@ -29,9 +30,11 @@ class SwitchLayer(Layer):
     """
 
     needs_sources = False
-    condition: Any = option(help="layer with a bool per entry, or a bool, or a function giving a bool", refs=True)
-    true_from: Any = option(help="layer, or a number", refs=True)
-    false_from: Any = option(help="layer, or a number", refs=True)
+    condition: Annotated[Any, Written(Union[str, bool, Callable[..., Any]], "layer | bool | function")] = option(
+        help="layer with a bool per entry, or a bool, or a function giving a bool", refs=True
+    )
+    true_from: LayerOrConstant = option(help="layer, or a number", refs=True)
+    false_from: LayerOrConstant = option(help="layer, or a number", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """The common layout of condition and branches; the dtype is that of the branches."""

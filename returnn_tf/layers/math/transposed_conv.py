@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Tuple, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes, Dims, NumberPerAxis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -39,10 +40,14 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
     filter_size: FilterSizes = option(help="size of the filter per axis, which says how many axes there are")
     strides: Optional[Sizes] = option(None, help="factor of the length, one or one per axis (default: filter_size)")
     padding: str = option("same", help="'same' or 'valid'")
-    remove_padding: Any = option(0, help="frames to cut at both ends, one number or one per axis")
-    output_padding: Any = option(None, help="exact number of additional frames at the end, one number or one per axis")
-    in_spatial_dims: Any = option(None, help="axes to move along, one per axis of the filter (default: all spatial)")
-    out_spatial_dims: Any = option(None, help="the dims of these axes in the output")
+    remove_padding: NumberPerAxis = option(0, help="frames to cut at both ends, one number or one per axis")
+    output_padding: Optional[NumberPerAxis] = option(
+        None, help="exact number of additional frames at the end, one number or one per axis"
+    )
+    in_spatial_dims: Optional[Axes] = option(
+        None, help="axes to move along, one per axis of the filter (default: all spatial)"
+    )
+    out_spatial_dims: Optional[Dims] = option(None, help="the dims of these axes in the output")
 
     def template(self, ctx: PlanContext) -> Data:
         """Batch and other axes, spatial axes, features."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Annotated, Any, List, Optional, Union
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, LayerRefs, Written, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.cast import check_dtype
@@ -33,15 +34,19 @@ class VariableLayer(Layer):
     """
 
     needs_sources = False
-    shape: Any = option(help="dims or sizes; of sizes, the last is the feature axis")
+    shape: Annotated[Any, Written(Union[int, Dim, List[Union[int, Dim]]])] = option(
+        help="dims or sizes; of sizes, the last is the feature axis"
+    )
     dtype: str = option("float32", help="dtype of the parameter")
-    init: Any = option(None, help="initialiser: a number, an array, or a name such as 'glorot_uniform' (default 0)")
-    init_by_layer: Any = option(None, help="a constant layer whose value is the initial one", refs=True)
+    init: Init = option(None, help="initialiser: a number, an array, or a name such as 'glorot_uniform' (default 0)")
+    init_by_layer: Optional[LayerRef] = option(None, help="a constant layer whose value is the initial one", refs=True)
     param_name: Optional[str] = option(None, help="name of the parameter; the name of the layer by default")
     add_batch_axis: bool = option(False, help="put a batch axis in front, with the same values for all sequences")
     add_time_axis: bool = option(False, help="put a time axis of size 1 in front")
-    saveable: bool = option(True, help="obsolete: all parameters are part of checkpoints")
-    non_critical_for_restore: bool = option(False, help="obsolete: has no effect")
+    saveable: bool = option(True, help="obsolete", inert="all parameters are part of checkpoints")
+    non_critical_for_restore: bool = option(
+        False, help="obsolete", inert="preload_from_files and its 'ignore_missing' say what may lack"
+    )
 
     def __post_init__(self) -> None:
         #: The parameter itself, without added axes; set when planned.
@@ -134,10 +139,10 @@ class VariableAssignLayer(VariableAccess):
             "output": {"class": "variable_read", "var": "v", "control_dependencies": ["inc"]}}
     """
 
-    var: Any = option(help="the variable layer", refs=True)
-    value: Any = option(help="layer with the value; axes which it lacks are repeated", refs=True)
+    var: LayerRef = option(help="the variable layer", refs=True)
+    value: LayerRef = option(help="layer with the value; axes which it lacks are repeated", refs=True)
     op: str = option("assign", help="assign or add")
-    control_dependencies: Any = option(None, help="layers to compute first", refs=True)
+    control_dependencies: Optional[LayerRefs] = option(None, help="layers to compute first", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """A scalar."""
@@ -177,8 +182,8 @@ class VariableReadLayer(VariableAccess):
             "output": {"class": "variable_read", "var": "v"}}
     """
 
-    var: Any = option(help="the variable layer", refs=True)
-    control_dependencies: Any = option(None, help="layers to compute first", refs=True)
+    var: LayerRef = option(help="the variable layer", refs=True)
+    control_dependencies: Optional[LayerRefs] = option(None, help="layers to compute first", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """The dims of the parameter."""

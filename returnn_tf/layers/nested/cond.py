@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Tuple, Union
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node, ParamSpec
@@ -40,9 +40,13 @@ class CondLayer(Layer):
     """
 
     needs_sources = False
-    condition: Any = option(help="layer with a single bool", refs=True)
-    true_layer: Any = option(help="the layer to compute if it is true: a dict, or the name of a layer")
-    false_layer: Any = option(help="the layer to compute if it is false: a dict, or the name of a layer")
+    condition: LayerRef = option(help="layer with a single bool", refs=True)
+    true_layer: Union[str, Dict[str, Any]] = option(
+        help="the layer to compute if it is true: a dict, or the name of a layer"
+    )
+    false_layer: Union[str, Dict[str, Any]] = option(
+        help="the layer to compute if it is false: a dict, or the name of a layer"
+    )
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:

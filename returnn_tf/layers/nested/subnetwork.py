@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -32,9 +32,11 @@ class SubnetworkLayer(ConcatInputLayer):
     """
 
     needs_sources = False
-    subnetwork: Dict[str, Any] = option(help="the nested network")
+    subnetwork: Dict[str, Any] = option(help="the nested network", network=True)
     concat_sources: bool = option(True, help="False: the sources are data:0, data:1, ... and data:<layer name>")
-    load_on_init: Any = option(None, help="checkpoint whose parameters are loaded at the start")
+    load_on_init: Union[None, str, Dict[str, Any]] = option(
+        None, help="checkpoint whose parameters are loaded at the start"
+    )
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options, map_strings
 from returnn_tf.graph.registry import LAYERS
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.layers.shared.nested import NESTED, is_network
+from returnn_tf.layers.shared.nested import is_network, network_options
 
 
 def unit_network(
@@ -43,7 +43,7 @@ def unit_network(
     for name, value in layer.items():
         if name in infos and infos[name].refs and value is not None:
             layer[name] = map_strings(infos[name], value, outside)
-        elif name in NESTED and is_network(value):
+        elif name in infos and infos[name].network and is_network(value):
             layer[name] = _nested(value, outside, 1)
     if "reuse_params" in layer:
         layer["reuse_params"] = _reuse(layer["reuse_params"], owner or outside)
@@ -91,8 +91,9 @@ def _nested(value: Any, outside: Callable[[str], str], level: int) -> Any:
     if isinstance(value, str):
         return base + outside(value[len(base) :]) if value.startswith(base) else value
     if isinstance(value, Mapping):
+        nested = network_options(LAYERS.find(value.get("class")))
         return {
-            key: _nested(item, outside, level + (key in NESTED and is_network(item))) for key, item in value.items()
+            key: _nested(item, outside, level + (key in nested and is_network(item))) for key, item in value.items()
         }
     if type(value) in (list, tuple, set):
         return type(value)(_nested(item, outside, level) for item in value)

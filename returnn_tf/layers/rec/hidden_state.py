@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional
+from typing import Any, List, Mapping, Optional, Type, Union
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
@@ -12,7 +12,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS, register_layer
 from returnn_tf.layers.rec.state import HiddenState, depend_on_state, hidden_state_of, state_values
-from returnn_tf.layers.shared.nested import NESTED, is_network
+from returnn_tf.layers.shared.nested import is_network, network_options
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
@@ -39,7 +39,7 @@ class GetLastHiddenStateLayer(Layer):
     """
 
     combine: str = option("concat", help="how the states of several sources are combined: 'concat' in the feature axis")
-    key: Any = option("*", help="which tensor of the state; '*': all, concatenated")
+    key: Union[str, int] = option("*", help="which tensor of the state; '*': all, concatenated")
 
     def template(self, ctx: PlanContext) -> Data:
         """That of the source without the time axis."""
@@ -99,18 +99,21 @@ class GetLastHiddenStateLayer(Layer):
         return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=common.feature_axis)
 
 
-def asks_for_state(options: Mapping[str, Any]) -> bool:
-    """Whether there is a layer of this class in the subnetwork or in the unit of a layer.
+def asks_for_state(cls: Optional[Type[Any]], options: Mapping[str, Any]) -> bool:
+    """Return whether there is a layer of this class in the subnetwork or in the unit of a layer.
 
+    :param cls: class of the layer
     :param options: of the layer, as in the config
     """
     names = LAYERS.names_of(GetLastHiddenStateLayer)
-    for key in NESTED:
+    for key in network_options(cls):
         nested = options.get(key)
         if isinstance(nested, Mapping) and not (key == "unit" and is_network(nested)):  # that is a loop of its own
             layers = list(nested.values()) if is_network(nested) else [nested]
             for layer in layers:
-                if isinstance(layer, Mapping) and (layer.get("class") in names or asks_for_state(layer)):
+                if isinstance(layer, Mapping) and (
+                    layer.get("class") in names or asks_for_state(LAYERS.find(layer.get("class")), layer)
+                ):
                     return True
     return False
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.rec.mdlstm_kernel import run_mdlstm
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.spatial import spatial_axes
 from returnn_tf.ops.cells.base import project
-from returnn_tf.ops.dense.mdlstm import GATES, Flips
+from returnn_tf.ops.dense.mdlstm import GATES, Flips, run_mdlstm
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -61,10 +61,12 @@ class MDLstmLayer(ConcatInputLayer):
     )
     combine: str = option("mean", help="how the directions become one output: mean, sum or concat")
     stable: bool = option(True, help="the stable cell; False: two forget gates, one for each neighbour")
-    in_spatial_dims: Any = option(None, help="the axis of the rows, and that within a row (default: both spatial ones)")
-    forward_weights_init: Any = option(None, help="initialiser of W (default glorot_uniform)")
-    recurrent_weights_init: Any = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
-    bias_init: Any = option(None, help="initialiser of the bias (default 0)")
+    in_spatial_dims: Optional[Axes] = option(
+        None, help="the axis of the rows, and that within a row (default: both spatial ones)"
+    )
+    forward_weights_init: Init = option(None, help="initialiser of W (default glorot_uniform)")
+    recurrent_weights_init: Init = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
+    bias_init: Init = option(None, help="initialiser of the bias (default 0)")
 
     def template(self, ctx: PlanContext) -> Data:
         """[batch, rows, columns, n_out]."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Annotated, Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import Written, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axis, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.copy import CopyLayer
@@ -75,27 +76,31 @@ class RecLayer(ConcatInputLayer):
     """
 
     scope_as_unit = "rec"
-    unit: Any = option("lstm", help="name of the recurrent unit, or a network for one step")
+    unit: Union[str, Dict[str, Any]] = option(
+        "lstm", help="name of the recurrent unit, or a network for one step", network=True
+    )
     unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the unit, see returnn_tf.ops.cells")
     direction: Optional[int] = option(None, help="1: forward (default), -1: from the last frame to the first one")
-    axis: Any = option(None, help="the axis to iterate over (default: time)")
+    axis: Optional[Axis] = option(None, help="the axis to iterate over (default: time)")
     input_projection: bool = option(True, help="False: the source is the projected input, of dim 4 n_out for an LSTM")
-    initial_state: Any = option(
-        None,
-        help="state before the first frame: 'zeros' (default), 'ones', 'var' (a parameter), a layer, or a dict of "
-        "these with a key for each state, e.g. {'h': ..., 'c': ...}",
-        refs=True,
-        keywords=INITIAL_KEYWORDS,
+    initial_state: Annotated[Any, Written(Union[None, str, float, Dict[str, Any]], "layer | str | dict | None")] = (
+        option(
+            None,
+            help="state before the first frame: 'zeros' (default), 'ones', 'var' (a parameter), a layer, or a dict of "
+            "these with a key for each state, e.g. {'h': ..., 'c': ...}",
+            refs=True,
+            keywords=INITIAL_KEYWORDS,
+        )
     )
-    forward_weights_init: Any = option(None, help="initialiser of the input weights (default glorot_uniform)")
-    recurrent_weights_init: Any = option(None, help="initialiser of the recurrent weights (default glorot_uniform)")
-    bias_init: Any = option(None, help="initialiser of the biases (default: 0, in the gates of a GRU 1)")
+    forward_weights_init: Init = option(None, help="initialiser of the input weights (default glorot_uniform)")
+    recurrent_weights_init: Init = option(None, help="initialiser of the recurrent weights (default glorot_uniform)")
+    bias_init: Init = option(None, help="initialiser of the biases (default: 0, in the gates of a GRU 1)")
     back_prop: Optional[bool] = option(None, help="False: no gradient through the recurrence")
-    unroll: bool = option(False, help="no effect")
-    max_seq_len: Any = option(None, help="step network: most steps, a number or an expression")
+    unroll: bool = option(False, help="unroll the loop", inert="loops are never unrolled")
+    max_seq_len: Union[None, str, int] = option(None, help="step network: most steps, a number or an expression")
     include_eos: Optional[bool] = option(None, help="step network: the step in which 'end' gets true counts")
-    cheating: Any = option(None, help="step network: the search always keeps the reference")
-    declare_rec_time: Any = option(None, help="step network: declares the axis of the steps")
+    cheating: Optional[bool] = option(None, help="step network: the search always keeps the reference")
+    declare_rec_time: Optional[bool] = option(None, help="step network: declares the axis of the steps")
     checkpoint_steps: Optional[bool] = option(
         None, help="step network: save memory in training: the backward pass computes each step again"
     )
@@ -228,6 +233,7 @@ class RecLayer(ConcatInputLayer):
         return perm + [feature], output.permuted(perm + [feature]).without_axes([len(perm)])
 
     def _make_cell(self, ctx: PlanContext, data: Data, n_out: int) -> Cell:
+        assert isinstance(self.unit, str)
         dim = data.sparse_dim if data.sparse_dim is not None else ctx.need_feature(data)
         return unit_class(self.unit, where="option 'unit'", single_step=self.single_step)(
             n_out,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from returnn_tf.config.options import option
+from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.rec.rec import RecLayer
@@ -30,7 +29,7 @@ class RnnCellLayer(RecLayer):
 
     needs_sources = True
     single_step = True
-    weights_init: Any = option(None, help="initialiser of all weights of the cell")
+    weights_init: Init = option(None, help="initialiser of all weights of the cell")
 
     def template(self, ctx: PlanContext) -> Data:
         """As `rec`, but only inside of a loop."""

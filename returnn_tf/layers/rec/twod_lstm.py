@@ -9,11 +9,11 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.rec.mdlstm_kernel import native_mdlstm_or_none
 from returnn_tf.ops.cells.base import project
-from returnn_tf.ops.dense.mdlstm import GATES
+from returnn_tf.ops.dense.mdlstm import GATES, native_mdlstm_or_none
 from returnn_tf.ops.dense.twod_lstm import POOLINGS, Weights, pooled_grid, pooled_image, pooled_row, row, whole_grid
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
@@ -56,11 +56,13 @@ class TwoDLstmLayer(Layer):
     """
 
     pooling: str = option("last", help="how a row becomes one vector: last, max or mean over its valid source frames")
-    size_target: Optional[str] = option(None, help="no effect: the number of rows is that of the target source")
+    size_target: Optional[str] = option(
+        None, help="data key with the number of rows", inert="the number of rows is that of the target source"
+    )
     unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the cell; it has none")
-    forward_weights_init: Any = option(None, help="initialiser of W (default glorot_uniform)")
-    recurrent_weights_init: Any = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
-    bias_init: Any = option(None, help="initialiser of the bias (default 0)")
+    forward_weights_init: Init = option(None, help="initialiser of W (default glorot_uniform)")
+    recurrent_weights_init: Init = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
+    bias_init: Init = option(None, help="initialiser of the bias (default 0)")
 
     def template(self, ctx: PlanContext) -> Data:
         """[target, batch, n], in a step [batch, n]."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional
+import dataclasses
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.config.options import OptionError, option
+from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option, probability
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -19,6 +20,14 @@ from returnn_tf.util.lazy_tf import tf
 
 _INPUT_TYPES = ("prob", "log_prob", "logits", "regression")
 _RECOMBINE = ("max", "sum")
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingOptions:
+    """What ``scheduled_sampling`` may hold."""
+
+    enable: bool = option(True, help="draw labels in training")
+    gold_mixin_prob: Optional[float] = option(0.0, help="probability to take the target instead", check=probability)
 
 
 @register_layer("choice")
@@ -71,18 +80,32 @@ class ChoiceLayer(Layer):
     length_normalization: bool = option(True, help="normalise the scores by the number of steps")
     length_normalization_exponent: float = option(1.0, help="exponent while a hypothesis waits for the others")
     independent_of_batch: bool = option(False, help="every sequence is searched as if it were alone, see above")
-    custom_score_combine: Any = option(None, help="function (scores_in, scores_base, t, end_flags, ...) -> scores")
-    source_beam_sizes: Any = option(None, help="with several sources: labels to keep of each (default: beam_size)")
-    scheduled_sampling: Any = option(
-        False, help="True, the probability to draw a label, or {'gold_mixin_prob': probability of the target}"
+    custom_score_combine: Optional[Callable[..., Any]] = option(
+        None, help="function (scores_in, scores_base, t, end_flags, ...) -> scores"
     )
-    cheating: Any = option(False, help="True: the target is always a hypothesis; 'exclusive': only once")
+    source_beam_sizes: Union[None, int, List[int]] = option(
+        None, help="with several sources: labels to keep of each (default: beam_size)"
+    )
+    scheduled_sampling: Union[bool, float, Dict[str, Any]] = option(
+        False, help="True, the probability to draw a label, or a dict", group=SamplingOptions
+    )
+    cheating: Union[bool, str, None] = option(
+        False,
+        choices=(False, True, "exclusive", None),
+        help="True: the target is always a hypothesis; 'exclusive': only once",
+    )
     recombine: Optional[str] = option(None, help="merge hypotheses which stand for the same: max or sum")
-    recombine_by: Any = option(None, help="layer whose number says for what a hypothesis stands", refs=True)
+    recombine_by: Optional[LayerRef] = option(
+        None, help="layer whose number says for what a hypothesis stands", refs=True
+    )
     recombine_blank: Optional[int] = option(None, help="label which does not count when hypotheses are merged")
-    explicit_search_source: Any = option(None, help="the choice before this, where no source leads to it", refs=True)
-    explicit_search_sources: Any = option(None, help="the choices before this, where no source leads to it", refs=True)
-    num_beams: Any = option(None, help="obsolete")
+    explicit_search_source: Optional[LayerRef] = option(
+        None, help="the choice before this, where no source leads to it", refs=True
+    )
+    explicit_search_sources: Optional[LayerRefs] = option(
+        None, help="the choices before this, where no source leads to it", refs=True
+    )
+    num_beams: Optional[int] = option(None, help="obsolete", inert="beam_size counts")
 
     @classmethod
     def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
@@ -118,7 +141,7 @@ class ChoiceLayer(Layer):
         self.samples = bool(self.scheduled_sampling) and not self.search and not ctx.search and bool(self.target)
         if self.cheating or self.samples:
             if not self.cheating or len(self.sources) == 1:
-                self.truths = [ctx.depend(ctx.builder.target_node(ctx.node, t)) for t in self._targets()]
+                self.truths = [ctx.depend(ctx.builder.target_node(ctx.node, t)) for t in self.targets]
             else:
                 raise ctx.error("cheating needs a single source, but there are %d." % len(self.sources))
         return self._search_template(ctx)
@@ -148,12 +171,8 @@ class ChoiceLayer(Layer):
         """The option scheduled_sampling as the probability of the target."""
         given = self.scheduled_sampling
         if isinstance(given, Mapping):
-            unknown = sorted(set(given) - {"enable", "gold_mixin_prob"})
-            if unknown:
-                raise OptionError(
-                    "scheduled_sampling: unknown %r. %s" % (unknown[0], did_you_mean(unknown[0], ["gold_mixin_prob"]))
-                )
-            gold = float(given.get("gold_mixin_prob") or 0.0) if given.get("enable", True) else 1.0
+            opts = SamplingOptions(**given)
+            gold = opts.gold_mixin_prob or 0.0 if opts.enable else 1.0
         elif isinstance(given, (bool, int, float)):
             gold = 1.0 - float(given)
         else:
@@ -175,13 +194,10 @@ class ChoiceLayer(Layer):
         """The time axes of the targets which it follows, once it is planned."""
         return [node.output.dims[node.output.time_axis or 0] for node in self._followed]
 
-    def _targets(self) -> List[str]:
-        return list(self.target) if isinstance(self.target, (list, tuple)) else [self.target]
-
     def _target_template(self, ctx: PlanContext) -> Data:
         templates = []
         self._in_step = ctx.loop_dim is None  # where the loop finds its end step by step
-        for target in self._targets():
+        for target in self.targets:
             node = ctx.depend(ctx.builder.target_node(ctx.node, target))
             data, time = node.output, node.output.time_axis
             if time is None:
@@ -200,7 +216,7 @@ class ChoiceLayer(Layer):
     def _search_template(self, ctx: PlanContext) -> Data:
         if self.input_type == "regression":
             return ctx.single_source()
-        targets = self._targets() if self.target else []
+        targets = self.targets
         if len(targets) not in (0, len(self.sources)):
             raise ctx.error(
                 "there are %d sources but %d targets; the i-th source gives the scores of the labels of the i-th "

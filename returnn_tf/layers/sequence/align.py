@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+import dataclasses
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -24,6 +25,14 @@ _TOPOLOGIES = ("ctc", "rna", "automaton")
 _INPUT_TYPES = ("prob", "log_prob")
 #: Native ops check the states there; made on a GPU they would have to be waited for.
 _HOST = "CPU:0"
+
+
+@dataclasses.dataclass(frozen=True)
+class CtcTopologyOptions:
+    """What ``ctc_opts`` of `fast_bw` may hold."""
+
+    blank_idx: int = option(-1, help="class of the blank, by default the last one")
+    label_loop: bool = option(True, help="a label may last for several frames")
 
 
 @register_layer("fast_bw")
@@ -52,15 +61,21 @@ class FastBaumWelchLayer(Layer):
     """
 
     align_target: str = option(help="ctc, hmm, staircase or automaton")
-    automaton: Any = option(None, help="for automaton: function from the labels of a sequence to edges, see above")
+    automaton: Optional[Callable[..., Any]] = option(
+        None, help="for automaton: function from the labels of a sequence to edges, see above"
+    )
     align_target_key: Optional[str] = option(None, help="data key of the labels")
-    ctc_opts: Optional[Dict[str, Any]] = option(None, help="for ctc: blank_idx (default: the last class), label_loop")
+    ctc_opts: Optional[Dict[str, Any]] = option(None, help="of align_target 'ctc'", group=CtcTopologyOptions)
     input_type: str = option("log_prob", help="what the source gives: prob or log_prob")
     tdp_scale: float = option(1.0, help="scale of the costs of an automaton; they are 0 in the other topologies")
     am_scale: float = option(1.0, help="scale of the log scores")
     min_prob: float = option(0.0, help="least probability")
-    staircase_seq_len_source: Any = option(None, help="layer whose lengths give the number of classes", refs=True)
-    sprint_opts: Optional[Dict[str, Any]] = option(None, help="options of an external process; not supported")
+    staircase_seq_len_source: Optional[LayerRef] = option(
+        None, help="layer whose lengths give the number of classes", refs=True
+    )
+    sprint_opts: Optional[Dict[str, Any]] = option(
+        None, help="options of an external process", unsupported="there is no such process; see the other topologies"
+    )
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
@@ -87,11 +102,6 @@ class FastBaumWelchLayer(Layer):
             )
         if self.ctc_opts and self.align_target != "ctc":
             raise ctx.error("ctc_opts is for align_target 'ctc', not %r. Remove it." % self.align_target)
-        for name in self.ctc_opts or {}:
-            if name not in ("blank_idx", "label_loop"):
-                raise ctx.error(
-                    "ctc_opts: unknown option %r. %s" % (name, did_you_mean(name, ["blank_idx", "label_loop"]))
-                )
         self.labels: Optional[Node] = None
         if self.align_target != "staircase":
             self.labels = ctx.depend(ctx.builder.target_node(ctx.node, self.align_target_key or "classes"))
@@ -114,7 +124,7 @@ class FastBaumWelchLayer(Layer):
         return tf.ensure_shape(posteriors, data.static_shape)
 
     def _acceptors(self, ctx: EmitContext) -> Acceptors:
-        assert self.labels is not None and ctx.output.dim is not None
+        assert self.labels is not None and ctx.output.dim is not None and self.automaton is not None
         where = "Layer %r: automaton" % ctx.node.path
         given = acceptors_by_function(self.automaton, *_labels(ctx, self.labels), ctx.output.dim, where)
         return Acceptors(given.edges, given.costs * self.tdp_scale, given.num_states)
@@ -123,12 +133,12 @@ class FastBaumWelchLayer(Layer):
         if self.labels is not None:
             if self.align_target == "hmm":
                 return label_topology(*_labels(ctx, self.labels))
-            opts = self.ctc_opts or {}
+            opts = CtcTopologyOptions(**(self.ctc_opts or {}))
             labels, label_lens = _labels(ctx, self.labels)
             classes = ctx.output.dim
             assert classes is not None
-            blank = opts.get("blank_idx", classes - 1) % classes
-            return ctc_topology(labels, label_lens, blank, label_loop=opts.get("label_loop", True))
+            blank = opts.blank_idx % classes
+            return ctc_topology(labels, label_lens, blank, label_loop=opts.label_loop)
         source: Node = self.staircase_seq_len_source or self.source
         dim = source.output.time_dim
         assert dim is not None
@@ -153,9 +163,11 @@ class ForcedAlignLayer(Layer):
                 "input_type": "prob", "from": "p"}}
     """
 
-    align_target: Any = option(help="layer or data:key with the labels", refs=True)
+    align_target: LayerRef = option(help="layer or data:key with the labels", refs=True)
     topology: str = option(help="ctc, rna or automaton")
-    automaton: Any = option(None, help="for automaton: function from the labels of a sequence to edges, see fast_bw")
+    automaton: Optional[Callable[..., Any]] = option(
+        None, help="for automaton: function from the labels of a sequence to edges, see fast_bw"
+    )
     input_type: str = option(help="what the source gives: prob or log_prob")
     blank_idx: int = option(-1, help="index of the blank; -1: the last class")
     blank_included: bool = option(False, help="whether the labels count the blank as one of theirs")
@@ -193,6 +205,7 @@ class ForcedAlignLayer(Layer):
         labels, label_lens = _labels(ctx, self.align_target)
         classes = scores.shape[-1]
         if self.topology == "automaton":
+            assert self.automaton is not None
             where = "Layer %r: automaton" % ctx.node.path
             acceptors = acceptors_by_function(self.automaton, labels, label_lens, classes, where)
             path, total = acceptor_path(scores, lens, acceptors)

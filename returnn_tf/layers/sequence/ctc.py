@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
@@ -31,8 +31,10 @@ class CtcLossLayer(Layer):
     """
 
     needs_sources = False
-    logits: Any = option(help="layer with values that are not normalised, [batch, time, classes with blank]", refs=True)
-    targets: Any = option(help="layer or data:key with the labels", refs=True)
+    logits: LayerRef = option(
+        help="layer with values that are not normalised, [batch, time, classes with blank]", refs=True
+    )
+    targets: LayerRef = option(help="layer or data:key with the labels", refs=True)
     blank_index: int = option(-1, help="index of the blank; -1: the last class")
     max_approx: bool = option(False, help="the best alignment instead of the sum over all")
     logits_normalized: bool = option(False, help="logits are log probabilities already")

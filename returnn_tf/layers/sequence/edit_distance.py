@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping, Tuple
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -29,8 +29,8 @@ class EditDistanceLayer(Layer):
     """
 
     needs_sources = False
-    a: Any = option(help="layer with labels [batch, time]", refs=True)
-    b: Any = option(help="layer with labels [batch, time]", refs=True)
+    a: LayerRef = option(help="layer with labels [batch, time]", refs=True)
+    b: LayerRef = option(help="layer with labels [batch, time]", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """[batch]."""

@@ -12,6 +12,7 @@ from returnn_tf.config.options import OptionError, option
 from returnn_tf.datasets.label_file import read_labels
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.option_types import Code
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.sequence.ngram import LabelScorer, load_ngram_model
@@ -52,8 +53,8 @@ class KenLmLayer(Layer):
             "output": {"class": "copy", "from": "scores"}}}}
     """
 
-    lm_file: Any = option(help="n-gram model: ARPA file, or what kenlm reads; or a function which returns the path")
-    vocab_file: Any = option(help="the labels of the source: dict from label to index, or one in each line")
+    lm_file: Code = option(help="n-gram model: ARPA file, or what kenlm reads; or a function which returns the path")
+    vocab_file: Code = option(help="the labels of the source: dict from label to index, or one in each line")
     vocab_unknown_label: str = option("UNK", help="the label which stands for words the model does not know")
     bpe_merge_symbol: Optional[str] = option(None, help="what pieces of words end with if they go on, e.g. '@@'")
     input_step_offset: int = option(0, help="labels of earlier steps do not count; 1 for 'prev:output'")

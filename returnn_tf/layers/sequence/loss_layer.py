@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, Mapping, Optional
 
-from returnn_tf.config.options import check_options, declared_options, map_strings, option, referenced_names
+from returnn_tf.config.options import LayerRef, check_options, declared_options, map_strings, option, referenced_names
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.node import LossNode, Node
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LOSSES, register_layer
 from returnn_tf.ops.cross_entropy import sparse_softmax_cross_entropy
@@ -97,9 +98,9 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
     """
 
     needs_sources = False
-    logits: Any = option(help="layer with values that are not normalised", refs=True)
-    targets: Any = option(help="layer or data:key with the labels", refs=True)
-    axis: Any = option(None, help="the class axis of logits; default: the feature axis")
+    logits: LayerRef = option(help="layer with values that are not normalised", refs=True)
+    targets: LayerRef = option(help="layer or data:key with the labels", refs=True)
+    axis: Optional[Axis] = option(None, help="the class axis of logits; default: the feature axis")
 
     def template(self, ctx: PlanContext) -> Data:
         """The logits without the class axis."""

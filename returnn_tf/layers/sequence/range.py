@@ -58,6 +58,9 @@ class RangeLayer(Layer):
         return tf.constant(self.start + self.delta * numpy.arange(data.dims[0].size or 0), data.dtype)
 
 
+_ONE_AXIS = "the output has the one axis only, and layers such as combine broadcast it"
+
+
 @register_layer("range_in_axis")
 class RangeInAxisLayer(Layer):
     """``0, 1, ..., n - 1`` along an axis of the source; the output has only this axis.
@@ -72,17 +75,11 @@ class RangeInAxisLayer(Layer):
     axis: AxisOption = option("T", help="the axis of the source")
     dtype: str = option("int32", help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the axis")
-    unbroadcast: bool = option(False, help="obsolete; must be False")
-    keepdims: bool = option(False, help="obsolete; must be False")
+    unbroadcast: bool = option(False, help="keep the other axes", unsupported=_ONE_AXIS)
+    keepdims: bool = option(False, help="keep the other axes", unsupported=_ONE_AXIS)
 
     def template(self, ctx: PlanContext) -> Data:
         """The one axis."""
-        for name in ("unbroadcast", "keepdims"):
-            if getattr(self, name):
-                raise ctx.error(
-                    "the option %s=True does not exist any more: the output has the one axis only, and layers such as "
-                    "combine broadcast it. Remove the option." % name
-                )
         source = ctx.single_source()
         axis = ctx.axis(source, self.axis)
         dim = source.dims[axis]
@@ -116,7 +113,7 @@ class RangeFromLengthLayer(Layer):
             "output": {"class": "range_from_length", "from": "double"}}
     """
 
-    axis: AxisOption = option("T", help="obsolete; has no effect")
+    axis: AxisOption = option("T", help="obsolete", inert="an output has the axes of its source")
     dtype: str = option("int32", help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the new axis")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")

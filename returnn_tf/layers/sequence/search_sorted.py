@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, List
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.frames.reduce import fill_masked
@@ -37,9 +38,9 @@ class SearchSortedLayer(Layer):
 
     needs_sources: ClassVar[bool] = False
 
-    sorted_sequence: Any = option(help="layer with ascending values along the axis", refs=True)
-    values: Any = option(help="layer with the values to look for", refs=True)
-    axis: Any = option("T", help="the axis of the sorted sequence")
+    sorted_sequence: LayerRef = option(help="layer with ascending values along the axis", refs=True)
+    values: LayerRef = option(help="layer with the values to look for", refs=True)
+    axis: Axis = option("T", help="the axis of the sorted sequence")
     side: str = option("left", help="'left': before equal entries, 'right': after them")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, Union
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption, Layer
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import Axes, Number
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
@@ -29,9 +30,9 @@ class SeqLenMaskLayer(ConcatInputLayer):
         network = {"output": {"class": "seq_len_mask", "axis": "T", "mask_value": 0.0, "from": "data"}}
     """
 
-    mask_value: Any = option(help="a number for the masked frames")
+    mask_value: Number = option(help="a number for the masked frames")
     axis: AxisOption = option("T", help="the axis of the frames")
-    seq_len_source: Any = option(
+    seq_len_source: Optional[LayerRef] = option(
         None, help="layer with other lengths: its values, or those of its time axis", refs=True
     )
     start: Union[None, int, str] = option(None, help="int or layer: frames before are masked too", refs=True)
@@ -107,8 +108,8 @@ class BooleanMaskLayer(Layer):
                 "from": "data"}}
     """
 
-    mask: Any = option(help="layer with bools", refs=True)
-    dims: Any = option(help="all dims of the mask, in the order in which the entries are packed")
+    mask: LayerRef = option(help="layer with bools", refs=True)
+    dims: Axes = option(help="all dims of the mask, in the order in which the entries are packed")
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -37,7 +38,7 @@ class TimeChunkingLayer(ConcatInputLayer):
 
     chunk_size: int = option(help="number of frames in a chunk")
     chunk_step: int = option(help="distance of the first frames of neighbouring chunks")
-    axis: Any = option("T", help="the axis to cut")
+    axis: Axis = option("T", help="the axis to cut")
 
     def template(self, ctx: PlanContext) -> Data:
         """Chunk frames, batch, others."""
@@ -84,7 +85,7 @@ class TimeUnchunkingLayer(ConcatInputLayer):
             "output": {"class": "time_unchunking", "chunking_layer": "chunks", "from": "chunks"}}
     """
 
-    chunking_layer: Any = option(help="the layer of class time_chunking", refs=True)
+    chunking_layer: LayerRef = option(help="the layer of class time_chunking", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """The axes of before the chunking."""

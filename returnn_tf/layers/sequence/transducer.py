@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.sequence.alignments import transducer
@@ -39,9 +40,11 @@ class TransducerLossLayer(Layer):
     """
 
     needs_sources = False
-    logits: Any = option(help="layer with values [batch, time, labels + 1, classes], not normalised", refs=True)
-    targets: Any = option(help="layer or data:key with the labels", refs=True)
-    label_axis: Any = option(None, help="axis of the logits for the number of labels so far; default: as in targets")
+    logits: LayerRef = option(help="layer with values [batch, time, labels + 1, classes], not normalised", refs=True)
+    targets: LayerRef = option(help="layer or data:key with the labels", refs=True)
+    label_axis: Optional[Axis] = option(
+        None, help="axis of the logits for the number of labels so far; default: as in targets"
+    )
     blank_index: int = option(-1, help="index of the blank; -1: the last class")
     label_takes_frame: bool = option(False, help="a frame has one label or the blank")
     logits_normalized: bool = option(False, help="logits are log probabilities already")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 from weakref import WeakValueDictionary
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.cast import is_int
@@ -149,11 +150,15 @@ class UnflattenNdLayer(ConcatInputLayer):
         network = {"output": {"class": "unflatten_nd", "sizes": "data:sizes", "num_axes": 2, "from": "data"}}
     """
 
-    sizes: Any = option(help="layer [batch, num_axes] with the sizes of every sequence", refs=True)
+    sizes: LayerRef = option(help="layer [batch, num_axes] with the sizes of every sequence", refs=True)
     num_axes: int = option(help="number of new axes")
-    in_dim: Any = option(None, help="the axis to split (default: time)")
-    out_dims: Any = option(None, help="the new dims; their lengths are defined here unless they are known already")
-    declare_same_sizes_as: Any = option(None, help="{number of the new axis: layer whose time dim it has}", refs=True)
+    in_dim: Optional[Axis] = option(None, help="the axis to split (default: time)")
+    out_dims: Optional[List[Dim]] = option(
+        None, help="the new dims; their lengths are defined here unless they are known already"
+    )
+    declare_same_sizes_as: Optional[Dict[int, LayerRef]] = option(
+        None, help="{number of the new axis: layer whose time dim it has}", refs=True
+    )
 
     def template(self, ctx: PlanContext) -> Data:
         """[batch, new axes, rest]."""

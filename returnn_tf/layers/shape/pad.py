@@ -7,6 +7,7 @@ from typing import Any, List, Optional, Tuple
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxesOption
+from returnn_tf.graph.option_types import Amounts, Dims, Number
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -29,10 +30,12 @@ class PadLayer(ConcatInputLayer):
     """
 
     axes: AxesOption = option(help="the axes")
-    padding: Any = option(help="how many entries on each side: an int, (left, right), or a list of pairs, one per axis")
-    out_dims: Any = option(None, help="the new dims, one per axis")
+    padding: Amounts = option(
+        help="how many entries on each side: an int, (left, right), or a list of pairs, one per axis"
+    )
+    out_dims: Optional[Dims] = option(None, help="the new dims, one per axis")
     handle_dynamic_dims: Optional[bool] = option(None, help="pad at the end of every sequence, not of the array")
-    value: Any = option(0, help="what to pad with in mode 'constant'")
+    value: Number = option(0, help="what to pad with in mode 'constant'")
     mode: str = option("constant", help="constant, reflect, symmetric or replication")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any, Optional, Union
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerOrNumber, LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import Axis, LayerOrConstant
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -36,10 +37,12 @@ class PrefixInTimeLayer(ConcatInputLayer):
         network = {"output": {"class": "prefix_in_time", "prefix": 1, "repeat": 2, "from": "data:classes"}}
     """
 
-    axis: Any = option("T", help="the axis to extend")
+    axis: Axis = option("T", help="the axis to extend")
     prefix: Union[int, float, bool] = option(0.0, help="value of the new frames, a number")
-    repeat: Any = option(1, help="number of new frames: a number, or a layer with one per sequence", refs=True)
-    size_base: Any = option(None, help="layer whose time axis the output has", refs=True)
+    repeat: LayerOrNumber = option(
+        1, help="number of new frames: a number, or a layer with one per sequence", refs=True
+    )
+    size_base: Optional[LayerRef] = option(None, help="layer whose time axis the output has", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """The axis extended."""
@@ -121,8 +124,10 @@ class PostfixInTimeLayer(ConcatInputLayer):
         network = {"output": {"class": "postfix_in_time", "postfix": 0.5, "repeat": 2, "from": "data"}}
     """
 
-    axis: Any = option("T", help="the axis to extend")
-    postfix: Any = option(0.0, help="value of the new frames: a number, or a layer without this axis", refs=True)
+    axis: Axis = option("T", help="the axis to extend")
+    postfix: LayerOrConstant = option(
+        0.0, help="value of the new frames: a number, or a layer without this axis", refs=True
+    )
     repeat: int = option(1, help="number of new frames")
 
     def template(self, ctx: PlanContext) -> Data:

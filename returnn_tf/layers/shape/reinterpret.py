@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.cast import is_int
@@ -33,9 +34,9 @@ class ReinterpretDataLayer(ConcatInputLayer):
             "output": {"class": "combine", "kind": "add", "from": ["data", "r"]}}
     """
 
-    switch_axes: Any = option(None, help="two axes which exchange their meaning, e.g. 'bt'; no transpose")
-    size_base: Any = option(None, help="layer whose time dim becomes the time dim", refs=True)
-    batch_dim_base: Any = option(None, help="layer whose batch dim becomes the batch dim", refs=True)
+    switch_axes: Optional[Axes] = option(None, help="two axes which exchange their meaning, e.g. 'bt'; no transpose")
+    size_base: Optional[LayerRef] = option(None, help="layer whose time dim becomes the time dim", refs=True)
+    batch_dim_base: Optional[LayerRef] = option(None, help="layer whose batch dim becomes the batch dim", refs=True)
     set_axes: Optional[Dict[str, Any]] = option(None, help="{'T' or 'F': axis or None}: what is time, what is feature")
     set_dim_tags: Optional[Dict[Any, Dim]] = option(None, help="{axis: new dim}")
     enforce_batch_major: bool = option(False, help="move the batch axis to the front")

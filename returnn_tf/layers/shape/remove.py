@@ -6,6 +6,7 @@ from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shape.prefix_postfix import frame_axis
@@ -27,7 +28,7 @@ class RemoveLayer(ConcatInputLayer):
     """
 
     symbol: int = option(help="the label to remove; negative ones count from the end of the labels")
-    axis: Any = option("T", help="the axis of the frames")
+    axis: Axis = option("T", help="the axis of the frames")
 
     def template(self, ctx: PlanContext) -> Data:
         """A new axis."""

@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Tuple
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axes, Shape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import index_of, product, with_feature_default
@@ -31,8 +32,8 @@ class ReshapeLayer(ConcatInputLayer):
             "out_dims": [SpatialDim("a", 2), FeatureDim("b", 10)]}}
     """
 
-    in_dims: Any = option(help="dims of the source")
-    out_dims: Any = option(help="dims of the output in their place")
+    in_dims: Axes = option(help="dims of the source")
+    out_dims: Shape = option(help="dims of the output in their place")
 
     def template(self, ctx: PlanContext) -> Data:
         """The new axes in the place of the first of the in_dims."""

@@ -7,6 +7,7 @@ from typing import Any, Optional, Tuple, Union
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shape.prefix_postfix import frame_axis
@@ -35,7 +36,7 @@ class ResizeLayer(ConcatInputLayer):
     """
 
     factor: Union[int, float] = option(help="how many times as long the axis gets")
-    axis: Any = option(help="the axis")
+    axis: Axis = option(help="the axis")
     kind: str = option("nn", help="'nn', 'linear', 'cubic' or 'fill'")
     fill_value: Union[None, int, float, bool] = option(None, help="kind 'fill': value of the new frames (default 0)")
     fill_dropout: float = option(0.0, help="kind 'fill': share of the new frames to leave out in training")

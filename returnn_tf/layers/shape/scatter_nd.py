@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption
 from returnn_tf.graph.plan_context import PlanContext
@@ -37,9 +37,9 @@ class ScatterNdLayer(ConcatInputLayer):
                 "output_dim_via_time_from": "data", "from": "data"}}
     """
 
-    position: Any = option(help="layer with integers: where each entry goes", refs=True)
+    position: LayerRef = option(help="layer with integers: where each entry goes", refs=True)
     position_axis: AxisOption = option(help="the axis of the positions which is replaced")
-    output_dim_via_time_from: Any = option(None, help="layer whose time dim is the new dim", refs=True)
+    output_dim_via_time_from: OptionalLayerRef = option(None, help="layer whose time dim is the new dim", refs=True)
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
     filter_invalid_indices: bool = option(False, help="leave out what has a position outside of the new axis")
 

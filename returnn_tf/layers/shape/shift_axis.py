@@ -6,6 +6,7 @@ from typing import Any, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shape.prefix_postfix import frame_axis
@@ -30,7 +31,7 @@ class ShiftAxisLayer(ConcatInputLayer):
         network = {"output": {"class": "shift_axis", "axis": "T", "amount": 1, "from": "data"}}
     """
 
-    axis: Any = option(help="the axis to move frames in")
+    axis: Axis = option(help="the axis to move frames in")
     amount: int = option(help="number of frames; negative: to the left")
     pad: bool = option(True, help="keep the size of the array")
     pad_value: Union[None, int, float, bool] = option(None, help="value of the frames which pad adds (default 0)")

@@ -8,6 +8,7 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import LayerOrSize
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.cast import is_int
@@ -110,7 +111,9 @@ class SliceNdLayer(ConcatInputLayer):
     """
 
     start: Union[int, str] = option(help="int, or layer with the index of the first entry", refs=True)
-    size: Any = option(None, help="int, or layer with the sizes; None: until the end of the sequence", refs=True)
+    size: LayerOrSize = option(
+        None, help="int, or layer with the sizes; None: until the end of the sequence", refs=True
+    )
     min_size: Optional[int] = option(None, help="without size: the slice has at least this size")
     axis: AxisOption = option("T", help="the axis")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")

@@ -7,6 +7,7 @@ from typing import Any, List, Optional
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.option_types import Shape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -29,8 +30,8 @@ class SplitLayer(ConcatInputLayer):
 
     axis: Optional[AxisOption] = option(None, help="the axis to cut (default: the feature axis)")
     num_splits: Optional[int] = option(None, help="number of parts of equal size")
-    size_splits: Any = option(None, help="sizes of the parts")
-    out_dims: Any = option(None, help="dims of the parts")
+    size_splits: Optional[Shape] = option(None, help="sizes of the parts")
+    out_dims: Optional[List[Dim]] = option(None, help="dims of the parts")
 
     def template(self, ctx: PlanContext) -> Data:
         """That of the source; declares the parts."""
@@ -69,13 +70,14 @@ class SplitLayer(ConcatInputLayer):
         return dims if self.out_dims is None else [ctx.bind(o, d) for o, d in zip(self.out_dims, dims)]
 
     def _sizes_of_dims(self, ctx: PlanContext, data: Data, axis: int, size: int) -> List[int]:
+        assert self.out_dims is not None
         sizes = [d.size for d in self.out_dims]
         if None in sizes:
             rest = [i for i, n in enumerate(sizes) if n is None]
             if len(rest) > 1:
                 raise ctx.error("out_dims: only one part of %s may be of unknown size." % data.dims[axis])
             sizes[rest[0]] = size - sum(n for n in sizes if n is not None)
-        return sizes
+        return [n for n in sizes if n is not None]
 
     def emit(self, ctx: EmitContext) -> Any:
         """One split op."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.option_types import Number, Shape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -29,9 +30,9 @@ class SplitDimsLayer(ConcatInputLayer):
     """
 
     axis: AxisOption = option(help="the axis to split")
-    dims: Any = option(help="sizes or dims of the parts, one may be -1")
+    dims: Shape = option(help="sizes or dims of the parts, one may be -1")
     pad_to_multiples: Optional[bool] = option(None, help="pad the axis to a multiple (default: if it is dynamic)")
-    pad_value: Any = option(0, help="what to pad with")
+    pad_value: Number = option(0, help="what to pad with")
 
     def template(self, ctx: PlanContext) -> Data:
         """The parts instead of the axis."""
@@ -130,7 +131,7 @@ class SplitBatchTimeLayer(ConcatInputLayer):
             "output": {"class": "split_batch_time", "base": "data", "from": "l"}}
     """
 
-    base: Any = option(help="layer with the batch and time axes", refs=True)
+    base: LayerRef = option(help="layer with the batch and time axes", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """Batch and time of the base instead of the batch axis."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerOrNumber, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.frames.reduce import fill_masked
@@ -33,8 +34,8 @@ class TopKLayer(Layer):
             "output": {"class": "copy", "from": "best/indices"}}
     """
 
-    axis: Any = option(help="the axis, or a list of axes")
-    k: Any = option(help="number of entries; a number, or a layer with one number", refs=True)
+    axis: Axes = option(help="the axis, or a list of axes")
+    k: LayerOrNumber = option(help="number of entries; a number, or a layer with one number", refs=True)
     k_dim: Optional[Dim] = option(None, help="the new axis")
     sorted: bool = option(True, help="False: the entries may be in any order")
 

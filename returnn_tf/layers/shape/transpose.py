@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.option_types import AxisOrder
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
@@ -28,7 +29,7 @@ class TransposeLayer(ConcatInputLayer):
         network = {"output": {"class": "transpose", "perm": {"T": "F", "F": "T"}, "from": "data"}}
     """
 
-    perm: Any = option(help="all axes in the new order, or {place: axis}")
+    perm: AxisOrder = option(help="all axes in the new order, or {place: axis}")
 
     def template(self, ctx: PlanContext) -> Data:
         """The axes in the new order."""

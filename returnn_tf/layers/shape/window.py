@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Tuple
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -63,7 +64,7 @@ class WindowLayer(ConcatInputLayer):
     window_dim: Optional[Dim] = option(None, help="the new axis")
     window_left: Optional[int] = option(None, help="number of frames before the own one")
     window_right: Optional[int] = option(None, help="number of frames after the own one")
-    axis: Any = option("T", help="the axis of the frames")
+    axis: Axis = option("T", help="the axis of the frames")
     out_spatial_dim: Optional[Dim] = option(None, help="this axis in the output")
     padding: str = option("same", help="'same' or 'valid'")
     stride: int = option(1, help="every so many frames get a window")
@@ -173,8 +174,8 @@ class FoldLayer(ConcatInputLayer):
     """
 
     mode: str = option("sum", help="'sum' or 'mean' of the windows which overlap")
-    in_spatial_dim: Any = option("T", help="the axis of the windows")
-    window_dim: Any = option(help="the axis of the frames in a window, static")
+    in_spatial_dim: Axis = option("T", help="the axis of the windows")
+    window_dim: Axis = option(help="the axis of the frames in a window, static")
     out_spatial_dim: Optional[Dim] = option(None, help="the axis of the frames in the output")
     padding: str = option("same", help="'same' or 'valid'")
     window_left: Optional[int] = option(None, help="number of frames in a window before its own one")

@@ -9,6 +9,7 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim, resolve_axes
@@ -22,12 +23,12 @@ class ConcatInputLayer(Layer):
 
     in_dim: Optional[Dim] = option(None, help="the axis to use as the feature axis of the source")
     dropout: float = option(0.0, help="dropout on the input in training")
-    dropout_axis: Any = option(None, help="axes with own dropout masks (default: all static axes)")
+    dropout_axis: Optional[Axes] = option(None, help="axes with own dropout masks (default: all static axes)")
     dropout_noise_shape: Optional[Dict[Any, Any]] = option(
         None, help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: no axis does"
     )
     dropout_on_forward: bool = option(False, help="dropout also outside of training")
-    mask: Optional[str] = option(None, help="obsolete; only None or 'unity'")
+    mask: Optional[str] = option(None, choices=(None, "unity"), help="obsolete", inert="'unity' masks nothing")
 
     #: The template of the one input; set by `input_template`.
     input: Data = dataclasses.field(init=False)

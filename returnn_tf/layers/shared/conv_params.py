@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, List, Mapping, Optional, Sequence
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.option_types import Activation, AxisOrder, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.activations import check_activation, get_activation
 from returnn_tf.ops.frames.shape import transpose
@@ -19,12 +20,14 @@ class ConvParams:
     """Options and parameters; mixed into a layer."""
 
     with_bias: Optional[bool] = option(None, help="whether to add a bias (default: True, see the parameters above)")
-    activation: Any = option(None, help="name of the activation function, or None")
-    forward_weights_init: Any = option("glorot_uniform", help="initialiser of the filter")
-    bias_init: Any = option(0.0, help="initialiser of the bias")
-    filter: Any = option(None, help="layer with the filter, instead of a parameter", refs=True)
-    filter_perm: Any = option(None, help="order of its axes: list, or dict from the axis wanted to the one given")
-    bias: Any = option(None, help="layer with the bias, instead of a parameter", refs=True)
+    activation: Activation = option(None, help="name of the activation function, or None")
+    forward_weights_init: Init = option("glorot_uniform", help="initialiser of the filter")
+    bias_init: Init = option(0.0, help="initialiser of the bias")
+    filter: Optional[LayerRef] = option(None, help="layer with the filter, instead of a parameter", refs=True)
+    filter_perm: Optional[AxisOrder] = option(
+        None, help="order of its axes: list, or dict from the axis wanted to the one given"
+    )
+    bias: Optional[LayerRef] = option(None, help="layer with the bias, instead of a parameter", refs=True)
 
     def declare_params(
         self, ctx: PlanContext, name: str, shape: Sequence[int], n_out: int, with_bias: bool, *, filter_rank: int = 0

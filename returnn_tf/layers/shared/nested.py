@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Optional, Tuple, Type
 
-#: Options which hold a network.
-NESTED = ("subnetwork", "unit")
+from returnn_tf.config.options import declared_options
+from returnn_tf.graph.registry import LAYERS
+
+
+def network_options(cls: Optional[Type[Any]]) -> Tuple[str, ...]:
+    """Return the names of the options of a layer class which may hold a network; None has none."""
+    return () if cls is None else tuple(info.name for info in declared_options(cls).values() if info.network)
 
 
 def is_network(value: Any) -> bool:
@@ -19,9 +24,10 @@ def base_references(value: Any) -> Iterator[str]:
         if value.startswith("base:"):
             yield value[len("base:") :]
     elif isinstance(value, Mapping):
+        nested = network_options(LAYERS.find(value.get("class")))
         for key, item in value.items():
             names = base_references(item)
-            if "class" in value and key in NESTED and is_network(item):
+            if key in nested and is_network(item):
                 # One level deeper, ``base:`` means this network and ``base:base:`` the one outside of it.
                 names = (n[len("base:") :] for n in names if n.startswith("base:"))
             yield from names

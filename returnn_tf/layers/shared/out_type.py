@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Optional
 
-from returnn_tf.config import did_you_mean
+from returnn_tf.config.options import check_options
+from returnn_tf.graph.option_types import OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data, Dim, DimKind
-
-_KEYS = (
-    "dim", "dims", "dim_tags", "shape", "dtype", "sparse", "sparse_dim", "feature_dim", "batch_dim_axis",
-    "time_dim_axis", "feature_dim_axis", "name", "vocab",
-)  # fmt: skip
 
 
 def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:
@@ -22,9 +18,7 @@ def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str,
     """
     if not out_type:
         return data
-    for key in out_type:
-        if key not in _KEYS:
-            raise ctx.error("out_type: unknown key %r. %s" % (key, did_you_mean(key, _KEYS)))
+    check_options(OutTypeOptions, out_type, where="out_type")  # a function may have given it
     data = data.replace(dtype=out_type.get("dtype") or data.dtype)
     dims = out_type.get("dims", out_type.get("dim_tags"))
     sparse_dim = _sparse_dim(ctx, data, out_type)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional
 
-from returnn_tf.layers.shared.nested import is_network
+from returnn_tf.config.options import declared_options
+from returnn_tf.graph.registry import LAYERS
+from returnn_tf.layers.shared.nested import is_network, network_options
 from returnn_tf.tensor import Dim
 
 #: Classes whose output has the features of their (first) source.
@@ -17,8 +19,8 @@ def nested_size(layer: Any) -> Optional[int]:
 
     :param layer: with the options as attributes
     """
-    for name in ("subnetwork", "unit"):
-        size = _size_of_nested(getattr(layer, name, None), 0)
+    for info in declared_options(type(layer)).values():
+        size = _size_of_nested(getattr(layer, info.attribute), 0) if info.network else None
         if size is not None:
             return size
     return None
@@ -39,7 +41,7 @@ def _size_of(network: Mapping[str, Any], name: Any, depth: int) -> Optional[int]
         return int(layer["n_out"])
     if isinstance(layer.get("out_dim"), Dim):
         return layer["out_dim"].size
-    for key in ("subnetwork", "unit"):
+    for key in network_options(LAYERS.find(layer.get("class"))):
         size = _size_of_nested(layer.get(key), depth + 1)
         if size is not None:
             return size

@@ -48,7 +48,7 @@ class StepLayers:
                 if not self.follows_target(spec):
                     forced.append(name)
             cells = [*links[name].now, *links[name].prev]
-            if cells and (issubclass(spec.cls, GetLastHiddenStateLayer) or asks_for_state(spec.options)):
+            if cells and (issubclass(spec.cls, GetLastHiddenStateLayer) or asks_for_state(spec.cls, spec.options)):
                 forced += [name, *cells]  # for all steps at once, a cell only gives its last state
         roots = self.outputs + (["end"] if self.has_end else [])
         zones = find_zones(links, roots, forced)

@@ -25,9 +25,8 @@ def plan_loss(builder: NetworkBuilder, node: Node, spec: LayerSpec) -> None:
             if infos[name].refs and value is not None:
                 value = map_strings(infos[name], value, lambda ref: builder.resolve(ref, spec.where))
             setattr(loss, infos[name].attribute, value)
-        target = node.layer.target
-        targets = list(target) if isinstance(target, (list, tuple)) else [target]
-        target_node = builder.target_node(node, targets[0]) if targets and targets[0] and loss.needs_target else None
+        targets = node.layer.targets
+        target_node = builder.target_node(node, targets[0]) if targets and loss.needs_target else None
         loss.check(LossPlanContext(node, target_node, builder.behavior_version))
         loss_node = LossNode(spec.path, loss, target_node, float(node.layer.loss_scale) * float(loss.scale))
     node.losses.append(loss_node)

@@ -26,7 +26,7 @@ def set_options(builder: NetworkBuilder, node: Node, spec: LayerSpec) -> None:
             value = map_strings(info, value, lambda ref: _dep(node, builder.resolve(ref, spec.where)))
         if name == "reuse_params":
             value = _resolve_reuse(builder, node, value, spec.where)
-        elif name not in ("subnetwork", "unit"):
+        elif not info.network:
             value = map_values(value, Dim, builder.state.resolve_dim)
         setattr(layer, info.attribute, value)
     layer.source_options = map_values(layer.source_options, Dim, builder.state.resolve_dim)  # type: ignore[attr-defined]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, List, Mapping, Optional, Sequence, Tuple, Union
 
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
-from returnn_tf.ops.cells.options import UnitOption, resolve_options
-from returnn_tf.ops.dense.product import plain_product, product_of_frames
+from returnn_tf.config.options import from_options
+from returnn_tf.native.product import matmul
 from returnn_tf.util.lazy_tf import tf
 
 State = Tuple["tf.Tensor", ...]
@@ -17,6 +17,13 @@ State = Tuple["tf.Tensor", ...]
 
 Params = Mapping[str, "tf.Tensor"]
 """Parameters by their name below ``<layer>/rec/``."""
+
+NativeKernel = Callable[
+    ["Cell", Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"], bool], Tuple["tf.Tensor", State]
+]
+"""``kernel(cell, params, z, lengths, state, seed, reverse)``: as `Kernel` in `returnn_tf.ops.cells.kernels`, but ``z``
+and the outputs are in the order of time, also if each sequence is to run from its last frame to its first one, and
+padded output frames are 0."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Cell:
     :param n_out: dimension ``n`` of the output and of each state
     :param in_dim: dimension of the input (number of classes, if sparse)
     :param sparse_input: the input holds class indices: the input weights are then a lookup table
-    :param unit_opts: options, see `options`
+    :param unit_opts: see `Options`
     :param input_projection: False: the input is taken as already projected, there are no input weights and no bias
     :param behavior_version: selects old or new defaults
     :param where: place for error messages, such as the path of the layer
@@ -57,8 +64,9 @@ class Cell:
     state_keys: ClassVar[Tuple[str, ...]] = ()
     """Names of the states, in the order in which ``*`` concatenates them; () means one state without a name."""
 
-    options: ClassVar[Dict[str, UnitOption]] = {}
-    """What ``unit_opts`` accepts."""
+    @dataclass
+    class Options:
+        """What ``unit_opts`` may hold; a subclass with options has such a dataclass of its own."""
 
     gates: ClassVar[int] = 1
     """Width of the projected input, in units of ``n``."""
@@ -83,7 +91,7 @@ class Cell:
         self.input_projection = input_projection
         self.behavior_version = behavior_version
         self.where = where
-        self.opts = resolve_options(self.options, unit_opts or {}, unit=self.unit, where=where)
+        self.opts: Any = from_options(self.Options, unit_opts or {}, where="%s: unit_opts of %r" % (where, self.unit))
         self._check_input_projection()
 
     def _check_input_projection(self) -> None:
@@ -154,10 +162,27 @@ class Cell:
         """
         raise NotImplementedError
 
+    def native_kernel(self, dtype: tf.DType) -> Optional[NativeKernel]:
+        """Return the native op that runs this cell over all frames, or None if there is none for it.
+
+        :param dtype: of the parameters
+        """
+        return None
+
     @property
     def step_noise(self) -> bool:
         """Whether `step` draws noise in training."""
         return False
+
+
+def all_lengths(lengths: Optional[tf.Tensor], z: tf.Tensor) -> tf.Tensor:
+    """Return int32 [batch] lengths; without any, all sequences have all frames of ``z`` [time, batch, ...]."""
+    return tf.fill([tf.shape(z)[1]], tf.shape(z)[0]) if lengths is None else tf.cast(lengths, tf.int32)
+
+
+def drop_rate(rate: float) -> Optional[str]:
+    """Check the rate of dropout or zoneout."""
+    return None if 0 <= rate < 1 else "must be in the range 0 <= x < 1"
 
 
 def project(x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) -> tf.Tensor:
@@ -172,8 +197,12 @@ def project(x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) 
         z = tf.gather(weights, x)
         return z if bias is None else z + bias
     leading = tf.shape(x)[:-1]
-    product = product_of_frames if x.shape.rank != 2 else plain_product  # two axes: a single frame of each sequence
-    z = product(tf.reshape(x, [-1, x.shape[-1]]), weights, bias)
+    rows = tf.reshape(x, [-1, x.shape[-1]])
+    if x.shape.rank == 2:  # a single frame of each sequence
+        z = tf.matmul(rows, weights)
+        z = z if bias is None else tf.nn.bias_add(z, bias)  # its gradient, unlike that of +, is a plain reduction
+    else:
+        z = matmul(rows, weights, bias)
     out = tf.reshape(z, tf.concat([leading, [weights.shape[-1]]], axis=0))
     out.set_shape(x.shape[:-1].concatenate([weights.shape[-1]]))
     return out

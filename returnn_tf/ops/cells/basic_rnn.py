@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
+from returnn_tf.config.options import option
 from returnn_tf.ops.activations import get_activation
 from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State
-from returnn_tf.ops.cells.options import UnitOption
 from returnn_tf.ops.cells.registry import register_unit
 from returnn_tf.util.lazy_tf import tf
 
@@ -19,7 +20,12 @@ class BasicRnn(Cell):
     """
 
     splits_input_weights = False
-    options = {"activation": UnitOption((str,), "tanh", "activation of the output")}
+
+    @dataclass
+    class Options(Cell.Options):
+        """What ``unit_opts`` may hold."""
+
+        activation: str = option("tanh", help="activation of the output")
 
     def param_specs(self) -> List[ParamSpec]:
         """See `Cell.param_specs`."""
@@ -41,5 +47,5 @@ class BasicRnn(Cell):
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
         """See `Cell.step`."""
-        h = get_activation(self.opts["activation"])(z + tf.matmul(state[0], weights[0]))
+        h = get_activation(self.opts.activation)(z + tf.matmul(state[0], weights[0]))
         return h, (h,)

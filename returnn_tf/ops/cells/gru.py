@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
+from returnn_tf.config.options import option
+from returnn_tf.native.gru import gru_ops, native_gru
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State
-from returnn_tf.ops.cells.options import UnitOption
+from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, ParamSpec, State, all_lengths
 from returnn_tf.ops.cells.registry import register_unit
 from returnn_tf.util.lazy_tf import tf
 
@@ -23,7 +25,12 @@ class Gru(Cell):
 
     gates = 3
     splits_input_weights = False
-    options = {"activation": UnitOption((str,), "tanh", "activation of the candidate")}
+
+    @dataclass
+    class Options(Cell.Options):
+        """What ``unit_opts`` may hold."""
+
+        activation: str = option("tanh", help="activation of the candidate")
 
     def param_specs(self) -> List[ParamSpec]:
         """See `Cell.param_specs`."""
@@ -53,6 +60,27 @@ class Gru(Cell):
         (h,) = state
         z_gates, z_candidate = tf.split(z, [2 * self.n_out, self.n_out], axis=-1)
         r, u = tf.split(tf.sigmoid(z_gates + tf.matmul(h, weights[0])), 2, axis=-1)
-        c = get_activation(self.opts["activation"])(z_candidate + tf.matmul(r * h, weights[1]))
+        c = get_activation(self.opts.activation)(z_candidate + tf.matmul(r * h, weights[1]))
         h = c + u * (h - c)
         return h, (h,)
+
+    def native_kernel(self, dtype: tf.DType) -> Optional[NativeKernel]:
+        """See `Cell.native_kernel`."""
+        return _run_native if self.opts.activation == "tanh" and gru_ops(dtype) is not None else None
+
+
+def _run_native(
+    cell: Cell,
+    params: Params,
+    z: tf.Tensor,
+    lengths: Optional[tf.Tensor],
+    state: State,
+    seed: Optional[tf.Tensor],
+    reverse: bool,
+) -> Tuple[tf.Tensor, State]:
+    """See `NativeKernel`."""
+    w_gates, w_candidate = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
+    (h0,) = state
+    lengths = all_lengths(lengths, z)
+    h, h_last = native_gru(gru_ops(z.dtype), z, w_gates, w_candidate, h0, lengths, reverse=reverse)
+    return h, (h_last,)

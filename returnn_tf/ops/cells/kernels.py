@@ -1,11 +1,8 @@
-"""How a unit runs over all frames: a table from unit names to implementations.
-
-The entries here are plain TensorFlow loops. A native kernel takes over a unit by `register_native_kernel`.
-"""
+"""How a cell runs over all frames in plain TensorFlow; see `Cell.native_kernel` for the native ops."""
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Optional, Sequence, Tuple
+from typing import Callable, Optional, Sequence, Tuple
 
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.lstm import LstmCell
@@ -21,36 +18,10 @@ its last frame. ``z`` [time, batch, gates * n] is the projected input, in the or
 ``lengths`` int [batch], or None if all sequences fill the array; ``seed`` int [2] in training, else None. Output frames
 after the end of a sequence may hold anything: the caller replaces them."""
 
-NativeKernel = Callable[
-    [Cell, Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"], bool], Tuple["tf.Tensor", State]
-]
-"""``kernel(cell, params, z, lengths, state, seed, reverse)``: as `Kernel`, but ``z`` and the outputs are in the order
-of time, also if each sequence is to run from its last frame to its first one, and padded output frames are 0."""
-
-_kernels: Dict[str, Kernel] = {}
-_natives: Dict[str, Callable[[Cell, tf.DType], Optional[NativeKernel]]] = {}
-
-
-def register_kernel(unit: str, kernel: Kernel) -> None:
-    """``kernel`` runs all cells of the canonical unit name ``unit`` from now on, also those that had a native one."""
-    _kernels[unit] = kernel
-    _natives.pop(unit, None)
-
-
-def register_native_kernel(unit: str, choose: Callable[[Cell, tf.DType], Optional[NativeKernel]]) -> None:
-    """``choose(cell, dtype)`` is the kernel for a cell of the canonical unit name ``unit``, or None if it has none."""
-    _natives[unit] = choose
-
-
-def native_kernel_for(cell: Cell, dtype: tf.DType) -> Optional[NativeKernel]:
-    """The native kernel for a cell, or None: then `kernel_for` has one in plain TensorFlow."""
-    choose = _natives.get(cell.unit)
-    return None if choose is None else choose(cell, dtype)
-
 
 def kernel_for(cell: Cell) -> Kernel:
-    """The kernel under the name of the unit, else the loop over its step."""
-    return _kernels.get(cell.unit, step_loop)
+    """Return how a cell runs over all frames in plain TensorFlow."""
+    return plain_lstm if isinstance(cell, LstmCell) and cell.is_plain else step_loop
 
 
 def step_loop(
@@ -100,14 +71,8 @@ def plain_lstm(
 ) -> Tuple[tf.Tensor, State]:
     """The LSTM loop with its own gradient, for LSTMs without further options; see `Kernel`."""
     assert isinstance(cell, LstmCell)
-    if not cell.is_plain:
-        return step_loop(cell, params, z, lengths, state, seed)
     c0, h0 = state
     c, h = lstm_loop(z, cell.recurrent_weights(params, seed), c0, h0)
     # The loop runs on after the end of a sequence: its state is the one at the end, not that of the last frame.
     last: Sequence[tf.Tensor] = (c[-1], h[-1]) if lengths is None else (state_at(c, lengths), state_at(h, lengths))
     return h[1:], tuple(last)
-
-
-for _unit in ("nativelstm2", "nativelstmlowmem", "basiclstm", "standardlstm", "zoneoutlstm"):
-    register_kernel(_unit, plain_lstm)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, dropout, project
-from returnn_tf.ops.cells.options import UnitOption, flag, number, positive, probability
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, drop_rate, dropout, project
 from returnn_tf.ops.cells.registry import register_unit
 from returnn_tf.util.lazy_tf import tf
 
@@ -36,25 +37,32 @@ class LayerNormLstm(Cell):
     state_keys = ("c", "h")
     gates = 4
     splits_input_weights = False
-    options = {
-        "global_norm": flag(True, "norms of input and recurrent part, each over all gates"),
-        "global_norm_joined": flag(False, "one norm of the sum of input and recurrent part, over all gates"),
-        "per_gate_norm": flag(False, "one norm for each gate"),
-        "cell_norm": flag(True, "norm of the new cell state"),
-        "cell_norm_in_output": flag(True, "the output sees the normalised cell state, rather than the one before"),
-        "hidden_norm": flag(False, "norm of the output"),
-        "norm_gain": number(1.0, "initial value of all gamma"),
-        "norm_shift": number(0.0, "initial value of all beta"),
-        "forget_bias": number(0.0, "initial value of the bias of the forget gate, or added to that of its beta"),
-        "activation": UnitOption((str,), "tanh", "activation of the cell input and of the cell state"),
-        "dropout": probability(0.0, "dropout on the cell input j (Semeniuta et al. 2016)"),
-        "dropout_h": probability(0.0, "dropout on the new output h"),
-        "variance_epsilon": positive(1e-12, "added to the variance in all norms"),
-    }
+
+    @dataclass
+    class Options(Cell.Options):
+        """What ``unit_opts`` may hold."""
+
+        global_norm: bool = option(True, help="norms of input and recurrent part, each over all gates")
+        global_norm_joined: bool = option(False, help="one norm of the sum of input and recurrent part, over all gates")
+        per_gate_norm: bool = option(False, help="one norm for each gate")
+        cell_norm: bool = option(True, help="norm of the new cell state")
+        cell_norm_in_output: bool = option(
+            True, help="the output sees the normalised cell state, rather than the one before"
+        )
+        hidden_norm: bool = option(False, help="norm of the output")
+        norm_gain: float = option(1.0, help="initial value of all gamma")
+        norm_shift: float = option(0.0, help="initial value of all beta")
+        forget_bias: float = option(
+            0.0, help="initial value of the bias of the forget gate, or added to that of its beta"
+        )
+        activation: str = option("tanh", help="activation of the cell input and of the cell state")
+        dropout: float = option(0.0, help="dropout on the cell input j (Semeniuta et al. 2016)", check=drop_rate)
+        dropout_h: float = option(0.0, help="dropout on the new output h", check=drop_rate)
+        variance_epsilon: float = option(1e-12, help="added to the variance in all norms", check=above(0))
 
     def __init__(self, n_out: int, in_dim: int, *, unit_opts: Optional[Mapping[str, Any]] = None, **kwargs: Any):
         super().__init__(n_out, in_dim, unit_opts=unit_opts, **kwargs)
-        used = [name for name in GATE_NORMS if self.opts[name]]
+        used = [name for name in GATE_NORMS if getattr(self.opts, name)]
         if len(used) > 1:
             raise ConfigError(
                 "%s: unit_opts %s exclude each other. Switch off all but one, e.g. %r: False (it is on by default)."
@@ -65,11 +73,11 @@ class LayerNormLstm(Cell):
     @property
     def step_noise(self) -> bool:
         """See `Cell.step_noise`."""
-        return bool(self.opts["dropout"] or self.opts["dropout_h"])
+        return bool(self.opts.dropout or self.opts.dropout_h)
 
     def param_specs(self) -> List[ParamSpec]:
         """See `Cell.param_specs`."""
-        n, forget = self.n_out, self.opts["forget_bias"]
+        n, forget = self.n_out, self.opts.forget_bias
         all_gates = numpy.repeat([0.0, 0.0, forget, 0.0], n)
         specs = [ParamSpec("W_ff", (self.in_dim, 4 * n), "forward"), ParamSpec("W_re", (n, 4 * n), "recurrent")]
         if self.gate_norm is None:
@@ -82,15 +90,15 @@ class LayerNormLstm(Cell):
             for gate in "ijfo":
                 specs += self._norm_specs(gate + "_gate", n, forget if gate == "f" else 0.0)
         for place in ("cell", "hidden"):
-            if self.opts[place + "_norm"]:
+            if getattr(self.opts, place + "_norm"):
                 specs += self._norm_specs("new_" + place[0], n)
         return specs
 
     def _norm_specs(self, place: str, dim: int, shift: Any = 0.0) -> List[ParamSpec]:
         """gamma and beta of the norm at ``place``; ``shift`` is added to the initial beta."""
         return [
-            ParamSpec("gamma_" + place, (dim,), "fixed", self.opts["norm_gain"]),
-            ParamSpec("beta_" + place, (dim,), "fixed", self.opts["norm_shift"] + shift),
+            ParamSpec("gamma_" + place, (dim,), "fixed", self.opts.norm_gain),
+            ParamSpec("beta_" + place, (dim,), "fixed", self.opts.norm_shift + shift),
         ]
 
     def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
@@ -111,7 +119,7 @@ class LayerNormLstm(Cell):
             for part in ("gamma", "beta"):
                 weights.append(tf.stack([params["%s_%s_gate" % (part, gate)] for gate in "ijfo"], axis=0))
         for place in ("cell", "hidden"):
-            if self.opts[place + "_norm"]:
+            if getattr(self.opts, place + "_norm"):
                 weights += [params["%s_new_%s" % (part, place[0])] for part in ("gamma", "beta")]
         return weights
 
@@ -119,7 +127,7 @@ class LayerNormLstm(Cell):
         mean = tf.reduce_mean(x, axis=-1, keepdims=True)
         centered = x - mean
         variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-        return centered * (tf.math.rsqrt(variance + self.opts["variance_epsilon"]) * gamma)
+        return centered * (tf.math.rsqrt(variance + self.opts.variance_epsilon) * gamma)
 
     def _gates(self, z: tf.Tensor, h: tf.Tensor, weights: List[tf.Tensor]) -> List[tf.Tensor]:
         """i, j, f, o before their activation; takes the weights which it needs from the front of the list."""
@@ -138,17 +146,17 @@ class LayerNormLstm(Cell):
         """See `Cell.step`."""
         c, h = state
         left = list(weights)
-        activation = get_activation(self.opts["activation"])
+        activation = get_activation(self.opts.activation)
         i, j, f, o = self._gates(z, h, left)
         j = activation(j)
-        if seed is not None and self.opts["dropout"]:
-            j = dropout(j, self.opts["dropout"], seed)
+        if seed is not None and self.opts.dropout:
+            j = dropout(j, self.opts.dropout, seed)
         c_before_norm = c = tf.sigmoid(f) * c + tf.sigmoid(i) * j
-        if self.opts["cell_norm"]:
+        if self.opts.cell_norm:
             c = self._norm(c, left.pop(0)) + left.pop(0)
-        h = tf.sigmoid(o) * activation(c if self.opts["cell_norm_in_output"] else c_before_norm)
-        if self.opts["hidden_norm"]:
+        h = tf.sigmoid(o) * activation(c if self.opts.cell_norm_in_output else c_before_norm)
+        if self.opts.hidden_norm:
             h = self._norm(h, left.pop(0)) + left.pop(0)
-        if seed is not None and self.opts["dropout_h"]:
-            h = dropout(h, self.opts["dropout_h"], seed + tf.constant([1, 0], seed.dtype))
+        if seed is not None and self.opts.dropout_h:
+            h = dropout(h, self.opts.dropout_h, seed + tf.constant([1, 0], seed.dtype))
         return h, (c, h)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, dropout
-from returnn_tf.ops.cells.options import UnitOption, probability
+from returnn_tf.config.options import option
+from returnn_tf.native.lstm import lstm_ops, native_lstm
+from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, ParamSpec, State, all_lengths, drop_rate, dropout
 from returnn_tf.ops.cells.registry import register_unit
 from returnn_tf.util.lazy_tf import tf
 
@@ -48,6 +50,27 @@ class LstmCell(Cell):
         h = o * tf.tanh(c)
         return h, (c, h)
 
+    def native_kernel(self, dtype: tf.DType) -> Optional[NativeKernel]:
+        """See `Cell.native_kernel`."""
+        return _run_native if self.is_plain and lstm_ops(dtype) is not None else None
+
+
+def _run_native(
+    cell: Cell,
+    params: Params,
+    z: tf.Tensor,
+    lengths: Optional[tf.Tensor],
+    state: State,
+    seed: Optional[tf.Tensor],
+    reverse: bool,
+) -> Tuple[tf.Tensor, State]:
+    """See `NativeKernel`."""
+    assert isinstance(cell, LstmCell)
+    c0, h0 = state
+    weights = cell.recurrent_weights(params, seed)
+    h, c_last, h_last = native_lstm(lstm_ops(z.dtype), z, weights, c0, h0, all_lengths(lengths, z), reverse=reverse)
+    return h, (c_last, h_last)
+
 
 @register_unit(
     "nativelstm2",
@@ -66,12 +89,16 @@ class NativeLstm(LstmCell):
     Weights: ``W`` [in, 4 n], ``W_re`` [n, 4 n], ``b`` [4 n].
     """
 
-    options = {
-        "rec_weight_dropout": probability(0.0, "dropout on the recurrent weights, one mask for the whole batch"),
-        "rec_weight_dropout_shape": UnitOption(
-            (tuple, list, type(None)), None, "shape of that mask, broadcast to [n, 4 n]; default one entry per weight"
-        ),
-    }
+    @dataclass
+    class Options(LstmCell.Options):
+        """What ``unit_opts`` may hold."""
+
+        rec_weight_dropout: float = option(
+            0.0, help="dropout on the recurrent weights, one mask for the whole batch", check=drop_rate
+        )
+        rec_weight_dropout_shape: Optional[List[int]] = option(
+            None, help="shape of that mask, broadcast to [n, 4 n]; default one entry per weight"
+        )
 
     def param_specs(self) -> List[ParamSpec]:
         """See `Cell.param_specs`."""
@@ -88,10 +115,10 @@ class NativeLstm(LstmCell):
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
         """See `LstmCell.recurrent_weights`."""
         w_re = params["W_re"]
-        rate = self.opts["rec_weight_dropout"]
+        rate = self.opts.rec_weight_dropout
         if seed is None or not rate:
             return w_re
-        return dropout(w_re, rate, seed, self.opts["rec_weight_dropout_shape"])
+        return dropout(w_re, rate, seed, self.opts.rec_weight_dropout_shape)
 
 
 @register_unit("nativelstmlowmem")

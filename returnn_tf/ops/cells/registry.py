@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Type, TypeVar
+from typing import Any, Callable, List, Type, TypeVar
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.registry import Registry
 from returnn_tf.ops.cells.base import Cell
 
-_units: Dict[str, Type[Cell]] = {}
-_step_units: Dict[str, Type[Cell]] = {}
-
 CellType = TypeVar("CellType", bound=Type[Cell])
+
+
+def normalized(name: str) -> str:
+    """Return the name in lower case, without "Cell" at the end."""
+    name = name.lower()
+    return name[: -len("cell")] if name.endswith("cell") and name != "cell" else name
+
+
+UNITS: Registry[Type[Cell]] = Registry(
+    "unit", "returnn_tf.ops.cells", plugins="returnn_tf.units", key=normalized, max_listed=30
+)
+#: Names which mean another unit when it runs as a single step of a loop.
+STEP_UNITS: Registry[Type[Cell]] = Registry("unit", key=normalized)
 
 
 def register_unit(*names: str, step_names: tuple = ()) -> Callable[[CellType], CellType]:
@@ -22,36 +32,25 @@ def register_unit(*names: str, step_names: tuple = ()) -> Callable[[CellType], C
 
     def register(cls: CellType) -> CellType:
         cls.unit = names[0]
-        for table, table_names in ((_units, names), (_step_units, step_names)):
-            for name in table_names:
-                assert normalized(name) not in table, "unit %r is registered twice" % name
-                table[normalized(name)] = cls
+        UNITS.add(cls, *names)
+        STEP_UNITS.add(cls, *step_names)
         return cls
 
     return register
 
 
-def normalized(name: str) -> str:
-    """Lower case, without "Cell" at the end."""
-    name = name.lower()
-    return name[: -len("cell")] if name.endswith("cell") and name != "cell" else name
-
-
 def unit_names() -> List[str]:
-    """All names of units, sorted."""
-    return sorted(_units)
+    """Return all names of units, sorted."""
+    return UNITS.names()
 
 
-def unit_class(name: str, *, single_step: bool = False, where: str = "rec") -> Type[Cell]:
-    """The class of the unit ``name``.
+def unit_class(name: Any, *, single_step: bool = False, where: str = "rec") -> Type[Cell]:
+    """Return the class of the unit ``name``.
 
     :param single_step: the unit runs as a single step of a loop, where some names mean another unit
     :param where: place for the error message
     :raises ConfigError: unknown unit
     """
-    key = normalized(name)
-    if single_step and key in _step_units:
-        return _step_units[key]
-    if key not in _units:
-        raise ConfigError("%s: unknown unit %r. %s" % (where, name, did_you_mean(name, _units, max_listed=30)))
-    return _units[key]
+    UNITS.load()
+    step_unit = STEP_UNITS.find(name) if single_step else None
+    return UNITS.get(name, where) if step_unit is None else step_unit

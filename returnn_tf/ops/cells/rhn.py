@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
 import numpy
 
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, dropout
-from returnn_tf.ops.cells.options import number, positive_int, probability
+from returnn_tf.config.options import at_least, option
+from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, drop_rate, dropout
 from returnn_tf.ops.cells.registry import register_unit
 from returnn_tf.util.lazy_tf import tf
 
@@ -22,20 +23,27 @@ class RecurrentHighway(Cell):
     """
 
     gates = 2
-    options = {
-        "depth": positive_int(5, "number of highway layers within one frame"),
-        "dropout": probability(0.0, "dropout on the state before the matrices, one mask for all frames and depths"),
-        "transform_bias": number(None, "initial bias of the transform gate t; negative values keep the state"),
-    }
+
+    @dataclass
+    class Options(Cell.Options):
+        """What ``unit_opts`` may hold."""
+
+        depth: int = option(5, help="number of highway layers within one frame", check=at_least(1))
+        dropout: float = option(
+            0.0, help="dropout on the state before the matrices, one mask for all frames and depths", check=drop_rate
+        )
+        transform_bias: Optional[float] = option(
+            None, help="initial bias of the transform gate t; negative values keep the state"
+        )
 
     def param_specs(self) -> List[ParamSpec]:
         """See `Cell.param_specs`."""
         n = self.n_out
         specs = []
         if self.input_projection:
-            bias = numpy.repeat([0.0, self.opts["transform_bias"] or 0.0], n)
+            bias = numpy.repeat([0.0, self.opts.transform_bias or 0.0], n)
             specs += [ParamSpec("W", (self.in_dim, 2 * n), "forward"), ParamSpec("b", (2 * n,), "bias", bias)]
-        depths = range(self.opts["depth"])
+        depths = range(self.opts.depth)
         return specs + [ParamSpec("rhn_cell/depth_%d/W" % depth, (n, 2 * n), "recurrent") for depth in depths]
 
     def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
@@ -44,10 +52,10 @@ class RecurrentHighway(Cell):
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
         """The matrices of all depths, and the dropout mask [batch, n] if there is dropout."""
-        weights = [params["rhn_cell/depth_%d/W" % depth] for depth in range(self.opts["depth"])]
-        if seed is not None and self.opts["dropout"]:
+        weights = [params["rhn_cell/depth_%d/W" % depth] for depth in range(self.opts.depth)]
+        if seed is not None and self.opts.dropout:
             ones = tf.ones([batch, self.n_out], weights[0].dtype)
-            weights.append(dropout(ones, self.opts["dropout"], seed))
+            weights.append(dropout(ones, self.opts.dropout, seed))
         return weights
 
     def step(
@@ -55,7 +63,7 @@ class RecurrentHighway(Cell):
     ) -> Tuple[tf.Tensor, State]:
         """See `Cell.step`."""
         (s,) = state
-        depth = self.opts["depth"]
+        depth = self.opts.depth
         mask = weights[depth] if len(weights) > depth else None
         for d in range(depth):
             x = tf.matmul(s if mask is None else s * mask, weights[d])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional, Tuple
 
 from returnn_tf.ops.cells.base import Cell, Params, State
-from returnn_tf.ops.cells.kernels import kernel_for, native_kernel_for
+from returnn_tf.ops.cells.kernels import kernel_for
 from returnn_tf.ops.cells.time_axis import reverse_sequences, zero_padding
 from returnn_tf.util.lazy_tf import tf
 
@@ -31,7 +31,7 @@ def run_cell(
     :return: outputs [time, batch, n], which are 0 after the end of a sequence, and the state of each sequence after the
         frame that ran last (the initial state if it has none)
     """
-    native = native_kernel_for(cell, next(iter(params.values())).dtype)
+    native = cell.native_kernel(next(iter(params.values())).dtype)
     # A plain kernel knows one direction only. Then the narrower array of x and z is reversed.
     reverse = direction == -1
     reverse_x = reverse and not native and (x.dtype.is_integer or cell.in_dim <= cell.gates * cell.n_out)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, List, Optional, Sequence, Tuple
 
+from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
 from returnn_tf.ops.cells.base import Params, ParamSpec, State
 from returnn_tf.ops.cells.lstm import LstmCell
-from returnn_tf.ops.cells.options import UnitOption, flag, number, positive
 from returnn_tf.ops.cells.registry import register_unit
 from returnn_tf.util.lazy_tf import tf
-
-FORGET_BIAS = number(1.0, "added to the forget gate in every frame, besides the trained bias")
-ACTIVATION = UnitOption((str,), "tanh", "activation of the cell input and of the cell state before the output gate")
 
 
 class KernelLstm(LstmCell):
@@ -35,7 +33,7 @@ class KernelLstm(LstmCell):
     def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """See `Cell.input_weights`."""
         i, j, f, o = tf.split(params[self.scope + "/bias"], 4)
-        bias = tf.concat([j, i, f + self.opts["forget_bias"], o], axis=0)
+        bias = tf.concat([j, i, f + self.opts.forget_bias, o], axis=0)
         return to_native_order(params[self.scope + "/kernel"][: self.in_dim]), bias
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
@@ -57,19 +55,27 @@ class BasicLstm(KernelLstm):
     """
 
     scope = "basic_lstm_cell"
-    options = {"forget_bias": FORGET_BIAS, "activation": ACTIVATION}
+
+    @dataclass
+    class Options(KernelLstm.Options):
+        """What ``unit_opts`` may hold."""
+
+        forget_bias: float = option(1.0, help="added to the forget gate in every frame, besides the trained bias")
+        activation: str = option(
+            "tanh", help="activation of the cell input and of the cell state before the output gate"
+        )
 
     @property
     def is_plain(self) -> bool:
         """See `LstmCell.is_plain`."""
-        return self.opts["activation"] == "tanh"
+        return self.opts.activation == "tanh"
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
         """See `Cell.step`."""
         c, h = state
-        activation = get_activation(self.opts["activation"])
+        activation = get_activation(self.opts.activation)
         j, i, f, o = tf.split(z + tf.matmul(h, weights[0]), 4, axis=-1)
         c = tf.sigmoid(f) * c + tf.sigmoid(i) * activation(j)
         h = tf.sigmoid(o) * activation(c)
@@ -84,29 +90,33 @@ class StandardLstm(KernelLstm):
     ``lstm_cell/w_i_diag``, ``lstm_cell/w_f_diag``, ``lstm_cell/w_o_diag`` [n].
     """
 
-    options = {
-        "forget_bias": FORGET_BIAS,
-        "use_peepholes": flag(False, "the gates see the cell state: i and f the old one, o the new one"),
-        "cell_clip": positive(None, "clip the cell state to [-cell_clip, cell_clip]"),
-        "activation": ACTIVATION,
-    }
+    @dataclass
+    class Options(KernelLstm.Options):
+        """What ``unit_opts`` may hold."""
+
+        forget_bias: float = option(1.0, help="added to the forget gate in every frame, besides the trained bias")
+        use_peepholes: bool = option(False, help="the gates see the cell state: i and f the old one, o the new one")
+        cell_clip: Optional[float] = option(None, help="clip the cell state to [-cell_clip, cell_clip]", check=above(0))
+        activation: str = option(
+            "tanh", help="activation of the cell input and of the cell state before the output gate"
+        )
 
     @property
     def is_plain(self) -> bool:
         """See `LstmCell.is_plain`."""
-        return not self.opts["use_peepholes"] and self.opts["cell_clip"] is None and self.opts["activation"] == "tanh"
+        return not self.opts.use_peepholes and self.opts.cell_clip is None and self.opts.activation == "tanh"
 
     def param_specs(self) -> List[ParamSpec]:
         """See `Cell.param_specs`."""
         specs = super().param_specs()
-        if self.opts["use_peepholes"]:
+        if self.opts.use_peepholes:
             specs += [ParamSpec("lstm_cell/w_%s_diag" % gate, (self.n_out,), "recurrent") for gate in "ifo"]
         return specs
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
         """See `Cell.prepare`."""
         weights = [self.recurrent_weights(params, seed)]
-        if self.opts["use_peepholes"]:
+        if self.opts.use_peepholes:
             weights += [params["lstm_cell/w_%s_diag" % gate] for gate in "ifo"]
         return weights
 
@@ -115,14 +125,14 @@ class StandardLstm(KernelLstm):
     ) -> Tuple[tf.Tensor, State]:
         """See `Cell.step`."""
         c, h = state
-        activation = get_activation(self.opts["activation"])
+        activation = get_activation(self.opts.activation)
         j, i, f, o = tf.split(z + tf.matmul(h, weights[0]), 4, axis=-1)
-        if self.opts["use_peepholes"]:
+        if self.opts.use_peepholes:
             i, f = i + weights[1] * c, f + weights[2] * c
         c = tf.sigmoid(f) * c + tf.sigmoid(i) * activation(j)
-        if self.opts["cell_clip"] is not None:
-            c = tf.clip_by_value(c, -self.opts["cell_clip"], self.opts["cell_clip"])
-        if self.opts["use_peepholes"]:
+        if self.opts.cell_clip is not None:
+            c = tf.clip_by_value(c, -self.opts.cell_clip, self.opts.cell_clip)
+        if self.opts.use_peepholes:
             o = o + weights[3] * c
         h = tf.sigmoid(o) * activation(c)
         return h, (c, h)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
-from returnn_tf.ops.cells.base import State
-from returnn_tf.ops.cells.options import UnitOption, probability
+from returnn_tf.config.options import option
+from returnn_tf.ops.cells.base import State, drop_rate
 from returnn_tf.ops.cells.registry import register_unit
-from returnn_tf.ops.cells.standard_lstm import FORGET_BIAS, KernelLstm
+from returnn_tf.ops.cells.standard_lstm import KernelLstm
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -21,26 +22,27 @@ class ZoneoutLstm(KernelLstm):
     Weights: ``lstm_cell/kernel`` [in + n, 4 n], ``lstm_cell/bias`` [4 n]; gates i, j, f, o.
     """
 
-    options = {
-        "forget_bias": FORGET_BIAS,
-        "zoneout_factor_cell": probability(0.0, "rate zc of the cell state"),
-        "zoneout_factor_output": probability(0.0, "rate zh of the output state"),
-        "use_zoneout_output": UnitOption(
-            (bool, type(None)),
+    @dataclass
+    class Options(KernelLstm.Options):
+        """What ``unit_opts`` may hold."""
+
+        forget_bias: float = option(1.0, help="added to the forget gate in every frame, besides the trained bias")
+        zoneout_factor_cell: float = option(0.0, help="rate zc of the cell state", check=drop_rate)
+        zoneout_factor_output: float = option(0.0, help="rate zh of the output state", check=drop_rate)
+        use_zoneout_output: Optional[bool] = option(
             None,
-            "the output of the cell is h' rather than the new h before zoneout; default True from behavior_version 17",
-        ),
-    }
+            help="put out h', not the new h before zoneout; default True from behavior_version 17",
+        )
 
     def __init__(self, n_out: int, in_dim: int, *, unit_opts: Optional[Mapping[str, Any]] = None, **kwargs: Any):
         super().__init__(n_out, in_dim, unit_opts=unit_opts, **kwargs)
-        if self.opts["use_zoneout_output"] is None:
-            self.opts["use_zoneout_output"] = self.behavior_version >= 17
+        if self.opts.use_zoneout_output is None:
+            self.opts.use_zoneout_output = self.behavior_version >= 17
 
     @property
     def is_plain(self) -> bool:
         """See `LstmCell.is_plain`."""
-        return not self.opts["zoneout_factor_cell"] and not self.opts["zoneout_factor_output"]
+        return not self.opts.zoneout_factor_cell and not self.opts.zoneout_factor_output
 
     @property
     def step_noise(self) -> bool:
@@ -55,11 +57,11 @@ class ZoneoutLstm(KernelLstm):
         keep_c, keep_h = self._keep_factors(new_h, seed)
         c = new_c + keep_c * (state[0] - new_c)
         h = new_h + keep_h * (state[1] - new_h)
-        return (h if self.opts["use_zoneout_output"] else new_h), (c, h)
+        return (h if self.opts.use_zoneout_output else new_h), (c, h)
 
     def _keep_factors(self, like: tf.Tensor, seed: Optional[tf.Tensor]) -> Tuple[Any, Any]:
         """How much of the old c and of the old h stays: the rates, or 0 and 1 drawn with them."""
-        rates = self.opts["zoneout_factor_cell"], self.opts["zoneout_factor_output"]
+        rates = self.opts.zoneout_factor_cell, self.opts.zoneout_factor_output
         if seed is None:
             return rates
         noise = tf.random.stateless_uniform([2, tf.shape(like)[0], self.n_out], seed=seed, dtype=like.dtype)

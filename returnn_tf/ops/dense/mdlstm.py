@@ -16,8 +16,10 @@ independent: height + width - 1 steps instead of height * width (Voigtlaender et
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence, Tuple
+import functools
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
+from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
 from returnn_tf.util.lazy_tf import tf
 
 GATES = 5
@@ -136,3 +138,14 @@ def _straight(x: Any, height: Any, width: Any) -> Any:
     flat = tf.pad(flat, [[0, missing], [0, 0], [0, 0], [0, 0]])
     rows = tf.reshape(flat, tf.concat([[height, height + width], rest], axis=0))[:, :width]
     return tf.transpose(rows, [2, 3, 0, 1, 4])
+
+
+def native_mdlstm_or_none() -> Optional[Callable[..., List[Any]]]:
+    """Return the native op, with the parameters and the result of `mdlstm`, if it can be used."""
+    ops = mdlstm_ops()
+    return None if ops is None else functools.partial(native_mdlstm, ops)
+
+
+def run_mdlstm(*args: Any, **options: Any) -> List[Any]:
+    """Run all directions by the native op where it can be used, else by `mdlstm`."""
+    return (native_mdlstm_or_none() or mdlstm)(*args, **options)

@@ -284,7 +284,7 @@ def test_function_to_run_before_the_output_is_used() -> None:
         ({"n_out": 7}, "n_out is 7, but the source .* 5 labels"),
         ({"source_beam_sizes": [1, 2]}, "source_beam_sizes must be 1 positive numbers"),
         ({"scheduled_sampling": 1.5}, "scheduled_sampling must be True, a probability"),
-        ({"scheduled_sampling": {"gold": 1}}, "scheduled_sampling: unknown 'gold'.*gold_mixin_prob"),
+        ({"scheduled_sampling": {"gold": 1}}, "scheduled_sampling: unknown option 'gold'.*gold_mixin_prob"),
         ({"recombine": "maximum"}, "unknown recombine 'maximum'.*max"),
         ({"recombine_blank": 1}, "need the option 'recombine'"),
         ({"from": ["p", "p"], "target": "labels"}, "2 sources but 1 targets"),

@@ -4,8 +4,8 @@ import numpy
 import pytest
 
 import returnn_tf
-from returnn_tf.layers.rec import native_units
 from returnn_tf.native import library
+from returnn_tf.ops.cells import gru, lstm
 
 NETWORKS = {
     "plain": {"unit": "lstm"},
@@ -64,15 +64,15 @@ def test_same_as_plain_tensorflow(options, monkeypatch):
         numpy.testing.assert_allclose(gradient, plain.grads[name], atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("unit, op", [("lstm", "native_lstm"), ("gru", "native_gru")])
-def test_it_is_the_native_op_that_runs(monkeypatch, unit, op):
+@pytest.mark.parametrize("unit, module, op", [("lstm", lstm, "native_lstm"), ("gru", gru, "native_gru")])
+def test_it_is_the_native_op_that_runs(monkeypatch, unit, module, op):
     calls = []
-    plain = getattr(native_units, op)
-    monkeypatch.setattr(native_units, op, lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs))
+    plain = getattr(module, op)
+    monkeypatch.setattr(module, op, lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs))
     run({"unit": unit}, monkeypatch, native=True)
     assert calls
 
 
 def test_other_activation_runs_in_plain_tensorflow(monkeypatch):
-    monkeypatch.setattr(native_units, "native_gru", None)
+    monkeypatch.setattr(gru, "native_gru", None)
     run({"unit": "gru", "unit_opts": {"activation": "relu"}}, monkeypatch, native=True)

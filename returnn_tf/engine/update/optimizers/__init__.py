@@ -1,8 +1,8 @@
-"""The optimizers, one file per family; importing this package registers them all."""
+"""The optimizers, one file per family."""
 
-from returnn_tf.engine.update.optimizers import adam, adaptive, experimental, gradient_descent, keras_style, proximal
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer
 from returnn_tf.engine.update.optimizers.registry import (
+    OPTIMIZERS,
     create_optimizer,
     optimizer_class,
     optimizer_names,
@@ -11,15 +11,10 @@ from returnn_tf.engine.update.optimizers.registry import (
 
 __all__ = [
     "DEFAULT_EPSILON",
+    "OPTIMIZERS",
     "Optimizer",
-    "adam",
-    "adaptive",
     "create_optimizer",
-    "experimental",
-    "gradient_descent",
-    "keras_style",
     "optimizer_class",
     "optimizer_names",
-    "proximal",
     "register_optimizer",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Dict
 
+from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
 from returnn_tf.util.lazy_tf import tf
@@ -19,9 +20,9 @@ from returnn_tf.util.lazy_tf import tf
 class Adam(Optimizer):
     """``m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2; w -= lr_t m / (sqrt(v) + epsilon)``."""
 
-    beta1: float = 0.9  # decay of the mean of the gradient
-    beta2: float = 0.999  # decay of the mean of the squared gradient
-    epsilon: float = DEFAULT_EPSILON  # added to the root of the mean square
+    beta1: float = option(0.9, help="decay of the mean of the gradient")
+    beta2: float = option(0.999, help="decay of the mean of the squared gradient")
+    epsilon: float = option(DEFAULT_EPSILON, help="added to the root of the mean square")
 
     nesterov: ClassVar[bool] = False
 
@@ -69,7 +70,7 @@ class Nadam(Adam):
 class AdamW(Adam):
     """Adam after ``w -= lr * weight_decay * w`` (Loshchilov and Hutter 2019)."""
 
-    weight_decay: float = 0.004  # share of each weight which is removed per step, times the learning rate
+    weight_decay: float = option(0.004, help="share of each weight which is removed per step, times the learning rate")
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
         """Decay, then Adam."""

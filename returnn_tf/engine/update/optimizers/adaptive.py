@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict
 
+from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
 from returnn_tf.util.lazy_tf import tf
@@ -15,7 +16,7 @@ from returnn_tf.util.lazy_tf import tf
 class Adagrad(Optimizer):
     """``a += g^2; w -= lr * g / sqrt(a)`` (Duchi et al. 2011)."""
 
-    initial_accumulator_value: float = 0.1  # of the sum of squares; keeps the first steps small
+    initial_accumulator_value: float = option(0.1, help="of the sum of squares; keeps the first steps small")
 
     def slot_inits(self) -> Dict[str, float]:
         """The sum of squares."""
@@ -41,8 +42,8 @@ class Adadelta(Optimizer):
     Zeiler 2012.
     """
 
-    rho: float = 0.95  # decay of both means of squares
-    epsilon: float = DEFAULT_EPSILON  # inside of both roots
+    rho: float = option(0.95, help="decay of both means of squares")
+    epsilon: float = option(DEFAULT_EPSILON, help="inside of both roots")
 
     def slot_inits(self) -> Dict[str, float]:
         """Mean squares of the gradients and of the changes."""
@@ -71,10 +72,10 @@ class RmsProp(Optimizer):
     ``centered`` subtracts the square of the mean gradient from ``s`` inside of the root.
     """
 
-    decay: float = 0.9  # of the mean square and the mean
-    momentum: float = 0.0  # factor on the last change
-    epsilon: float = DEFAULT_EPSILON  # inside of the root
-    centered: bool = False  # normalise by the variance instead of the mean square
+    decay: float = option(0.9, help="of the mean square and the mean")
+    momentum: float = option(0.0, help="factor on the last change")
+    epsilon: float = option(DEFAULT_EPSILON, help="inside of the root")
+    centered: bool = option(False, help="normalise by the variance instead of the mean square")
 
     def slot_inits(self) -> Dict[str, float]:
         """Mean square (starts at one), last change and, if centered, mean."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Dict, List, Sequence, Tuple
 
+from returnn_tf.config.options import option
 from returnn_tf.util.lazy_tf import tf
 
 # The epsilon of every optimizer which has one, unless ``optimizer_epsilon`` or the optimizer dict says otherwise.
@@ -19,8 +20,12 @@ DEFAULT_EPSILON = 1e-16
 class Optimizer:
     """Base of all optimizers; the dataclass fields of a subclass are its options in the optimizer dict."""
 
-    learning_rate_multiplier: float = 1.0  # factor on the learning rate of the parameters of this optimizer
-    use_locking: bool = False  # guard each update kernel by the lock of the variable; matters for asynchronous use only
+    learning_rate_multiplier: float = option(
+        1.0, help="factor on the learning rate of the parameters of this optimizer"
+    )
+    use_locking: bool = option(
+        False, help="guard each update kernel by the lock of the variable; matters for asynchronous use only"
+    )
 
     #: registered name, set by ``register_optimizer``
     name: ClassVar[str] = ""

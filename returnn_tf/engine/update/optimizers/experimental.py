@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict
 
+from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
 from returnn_tf.util.lazy_tf import tf
@@ -28,8 +29,8 @@ class NeuralOptimizer1(Optimizer):
     ``m = beta1 m + (1-beta1) g; w -= lr * g * (1 if sign(g) == sign(m) else decrease_factor)``.
     """
 
-    beta1: float = 0.9  # decay of the mean
-    decrease_factor: float = 0.1  # on the gradient where signs differ
+    beta1: float = option(0.9, help="decay of the mean")
+    decrease_factor: float = option(0.1, help="on the gradient where signs differ")
 
     def slot_inits(self) -> Dict[str, float]:
         """The running mean."""
@@ -51,9 +52,9 @@ class GradVarianceScaled(Optimizer):
     m and v are the running mean of the gradient and of its squared deviation, both updated before.
     """
 
-    beta1: float = 0.9  # decay of the mean
-    beta2: float = 0.999  # decay of the variance
-    epsilon: float = DEFAULT_EPSILON  # added to the squared deviation
+    beta1: float = option(0.9, help="decay of the mean")
+    beta2: float = option(0.999, help="decay of the variance")
+    epsilon: float = option(DEFAULT_EPSILON, help="added to the squared deviation")
 
     def slot_inits(self) -> Dict[str, float]:
         """Mean and variance."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict
 
+from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import Optimizer, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
 from returnn_tf.util.lazy_tf import tf
@@ -28,8 +29,8 @@ class GradientDescent(Optimizer):
 class Momentum(Optimizer):
     """``a = momentum * a + g; w -= lr * a``; with Nesterov ``w -= lr * (g + momentum * a)`` (Sutskever et al. 2013)."""
 
-    momentum: float = 0.0  # factor on the accumulated gradient; usually 0.9
-    use_nesterov: bool = False  # look ahead by one step
+    momentum: float = option(0.0, help="factor on the accumulated gradient; usually 0.9")
+    use_nesterov: bool = option(False, help="look ahead by one step")
 
     def slot_inits(self) -> Dict[str, float]:
         """The decaying sum of the gradients."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict
 
+from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
 from returnn_tf.util.lazy_tf import tf
@@ -21,7 +22,7 @@ class KerasStyle(Optimizer):
     scaled by ``1 / (1 - beta)``. With ``count_updates`` the rules are those of the papers.
     """
 
-    count_updates: bool = False  # let t grow with every update
+    count_updates: bool = option(False, help="let t grow with every update")
 
     def number(self, iteration: Any) -> Any:
         """The ``t`` of the current update, float64 scalar."""
@@ -33,8 +34,8 @@ class KerasStyle(Optimizer):
 class Sgd(Optimizer):
     """``v = momentum * v - lr * g; w += v``; with Nesterov ``w += momentum * v - lr * g``."""
 
-    momentum: float = 0.0  # factor on the last change
-    nesterov: bool = False  # look ahead by one step
+    momentum: float = option(0.0, help="factor on the last change")
+    nesterov: bool = option(False, help="look ahead by one step")
 
     def slot_inits(self) -> Dict[str, float]:
         """The last change, if there is a momentum."""
@@ -67,9 +68,9 @@ class NadamKeras(KerasStyle):
     over ``sqrt(v / (1-beta2^t)) + epsilon``.
     """
 
-    beta1: float = 0.9  # decay of the mean of the gradient
-    beta2: float = 0.999  # decay of the mean of the squared gradient
-    epsilon: float = DEFAULT_EPSILON  # added to the root of the mean square
+    beta1: float = option(0.9, help="decay of the mean of the gradient")
+    beta2: float = option(0.999, help="decay of the mean of the squared gradient")
+    epsilon: float = option(DEFAULT_EPSILON, help="added to the root of the mean square")
 
     def slot_inits(self) -> Dict[str, float]:
         """First and second moment."""
@@ -108,9 +109,9 @@ class NadamKeras(KerasStyle):
 class Adamax(KerasStyle):
     """Adam with the infinity norm: ``v = max(beta2 v, |g|); w -= lr / (1-beta1^t) * m / (v + epsilon)``."""
 
-    beta1: float = 0.9  # decay of the mean of the gradient
-    beta2: float = 0.999  # decay of the largest absolute gradient
-    epsilon: float = DEFAULT_EPSILON  # added to that maximum
+    beta1: float = option(0.9, help="decay of the mean of the gradient")
+    beta2: float = option(0.999, help="decay of the largest absolute gradient")
+    epsilon: float = option(DEFAULT_EPSILON, help="added to that maximum")
 
     def slot_inits(self) -> Dict[str, float]:
         """First moment and infinity norm."""

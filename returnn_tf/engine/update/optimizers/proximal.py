@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict
 
+from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import Optimizer, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
 from returnn_tf.util.lazy_tf import tf
@@ -15,11 +16,11 @@ from returnn_tf.util.lazy_tf import tf
 class Ftrl(Optimizer):
     """Follow the regularised leader (McMahan et al. 2013); shrinkage as an L2 penalty on the gradient."""
 
-    learning_rate_power: float = -0.5  # exponent of the sum of squares in the rate; at most 0
-    initial_accumulator_value: float = 0.1  # of the sum of squares
-    l1_regularization_strength: float = 0.0
-    l2_regularization_strength: float = 0.0
-    l2_shrinkage_regularization_strength: float = 0.0
+    learning_rate_power: float = option(-0.5, help="exponent of the sum of squares in the rate; at most 0")
+    initial_accumulator_value: float = option(0.1, help="of the sum of squares")
+    l1_regularization_strength: float = option(0.0, help="weight of the sum of absolute values")
+    l2_regularization_strength: float = option(0.0, help="weight of the sum of squares")
+    l2_shrinkage_regularization_strength: float = option(0.0, help="weight of a penalty on the size of the updates")
 
     def slot_inits(self) -> Dict[str, float]:
         """The sum of squares and the linear term."""
@@ -56,8 +57,8 @@ class Ftrl(Optimizer):
 class ProximalGradientDescent(Optimizer):
     """Gradient descent, then shrinkage by L1 and L2 (Duchi and Singer 2009)."""
 
-    l1_regularization_strength: float = 0.0
-    l2_regularization_strength: float = 0.0
+    l1_regularization_strength: float = option(0.0, help="weight of the sum of absolute values")
+    l2_regularization_strength: float = option(0.0, help="weight of the sum of squares")
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
         """One kernel."""
@@ -72,9 +73,9 @@ class ProximalGradientDescent(Optimizer):
 class ProximalAdagrad(Optimizer):
     """Adagrad, then shrinkage by L1 and L2 at the rate of each weight (Duchi and Singer 2009)."""
 
-    initial_accumulator_value: float = 0.1  # of the sum of squares
-    l1_regularization_strength: float = 0.0
-    l2_regularization_strength: float = 0.0
+    initial_accumulator_value: float = option(0.1, help="of the sum of squares")
+    l1_regularization_strength: float = option(0.0, help="weight of the sum of absolute values")
+    l2_regularization_strength: float = option(0.0, help="weight of the sum of squares")
 
     def slot_inits(self) -> Dict[str, float]:
         """The sum of squares."""

@@ -1,0 +1,180 @@
+"""Tables of classes, functions and records by name, which fill themselves: from a package of ours and from plug-ins.
+
+An entry is a class or function with a decorator in a module of the package of its registry: one new file, no other
+changes. A plug-in is an installed package with an entry point in the group of the registry, e.g. ``returnn_tf.layers``,
+that names a module which registers its entries when it is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+import threading
+from typing import Any, Callable, Dict, Generic, List, Optional, Tuple, TypeVar
+
+from returnn_tf.config.errors import ConfigError, did_you_mean
+
+E = TypeVar("E")
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+class Registry(Generic[E]):
+    """Entries by the names that configs or the command line use.
+
+    :param what: how errors call an entry, e.g. "layer class"
+    :param package: its modules are imported when a name is first looked up
+    :param plugins: group of the entry points of plug-ins
+    :param key: maps names that mean the same to one, e.g. `str.lower`
+    :param module_per_entry: each entry is in the module of its name, so that looking it up imports no other one
+    :param max_listed: how many names an error lists
+    """
+
+    def __init__(
+        self,
+        what: str,
+        package: str = "",
+        *,
+        plugins: str = "",
+        key: Callable[[str], str] = str,
+        module_per_entry: bool = False,
+        max_listed: int = 12,
+    ) -> None:
+        self.what = what
+        self._package = package
+        self._plugins = plugins
+        self._key = key
+        self._module_per_entry = module_per_entry
+        self._max_listed = max_listed
+        self._entries: Dict[str, E] = {}  # by key
+        self._spelled: Dict[str, str] = {}  # key -> name
+        self._places: Dict[str, str] = {}  # key -> where it is registered
+        self._lock = threading.RLock()
+        self._is_complete = not (package or plugins)
+
+    def register(self, *names: str) -> Callable[[C], C]:
+        """Decorate a class or function, so that it is known under these names; the first is the main one."""
+
+        def decorate(entry: C) -> C:
+            self.add(entry, *names)  # type: ignore[arg-type]
+            return entry
+
+        return decorate
+
+    def add(self, entry: E, *names: str, owner: Any = None) -> None:
+        """Add an entry.
+
+        What is defined again at the same place replaces its earlier form, so that a config may be loaded twice.
+
+        :param owner: the class or function that tells the place of a record (default: the entry itself)
+        :raises ConfigError: a name is taken; names both places
+        """
+        owner = entry if owner is None else owner
+        place = "%s.%s" % (owner.__module__, owner.__qualname__)
+        for name in names:
+            old = self._places.get(self._key(name), place)
+            if old != place:
+                raise ConfigError(
+                    "%s %r is already taken by %s. Choose another name for %s." % (self.what, name, old, place)
+                )
+        for name in names:
+            key = self._key(name)
+            self._entries[key], self._spelled[key], self._places[key] = entry, name, place
+
+    def find(self, name: Any) -> Optional[E]:
+        """Return the entry of this name, or None."""
+        if not isinstance(name, str):
+            return None
+        key = self._key(name)
+        if key not in self._entries and self._module_per_entry:
+            self._import_module_of(key)
+        if key not in self._entries:
+            self.load()
+        return self._entries.get(key)
+
+    def get(self, name: Any, where: str) -> E:
+        """Return the entry of this name.
+
+        :param where: how an error begins, e.g. ``Layer 'a/b'``
+        :raises ConfigError: with the nearest known name
+        """
+        entry = self.find(name)
+        if entry is None:
+            raise ConfigError("%s: %s" % (where, self.unknown(name)))
+        return entry
+
+    def unknown(self, name: Any) -> str:
+        """Return the message that there is no entry of a name, with the nearest known one."""
+        self.load()
+        return "unknown %s %r. %s" % (self.what, name, did_you_mean(name, self._entries, max_listed=self._max_listed))
+
+    def names(self) -> List[str]:
+        """Return all names, aliases included, sorted."""
+        self.load()
+        return sorted(self._spelled.values())
+
+    def names_of(self, entry: E) -> Tuple[str, ...]:
+        """Return the main name of an entry and its aliases."""
+        return tuple(self._spelled[key] for key, other in self._entries.items() if other is entry)
+
+    def items(self) -> List[Tuple[str, E]]:
+        """Return (main name, entry) of every entry once, sorted by name."""
+        self.load()
+        mains: Dict[int, Tuple[str, E]] = {}
+        for key, entry in self._entries.items():
+            mains.setdefault(id(entry), (self._spelled[key], entry))
+        return sorted(mains.values(), key=lambda item: item[0])
+
+    def load(self) -> None:
+        """Import every module of the package and all plug-ins, once, so that all decorators have run."""
+        if self._is_complete:
+            return
+        with self._lock:
+            package = importlib.import_module(self._package) if self._package else None
+            if package is not None:
+                for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+                    importlib.import_module(module.name)
+            for plugin in entry_points(self._plugins):
+                try:
+                    plugin.load()
+                except ImportError as exc:
+                    raise ConfigError(
+                        "the plug-in %s = %s (entry point group %s) can't be imported: %s"
+                        % (plugin.name, plugin.value, self._plugins, exc)
+                    ) from exc
+            self._is_complete = True
+
+    def _import_module_of(self, key: str) -> None:
+        module = "%s.%s" % (self._package, key)
+        if key.isidentifier() and importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
+
+
+class OptionClasses(Registry[Any]):
+    """A registry of classes whose options are typed fields (see `returnn_tf.config.options.option`).
+
+    Registering makes a class a dataclass of its options and sets its attribute ``class_name``. It needs a docstring.
+    """
+
+    def add(self, entry: Any, *names: str, owner: Any = None) -> None:
+        """Add a class, see `Registry.add`."""
+        if "__dataclass_fields__" not in entry.__dict__:
+            dataclasses.dataclass(eq=False, repr=False)(entry)  # changes the class in place
+        if not entry.__doc__ or entry.__doc__.startswith(entry.__name__ + "("):
+            raise ConfigError("%s %r (%s): give it a docstring." % (self.what, names[0], entry.__qualname__))
+        super().add(entry, *names, owner=owner)
+        entry.class_name = names[0]
+
+
+def entry_points(group: str) -> List[Any]:
+    """Return the entry points of a group, of all installed packages."""
+    found = _all_entry_points()
+    return list(found.select(group=group) if hasattr(found, "select") else found.get(group, ()))  # Python 3.9: a dict
+
+
+@functools.lru_cache(maxsize=None)
+def _all_entry_points() -> Any:
+    return importlib.metadata.entry_points()

@@ -1,0 +1,80 @@
+"""Types of layer options, as configs write them: axes, dims, activations, initialisers.
+
+The attributes may hold something else once the layer is planned, so that type checkers see `Any`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, Callable, Dict, List, Optional, Set, Tuple, Union
+
+import numpy
+
+from returnn_tf.config.options import Written, option
+from returnn_tf.tensor import Dim
+
+_AXIS = Union[Dim, str, int]
+_SIZE = Union[Dim, int]
+_PADDING = Union[int, str, None, Tuple[int, int]]
+
+#: One axis of a layer, e.g. ``"T"``, ``"stag:chunk"``, a dim.
+Axis = Annotated[Any, Written(_AXIS, "axis")]
+#: One axis or several; ``"BT"`` are two.
+Axes = Annotated[Any, Written(Union[Dim, str, int, List[_AXIS], Set[_AXIS]], "axis | list[axis]")]
+#: The axes of a layer in a new order: as a list, or as a dict from the place to the axis.
+AxisOrder = Annotated[Any, Written(Union[List[_AXIS], Dict[_AXIS, _AXIS]], "list[axis] | dict[axis, axis]")]
+#: Dims, one for each axis.
+Dims = Annotated[Any, Written(Union[Dim, List[Dim]], "Dim | list[Dim]")]
+#: Dims or sizes, one for each axis.
+Shape = Annotated[Any, Written(List[_SIZE], "list[Dim | int]")]
+#: One number, or one for each axis.
+NumberPerAxis = Annotated[Any, Written(Union[int, List[Union[int, None]]], "int | list[int]")]
+#: Padding of a convolution or pooling: name, frames, frames on both sides, or a list of these for each axis.
+Padding = Annotated[Any, Written(Union[_PADDING, List[_PADDING]], "str | int | (int, int) | list")]
+#: Name of a function, several joined by "|", an expression of x, or a function.
+Activation = Annotated[Any, Written(Union[str, Callable[..., Any], None], "str | function | None")]
+#: Initial value of a parameter.
+Init = Annotated[
+    Any, Written(Union[str, float, bool, numpy.ndarray, Callable[..., Any], None], "number | str | array | function")
+]
+#: A number or a bool that becomes a constant of the dtype that is needed.
+Number = Annotated[Any, Written(Union[float, bool], "number")]
+#: The layer whose parameters are taken, or a map from own parameters to layers.
+ReusedParams = Annotated[Any, Written(Union[None, str, Dict[str, Any]], "layer | dict | None")]
+#: Name of a layer, a number or a bool.
+LayerOrConstant = Annotated[Any, Written(Union[str, float, bool], "layer | number")]
+#: Name of a layer, a keyword such as ``"zeros"``, a number, or None.
+InitialOutput = Annotated[
+    Any, Written(Union[None, str, float, bool], "layer | 'zeros' | 'ones' | 'var' | 'apply(0)' | number | None")
+]
+#: Name of a layer, a size, a dim, or None.
+LayerOrSize = Annotated[Any, Written(Union[None, str, int, Dim], "layer | int | Dim | None")]
+#: Entries to add on each side of each axis.
+Amounts = Annotated[Any, Written(Union[int, List[Union[_SIZE, List[_SIZE]]]], "int | (int, int) | list[(int, int)]")]
+#: Changes to an output template, or a function which gives them.
+OutType = Annotated[Any, Written(Union[None, Dict[str, Any], Callable[..., Any]], "dict | function | None")]
+#: Number, text, or an array or nested list of these.
+Constant = Annotated[
+    Any, Written(Union[float, bool, str, numpy.ndarray, numpy.generic, List[Any]], "number | bool | str | array")
+]
+#: Python code as a string, or a function.
+Code = Annotated[Any, Written(Union[str, Callable[..., Any]], "str | function")]
+
+
+@dataclasses.dataclass(frozen=True)
+class OutTypeOptions:
+    """What ``out_type`` may hold."""
+
+    dtype: Optional[str] = option(None, help="e.g. 'float32'")
+    dims: Optional[List[Dim]] = option(None, help="all dims of the output")
+    dim_tags: Optional[List[Dim]] = option(None, help="the same as dims")
+    shape: Optional[List[Optional[int]]] = option(None, help="sizes without the batch axis, None where dynamic")
+    dim: Optional[int] = option(None, help="size of the feature axis, or number of labels")
+    sparse: Optional[bool] = option(None, help="the values are label indices")
+    sparse_dim: Optional[Dim] = option(None, help="the labels")
+    feature_dim: Optional[Dim] = option(None, help="the feature dim", inert="the axes say which one it is")
+    batch_dim_axis: Optional[int] = option(None, help="place of the batch axis")
+    time_dim_axis: Optional[int] = option(None, help="place of the time axis, counted with batch")
+    feature_dim_axis: Optional[int] = option(None, help="place of the feature axis, counted with batch")
+    name: Optional[str] = option(None, help="for messages", inert="the name is that of the layer")
+    vocab: Any = option(None, help="names of the labels", inert="the labels keep the names of their source")

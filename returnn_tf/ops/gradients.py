@@ -1,0 +1,27 @@
+"""The identity with another gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Tuple
+
+from returnn_tf.util.lazy_tf import tf
+
+
+def drop_large_gradients(x: Any, limit: float, batch_axis: Optional[int]) -> Any:
+    """Return ``x``; the gradient of a sequence is zero if its L2 norm, over all other axes, is above a limit.
+
+    :param x: float tensor
+    :param limit: of the norm
+    :param batch_axis: of ``x``; None: the norm is that of the whole gradient
+    """
+    axes = [axis for axis in range(x.shape.rank) if axis != batch_axis]
+
+    @tf.custom_gradient
+    def identity(x: Any) -> Tuple[Any, Callable[[Any], Any]]:
+        def gradient(dy: Any) -> Any:
+            norm = tf.sqrt(tf.reduce_sum(tf.square(dy), axis=axes, keepdims=True))
+            return tf.where(norm <= tf.cast(limit, dy.dtype), dy, tf.zeros_like(dy))
+
+        return tf.identity(x), gradient
+
+    return identity(x)

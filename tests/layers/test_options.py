@@ -1,0 +1,131 @@
+"""The options of all layers and losses: typed, refused where they are wrong, and never accepted and ignored."""
+
+import ast
+import logging
+import os
+from typing import Any
+
+import numpy
+import pytest
+
+import returnn_tf
+from returnn_tf import ConfigError
+from returnn_tf.config.options import declared_options
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.loss import Loss
+from returnn_tf.graph.registry import LAYERS, LOSSES
+from tests.layers.nets import LENS, feed, net_of
+
+PACKAGE = os.path.dirname(returnn_tf.__file__)
+CLASSES = [(name, cls) for registry in (LAYERS, LOSSES) for name, cls in registry.items()]
+
+
+def attributes_read() -> "dict[str, set]":
+    """Module -> names of all attributes that it reads, and of strings which may name one."""
+    found = {}
+    for folder, _, files in os.walk(PACKAGE):
+        for file in files:
+            if not file.endswith(".py"):
+                continue
+            path = os.path.join(folder, file)
+            with open(path, encoding="utf8") as f:
+                tree = ast.parse(f.read())
+            found[path] = {
+                n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)
+            }
+            found[path] |= {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return found
+
+
+READ = set().union(*attributes_read().values())
+
+
+@pytest.mark.parametrize("cls", [cls for _, cls in CLASSES], ids=[name for name, _ in CLASSES])
+def test_nothing_is_ignored(cls: Any) -> None:
+    """Whatever is declared is read by somebody, or says that it has no effect."""
+    ignored = [
+        name
+        for name, info in declared_options(cls).items()
+        if not (info.attribute in READ or name in READ or info.refs or info.unsupported or info.inert)
+    ]
+    assert not ignored
+
+
+@pytest.mark.parametrize("cls", [cls for _, cls in CLASSES], ids=[name for name, _ in CLASSES])
+def test_all_are_typed(cls: Any) -> None:
+    """`Any` would let every mistake through."""
+    assert not [name for name, info in declared_options(cls).items() if info.type is Any]
+
+
+LAYER = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
+WRONG = [
+    ({**LAYER, "target": 1}, "option 'target' must be str | list[str] | None, got 1 (int)"),
+    ({**LAYER, "reuse_params": 7}, "option 'reuse_params' must be layer | dict | None, got 7 (int)"),
+    ({**LAYER, "activation": 3}, "option 'activation' must be str | function | None, got 3 (int)"),
+    ({**LAYER, "bias_init": []}, "option 'bias_init' must be number | str | array | function, got [] (list)"),
+    ({**LAYER, "out_type": {"dmi": 3}}, "out_type: unknown option 'dmi'. Did you mean 'dim'?"),
+    (
+        {**LAYER, "rec_previous_layer": "x"},
+        "option 'rec_previous_layer' is not supported: write 'prev:<layer>' in 'from'",
+    ),
+    ({**LAYER, "shape": 3}, "unknown option 'shape'. Known: activation, with_bias, forward_weights_init,"),
+    ({"class": "generic_attention", "weights": "data", "base": 3}, "option 'base' must be layer, got 3 (int)"),
+    ({"class": "split_dims", "axis": "F", "dims": 2, "from": "data"}, "option 'dims' must be list[Dim | int], got 2"),
+    ({"class": "transpose", "perm": 1, "from": "data"}, "'perm' must be list[axis] | dict[axis, axis], got 1 (int)"),
+    ({"class": "constant", "shape": 10, "from": []}, "option 'shape' must be list[Dim | int] | None, got 10 (int)"),
+    (
+        {"class": "fast_bw", "align_target": "sprint", "sprint_opts": {"a": 1}, "from": "data"},
+        "not supported: there is no",
+    ),
+    ({"class": "range_in_axis", "keepdims": True, "from": "data"}, "not supported: the output has the one axis only"),
+    ({"class": "reduce", "mode": "sum", "axis": {}, "from": "data"}, "'axis' must be axis | list[axis] | None, got {}"),
+]
+
+
+@pytest.mark.parametrize("layer, message", WRONG, ids=[message[:30] for _, message in WRONG])
+def test_wrong_value(layer: Any, message: str) -> None:
+    """Each is an error that names the option and what it accepts."""
+    with pytest.raises(ConfigError) as info:
+        net_of({"output": layer})
+    assert str(info.value).startswith("Layer 'output' (class %r): " % layer["class"]) and message in str(info.value)
+
+
+INERT = [
+    ({**LAYER, "only_on_eval": True}, "only_on_eval"),
+    ({**LAYER, "collocate_with": "data"}, "collocate_with"),
+    ({"class": "batch_norm", "masked_time": True, "fused": True, "from": "data"}, "fused"),
+    ({"class": "rec", "unit": "lstm", "n_out": 2, "unroll": True, "from": "data"}, "unroll"),
+]
+
+
+@pytest.mark.parametrize("layer, name", INERT, ids=[name for _, name in INERT])
+def test_without_effect(layer: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One line names the layer, the option and the reason."""
+    layer_name = "test_without_effect_of_" + name
+    with caplog.at_level(logging.WARNING, logger="returnn_tf.config"):
+        net_of({layer_name: layer, "output": {"class": "copy", "from": layer_name}})
+    (line,) = [record.getMessage() for record in caplog.records]
+    start = "Layer %r (class %r): option %r has no effect: " % (layer_name, layer["class"], name)
+    assert line.startswith(start) and len(line) > len(start)
+
+
+@pytest.mark.parametrize("limit, kept", [(10.0, 0), (100.0, 1), (1000.0, 2), (1e6, 3)])
+def test_grad_filter(limit: float, kept: int) -> None:
+    """The gradient of a sequence whose norm is above the limit is zero; those of the others stay."""
+    scale = numpy.array([1.0, 10.0, 100.0])
+    network = {
+        "x": {**LAYER, "grad_filter": limit, "with_bias": False, "forward_weights_init": 1.0},
+        "output": {"class": "eval", "eval": "source(0) ** 2", "from": "x", "loss": "as_is"},
+    }
+    arrays = feed(data=numpy.ones([3, 4, 3]) * scale[:, None, None])
+    result = net_of(network, train=True).run(arrays, with_grad=True)
+    # per sequence: d/dy sum y^2 = 2 y = 6 scale in 3 len entries, with the norms 21, 147, 1800
+    expected = (6.0 * scale**2 * LENS)[:kept].sum()
+    numpy.testing.assert_allclose(result.grads["x/W"], numpy.full([3, 3], expected), rtol=1e-5)
+
+
+def test_options_of_every_layer_and_loss_are_described() -> None:
+    """Each has a help text, as a fragment without a full stop."""
+    for cls in (Layer, Loss, *(cls for _, cls in CLASSES)):
+        for info in declared_options(cls).values():
+            assert info.help and not info.help.endswith("."), (cls, info.name)
