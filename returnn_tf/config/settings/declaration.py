@@ -55,6 +55,20 @@ class Setting(OptionInfo):
     per_rank: bool = False
     on_command_line: bool = False
 
+    @property
+    def description(self) -> str:
+        """The help and the other facts that matter to a user."""
+        parts = [super().description]
+        if self.dataset_option:
+            parts.append("datasets that do not set their option %r inherit it" % self.dataset_option)
+        if self.batch_option:
+            parts.append("the batches of %s inherit it" % {"all": "all datasets", "train": "train"}[self.batch_option])
+        if self.effect & Effect.ORDER:
+            parts.append("a training cannot resume within an epoch with another value")
+        if self.per_rank:
+            parts.append("may differ between the processes of a training")
+        return "; ".join(parts)
+
     def key_in(self, config: ConfigStore) -> str:
         """Return the name that the config uses for it: its own, or an older one."""
         return next((key for key in (self.name, *self.aliases) if not _is_unset(config, key)), self.name)

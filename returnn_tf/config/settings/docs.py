@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
-from typing import List
+from typing import Type
 
 from returnn_tf.config.errors import ConfigError, did_you_mean
-from returnn_tf.config.options import REQUIRED
+from returnn_tf.config.reference import option_lines
 from returnn_tf.config.settings.catalog import GROUPS, setting_by_key
-from returnn_tf.config.settings.declaration import Effect, Setting
-
-_EFFECTS = {
-    Effect.DATASETS: "datasets are opened again",
-    Effect.BATCHES: "batches are other ones",
-    Effect.ORDER: "a training cannot resume within an epoch",
-    Effect.RATES: "learning rates are other ones",
-}
-_WIDTH = 110
+from returnn_tf.config.settings.declaration import Setting, SettingGroup
 
 
 def list_settings() -> str:
@@ -30,7 +21,7 @@ def list_settings() -> str:
     return "\n".join(lines)
 
 
-def _title(group: type) -> str:
+def _title(group: Type[SettingGroup]) -> str:
     return (group.__doc__ or "").split("\n")[0].rstrip(".")
 
 
@@ -49,30 +40,8 @@ def describe_setting(name: str) -> str:
     if name not in known:
         raise ConfigError("There is no setting %r. %s" % (name, did_you_mean(name, known)))
     info = known[name]
-    assert info.topic is not None and info.default is not REQUIRED
+    assert info.topic is not None
     head = "setting %r" % info.name
     if info.aliases:
         head += ", also called %s" % ", ".join(map(repr, info.aliases))
-    lines = ["%s (%s)" % (head, _title(info.topic)), "", "  %s: %s = %r" % (info.name, info.type_name, info.default)]
-    for text in [info.help, *_facts(info)]:
-        lines += textwrap.wrap(text, _WIDTH, initial_indent="      ", subsequent_indent="      ")
-    return "\n".join(lines)
-
-
-def _facts(info: Setting) -> List[str]:
-    facts = []
-    if info.unsupported:
-        facts.append("Not supported: %s." % info.unsupported)
-    if info.inert:
-        facts.append("No effect: %s." % info.inert)
-    if info.dataset_option:
-        facts.append("Inherited by: datasets that do not set their option %r." % info.dataset_option)
-    if info.batch_option:
-        facts.append("Inherited by: the batches of %s." % {"all": "all datasets", "train": "train"}[info.batch_option])
-    if info.effect:
-        facts.append(
-            "If it changes: %s." % ", ".join(text for effect, text in _EFFECTS.items() if info.effect & effect)
-        )
-    if info.per_rank:
-        facts.append("May differ between the processes of a training.")
-    return facts
+    return "\n".join(["%s (%s)" % (head, _title(info.topic)), "", *option_lines([info])])
