@@ -61,7 +61,7 @@ def work(size: str, several: bool, reduce_type: str, path: str) -> None:
     from returnn_tf.engine.support import devices
 
     config = returnn_tf.Config(settings(size, several, reduce_type))
-    world = worlds.from_config(config)
+    world = worlds.start(config)
     devices.set_up(config)  # one thread
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
     units, _, sequences, frames = SIZES[size]

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from returnn_tf._version import __version__
 from returnn_tf.cli.commands import register_command
@@ -132,10 +132,10 @@ def _package(distribution: str, advice: str) -> Callable[[], Finding]:
     return look
 
 
-_probed: List[Optional[dict]] = []
+_probed: List[Optional[Dict[str, Any]]] = []
 
 
-def probe_tensorflow() -> Optional[dict]:
+def probe_tensorflow() -> Optional[Dict[str, Any]]:
     """Version and GPUs, found out in a process of its own: a TensorFlow that crashes must not take us along."""
     if not _probed:
         output = output_of([sys.executable, "-c", _PROBE], timeout=120)

@@ -39,7 +39,7 @@ def _run(args: List[str], stop: StopRequest) -> int:
     """
     config = read_config(args)
     stop.config = config
-    members = world.from_config(config)
+    members = world.start(config)
     try:
         code = _run_task(config, members, stop)
     except Exception as exc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from returnn_tf.config import Config
 from returnn_tf.config.settings import HorovodSettings
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.engine.distributed import world
@@ -13,7 +14,7 @@ from returnn_tf.engine.distributed.options import GRAD, PARAM, SEED, SHARD, Horo
 class HorovodContext:
     """The place of this process among all; in a process which loads data, that of the one which it loads for."""
 
-    def __init__(self, config: Any, place: Any) -> None:
+    def __init__(self, config: Config, place: Any) -> None:
         """
         :param config: Config
         :param place: rank, size, local rank, local size
@@ -80,6 +81,6 @@ def get_ctx(config: Any = None) -> Optional[HorovodContext]:
         return None
     place = world.of_process()
     if place is None:
-        members = world.from_config(config)
+        members = world.start(config)
         place = (members.rank, members.size, members.local_rank, members.local_size)
     return HorovodContext(config, place)

@@ -14,7 +14,7 @@ class FeedFunction:
     Feeds may differ in their names, as lengths may be left out where another key has the same axis: there is a graph
     for each set of names.
 
-    :param format: of the feed
+    :param feed_format: names, shapes and dtypes
     :param emit: tensors by feed name, and further tensors -> any structure of tensors; called while tracing
     :param specs: the `tf.TensorSpec`s of the further tensors
     :param before_trace: called before each tracing, which may take long
@@ -22,13 +22,13 @@ class FeedFunction:
 
     def __init__(
         self,
-        format: FeedFormat,
+        feed_format: FeedFormat,
         emit: Callable[..., Any],
         *,
         specs: Sequence[Any] = (),
         before_trace: Optional[Callable[[], None]] = None,
     ) -> None:
-        self.format = format
+        self.feed_format = feed_format
         self._emit = emit
         self._specs = list(specs)
         self._before_trace = before_trace
@@ -49,7 +49,7 @@ class FeedFunction:
 
         :raises ConfigError: the feed lacks a name or has the wrong shape
         """
-        return self.format.convert(feed)
+        return self.feed_format.convert(feed)
 
     def graph(self, tensors: Mapping[str, Any]) -> Any:
         """Return the concrete function for feeds with these names; traced now if it is the first one.
@@ -60,7 +60,7 @@ class FeedFunction:
         if names not in self._graphs:
             if self._before_trace is not None:
                 self._before_trace()
-            signature = {name: spec for name, spec in self.format.signature.items() if name in names}
+            signature = {name: spec for name, spec in self.feed_format.signature.items() if name in names}
             function = tf.function(self._emit, input_signature=[signature, *self._specs], autograph=False)
             self._graphs[names] = function.get_concrete_function()
         return self._graphs[names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TaskSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.cleanup import CleanupOptions, epochs_to_delete, options_from_config
@@ -16,7 +16,7 @@ from returnn_tf.util.text import bytes_text
 
 
 @register_task("cleanup_old_models")
-def cleanup_old_models(config: Any) -> int:
+def cleanup_old_models(config: Config) -> int:
     """Deletes; with ``dry_run`` only says what would be deleted."""
     model = CheckpointSettings(config).model
     if not model:
@@ -27,7 +27,7 @@ def cleanup_old_models(config: Any) -> int:
     delete = epochs_to_delete(stored, LearningRateControl.from_config(config).epochs, options)
     log.write(1, "Checkpoints: %s. To delete: %s" % (_listed(stored), _listed(delete)))
     if not dry and delete:
-        reason = checkpoint.defect(stored[max(stored)])
+        reason = checkpoint.validate(stored[max(stored)])
         if reason is not None:
             raise ConfigError("The newest checkpoint is not whole (%s), so no old one is deleted." % reason)
         log.write(1, "Freed %s" % bytes_text(sum(checkpoint.delete(stored[epoch]) for epoch in delete)))

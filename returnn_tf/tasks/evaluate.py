@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Dict
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.distributed import world
@@ -19,17 +19,17 @@ from returnn_tf.tasks.registry import register_task
 
 
 @register_task("eval")
-def evaluate(config: Any) -> int:
+def evaluate(config: Config) -> int:
     """Evaluates the chosen epoch; the scores go to the log, the learning-rate file and what ``eval_output_*`` name."""
+    members = world.start(config)
     net, choice = load_network(config)
     if not net.plan.losses:
         raise ConfigError("The network has no loss, so there is nothing to evaluate. Give a layer the option 'loss'.")
-    sources = evaluation_sources(config, {key: net.extern_data[key] for key in net.used_data_keys})
+    sources = evaluation_sources(config, {key: net.extern_data[key] for key in net.used_data_keys}, members)
     if not sources:
         raise ConfigError("There is no dataset to evaluate; set dev, eval or eval_datasets.")
     epoch = choice.epoch or 1
     evaluator = Evaluator(net, config)
-    members = world.from_config(config)
     try:
         results: Dict[str, PassResult] = {}
         if TaskSettings(config).eval_output_file_per_seq:
@@ -54,7 +54,7 @@ def evaluate(config: Any) -> int:
 
 
 def _per_sequence(
-    config: Any, evaluator: Evaluator, epoch: int, sources: Dict[str, DataSource]
+    config: Config, evaluator: Evaluator, epoch: int, sources: Dict[str, DataSource]
 ) -> Dict[str, PassResult]:
     """One sequence per batch, so that each has its own scores."""
     if len(sources) != 1:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Generator, Iterator, List, Tuple
 
-import numpy as np
+from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import NetworkSettings, TaskSettings
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.data.data_source import DataSource, dataset_name
+from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.in_order import in_order
 from returnn_tf.engine.passes.dataset_pass import DatasetPass
 from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
@@ -21,18 +22,19 @@ from returnn_tf.logging.lines import phase_text
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
-_Rows = Tuple[np.ndarray, Dict[int, np.ndarray], List[str]]  # [sequence, ...], axis -> lengths, tags
+_Rows = Tuple[NDArray[Any], Dict[int, NDArray[Any]], List[str]]  # [sequence, ...], axis -> lengths, tags
 
 
 @register_task("forward", "hpx")
-def forward(config: Any) -> int:
+def forward(config: Config) -> int:
     """Writes ``output_file``; the layer is ``forward_output_layer``, the dataset ``forward_data``."""
+    members = world.start(config)
     net, choice = load_network(config)
     epoch = choice.epoch or 1
     path = _output_path(config, epoch)
     forwarder = Forwarder(net, TaskSettings(config).forward_output_layer)
     used = {key: net.extern_data[key] for key in forwarder.used_data_keys}
-    source = DataSource(config, dataset_name("forward_data", TaskSettings(config).forward_data), used)
+    source = DataSource(config, dataset_name("forward_data", TaskSettings(config).forward_data), used, members)
     changes = {}
     if TaskSettings(config).forward_batch_size is not None:
         changes["batch_size"] = TaskSettings(config).forward_batch_size
@@ -43,7 +45,7 @@ def forward(config: Any) -> int:
     return 0
 
 
-def _output_path(config: Any, epoch: int) -> str:
+def _output_path(config: Config, epoch: int) -> str:
     path = TaskSettings(config).output_file or "dump-fwd-epoch-%i.hdf" % epoch
     if os.path.exists(path):
         if not TaskSettings(config).forward_override_hdf_output:
@@ -63,8 +65,11 @@ def _write(forwarder: Forwarder, source: DataSource, path: str, target: str, epo
         return
     partial = "%s.new-%i" % (path, os.getpid())  # the final name only once it is complete
     try:
-        with HDFWriter(partial, dim=output.dim, labels=_labels(source, target, output), ndim=output.rank - 1) as writer:
-            for value, lengths, tags in one_pass.all_results():
+        with (
+            contextlib.closing(one_pass.all_results()) as rows,
+            HDFWriter(partial, dim=output.dim, labels=_labels(source, target, output), ndim=output.rank - 1) as writer,
+        ):
+            for value, lengths, tags in rows:
                 writer.insert_batch(value, lengths, tags)
         os.replace(partial, path)
     finally:
@@ -83,7 +88,7 @@ class _Pass:
         self._changes = changes
 
     def batches(self) -> Iterator[_Rows]:
-        """Value, lengths and tags of each batch of this process."""
+        """Yield value, lengths and tags of each batch of this process."""
         phase = phase_text("forward", self._epoch, self._source.name)
         one_pass: DatasetPass[ForwardResult] = DatasetPass(
             phase, self._forwarder.tensors, lambda tensors, batch: self._forwarder.run(tensors), self._source.world
@@ -95,15 +100,15 @@ class _Pass:
         one_pass.log_end(state)
 
     def results(self) -> Iterator[List[_Rows]]:
-        """The same as lists with an entry for each sequence."""
+        """Yield the same as lists with an entry for each sequence."""
         for value, lengths, tags in self.batches():
             yield [
                 (value[row : row + 1], {axis: lens[row : row + 1] for axis, lens in lengths.items()}, [tag])
                 for row, tag in enumerate(tags)
             ]
 
-    def all_results(self) -> Iterator[_Rows]:
-        """Those of all processes, in the order of the dataset.
+    def all_results(self) -> Generator[_Rows, None, None]:
+        """Yield those of all processes, in the order of the dataset.
 
         :raises DataError: another process had other sequences than its share
         """

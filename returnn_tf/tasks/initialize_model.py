@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
@@ -16,7 +14,7 @@ from returnn_tf.tasks.registry import register_task
 
 
 @register_task("initialize_model")
-def initialize_model(config: Any) -> int:
+def initialize_model(config: Config) -> int:
     """Writes to the path prefix ``model``, without epoch."""
     model = CheckpointSettings(config).model
     if not model:

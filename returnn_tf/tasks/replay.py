@@ -6,14 +6,16 @@ import os
 from typing import Any, Dict, List, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
 from returnn_tf.network.feed_function import FeedFunction
+from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
 from returnn_tf.util.lazy_tf import tf
 
@@ -22,7 +24,7 @@ EXIT_BAD = 1
 
 
 @register_task("replay")
-def replay(config: Any) -> int:
+def replay(config: Config) -> int:
     """Computes the batch in the folder ``failure`` with the parameters which are kept there, else of ``load``.
 
     :return: 0 if all values are finite, else 1
@@ -52,12 +54,12 @@ def replay(config: Any) -> int:
     return 0
 
 
-def _is_bad(name: str, value: np.ndarray) -> bool:
+def _is_bad(name: str, value: NDArray[Any]) -> bool:
     """Layers may have Inf where something is masked out."""
     return bool(np.isnan(value).any() if name.startswith("layer") else not np.isfinite(value).all())
 
 
-def _values(net: Any, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+def _values(net: Network, feed: Mapping[str, NDArray[Any]]) -> Dict[str, NDArray[Any]]:
     """Layer outputs in the order of the network, losses, and gradients by parameter."""
     names: List[str] = []
 
@@ -80,7 +82,7 @@ def _values(net: Any, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in zip(names, values)}
 
 
-def _table(rows: Mapping[str, np.ndarray]) -> str:
+def _table(rows: Mapping[str, NDArray[Any]]) -> str:
     lines = ["%-50s %-20s %10s %10s %10s %6s %6s" % ("value", "shape", "min", "mean", "max", "NaN", "Inf")]
     for name, value in rows.items():
         good = value[np.isfinite(value)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import List
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import DataSettings, NetworkSettings, TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
+from returnn_tf.engine.distributed import world
 from returnn_tf.engine.search.errors import ErrorReport, decided_layers
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.search.output import SearchOutput
@@ -18,18 +19,19 @@ from returnn_tf.tasks.registry import register_task
 
 
 @register_task("search")
-def search(config: Any) -> int:
+def search(config: Config) -> int:
     """Searches in ``search_data``; what ``search_output_layer`` gives goes to ``search_output_file``."""
     settings, target = TaskSettings(config), NetworkSettings(config).target
     layers, name = output_layers(config), _dataset_name(config)
     path = settings.search_output_file
     output = SearchOutput(path, settings.search_output_file_format, layers) if path else None
+    members = world.start(config)
     net, choice = load_network(config, search=True)
     epoch = choice.epoch or 1
     decided = decided_layers(net) if settings.search_do_eval else []
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     searcher = Searcher(net, wanted, with_losses=settings.search_do_eval)
-    source = _source(config, name, searcher)
+    source = _source(config, name, searcher, members)
     try:
         labels = {
             layer: labels_of(node.output, source.dataset, net.extern_data, (node.layer.targets or [target])[0])
@@ -48,11 +50,11 @@ def search(config: Any) -> int:
     return 0
 
 
-def _source(config: Any, name: str, searcher: Searcher) -> DataSource:
+def _source(config: Config, name: str, searcher: Searcher, members: world.World) -> DataSource:
     """The dataset; if it lacks what only the losses need, the error says how to do without them."""
     net = searcher.net
     try:
-        return DataSource(config, name, {key: net.extern_data[key] for key in searcher.used_data_keys})
+        return DataSource(config, name, {key: net.extern_data[key] for key in searcher.used_data_keys}, members)
     except ConfigError as exc:
         searched = net.data_keys(list(searcher.nodes.values()), with_losses=False)
         if any(repr(key) in str(exc) for key in searcher.used_data_keys if key not in searched):
@@ -60,13 +62,13 @@ def _source(config: Any, name: str, searcher: Searcher) -> DataSource:
         raise
 
 
-def output_layers(config: Any) -> List[str]:
+def output_layers(config: Config) -> List[str]:
     """Return the layers of ``search_output_layer``, a name or a list of names."""
     given = TaskSettings(config).search_output_layer or "output"
     return list(dict.fromkeys([given] if isinstance(given, str) else given))
 
 
-def _dataset_name(config: Any) -> str:
+def _dataset_name(config: Config) -> str:
     """``search_data``, which must be there."""
     name = dataset_name("search_data", TaskSettings(config).search_data)
     if name == "search_data":

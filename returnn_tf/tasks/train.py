@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
 
+from returnn_tf.config import Config
 from returnn_tf.engine.distributed import elastic, world
 from returnn_tf.engine.support.signals import Stopped, StopRequest, exit_code
 from returnn_tf.engine.training.engine import Engine
@@ -13,20 +13,20 @@ from returnn_tf.tasks.registry import register_task
 
 
 @register_task("train")
-def train(config: Any) -> int:
+def train(config: Config) -> int:
     """Trains up to ``num_epochs``, or until a signal asks to stop."""
     exit_code(signal.SIGTERM, config)  # if that setting is wrong, not only when it is needed
     with StopRequest(config) as stop:
         try:
-            ranks = world.from_config(config)
+            ranks = world.start(config)
             elastic.check(ranks, config)
-            elastic.run(ranks, lambda: _train(config, stop))
+            elastic.run(ranks, lambda: _train(config, stop, ranks))
         except Stopped as exc:
             log.write(1, str(exc))
             return exit_code(exc.signum, config)
     return 0
 
 
-def _train(config: Any, stop: StopRequest) -> None:
-    with Engine(config, stop) as engine:
+def _train(config: Config, stop: StopRequest, ranks: world.World) -> None:
+    with Engine(config, stop, ranks) as engine:
         engine.train()

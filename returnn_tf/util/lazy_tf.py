@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 
 class _LazyModule(types.ModuleType):
@@ -21,7 +21,4 @@ class _LazyModule(types.ModuleType):
         return value
 
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-else:
-    tf = _LazyModule("tensorflow")
+tf: Any = _LazyModule("tensorflow")

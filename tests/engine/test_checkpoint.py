@@ -30,7 +30,7 @@ def write(prefix: Any, value: float = 1.0, info: CheckpointInfo = INFO) -> str:
 
 def test_a_saved_checkpoint_is_read_back(tmp_path: pathlib.Path) -> None:
     prefix = write(tmp_path / "net.003", 2.5)
-    assert checkpoint.defect(prefix) is None
+    assert checkpoint.validate(prefix) is None
     values = checkpoint.read(prefix)
     assert sorted(values) == ["global_step", "output/W", "output/b"] and values["global_step"] == 17
     np.testing.assert_array_equal(values["output/W"], 2.5)
@@ -47,7 +47,7 @@ def test_tensorflow_reads_it_by_the_parameter_names(tmp_path: pathlib.Path) -> N
 
 
 def test_a_checkpoint_of_another_program_is_read() -> None:
-    assert checkpoint.defect(str(FOREIGN)) is None
+    assert checkpoint.validate(str(FOREIGN)) is None
     assert checkpoint.info(str(FOREIGN)) is None
     values = checkpoint.read(str(FOREIGN) + ".index")
     assert {name: value.shape for name, value in values.items()} == {
@@ -99,20 +99,20 @@ def test_a_digit_which_changes_in_the_manifest_is_found(tmp_path: pathlib.Path) 
     path = pathlib.Path(prefix + ".manifest.json")
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "step": manifest["step"] + 1}))
-    reason = checkpoint.defect(prefix)
+    reason = checkpoint.validate(prefix)
     assert reason is not None and "checksum of %s is wrong" % path in reason
     del manifest["manifest_sha256"]  # as earlier versions wrote it
     path.write_text(json.dumps(manifest))
-    assert checkpoint.defect(prefix) is None
+    assert checkpoint.validate(prefix) is None
 
 
 @pytest.mark.parametrize("damage", [_flip, _truncate])
 def test_damage_is_found_without_manifest_too(tmp_path: pathlib.Path, damage: Any) -> None:
     prefix = write(tmp_path / "net.003")
     os.remove(prefix + ".manifest.json")
-    assert checkpoint.defect(prefix) is None
+    assert checkpoint.validate(prefix) is None
     damage(pathlib.Path(prefix + ".data-00000-of-00001"))
-    reason = checkpoint.defect(prefix)
+    reason = checkpoint.validate(prefix)
     assert reason is not None and "damaged" in reason
 
 
@@ -145,11 +145,11 @@ def test_interrupted_writing_leaves_a_whole_checkpoint_or_none(
         write(tmp_path / "net.002", 2.0)
     monkeypatch.undo()
     prefix = str(tmp_path / "net.002")
-    if checkpoint.defect(prefix) is None:  # all but the manifest was in place
+    if checkpoint.validate(prefix) is None:  # all but the manifest was in place
         assert stop_at == 5 and checkpoint.read(prefix)["output/W"][0, 0] == 2.0
-    assert checkpoint.defect(old) is None and checkpoint.read(old)["output/W"][0, 0] == 1.0
+    assert checkpoint.validate(old) is None and checkpoint.read(old)["output/W"][0, 0] == 1.0
     write(tmp_path / "net.002", 3.0)
-    assert checkpoint.defect(prefix) is None and checkpoint.read(prefix)["output/W"][0, 0] == 3.0
+    assert checkpoint.validate(prefix) is None and checkpoint.read(prefix)["output/W"][0, 0] == 3.0
 
 
 def test_a_full_disk_ends_after_bounded_retries_with_the_old_state_intact(
@@ -167,7 +167,7 @@ def test_a_full_disk_ends_after_bounded_retries_with_the_old_state_intact(
     with pytest.raises(DataError, match="net.001 can't be written: .*No space left"):
         checkpoint.save(prefix, {"a": np.zeros(1)}, {}, INFO, retry_waits=(0.0, 0.0))
     assert len(attempts) == 3 and sorted(os.listdir(str(tmp_path))) == before
-    assert checkpoint.defect(prefix) is None
+    assert checkpoint.validate(prefix) is None
 
 
 def test_parameters_which_do_not_fit_are_all_named() -> None:

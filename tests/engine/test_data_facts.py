@@ -105,7 +105,7 @@ def test_going_on_within_an_epoch_with_other_data_is_refused(tmp_path: pathlib.P
     changes = {"train": options(moved)["train"]}
     with Engine(Config({**options(tmp_path), **changes})) as engine:
         engine.train()
-    assert checkpoint.defect(str(tmp_path / "net.001")) is None
+    assert checkpoint.validate(str(tmp_path / "net.001")) is None
 
 
 def test_a_manifest_of_an_earlier_version_is_taken_as_it_is(tmp_path: pathlib.Path) -> None:
@@ -114,10 +114,10 @@ def test_a_manifest_of_an_earlier_version_is_taken_as_it_is(tmp_path: pathlib.Pa
     path = tmp_path / "net.001.step1.manifest.json"
     manifest = checkpoint_files.read_manifest(str(path))
     assert manifest is not None and manifest["progress"].pop("facts")
-    path.write_text(json.dumps(checkpoint_files.sealed(manifest)))
+    path.write_text(json.dumps(checkpoint_files.with_checksum(manifest)))
     with Engine(Config(options(tmp_path))) as engine:
         engine.train()
-    assert checkpoint.defect(str(tmp_path / "net.001")) is None
+    assert checkpoint.validate(str(tmp_path / "net.001")) is None
 
 
 def test_the_order_of_an_epoch_is_computed_once_for_all_its_checkpoints(

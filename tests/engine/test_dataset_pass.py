@@ -95,9 +95,9 @@ def test_the_watchdog_sees_the_steps() -> None:
     world = alone()
     notes = []
     for _ in a_pass(world=world).steps(batches(), PassState()):
-        notes.append((world.board.phase, world.board.step, world.board.long))
+        notes.append((world.heartbeat.phase, world.heartbeat.step, world.heartbeat.long))
     assert notes == [("train epoch 3", step, False) for step in range(3)]
-    assert (world.board.phase, world.board.long) == ("after train epoch 3", True)
+    assert (world.heartbeat.phase, world.heartbeat.long) == ("after train epoch 3", True)
 
 
 def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:

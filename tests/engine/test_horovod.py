@@ -11,14 +11,14 @@ import pytest
 from returnn_tf.compat.horovod import get_ctx
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.distributed import world
-from returnn_tf.engine.distributed.board import Board
 from returnn_tf.engine.distributed.control import Control
 from returnn_tf.engine.distributed.environment import check_world_size
+from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.engine.distributed.in_order import in_order
-from returnn_tf.engine.distributed.judge import Judge
+from returnn_tf.engine.distributed.joined_batches import joined_batches
 from returnn_tf.engine.distributed.options import HorovodOptions
-from returnn_tf.engine.distributed.shares import remaining
-from returnn_tf.engine.distributed.turns import taken_together
+from returnn_tf.engine.distributed.sharding import remaining_shard
+from returnn_tf.engine.distributed.stall_detector import StallDetector
 from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.progress import PassState, Progress
 from returnn_tf.engine.support import devices
@@ -77,7 +77,7 @@ def test_wrong_options(settings: Dict[str, Any], words: str) -> None:
 
 def test_alone() -> None:
     """A world of one process asks nobody and imports no Horovod."""
-    alone = world.from_config(Config({}))
+    alone = world.start(Config({}))
     assert (alone.rank, alone.size, alone.is_chief) == (0, 1, True)
     assert alone.any(True) and not alone.any(False)
     assert alone.gather([1]) == [[1]] and alone.hosts() == [alone.host]
@@ -93,7 +93,7 @@ def _steps(own: int, others_more: List[bool]) -> List[bool]:
         number = 0
 
     answers = iter(others_more)
-    for batch, _ in taken_together([(Batch(), None)] * own, control, lambda flag: flag or bool(others_more)):
+    for batch, _ in joined_batches([(Batch(), None)] * own, control, lambda flag: flag or bool(others_more)):
         taken.append(isinstance(batch, Batch))
         assert control.own == taken[-1]
         others = next(answers, False)
@@ -118,11 +118,11 @@ def test_turns(own: int, others: List[bool], expected: List[bool]) -> None:
 def test_control() -> None:
     """What is said adds up, and other positions are noticed."""
     both = [Control(own=True, more=True), Control(own=False, wants_pause=lambda: True)]
-    total = [sum(values) for values in zip(*[control.say(7, 0.1) for control in both])]
-    assert all(control.hear(total, 2) for control in both)
+    total = [sum(values) for values in zip(*[control.pack(7, 0.1) for control in both])]
+    assert all(control.unpack(total, 2) for control in both)
     assert [(control.active, control.any_more, control.any_pause) for control in both] == [(1, True, True)] * 2
-    apart = [sum(values) for values in zip(both[0].say(7, 0.1), both[1].say(8, 0.1))]
-    assert not both[0].hear(apart, 2)
+    apart = [sum(values) for values in zip(both[0].pack(7, 0.1), both[1].pack(8, 0.1))]
+    assert not both[0].unpack(apart, 2)
 
 
 def _state(**more: Any) -> Dict[str, Any]:
@@ -143,41 +143,41 @@ def _state(**more: Any) -> Dict[str, Any]:
 )
 def test_judge(states: Dict[int, Dict[str, Any]], words: str) -> None:
     """Who is to blame after five seconds."""
-    judge = Judge(5.0)
-    judge.expect(["a", "b"])
+    detector = StallDetector(5.0)
+    detector.expect(["a", "b"])
     for rank in range(2):
-        judge.heard(rank, states.get(rank, _state()))
-    verdict = judge.verdict([1])
+        detector.update(rank, states.get(rank, _state()))
+    verdict = detector.verdict([1])
     assert words in verdict and bool(words) == bool(verdict)
 
 
 def test_judge_of_the_dead() -> None:
     """Silence, a broken connection, and an error that was told; not a goodbye."""
-    judge = Judge(0.01)
-    judge.expect(["a", "b", "c"])
-    judge.heard(1, _state())
+    detector = StallDetector(0.01)
+    detector.expect(["a", "b", "c"])
+    detector.update(1, _state())
     time.sleep(0.05)
-    assert "rank 1 on b" in judge.verdict([1]) and "is silent" in judge.verdict([1])
-    judge.left(1)
-    judge.ended(1)
-    assert judge.verdict([1]) == ""
-    judge.ended(2)
-    assert judge.verdict([1, 2]) == "rank 2 on c has ended or was killed."
-    judge.failed(2, "the file is missing")
-    assert judge.verdict([1, 2]) == "rank 2 on c failed: the file is missing."
+    assert "rank 1 on b" in detector.verdict([1]) and "is silent" in detector.verdict([1])
+    detector.left(1)
+    detector.ended(1)
+    assert detector.verdict([1]) == ""
+    detector.ended(2)
+    assert detector.verdict([1, 2]) == "rank 2 on c has ended or was killed."
+    detector.failed(2, "the file is missing")
+    assert detector.verdict([1, 2]) == "rank 2 on c failed: the file is missing."
 
 
 def test_board() -> None:
     """What the main thread notes."""
-    board = Board()
-    assert board.state()["long"]
-    board.done("train")
-    assert not board.state()["long"] and board.state()["step"] == 0 and board.state()["age"] < 5
-    with board.meeting("gathering"):
-        assert board.state()["waiting"] and board.state()["phase"] == "gathering"
-    assert not board.state()["waiting"]
-    board.arrived = lambda: True
-    assert board.state()["waiting"]
+    heartbeat = Heartbeat()
+    assert heartbeat.state()["long"]
+    heartbeat.step_done("train")
+    assert not heartbeat.state()["long"] and heartbeat.state()["step"] == 0 and heartbeat.state()["age"] < 5
+    with heartbeat.collective("gathering"):
+        assert heartbeat.state()["waiting"] and heartbeat.state()["phase"] == "gathering"
+    assert not heartbeat.state()["waiting"]
+    heartbeat.arrived = lambda: True
+    assert heartbeat.state()["waiting"]
 
 
 def test_straggler() -> None:
@@ -201,9 +201,9 @@ def test_sums() -> None:
 def test_other_number_of_ranks() -> None:
     """Within an epoch others go on with the sequences that nobody had done, each time anew."""
     order = np.arange(100, 111)
-    assert remaining(order, []).tolist() == order.tolist()
-    assert remaining(order, [[2, 3]]).tolist() == [104, 106, 107, 108, 109, 110]
-    assert remaining(order, [[2, 3], [1]]).tolist() == [106, 107, 108, 109, 110]
+    assert remaining_shard(order, []).tolist() == order.tolist()
+    assert remaining_shard(order, [[2, 3]]).tolist() == [104, 106, 107, 108, 109, 110]
+    assert remaining_shard(order, [[2, 3], [1]]).tolist() == [106, 107, 108, 109, 110]
     states = [PassState(steps=3, batches=3, seqs=seqs, sums={"losses": {"a": 1.0}}) for seqs in (2, 3)]
     progress = Progress(1, 0, passed=states[0], ranks=states)
     assert progress.for_ranks(2, common=True) is progress

@@ -29,7 +29,7 @@ class Common:
             pass
 
     @staticmethod
-    def run_fn(function: Any, meet_again: Any) -> Any:
+    def run_fn(function: Any, rendezvous_again: Any) -> Any:
         """Horovod's loop."""
 
         def run(state: Any) -> None:
@@ -37,7 +37,7 @@ class Common:
                 try:
                     return function(state)
                 except Lost:
-                    meet_again()
+                    rendezvous_again()
 
         return run
 
@@ -55,7 +55,7 @@ class World:
     def __init__(self) -> None:
         self.met = 0
 
-    def meet_again(self) -> None:
+    def rendezvous_again(self) -> None:
         """Counts."""
         self.met += 1
 
@@ -111,19 +111,19 @@ def test_world_size_may_have_changed_since_the_start(monkeypatch: pytest.MonkeyP
         def __init__(self, hvd: Any) -> None:
             super().__init__()
 
-        def meet(self, timeout: float) -> None:
+        def rendezvous(self, timeout: float) -> None:
             """Nothing to do."""
 
     monkeypatch.setattr(worlds, "HorovodWorld", Found)
-    monkeypatch.setattr(worlds, "_known", [])
+    monkeypatch.setattr(worlds, "_started", [])
     monkeypatch.setattr(worlds.library, "load", lambda: None)
     monkeypatch.setattr(worlds.devices, "set_up", lambda *args: None)
     monkeypatch.setenv("HOROVOD_SIZE", "3")
     config = Config({"use_horovod": True})
     with pytest.raises(Exception, match="Horovod sees 2 processes, but HOROVOD_SIZE = 3"):
-        worlds.from_config(config)
+        worlds.start(config)
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
-    assert worlds.from_config(config).size == 2
+    assert worlds.start(config).size == 2
 
 
 def test_start_epoch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support import atomic_files as checkpoint_files
-from returnn_tf.engine.training.pauses import Pauses
+from returnn_tf.engine.training.step_boundary import StepBoundary
 
 #: Place -> object and the name of its function at which the signal comes.
 PLACES: Dict[str, Tuple[Any, str]] = {
     "step": (Trainer, "step"),  # in a step
-    "batch": (Pauses, "after_batch"),  # between two batches of an evaluation
+    "batch": (StepBoundary, "after_batch"),  # between two batches of an evaluation
     "trace": (Trainer, "_emit"),  # while the first step is traced
     "write": (checkpoint_files, "describe"),  # while a checkpoint is written: beside the training
     "rename": (checkpoint_files.os, "replace"),  # while its files are moved to their place

@@ -14,7 +14,7 @@ import numpy as np
 
 import returnn_tf
 from returnn_tf.engine.distributed import start_checks
-from returnn_tf.engine.distributed.blame import blame
+from returnn_tf.engine.distributed.faulty_rank import find_faulty_rank
 from returnn_tf.engine.distributed.in_order import in_order
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
@@ -199,7 +199,7 @@ def check_join(world: Any) -> Any:
     feeds = global_batches(5)
     own = [(_Batch(i), part_of(world, feed)) for i, feed in enumerate(feeds[: 5 if world.rank == 0 else 2])]
     tags = []
-    for batch, tensors in ours.ranks.take_part(own, None):
+    for batch, tensors in ours.ranks.join(own, None):
         result = ours.step(tensors)
         tags.append([isinstance(batch, _Batch), result.own, ours.ranks.control.active])
     for number, feed in enumerate(feeds):
@@ -212,8 +212,8 @@ def check_no_data_at_all(world: Any) -> Any:
     """A rank without any batch takes part with what it is given to compute."""
     trainer = trainer_of(settings())
     own = [(_Batch(0), global_batches(1)[0])] if world.rank == 0 else []
-    steps = [trainer.step(tensors).own for _, tensors in trainer.ranks.take_part(own, lambda: global_batches(1)[0])]
-    nobody = list(trainer.ranks.take_part([], lambda: global_batches(1)[0]))
+    steps = [trainer.step(tensors).own for _, tensors in trainer.ranks.join(own, lambda: global_batches(1)[0])]
+    nobody = list(trainer.ranks.join([], lambda: global_batches(1)[0]))
     trainer.ranks.check_same(trainer, "at the end")
     return [steps, len(nobody)]
 
@@ -247,7 +247,7 @@ def check_param_join(world: Any) -> Any:
     for more in ({"horovod_param_sync_step": 2}, {"horovod_param_sync_time_diff": 0.05}):
         trainer = trainer_of(settings(horovod_reduce_type="param", horovod_avg_param_on_cpu=True, **more))
         own = [(_Batch(i), part_of(world, feed)) for i, feed in enumerate(global_batches(5 if world.rank == 0 else 2))]
-        steps.append(sum(trainer.step(tensors).own for _, tensors in trainer.ranks.take_part(own, None)))
+        steps.append(sum(trainer.step(tensors).own for _, tensors in trainer.ranks.join(own, None)))
         values = world.gather([var.numpy().tolist() for var in trainer.net.params.values()])
         steps.append(values[0] == values[1])
     return steps
@@ -279,7 +279,7 @@ def check_nan(world: Any) -> Any:
             try:
                 trainer.step(feed)
             except NonFiniteError as exc:
-                raise blame(world, exc, tags, lambda: first_bad_layer(trainer.net, feed, step=0)) from None
+                raise find_faulty_rank(world, exc, tags, lambda: first_bad_layer(trainer.net, feed, step=0)) from None
     except NonFiniteError as exc:
         same = all(np.array_equal(before[name], var.numpy()) for name, var in trainer.net.params.items())
         failure, kept = reproducer.load(reproducer.folder_of(given["model"], 0, 1))

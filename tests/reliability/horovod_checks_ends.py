@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional
 import returnn_tf
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.training.engine import Engine
-from returnn_tf.engine.training.pauses import Pauses
+from returnn_tf.engine.training.step_boundary import StepBoundary
 from tests.reliability import toy
 from tests.reliability.horovod_checks import FOLDER, NETWORK, check
 
@@ -41,16 +41,16 @@ def data(num_seqs: int, **options: Any) -> Dict[str, Any]:
 def check_stop_while_evaluating(world: Any) -> Any:
     """A signal comes to all while they evaluate: they do not wait for the end of that, and save if need be."""
     stop, batches = StopRequest(), 0
-    original = Pauses.after_batch
+    original = StepBoundary.after_batch
 
-    def after_batch(self: Pauses) -> None:
+    def after_batch(self: StepBoundary) -> None:
         nonlocal batches
         batches += 1
         if batches == 2 + world.rank:
             stop.signum = signal.SIGTERM
         original(self)
 
-    Pauses.after_batch = after_batch  # type: ignore[method-assign]
+    StepBoundary.after_batch = after_batch  # type: ignore[method-assign]
     try:
         settings = {"train": data(4), "dev": data(80), "max_seqs": 1, "save_interval": 5, "chunking": None}
         train(world, "stopped", stop, **settings)
@@ -58,7 +58,7 @@ def check_stop_while_evaluating(world: Any) -> Any:
         world.barrier("stopped")
         return [str(exc), batches, sorted(os.listdir("net")), toy.scores(FOLDER.resolve() / "stopped")[1][1]]
     finally:
-        Pauses.after_batch = original  # type: ignore[method-assign]
+        StepBoundary.after_batch = original  # type: ignore[method-assign]
     return ["not stopped", batches, [], {}]
 
 

@@ -18,7 +18,7 @@ from tests.reliability.horovod_checks import CHECKS, FOLDER
 
 def main() -> None:
     """All checks; those named on the command line only, if there are any."""
-    world = worlds.from_config(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
+    world = worlds.start(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
     results: Dict[str, Any] = {}
     folder = FOLDER.resolve()
     names = sys.argv[2:] or list(CHECKS)

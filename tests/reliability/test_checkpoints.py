@@ -190,7 +190,7 @@ def test_an_old_one_that_cannot_be_deleted_is_told_once_and_does_not_end_the_tra
     training.saver.finish()
     training.saver.close()
     assert training.stored() == ["net.001", "net.001.step1", "net.003", "net.004"]
-    assert checkpoint.defect(training.model + ".001") is None
+    assert checkpoint.validate(training.model + ".001") is None
     text = capsys.readouterr().out
     for name in ("net.001.step1", "net.001"):
         path = "%s.manifest.json" % (tmp_path / name)

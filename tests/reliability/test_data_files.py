@@ -56,7 +56,7 @@ class Reader(NamedTuple):
 def _manifest(path: str) -> None:
     prefix = path[: -len(".manifest.json")]
     pathlib.Path(prefix + ".index").write_bytes(b"12345")
-    checkpoint.defect(prefix)
+    checkpoint.validate(prefix)
     info = checkpoint.info(prefix)
     assert info is not None
     if info.progress is not None:

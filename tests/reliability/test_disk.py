@@ -45,7 +45,7 @@ def test_a_full_disk(
     assert "can't be written: " in text and "Traceback" not in text
     model = str(tmp_path / "net/toy")
     stored = [*find_step_checkpoints(model).values(), *find_checkpoints(model).values()]
-    assert len(stored) == 2 and [checkpoint.defect(path) for path in stored] == [None, None]
+    assert len(stored) == 2 and [checkpoint.validate(path) for path in stored] == [None, None]
     assert [name for name in os.listdir(str(tmp_path / "net")) if ".tmp" in name or "lock" in name] == []
     disk(LARGE)
     assert warm.run(tmp_path) == 0, toy.text_of(tmp_path)

@@ -71,7 +71,7 @@ def check_after_kill(folder: pathlib.Path) -> None:
     model = str(folder / "net/toy")
     found = [*find_checkpoints(model).values(), *find_step_checkpoints(model).values()]
     whole = [path for path in found if not checkpoint.unfinished(path)]
-    assert [path for path in whole if checkpoint.defect(path) is not None] == []
+    assert [path for path in whole if checkpoint.validate(path) is not None] == []
     saved = toy.text_of(folder).count("Saved net/")
     assert len(whole) >= min(saved, 2)
 

@@ -24,7 +24,7 @@ def all_whole(folder: pathlib.Path) -> bool:
     """Whether there is no half-written checkpoint."""
     model = str(folder / "net/toy")
     found = [*find_checkpoints(model).values(), *find_step_checkpoints(model).values()]
-    return all(checkpoint.unfinished(path) or checkpoint.defect(path) is None for path in found)
+    return all(checkpoint.unfinished(path) or checkpoint.validate(path) is None for path in found)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def text_of(folder: pathlib.Path) -> str:
 def final_weights(folder: pathlib.Path, epoch: int = EPOCHS) -> Dict[str, np.ndarray]:
     """Parameters, step counter and state of the optimizer in the checkpoint of an epoch."""
     prefix = str(folder / "net" / ("toy.%03i" % epoch))
-    assert checkpoint.defect(prefix) is None
+    assert checkpoint.validate(prefix) is None
     return {**checkpoint.read(prefix), **checkpoint.read_state(prefix)}
 
 

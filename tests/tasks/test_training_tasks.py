@@ -107,7 +107,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(capsys: pytest.CaptureFixtur
     run(num_epochs=3)
     text = capsys.readouterr().out
     assert "The checkpoint net/network.002 is not used: " in text and "Loaded net/network.001" in text
-    assert sorted(find_checkpoints("net/network")) == [1, 2, 3] and checkpoint.defect("net/network.002") is None
+    assert sorted(find_checkpoints("net/network")) == [1, 2, 3] and checkpoint.validate("net/network.002") is None
 
 
 def test_an_epoch_without_scores_is_evaluated_when_going_on() -> None:

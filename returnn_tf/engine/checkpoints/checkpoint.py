@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.support import atomic_files as files
@@ -80,7 +80,7 @@ def _write(prefix: str, params: Mapping[str, Any], state: Mapping[str, Any], inf
             names = [name + _STATE + suffix for suffix in _BUNDLE] + names
         manifest = {"format": _FORMAT, **asdict(info), "files": files.describe(temp, names)}
         with open(os.path.join(temp, name + _MANIFEST), "w", encoding="utf8") as file:
-            json.dump(files.sealed(manifest), file, indent=1)
+            json.dump(files.with_checksum(manifest), file, indent=1)
             file.write("\n")
         files.publish(temp, folder, names + [name + _MANIFEST])
 
@@ -91,14 +91,14 @@ def _write_bundle(prefix: str, values: Mapping[str, Any]) -> None:
     tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
 
 
-def defect(prefix: str) -> Optional[str]:
-    """Why a checkpoint can't be used, or None if it is whole. Reads all of it."""
+def validate(prefix: str) -> Optional[str]:
+    """Return why a checkpoint can't be used; None if it is complete and intact. Reads all of it."""
     if not os.path.exists(prefix + ".index"):
         return "%s.index is missing" % os.path.basename(prefix)
     try:
         manifest = files.read_manifest(prefix + _MANIFEST)
         if manifest is not None:
-            return files.deviation(os.path.dirname(os.path.abspath(prefix)), manifest["files"])
+            return files.diff(os.path.dirname(os.path.abspath(prefix)), manifest["files"])
         read(prefix)
     except DataError as exc:
         return str(exc)
@@ -129,7 +129,7 @@ def info(prefix: str) -> Optional[CheckpointInfo]:
         raise DataError("%s%s lacks an entry or has one of the wrong kind: %s" % (prefix, _MANIFEST, exc)) from None
 
 
-def read(prefix: str, names: Optional[Sequence[str]] = None) -> Dict[str, np.ndarray]:
+def read(prefix: str, names: Optional[Sequence[str]] = None) -> Dict[str, NDArray[Any]]:
     """Values of a bundle by name.
 
     :param prefix: path without suffix; ``.index`` and the like at its end are tolerated
@@ -152,7 +152,7 @@ def step_of(values: Mapping[str, Any]) -> int:
     return int(values.get(GLOBAL_STEP, 0))
 
 
-def read_state(prefix: str) -> Dict[str, np.ndarray]:
+def read_state(prefix: str) -> Dict[str, NDArray[Any]]:
     """The state beside the parameters; empty if the checkpoint has none."""
     prefix = strip_suffix(prefix) + _STATE
     return read(prefix) if os.path.exists(prefix + ".index") else {}

@@ -7,7 +7,7 @@ import re
 import shutil
 from typing import Any, Callable, Dict, List, Optional
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import (
@@ -34,7 +34,7 @@ def prefix_of_step(model: str, epoch: int, step: int) -> str:
     return "%s.%03i.step%i" % (model, epoch, step)
 
 
-def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelChoice:
+def choose_whole(config: Config, on_defect: Callable[[str, str], None]) -> ModelChoice:
     """As :func:`choose_model`, but where that takes the newest own checkpoint, one which is not whole is passed over.
 
     :param on_defect: called with path prefix and reason for each which is passed over
@@ -55,7 +55,7 @@ def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelCho
                     % ", ".join(sorted(os.path.basename(path) for path in bad))
                 )
             return choice
-        reason = checkpoint.defect(choice.path)
+        reason = checkpoint.validate(choice.path)
         if reason is None:
             return choice
         if not (_drop(own, choice.path) if choice.step is None else _drop(steps, choice.path)):
@@ -64,7 +64,7 @@ def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelCho
         bad.append(choice.path)
 
 
-def tell_left_behind(config: Any, choice: ModelChoice) -> Optional[str]:
+def tell_left_behind(config: Config, choice: ModelChoice) -> Optional[str]:
     """A warning if ``start_epoch`` asks for epochs of which an earlier run has left checkpoints.
 
     Later runs take the newest of all: the old ones, until the new ones have reached their epoch.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import DataError, nearest_name
 from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP
@@ -12,7 +13,7 @@ from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP
 _MAX_LISTED = 30
 
 
-def assign(variables: Mapping[str, Any], values: Mapping[str, np.ndarray], *, source: str) -> None:
+def assign(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]], *, source: str) -> None:
     """Sets all variables; none is changed if anything does not fit. Values without a variable are left out.
 
     :param variables: name -> ``tf.Variable``
@@ -35,7 +36,7 @@ def assign(variables: Mapping[str, Any], values: Mapping[str, np.ndarray], *, so
         variable.assign(values[name].astype(variable.dtype.as_numpy_dtype, copy=False))
 
 
-def misfits(variables: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> List[str]:
+def misfits(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> List[str]:
     """One line for each variable which is not stored, or with another shape or an incompatible dtype."""
     lines = []
     unused = [name for name in values if name not in variables]
@@ -52,7 +53,7 @@ def misfits(variables: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> L
     return lines
 
 
-def assign_matching(variables: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> List[str]:
+def assign_matching(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> List[str]:
     """Sets the variables which fit; the names of those which keep their value."""
     left: Dict[str, Any] = {}
     for name, variable in variables.items():

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-import numpy as np
+from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import from_options, option
 from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.checkpoints import checkpoint
@@ -77,7 +77,7 @@ class Preload:
         return [mapping[key] for key in [name, *stripped] if key in mapping] or stripped
 
 
-def entries(config: Any) -> List[Preload]:
+def entries(config: Config) -> List[Preload]:
     """The options, in the order in which the entries are loaded: ``init_params``, then the others by name.
 
     ``init_params`` is the path of a checkpoint, or the dict of one entry with ``init_for_train`` on.
@@ -95,7 +95,7 @@ def entries(config: Any) -> List[Preload]:
     return found
 
 
-def load(config: Any, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Dict[str, int]:
+def load(config: Config, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Dict[str, int]:
     """Sets the parameters of all entries which count for the task.
 
     :param params: name -> ``tf.Variable`` of the whole network
@@ -160,7 +160,7 @@ def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Dict[str, int]:
 
 
 def _choose(
-    entry: Preload, params: Mapping[str, Any], stored: Mapping[str, np.ndarray]
+    entry: Preload, params: Mapping[str, Any], stored: Mapping[str, NDArray[Any]]
 ) -> Tuple[Dict[str, str], Dict[str, str]]:
     """(parameter -> name in the checkpoint, parameter -> name which is not in the checkpoint)"""
     chosen: Dict[str, str] = {}

@@ -1,11 +1,11 @@
-"""Going on from a checkpoint: parameters, state of the optimizer, learning rates, and the position in the epoch."""
+"""Resuming from a checkpoint: parameters, state of the optimizer, learning rates, and the position in the epoch."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, List, Mapping, Optional
+from typing import List, Mapping, Optional
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import CheckpointSettings, setting_by_key
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
@@ -22,7 +22,7 @@ _MAX_LISTED = 10
 
 
 def restore(trainer: Trainer, choice: ModelChoice) -> None:
-    """Loads parameters, and for a training that goes on also step counter and optimizer state.
+    """Load parameters, and for a training that goes on also global step and optimizer state.
 
     :param choice: with a path
     :raises DataError: the checkpoint does not fit the network
@@ -43,10 +43,10 @@ def restore(trainer: Trainer, choice: ModelChoice) -> None:
         )
 
 
-class Resumption:
-    """What the manifest of the chosen checkpoint says about the training which made it; nothing if there is none."""
+class CheckpointManifest:
+    """What the manifest of a checkpoint records about the training which wrote it; nothing if there is no manifest."""
 
-    def __init__(self, config: Any, choice: ModelChoice) -> None:
+    def __init__(self, config: Config, choice: ModelChoice) -> None:
         """
         :param config: Config
         :raises DataError: the manifest is damaged
@@ -61,8 +61,8 @@ class Resumption:
                 "all its files, or load the checkpoint of an epoch." % self._path
             )
 
-    def tell_changes(self, now: Mapping[str, str]) -> None:
-        """A line about the settings which are not those of the run which made the checkpoint.
+    def log_changes(self, now: Mapping[str, str]) -> None:
+        """Log the settings which differ from those of the run which made the checkpoint.
 
         :param now: all settings, see `fingerprint.settings`
         """
@@ -78,7 +78,7 @@ class Resumption:
             log.write(2, "The config has changed since %s was saved: %s%s" % (self._path, listed, more))
 
     def restore_rates(self, control: LearningRateControl) -> None:
-        """Learning rates and scores of epochs which the learning-rate file lacks, if there is one at all."""
+        """Add learning rates and scores of epochs which the learning-rate file lacks."""
         if self._info is not None and self._own:
             stored = parse(self._info.learning_rates)
             added = [str(epoch) for epoch in control.add_epochs(stored) if stored[epoch].error]
@@ -86,10 +86,10 @@ class Resumption:
                 log.write(2, "%s lacks epoch %s; taken from %s" % (control.filename, ", ".join(added), self._path))
 
     def progress(self, data: Mapping[str, str]) -> Optional[Progress]:
-        """The position within the epoch; None at its begin.
+        """Return the position within the epoch; None at its begin.
 
         :param data: see `progress.data_settings`
-        :raises ConfigError: it means nothing any more, because the batches are others now
+        :raises ConfigError: it is no longer valid, because the batches have changed
         """
         if not self._within:
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
+from returnn_tf.config import Config
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
@@ -32,7 +33,7 @@ Rates = Mapping[int, EpochData]
 class Saver:
     """The checkpoints of a training under the path prefix ``model``. Without ``model`` nothing is written."""
 
-    def __init__(self, config: Any, *, writes: bool = True) -> None:
+    def __init__(self, config: Config, *, writes: bool = True) -> None:
         """
         :param config: Config
         :param writes: False where another process does that
@@ -173,7 +174,7 @@ class Saver:
 
         One that can't be deleted stays, with a warning the first time: it takes space, but harms no training.
         """
-        reason = checkpoint.defect(newest) if old else None
+        reason = checkpoint.validate(newest) if old else None
         if reason is not None:
             log.warn("The checkpoint %s is not whole (%s), so no old one is deleted." % (newest, reason))
             return {}

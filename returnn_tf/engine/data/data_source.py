@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.config.settings import DataSettings
 from returnn_tf.datasets import (
     BatchLoader,
@@ -15,9 +15,9 @@ from returnn_tf.datasets import (
     batch_options_from_config,
     dataset_from_config,
 )
-from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.options import SHARD, HorovodOptions
-from returnn_tf.engine.distributed.shares import remaining
+from returnn_tf.engine.distributed.sharding import remaining_shard
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
 
@@ -29,18 +29,24 @@ class DataSource:
     """
 
     def __init__(
-        self, config: Any, name: str, used: Mapping[str, Data], config_of: Optional[Callable[[int], Any]] = None
+        self,
+        config: Config,
+        name: str,
+        used: Mapping[str, Data],
+        world: World,
+        config_of: Optional[Callable[[int], Any]] = None,
     ) -> None:
         """
         :param config: Config
         :param name: train, dev, eval or a key of ``eval_datasets``
         :param used: the data keys which the network needs, as ``extern_data`` declares them
+        :param world: the processes which share its sequences
         :param config_of: epoch -> Config with the options of its batches, if these change
         :raises ConfigError: the config has no such dataset, it lacks a key or gives other data, or an option for its
             batches is wrong
         :raises DataError: it is empty
         """
-        self.world = world.from_config(config)
+        self.world = world
         distribution = HorovodOptions.from_config(config).distribution
         #: each process reads every n-th sequence; else all read all, each in its own order
         self.shares = self.world.size > 1 and (name != "train" or distribution == SHARD)
@@ -69,7 +75,7 @@ class DataSource:
         self._started: Dict[str, Iterable[Any]] = {}  # by epoch and position in it
         self._in_process = not _can_be_sent(config)
 
-    def check(self, config: Any) -> None:
+    def check(self, config: Config) -> None:
         """Tries the options for batches of a config.
 
         :raises ConfigError: one of them is wrong
@@ -101,7 +107,7 @@ class DataSource:
             return started
         options = {**self._options(epoch, changes), "start_batch": start_batch}
         if (self.shares or shared) and "seq_order" not in options:
-            options["seq_order"] = self.share(remaining(self.order(epoch), shared))
+            options["seq_order"] = self.share(remaining_shard(self.order(epoch), shared))
         if self._in_process:
             log.write(4, "The data of %r is loaded in this process: the config can't be sent to another." % self.name)
             return self.dataset.batches(epoch, **options)
@@ -154,7 +160,7 @@ def _key(epoch: int, start_batch: int = 0, shared: Sequence[Sequence[int]] = ())
     return "%d %d %s" % (epoch, start_batch, list(shared))
 
 
-def evaluation_names(config: Any) -> List[str]:
+def evaluation_names(config: Config) -> List[str]:
     """The datasets for scores which a config has: dev, eval, then those of ``eval_datasets``."""
     settings = DataSettings(config)
     given = {"dev": settings.dev, "eval": settings.eval}
@@ -178,13 +184,13 @@ def dataset_name(key: str, value: Any) -> str:
 
 
 def evaluation_sources(
-    config: Any, used: Mapping[str, Data], config_of: Optional[Callable[[int], Any]] = None
+    config: Config, used: Mapping[str, Data], world: World, config_of: Optional[Callable[[int], Any]] = None
 ) -> Dict[str, DataSource]:
     """A source for each of :func:`evaluation_names`."""
-    return {name: DataSource(config, name, used, config_of) for name in evaluation_names(config)}
+    return {name: DataSource(config, name, used, world, config_of) for name in evaluation_names(config)}
 
 
-def _no_dataset(config: Any, name: str) -> str:
+def _no_dataset(config: Config, name: str) -> str:
     there = ["train"] * bool(DataSettings(config).train) + evaluation_names(config)
     if name == "train" or not there:
         return "The config has no dataset %r; add %s = {'class': ...}." % (name, name)
@@ -229,7 +235,7 @@ def _dim(data: Data) -> Optional[int]:
     return None if dim is None else dim.size
 
 
-def _can_be_sent(config: Any) -> bool:
+def _can_be_sent(config: Config) -> bool:
     try:
         pickle.dumps(config)
     except Exception:  # pickling runs code of whatever objects the config holds

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, Mapping
 
+from returnn_tf.config import Config
 from returnn_tf.config.settings import Effect, settings_with
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.data_facts import data_facts
 from returnn_tf.tensor import Data
 
@@ -13,12 +15,14 @@ from returnn_tf.tensor import Data
 class TrainingData:
     """The sources of all datasets; where the settings of an epoch give other datasets, they are made anew."""
 
-    def __init__(self, config_of: Callable[[int], Any], epoch: int, needed: Mapping[str, Data]) -> None:
+    def __init__(self, config_of: Callable[[int], Any], epoch: int, needed: Mapping[str, Data], world: World) -> None:
         """
         :param config_of: epoch -> Config
         :param epoch: the first one
         :param needed: the data keys which the networks need, as ``extern_data`` declares them
+        :param world: the processes which share them
         """
+        self._world = world
         self._config_of = config_of
         self._needed = dict(needed)
         self._open(epoch)
@@ -45,10 +49,10 @@ class TrainingData:
         config = self._config_of(epoch)
         self._facts: Dict[int, Dict[str, str]] = {}
         self._settings = _dataset_settings(config)
-        self._train = DataSource(config, "train", self._needed, self._config_of)
-        self._evaluated = evaluation_sources(config, self._needed, self._config_of)
+        self._train = DataSource(config, "train", self._needed, self._world, self._config_of)
+        self._evaluated = evaluation_sources(config, self._needed, self._world, self._config_of)
 
-    def check(self, config: Any) -> None:
+    def check(self, config: Config) -> None:
         """Tries the options for batches of a later epoch.
 
         :raises ConfigError: one is wrong
@@ -57,7 +61,7 @@ class TrainingData:
             for source in [self._train, *self._evaluated.values()]:
                 source.check(config)
 
-    def _stays(self, config: Any) -> bool:
+    def _stays(self, config: Config) -> bool:
         return _dataset_settings(config) == self._settings
 
     def start(self, epoch: int, **position: Any) -> None:
@@ -99,7 +103,7 @@ class TrainingData:
             source.close()
 
 
-def _dataset_settings(config: Any) -> Dict[str, str]:
+def _dataset_settings(config: Config) -> Dict[str, str]:
     """As texts, so that any values can be compared."""
     texts = {name: repr(config.typed(name)) for name in settings_with(Effect.DATASETS)}
     return {name: text for name, text in texts.items() if text != "None"}

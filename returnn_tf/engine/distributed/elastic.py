@@ -12,7 +12,7 @@ import importlib
 import os
 from typing import Any, Callable
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.engine.support.start_epoch import begins_anew
 from returnn_tf.logging.log import log
@@ -25,15 +25,16 @@ def wanted() -> bool:
 
 
 def lost_rank(exc: BaseException) -> Exception:
-    """The error by which Horovod knows that another process is lost.
+    """Return the error by which Horovod knows that another process is lost.
 
     :param exc: of the operation that failed
     """
     exceptions = importlib.import_module("horovod.common.exceptions")
-    return exceptions.HorovodInternalError(str(exc))
+    error: Exception = exceptions.HorovodInternalError(str(exc))
+    return error
 
 
-def check(world: Any, config: Any) -> None:
+def check(world: Any, config: Config) -> None:
     """
     :param world: World
     :param config: Config
@@ -63,7 +64,7 @@ def run(world: Any, train: Callable[[], None]) -> None:
     common = importlib.import_module("horovod.common.elastic")
     functions = importlib.import_module("horovod.tensorflow.functions")
 
-    class State(common.State):  # type: ignore[name-defined]
+    class State(common.State):  # type: ignore[name-defined,misc]
         """All of it is on the disk, so there is nothing to keep or to send here."""
 
         def save(self) -> None:
@@ -87,7 +88,7 @@ def run(world: Any, train: Callable[[], None]) -> None:
     exceptions = importlib.import_module("horovod.common.exceptions")
     world.elastic_state = State(functions.broadcast_object, world.hvd.rank)
     try:
-        common.run_fn(guarded, world.meet_again)(world.elastic_state)
+        common.run_fn(guarded, world.rendezvous_again)(world.elastic_state)
     finally:
         world.elastic_state = None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
+from returnn_tf.config import Config
 from returnn_tf.config.settings import HorovodSettings
 from returnn_tf.config.settings.horovod import GRAD, PARAM, SEED, SHARD
 
@@ -26,7 +27,7 @@ class HorovodOptions:
     timeout: float  # seconds without any progress of a rank until the others give up
 
     @classmethod
-    def from_config(cls, config: Any) -> HorovodOptions:
+    def from_config(cls, config: Config) -> HorovodOptions:
         """
         :param config: Config
         :raises ConfigError: a value which has no meaning

@@ -26,7 +26,7 @@ class ParamSync:
         :param params: variables to average; those which are not floating point stay each rank's own
         """
         self._hvd, self._size = world.hvd, world.size
-        self._board = world.board
+        self._heartbeat = world.heartbeat
         self._options = options
         self._params = [var for var in params if var.dtype.is_floating]
         self._function: Optional[Any] = None
@@ -47,41 +47,41 @@ class ParamSync:
             due = due or self._steps >= self._options.sync_steps
         if self._options.sync_seconds is not None:
             due = due or time.monotonic() - self._last >= self._options.sync_seconds
-        control.any_pause = False  # unless the others say so now
+        control.any_pause = False  # unless another rank requests it now
         if due:
             self._synchronize(control)
         return due
 
     def once(self) -> None:
         """Averages now, whatever the time; all ranks count."""
-        self._run(1.0, Control().say(self._count))
+        self._run(1.0, Control().pack(self._count))
 
     def _synchronize(self, control: Control) -> None:
         start = time.monotonic()
-        heard = self._run(float(self._steps > 0), control.say(self._count))
-        if not control.hear(heard, self._size):
+        sums = self._run(float(self._steps > 0), control.pack(self._count))
+        if not control.unpack(sums, self._size):
             raise DataError(
                 "The ranks are not at the same synchronisation of the parameters (here number %i)." % self._count
             )
         self._last = time.monotonic()
         self.seconds = self._last - start
 
-    def _run(self, weight: float, said: List[float]) -> Any:
+    def _run(self, weight: float, flags: List[float]) -> Any:
         if self._function is None:
             self._function = tf.function(self._emit, autograph=False)
-        with self._board.meeting("averaging parameters"), self._device():
-            heard = self._function(tf.constant(weight, "float32"), tf.constant(said, "float64")).numpy()
+        with self._heartbeat.collective("averaging parameters"), self._device():
+            sums = self._function(tf.constant(weight, "float32"), tf.constant(flags, "float64")).numpy()
         self._count += 1
         self._steps = 0
-        return heard
+        return sums
 
     def _device(self) -> Any:
         return tf.device("/CPU:0") if self._options.average_on_cpu else contextlib.nullcontext()
 
-    def _emit(self, weight: Any, said: Any) -> Any:
+    def _emit(self, weight: Any, flags: Any) -> Any:
         with tf.device("/CPU:0"):
             total = self._hvd.allreduce(
-                tf.concat([[tf.cast(weight, "float64")], said], 0), op=self._hvd.Sum, name="returnn.sync"
+                tf.concat([[tf.cast(weight, "float64")], flags], 0), op=self._hvd.Sum, name="returnn.sync"
             )
         active = total[0]
         for dtype in sorted({var.dtype.name for var in self._params}):

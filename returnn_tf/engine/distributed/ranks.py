@@ -1,18 +1,19 @@
-"""What a trainer does together with the other ranks, and what it does if there are none."""
+"""The distributed part of a training step: common gradients or averaged parameters, and their single-process no-op."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
-from returnn_tf.config import DataError
+from returnn_tf.config import Config, DataError
 from returnn_tf.engine.distributed.control import SIZE, Control
+from returnn_tf.engine.distributed.joined_batches import joined_batches
 from returnn_tf.engine.distributed.options import GRAD, HorovodOptions
 from returnn_tf.engine.distributed.param_sync import ParamSync
 from returnn_tf.engine.distributed.reduction import GradReduction
-from returnn_tf.engine.distributed.turns import taken_together
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.update.gradients import Gradients
+from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 Converted = Tuple[Any, Any]
@@ -20,7 +21,7 @@ _NOISE = 1000003  # prime: far apart seeds
 
 
 class Ranks:
-    """The part of a training step which concerns the other ranks. This class: there are none."""
+    """Distributed hooks of a training step; this base class is the single-process no-op."""
 
     rate_factor = 1.0
     #: whether all ranks have the same parameters, losses and counts after every step
@@ -29,85 +30,86 @@ class Ranks:
     def __init__(self) -> None:
         self.control = Control()
 
-    def take_part(self, batches: Iterable[Converted], any_batch: Optional[Callable[[], Any]]) -> Iterator[Converted]:
-        """The batches to do a step with, see :func:`taken_together`.
+    def join(self, batches: Iterable[Converted], any_batch: Optional[Callable[[], Any]]) -> Iterator[Converted]:
+        """Yield the batches to do a step with, see :func:`joined_batches`.
 
         :param batches: (batch, tensors)
-        :param any_batch: gives tensors for a rank which has no batch
+        :param any_batch: returns tensors for a rank which has no batch
         """
         self.control.reset()
         yield from batches
 
     def inputs(self, position: Tuple[float, ...]) -> List[Any]:
-        """Further arguments of the traced step; position: step and rate."""
+        """Return further arguments of the traced step; position: step and rate."""
         return []
 
     def signature(self) -> List[Any]:
-        """The ``tf.TensorSpec`` of :meth:`inputs`."""
+        """Return the ``tf.TensorSpec`` of :meth:`inputs`."""
         return []
 
     def share(self, graph: Any, inputs: Tuple[Any, ...]) -> Any:
-        """The graph with the objective of this rank."""
+        """Return the graph with the objective of this rank."""
         return graph
 
     def reduce(
         self, grads: Gradients, graph: Any, total_loss: Any, inputs: Tuple[Any, ...]
     ) -> Tuple[Gradients, Any, Any, Dict[str, Any]]:
-        """Common gradients, graph, loss, and further results of the step: fields of StepResult."""
+        """Return common gradients, graph, loss, and further results of the step: fields of StepResult."""
         return grads, graph, total_loss, {}
 
     def run_updates(self, updates: List[Callable[[], Any]], results: Mapping[str, Any]) -> None:
-        """Emits what layers change themselves, e.g. running means."""
+        """Emit what layers change themselves, e.g. running means."""
         for update in updates:
             update()
 
     def idle(self) -> bool:
-        """Whether this rank has no batch for this step and computes nothing."""
+        """Return whether this rank has no batch for this step and computes nothing."""
         return False
 
     def after_step(self, result: Any) -> None:
-        """Takes in what the others said.
+        """Update the common flags.
 
         :param result: StepResult
         """
-        self.control.alone()
+        self.control.unpack_alone()
 
-    def lasting(self, phase: str) -> None:
-        """Tells the others that something may take long."""
+    def long_phase(self, phase: str) -> None:
+        """Report to the watchdog that something may take long."""
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
         """See `World.explain`."""
         return None
 
     def same_everywhere(self, trainer: Any) -> None:
-        """Makes parameters and state equal on all ranks: before a checkpoint and an evaluation."""
+        """Make parameters and state equal on all ranks: before a checkpoint and an evaluation."""
 
     def broadcast(self, trainer: Any) -> None:
-        """Gives all ranks the parameters and the state of the chief."""
+        """Give all ranks the parameters and the state of the chief."""
 
     def check_same(self, trainer: Any, when: str) -> None:
-        """Compares the parameters of all ranks.
+        """Compare the parameters of all ranks.
 
         :raises DataError: they differ
         """
 
 
 class _Several(Ranks):
-    def __init__(self, world: Any, options: HorovodOptions, net: Any) -> None:
+    def __init__(self, world: Any, options: HorovodOptions, net: Network) -> None:
         super().__init__()
         self.world = world
         self.options = options
         self.rate_factor = float(world.size) if options.scale_lr else 1.0
         net.noise_seed = net.seed + _NOISE * world.rank
 
-    def lasting(self, phase: str) -> None:
-        self.world.board.lasting(phase)
+    def long_phase(self, phase: str) -> None:
+        self.world.heartbeat.long_phase(phase)
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
-        return self.world.explain(exc)
+        error: Optional[Exception] = self.world.explain(exc)
+        return error
 
-    def take_part(self, batches: Iterable[Converted], any_batch: Optional[Callable[[], Any]]) -> Iterator[Converted]:
-        return taken_together(batches, self.control, self.world.any, any_batch)
+    def join(self, batches: Iterable[Converted], any_batch: Optional[Callable[[], Any]]) -> Iterator[Converted]:
+        return joined_batches(batches, self.control, self.world.any, any_batch)
 
     def broadcast(self, trainer: Any) -> None:
         self.world.broadcast(_variables(trainer))
@@ -129,11 +131,11 @@ class GradRanks(_Several):
 
     in_step = True
 
-    def __init__(self, world: Any, options: HorovodOptions, net: Any) -> None:
+    def __init__(self, world: Any, options: HorovodOptions, net: Network) -> None:
         super().__init__(world, options, net)
         self._reduction = GradReduction(world.hvd, world.size, options, net.plan.losses)
         self._steps = 0
-        world.board.arrived = self._waits
+        world.heartbeat.arrived = self._waits
         self._statistics = [
             net.params[name]
             for name, spec in net.param_specs.items()
@@ -141,11 +143,11 @@ class GradRanks(_Several):
         ]
 
     def _waits(self) -> bool:
-        """Within a step: whether this rank has its gradient and waits for those of the others."""
+        """Return whether, within a step, this rank has its gradient and waits for those of the others."""
         return int(self._reduction.arrived.numpy()) >= self._steps
 
     def inputs(self, position: Tuple[float, ...]) -> List[Any]:
-        return [tf.constant(self.control.say(*position), "float64")]
+        return [tf.constant(self.control.pack(*position), "float64")]
 
     def signature(self) -> List[Any]:
         return [tf.TensorSpec([SIZE], "float64", name="control")]
@@ -157,8 +159,8 @@ class GradRanks(_Several):
         self, grads: Gradients, graph: Any, total_loss: Any, inputs: Tuple[Any, ...]
     ) -> Tuple[Gradients, Any, Any, Dict[str, Any]]:
         own = grads.norm
-        common, graph, total, heard = self._reduction.reduce(grads, graph, inputs[0], total_loss)
-        results = {"heard_%i" % index: value for index, value in enumerate(tf.unstack(heard))}
+        common, graph, total, flags = self._reduction.reduce(grads, graph, inputs[0], total_loss)
+        results = {"flag_sums_%i" % index: value for index, value in enumerate(tf.unstack(flags))}
         results["communication"] = self._reduction.seconds
         results["own"] = inputs[0][0]
         results["own_finite"] = tf.logical_and(tf.math.is_finite(own), tf.math.is_finite(total_loss))
@@ -173,7 +175,7 @@ class GradRanks(_Several):
                 update()
             return tf.constant(True)
 
-        own, active = results["own"], results["heard_0"]
+        own, active = results["own"], results["flag_sums_0"]
         done = tf.cond(own > 0, run, lambda: tf.constant(False))
         with tf.control_dependencies([done]):
             variables = self._statistics
@@ -182,7 +184,7 @@ class GradRanks(_Several):
 
     def after_step(self, result: Any) -> None:
         self._steps += 1
-        if not self.control.hear(result.heard, self.world.size):
+        if not self.control.unpack(result.flag_sums, self.world.size):
             places = self.world.gather([self.world.name, result.step, result.learning_rate])
             text = ", ".join("%s: step %s, learning rate %s" % tuple(place) for place in places)
             raise DataError("The ranks do not do the same step: %s." % text)
@@ -191,7 +193,7 @@ class GradRanks(_Several):
 class ParamRanks(_Several):
     """Own updates on each rank, and the mean of the parameters from time to time."""
 
-    def __init__(self, world: Any, options: HorovodOptions, net: Any) -> None:
+    def __init__(self, world: Any, options: HorovodOptions, net: Network) -> None:
         super().__init__(world, options, net)
         self._sync = ParamSync(world, options, list(net.params.values()))
         self._whole: Optional[ParamSync] = None
@@ -212,7 +214,7 @@ class ParamRanks(_Several):
         self.world.broadcast([var for var in variables if not var.dtype.is_floating])
 
 
-def ranks_for(world: World, config: Any, net: Any) -> Ranks:
+def ranks_for(world: World, config: Config, net: Network) -> Ranks:
     """The ranks of a world with the settings of a config.
 
     :raises ConfigError: wrong settings

@@ -40,13 +40,13 @@ class GradReduction:
         with tf.device("/CPU:0"):
             self.arrived = tf.Variable(-1, dtype="int64", trainable=False, name="arrived")
 
-    def share(self, graph: Any, said: Any) -> Any:
+    def share(self, graph: Any, flags: Any) -> Any:
         """The graph with the objective of this rank: sums of its shares over the ranks are the common objective.
 
         :param graph: Lowered
-        :param said: float64 [`control.SIZE`], what this rank says
+        :param flags: float64 [`control.SIZE`], those of this rank
         """
-        own = said[0]
+        own = flags[0]
         factors = self._factors(graph, own)
         losses = {name: _times(value, factors[name]) for name, value in graph.losses.items()}
         errors = {name: _times(value, own) for name, value in graph.errors.items()}
@@ -81,21 +81,21 @@ class GradReduction:
                 terms.append(value * scale)
         return tf.add_n(terms) if terms else graph.objective
 
-    def reduce(self, grads: Gradients, graph: Any, said: Any, total_loss: Any) -> Tuple[Gradients, Any, Any, Any]:
+    def reduce(self, grads: Gradients, graph: Any, flags: Any, total_loss: Any) -> Tuple[Gradients, Any, Any, Any]:
         """Sums all over the ranks.
 
         :param grads: Gradients of the shared graph
         :param graph: as :meth:`share` gave it
         :param total_loss: of this rank
-        :return: common gradients, the graph with the common losses, the common total loss, and what all ranks said
-            together (float64 [`control.SIZE`])
+        :return: common gradients, the graph with the common losses, the common total loss, and the sums of the
+            flags (float64 [`control.SIZE`])
         """
         named = {(kind, name): value for kind in _KINDS for name, value in getattr(graph, kind).items()}
         scalars = [tf.cast(value, "float64") for value in named.values()] + [tf.cast(total_loss, "float64")]
         with tf.control_dependencies([grad for _, grad in sorted(grads.raw.items())]):
             arrived = self.arrived.assign_add(1)
             start = tf.timestamp()
-        vector = self._sum(tf.concat([tf.stack(scalars), said], 0), "returnn.scalars")
+        vector = self._sum(tf.concat([tf.stack(scalars), flags], 0), "returnn.scalars")
         sums = tf.unstack(vector[: len(scalars)])
         common: Dict[str, Dict[str, Any]] = {kind: {} for kind in _KINDS}
         for (kind, name), value in zip(named, sums):

@@ -10,6 +10,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import all_settings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.fingerprint import as_text
+from returnn_tf.network.network import Network
 
 #: Settings which may well differ between ranks.
 OWN_KEYS = frozenset(name for name, info in all_settings().items() if info.per_rank)
@@ -33,7 +34,7 @@ def check_same(world: World, facts: Facts) -> None:
             raise ConfigError(_difference(world, about, world.gather(dict(facts[about]))))
 
 
-def network_facts(net: Any, layers: Mapping[str, Any]) -> Dict[str, str]:
+def network_facts(net: Network, layers: Mapping[str, Any]) -> Dict[str, str]:
     """The parameters, losses and layers of a network.
 
     :param layers: its dict: where a function made it, that may be another one on each rank

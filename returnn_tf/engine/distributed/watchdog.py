@@ -1,8 +1,8 @@
 """Ends all ranks when one is dead, hangs or fails: a collective operation would wait for it for ever.
 
-Each rank has a thread and a connection to the chief, beside those of Horovod. Every second a rank tells what it is
-doing; the chief judges. Whoever ends first without having said goodbye, is silent, or makes no progress though nobody
-keeps it waiting, is named on all ranks, and all of them end.
+Each rank has a thread and a connection to the chief, besides those of Horovod. Every second a rank sends its heartbeat,
+and the chief looks for stalled ranks. A rank which ends without having announced it, is silent, or makes no progress
+although no other keeps it waiting, is named on all ranks, and all of them end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from returnn_tf.engine.distributed.board import Board
-from returnn_tf.engine.distributed.judge import Judge
+from returnn_tf.engine.distributed.heartbeat import Heartbeat
+from returnn_tf.engine.distributed.stall_detector import StallDetector
 from returnn_tf.logging.log import log
 
 EXIT_CODE = 1
@@ -29,29 +29,29 @@ _CONNECT_SECONDS = 20.0
 class Watchdog:
     """The thread of one rank. :meth:`begin` is called by all ranks, :meth:`leave` when the work is done."""
 
-    def __init__(self, world: Any, board: Board, timeout: float) -> None:
+    def __init__(self, world: Any, heartbeat: Heartbeat, timeout: float) -> None:
         """
         :param world: World of several processes
-        :param board: of this process
+        :param heartbeat: of this process
         :param timeout: seconds without progress
         """
         self._world = world
-        self._board = board
+        self._heartbeat = heartbeat
         self._timeout = timeout
         self._lock = threading.Lock()  # for sending
         self._links: Dict[int, socket.socket] = {}  # the chief: to all others; else: to the chief
-        self._judge = Judge(timeout)
+        self._detector = StallDetector(timeout)
         self._over = False  # this rank ends by itself
         #: called before the process ends at once
         self.on_abort: List[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Connects to the chief and starts the threads."""
+        """Connect to the chief and start the threads."""
         token = secrets.token_hex(16)
         server = socket.create_server(("", 0), backlog=self._world.size) if self._world.is_chief else None
         place = [_addresses(), server.getsockname()[1], token] if server else None
         addresses, port, token = self._world.gather(place)[0]
-        self._judge.expect(self._world.hosts())
+        self._detector.expect(self._world.hosts())
         if server:
             self._accept(server, token)
             server.close()
@@ -67,12 +67,12 @@ class Watchdog:
         threading.Thread(target=self._beat, name="watchdog", daemon=True).start()
 
     def leave(self) -> None:
-        """This rank ends in order; the others need not mind."""
+        """Announce that this rank ends cleanly, so that the others go on."""
         self._over = True
         self._send_all({"bye": self._world.rank})
 
     def failed(self, message: str) -> None:
-        """This rank ends because of an error, which it tells itself; the others end too.
+        """Report that this rank ends because of an error, which it logs itself; the others end too.
 
         :param message: what went wrong
         """
@@ -108,31 +108,31 @@ class Watchdog:
         return None
 
     def _listen(self, rank: int, link: socket.socket) -> None:
-        """Reads what a rank says until its end."""
+        """Read the messages of a rank until its end."""
         try:
             for line in link.makefile("r"):
-                self._heard(rank, json.loads(line))
+                self._receive(rank, json.loads(line))
         except (OSError, ValueError):
             pass
-        self._judge.ended(rank)
+        self._detector.ended(rank)
 
-    def _heard(self, rank: int, message: Dict[str, Any]) -> None:
+    def _receive(self, rank: int, message: Dict[str, Any]) -> None:
         if "verdict" in message:
             self._end(message["verdict"])
         elif "failed" in message:
-            self._judge.failed(message["rank"], message["failed"])
+            self._detector.failed(message["rank"], message["failed"])
         elif "bye" in message:
-            self._judge.left(rank)
+            self._detector.left(rank)
         else:
-            self._judge.heard(rank, message)
+            self._detector.update(rank, message)
 
     def _beat(self) -> None:
-        """The watchdog itself."""
+        """Send heartbeats, and end all ranks if one has stalled; the main loop of the thread."""
         while not self._over:
-            state = self._board.state()
-            self._judge.heard(self._world.rank, state)
+            state = self._heartbeat.state()
+            self._detector.update(self._world.rank, state)
             self._send_all(state)
-            verdict = self._judge.verdict(sorted(self._links))
+            verdict = self._detector.verdict(sorted(self._links))
             if verdict:
                 self._send_all({"verdict": verdict})
                 self._end(verdict)
@@ -169,7 +169,7 @@ def _send(link: socket.socket, message: Dict[str, Any]) -> None:
 
 
 def _addresses() -> List[str]:
-    """By which other hosts may reach this one."""
+    """Return the addresses by which other hosts may reach this one."""
     found = [socket.gethostname()]
     try:
         found += socket.gethostbyname_ex(socket.gethostname())[2]

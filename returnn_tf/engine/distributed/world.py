@@ -10,18 +10,18 @@ import socket
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
-from returnn_tf.config import DataError
+from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import HorovodSettings
 from returnn_tf.engine.distributed import elastic, library
-from returnn_tf.engine.distributed.board import Board
 from returnn_tf.engine.distributed.environment import check_world_size, started_by
+from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.engine.distributed.watchdog import Watchdog
 from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
-_WATCHDOG_SECONDS = 5.0  # so long it may take to find out which rank is gone
+_WATCHDOG_SECONDS = 5.0  # to find out which rank is gone
 _ENVIRONMENT = "RETURNN_TF_WORLD"  # for child processes, which are not part of the world
 
 
@@ -35,9 +35,9 @@ class World:
 
     def __init__(self) -> None:
         self.host = socket.gethostname()
-        #: what this process is doing
-        self.board = Board()
-        #: what went wrong with another one of them, when this one has to end; empty otherwise
+        #: what this process is doing, for the watchdog
+        self.heartbeat = Heartbeat()
+        #: why another process failed, when this one has to end because of it; empty otherwise
         self.failure = ""
         #: called before the process ends because of another one
         self.on_abort: List[Callable[[], None]] = []
@@ -53,11 +53,11 @@ class World:
         return "rank %d/%d on %s" % (self.rank, self.size, self.host)
 
     def any(self, flag: bool) -> bool:
-        """True on all ranks if it is true on one of them."""
+        """Return, on all ranks, whether the flag is true on one of them."""
         return bool(flag)
 
     def gather(self, value: Any) -> List[Any]:
-        """The values of all ranks, by rank, on all ranks.
+        """Return the values of all ranks, by rank, on all ranks.
 
         :param value: what JSON can hold; floats arrive exactly
         """
@@ -68,36 +68,36 @@ class World:
         return [value]
 
     def hosts(self) -> List[str]:
-        """The host of each rank. Any rank may ask for itself: nothing is sent."""
+        """Return the host of each rank; without communication."""
         return [self.host]
 
     def barrier(self, what: str) -> None:
-        """Waits until all ranks are here.
+        """Wait until all ranks have come here.
 
         :param what: for the message if one of them never comes
         """
 
     def broadcast(self, variables: Any) -> None:
-        """Gives ``tf.Variable``s the values which they have on the chief.
+        """Give ``tf.Variable``s the values which they have on the chief.
 
         :param variables: a list, in the same order on all ranks
         """
 
     def leave(self) -> None:
-        """The work is done: that this process ends is no reason for the others to end."""
+        """Announce that this process ends cleanly, so that the others go on."""
 
     def failed(self, message: str) -> None:
-        """This process ends because of an error, so the others have to end too.
+        """Report that this process ends because of an error, so that the others end too.
 
         :param message: what went wrong
         """
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
-        """The error to raise if an operation failed because of another rank; None if that is not so."""
+        """Return the error to raise if an operation failed because of another rank; None if it did not."""
         return None
 
     def committed(self) -> None:
-        """There is a checkpoint now. In elastic mode this is where processes may come and go.
+        """Report that there is a checkpoint; in elastic mode processes may come and go here.
 
         :raises Exception: one for Horovod, which starts the training anew from the checkpoint
         """
@@ -118,14 +118,14 @@ class HorovodWorld(World):
         self.elastic_state: Any = None
         self.refresh()
 
-    def meet(self, timeout: float) -> None:
-        """The ranks learn of each other, and begin to watch each other. The first operation of TensorFlow.
+    def rendezvous(self, timeout: float) -> None:
+        """Exchange the names of the hosts, and start the watchdog. The first operation of TensorFlow.
 
         :param timeout: seconds without progress of a rank until all end
         """
         self._hosts = self.gather(self.host)
         if self.size > 1 and not elastic.wanted():
-            self._watchdog = Watchdog(self, self.board, timeout)
+            self._watchdog = Watchdog(self, self.heartbeat, timeout)
             self._watchdog.on_abort = self.on_abort
             self._watchdog.begin()
             atexit.register(self.leave)
@@ -154,8 +154,8 @@ class HorovodWorld(World):
         if self.elastic_state is not None:
             self.elastic_state.check_host_updates()
 
-    def meet_again(self) -> None:
-        """In elastic mode, when processes have gone or come: all get new ranks."""
+    def rendezvous_again(self) -> None:
+        """Get a new rank, in elastic mode, when processes have gone or come."""
         self.hvd.shutdown()
         self.hvd.init()
         self.refresh()
@@ -166,7 +166,7 @@ class HorovodWorld(World):
             log.warn("Going on with %d processes on %s" % (self.size, ", ".join(sorted(set(self._hosts)))))
 
     def refresh(self) -> None:
-        """Asks Horovod anew: in elastic mode the world changes."""
+        """Ask Horovod for rank and size again: in elastic mode they change."""
         self.rank, self.size = self.hvd.rank(), self.hvd.size()
         self.local_rank, self.local_size = self.hvd.local_rank(), self.hvd.local_size()
         os.environ[_ENVIRONMENT] = json.dumps([self.rank, self.size, self.local_rank, self.local_size])
@@ -179,7 +179,7 @@ class HorovodWorld(World):
         """See :class:`World`."""
         if self.size == 1:
             return bool(flag)
-        with self.board.meeting("agreeing"), tf.device("/CPU:0"):
+        with self.heartbeat.collective("agreeing"), tf.device("/CPU:0"):
             total = self.hvd.allreduce(tf.constant(float(bool(flag))), op=self.hvd.Sum, name="world.any")
         return bool(float(total) > 0)
 
@@ -188,7 +188,7 @@ class HorovodWorld(World):
         if self.size == 1:
             return [value]
         text = json.dumps(value).encode("ascii") + b"\n"
-        with self.board.meeting("gathering"), tf.device("/CPU:0"):
+        with self.heartbeat.collective("gathering"), tf.device("/CPU:0"):
             sent = tf.constant(list(text), tf.uint8)
             together = self.hvd.allgather(sent, name="world.gather").numpy().tobytes()
         return [json.loads(line) for line in together.splitlines()]
@@ -199,7 +199,7 @@ class HorovodWorld(World):
             return [value]
         content = pickle.dumps(value, protocol=4)
         sizes = self.gather(len(content))
-        with self.board.meeting("gathering results"), tf.device("/CPU:0"):
+        with self.heartbeat.collective("gathering results"), tf.device("/CPU:0"):
             sent = tf.io.decode_raw(tf.constant(content), tf.uint8)
             together = self.hvd.allgather(sent, name="world.gather_values").numpy().tobytes()
         starts = [sum(sizes[:rank]) for rank in range(self.size)]
@@ -214,46 +214,49 @@ class HorovodWorld(World):
         """See :class:`World`."""
         if self.size == 1 or not variables:
             return
-        with self.board.meeting("sending parameters"):
+        with self.heartbeat.collective("sending parameters"):
             self.hvd.broadcast_variables(variables, root_rank=0)
 
 
-_known: List[World] = []
-
-
-def current() -> World:
-    """The world which :func:`from_config` gave last."""
-    return _known[0] if _known else alone()
-
-
 def alone() -> World:
-    """The world of one process."""
+    """Return a world of one process."""
     return World()
 
 
-def from_config(config: Any) -> World:
-    """The world of a config: that of Horovod with ``use_horovod``; always the same one.
+_started: List[World] = []  # the world of this process; empty before `start`
+
+
+def start(config: Config) -> World:
+    """Join the other processes with ``use_horovod``, and return the world of this process; without, one of its own.
+
+    Command and tasks call this once they have the config, and hand the world on. That of Horovod is joined by the first
+    call: it initialises Horovod, chooses the devices, and waits for the other processes. Later calls return the same.
 
     :raises ConfigError: Horovod is missing, or the world has another size than the scheduler was asked for
     """
     if not HorovodSettings(config).use_horovod:
-        launcher, number = started_by(os.environ)
-        if number > 1 and not _known and launcher != "SLURM_STEP_NUM_TASKS":
-            log.warn(
-                "%s = %d processes were started, but use_horovod is not set: each of them works on its own."
-                % (launcher, number)
-            )
-            _known.append(alone())
+        _warn_of_others()
         return alone()
-    if not _known or not isinstance(_known[0], HorovodWorld):
+    if not _started or not isinstance(_started[0], HorovodWorld):
         world = HorovodWorld(library.load())
         # in elastic mode the number may have changed since this process was started
         if HorovodSettings(config).horovod_check_world_size and not elastic.wanted():
             check_world_size(world.size)
         devices.set_up(config, world.local_rank, world.local_size)
-        world.meet(HorovodOptions.from_config(config).timeout)
-        _known[:] = [world]
-    return _known[0]
+        world.rendezvous(HorovodOptions.from_config(config).timeout)
+        _started[:] = [world]
+    return _started[0]
+
+
+def _warn_of_others() -> None:
+    """Warn, once, of processes which were started together but do not know of each other."""
+    launcher, number = started_by(os.environ)
+    if number > 1 and not _started and launcher != "SLURM_STEP_NUM_TASKS":
+        log.warn(
+            "%s = %d processes were started, but use_horovod is not set: each of them works on its own."
+            % (launcher, number)
+        )
+        _started.append(alone())
 
 
 def of_process() -> Optional[Tuple[int, int, int, int]]:

@@ -79,7 +79,7 @@ class Scheme:
         """The newer score minus the older one, or None if one of them is missing."""
         if new.measure is None or new.measure not in old.scores:
             return None
-        return new.scores[new.measure] - old.scores[new.measure]
+        return float(new.scores[new.measure] - old.scores[new.measure])
 
     def relative_error(self, old: PastEpoch, new: PastEpoch) -> Optional[float]:
         """The difference in relation to the score; negative where it got better."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Iterator, Optional
+from typing import Iterator, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import at_least, from_options, option
 from returnn_tf.config.settings import LoggingSettings
 from returnn_tf.logging.log import log
@@ -35,7 +35,7 @@ class Profiler:
         self._running = False
 
     @classmethod
-    def from_config(cls, config: Any, folder: Optional[str]) -> Profiler:
+    def from_config(cls, config: Config, folder: Optional[str]) -> Profiler:
         """
         :param config: Config: ``profile`` (True or a dict of `ProfileOptions`), ``store_metadata_mod_step``
         :param folder: of the event files
@@ -76,7 +76,7 @@ class Profiler:
                       "tensorboard-plugin-profile installed), tab Profile." % (self._done, self._folder))  # fmt: skip
 
 
-def profile_options(config: Any) -> Optional[ProfileOptions]:
+def profile_options(config: Config) -> Optional[ProfileOptions]:
     """The options for traces, None for no traces.
 
     :raises ConfigError: unknown or wrong option

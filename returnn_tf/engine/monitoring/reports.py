@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping
 
+from returnn_tf.config import Config
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.monitoring.profiling import Profiler
@@ -17,7 +18,7 @@ from returnn_tf.logging.log import log
 class Reports:
     """The files in which the results of a training are; of several processes the chief writes them."""
 
-    def __init__(self, config: Any, world: World) -> None:
+    def __init__(self, config: Config, world: World) -> None:
         """
         :param config: Config
         :param world: of the process

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint
-from returnn_tf.engine.distributed.world import current as current_world
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.engine.support.step_errors import reason
@@ -75,7 +75,7 @@ def describe_params(params: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 @contextlib.contextmanager
-def kept(config: Any, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tags: Sequence[str]) -> Iterator[None]:
+def kept(config: Config, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tags: Sequence[str]) -> Iterator[None]:
     """Within it a step runs; if that fails, its batch is kept beside the checkpoints, and the log says where.
 
     Of several ranks which fail in the same step the one with the bad batch keeps it, and the others wait for that.
@@ -90,7 +90,7 @@ def kept(config: Any, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tag
         yield
     except (DataError, tf.errors.OpError) as exc:
         together = trainer.ranks.in_step and isinstance(exc, _SEEN_BY_ALL)
-        world = current_world()
+        world = trainer.world
         blamed = getattr(exc, "where", "") if together else world.name
         model = CheckpointSettings(config).model
         if model and (blamed == world.name or (not blamed and world.is_chief)):
@@ -100,7 +100,7 @@ def kept(config: Any, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tag
         raise
 
 
-def _keep(config: Any, trainer: Any, exc: Exception, batch: Batch, folder: str) -> None:
+def _keep(config: Config, trainer: Any, exc: Exception, batch: Batch, folder: str) -> None:
     params = trainer.net.params
     failure = Failure(
         error=reason(exc) if isinstance(exc, tf.errors.OpError) else str(exc),
@@ -117,12 +117,13 @@ def _keep(config: Any, trainer: Any, exc: Exception, batch: Batch, folder: str) 
         (log.warn if log.label else partial(log.write, 1))(text)  # other ranks than the first one only warn
 
 
-def params_wanted(config: Any, params: Mapping[str, Any]) -> bool:
+def params_wanted(config: Config, params: Mapping[str, Any]) -> bool:
     """Whether the values of the parameters are kept too: ``failure_params``, by default if they are small."""
     wanted = TrainingSettings(config).failure_params
     if wanted is not None:
         return wanted
-    return sum(int(np.prod(variable.shape)) * variable.dtype.size for variable in params.values()) <= _MAX_PARAMS
+    size = sum(int(np.prod(variable.shape)) * int(variable.dtype.size) for variable in params.values())
+    return size <= _MAX_PARAMS
 
 
 def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optional[Mapping[str, Any]] = None) -> bool:
@@ -150,7 +151,7 @@ def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optiona
     return True
 
 
-def load(folder: str) -> tuple[Failure, Dict[str, np.ndarray]]:
+def load(folder: str) -> tuple[Failure, Dict[str, NDArray[Any]]]:
     """A kept failure and its batch.
 
     :raises DataError: it is not there or damaged

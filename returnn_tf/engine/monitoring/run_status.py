@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Optional
 
+from returnn_tf.config import Config
 from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.monitoring.status_file import StatusFile
@@ -18,7 +19,7 @@ _ABORTED = "ended at once by a signal, without saving"
 class RunStatus:
     """Tells how a training is doing, by the file that ``returnn-tf status`` reads."""
 
-    def __init__(self, config: Any, world: World, stop: StopRequest) -> None:
+    def __init__(self, config: Config, world: World, stop: StopRequest) -> None:
         """
         :param config: Config
         :param world: its chief writes the file

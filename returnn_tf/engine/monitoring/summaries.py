@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any, Dict, Mapping, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, LoggingSettings
 from returnn_tf.engine.support.scores import batch_means
 from returnn_tf.engine.support.step_result import StepResult
@@ -27,7 +27,7 @@ class Summaries:
         self._next_step = 0.0
 
     @classmethod
-    def from_config(cls, config: Any) -> Summaries:
+    def from_config(cls, config: Config) -> Summaries:
         """``tf_log_dir``: a path, or None, False or "" for no event files; by default ``events`` beside the models."""
         model = CheckpointSettings(config).model
         default = os.path.join(os.path.dirname(model), "events") if model else None

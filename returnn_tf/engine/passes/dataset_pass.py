@@ -63,7 +63,7 @@ class DatasetPass(Generic[Result]):
         waited = state.wait_seconds
         start = time.perf_counter() - state.seconds
         bar = log.progress(self.phase)
-        self.world.board.lasting(self.phase)
+        self.world.heartbeat.long_phase(self.phase)
         prefetcher = Prefetcher(batches, lambda batch: self.convert(batch.feed))
         try:
             for batch, tensors in self.join(prefetcher):
@@ -72,7 +72,7 @@ class DatasetPass(Generic[Result]):
                     result = self.step(tensors, batch)
                 now = time.perf_counter()
                 del tensors  # freeing them takes longer once the other thread works on the next batch
-                self.world.board.done(self.phase)
+                self.world.heartbeat.step_done(self.phase)
                 state.steps += 1
                 if batch.seq_tags:
                     state.batches, state.seqs = state.batches + 1, _last_sequence(batch) + 1
@@ -86,7 +86,7 @@ class DatasetPass(Generic[Result]):
         finally:
             bar.close()
             prefetcher.close()
-        self.world.board.lasting("after %s" % self.phase)
+        self.world.heartbeat.long_phase("after %s" % self.phase)
         state.seconds = time.perf_counter() - start
         state.wait_seconds = waited + prefetcher.wait_seconds
 
@@ -118,4 +118,4 @@ def batch_sizes(batch: Any) -> Dict[str, int]:
 
 def _last_sequence(batch: Any) -> int:
     """Return the last position in the order of the epoch which is in a batch."""
-    return max(position for parts in batch.slices.values() for position, _, _ in parts)
+    return max(int(position) for parts in batch.slices.values() for position, _, _ in parts)

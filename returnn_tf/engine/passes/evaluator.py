@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
 
+from returnn_tf.config import Config
 from returnn_tf.config.settings import LoggingSettings, TrainingSettings
+from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
+from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.network.feed_function import FeedFunction
+from returnn_tf.network.network import Network
 
 
 class Evaluator:
     """A traced function from a batch to its losses and errors; dropout and the like are off."""
 
-    def __init__(self, net: Any, config: Any) -> None:
+    def __init__(self, net: Network, config: Config) -> None:
         """
         :param net: Network, made for training or not; its variables are shared
         :param config: Config, for ``calculate_exp_loss`` and ``log_batch_size``
@@ -30,13 +34,24 @@ class Evaluator:
         """
         return self._packer.unpack(self._function(feed).numpy())
 
-    def run(self, name: str, epoch: int, batches: Iterable[Any], **options: Any) -> PassResult:
-        """A pass over a dataset.
+    def run(
+        self,
+        name: str,
+        epoch: int,
+        batches: Iterable[Any],
+        *,
+        world: Optional[World] = None,
+        on_step: Optional[Callable[[Any, StepResult], None]] = None,
+        between: Optional[Callable[[PassResult, Scores], None]] = None,
+    ) -> PassResult:
+        """Evaluate a dataset.
 
         :param name: of the dataset, for the log
         :param epoch: of the model, for the log
         :param batches: of the dataset
-        :param options: more of :class:`ScoredPass`
+        :param world: the processes which share the batches; default: this one alone
+        :param on_step: see :class:`ScoredPass`
+        :param between: see :class:`ScoredPass`
         """
         one_pass = ScoredPass(
             phase="%r eval epoch %i" % (name, epoch),
@@ -46,7 +61,9 @@ class Evaluator:
             with_exp=TrainingSettings(self._config).calculate_exp_loss,
             log_batch_size=LoggingSettings(self._config).log_batch_size,
             log_memory_usage=LoggingSettings(self._config).tf_log_memory_usage,
-            **options,
+            world=alone() if world is None else world,
+            on_step=on_step,
+            between=between,
         )
         return one_pass.run(batches)
 
@@ -55,6 +72,6 @@ class Evaluator:
         return self._packer.pack(graph, {"total_loss": graph.total_loss})
 
 
-def normalized_losses(net: Any) -> List[str]:
+def normalized_losses(net: Network) -> List[str]:
     """The losses of a network whose value is a mean over the batch (``use_normalized_loss``)."""
     return [node.name for node in net.plan.losses if node.loss.use_normalized_loss]

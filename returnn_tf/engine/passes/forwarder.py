@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, NamedTuple
 
-import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.network.feed_function import FeedFunction
+from returnn_tf.network.network import Network
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
@@ -15,14 +16,14 @@ from returnn_tf.util.lazy_tf import tf
 class ForwardResult(NamedTuple):
     """The values of a batch: batch axis first, then the axes with lengths, then the others."""
 
-    value: np.ndarray
-    lengths: Dict[int, np.ndarray]  # axis, not counting batch -> int32 [batch]
+    value: NDArray[Any]
+    lengths: Dict[int, NDArray[Any]]  # axis, not counting batch -> int32 [batch]
 
 
 class Forwarder:
     """A traced function from a batch to the output of a layer."""
 
-    def __init__(self, net: Any, layer: str) -> None:
+    def __init__(self, net: Network, layer: str) -> None:
         """
         :param net: Network
         :param layer: path of the layer

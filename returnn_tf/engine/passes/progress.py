@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, List
 
-from returnn_tf.config import DataError
+from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import Effect, settings_with
 from returnn_tf.engine.support.fingerprint import settings
 from returnn_tf.engine.support.scores import added_sums
@@ -127,7 +127,7 @@ def _check_counts(part: Any) -> None:
             raise TypeError("%s can't be %r" % (name, value))
 
 
-def data_settings(config: Any) -> Dict[str, str]:
+def data_settings(config: Config) -> Dict[str, str]:
     """The settings which decide what the n-th training batch is, as texts. Folders of files do not count.
 
     :param config: Config of the epoch

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import LearningRateSettings
-from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.ranks import ranks_for
+from returnn_tf.engine.distributed.world import World, start
 from returnn_tf.engine.passes.evaluator import normalized_losses
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.engine.update.update_guard import UpdateGuard
 from returnn_tf.engine.update.updater import Updater
 from returnn_tf.network.feed_function import FeedFunction
+from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -25,14 +26,16 @@ class Trainer:
     ``loss_spike`` may leave out more.
     """
 
-    def __init__(self, net: Any, config: Any) -> None:
+    def __init__(self, net: Network, config: Config, world: Optional[World] = None) -> None:
         """
         :param net: Network, made for training
         :param config: Config: options of the update, ``learning_rate``, those of :class:`UpdateGuard`
+        :param world: the processes which train together; default: those of the config, see `start`
         :raises ConfigError: wrong options of the update
         """
         self.net = net
-        self.ranks = ranks_for(world.from_config(config), config, net)
+        self.world = start(config) if world is None else world
+        self.ranks = ranks_for(self.world, config, net)
         self.updater = Updater(net, config)
         self._default_rate = LearningRateSettings(config).learning_rate
         self._guard = UpdateGuard(config)
@@ -44,7 +47,7 @@ class Trainer:
             net.feed_format(),
             self._emit,
             specs=[rate, *self.ranks.signature()],
-            before_trace=lambda: self.ranks.lasting("tracing the step"),
+            before_trace=lambda: self.ranks.long_phase("tracing the step"),
         )
         self._rates: Dict[float, Any] = {}  # the current learning rate as tensor
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
@@ -90,8 +91,8 @@ def _misfit(name: str, old: Tuple[int, ...], new: Tuple[int, ...], names: Tuple[
 
 
 def carried_values(
-    transfer: Transfer, values: Mapping[str, numpy.ndarray], initial: Callable[[str], numpy.ndarray]
-) -> Dict[str, numpy.ndarray]:
+    transfer: Transfer, values: Mapping[str, NDArray[Any]], initial: Callable[[str], NDArray[Any]]
+) -> Dict[str, NDArray[Any]]:
     """The values of the parameters of the new network which do not just start with their initial value.
 
     :param values: of the old network, by name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.options import from_options, option
 from returnn_tf.config.settings import TrainingSettings
 
@@ -36,7 +36,7 @@ class PretrainOptions:
         return isinstance(self.construction_algo, str)
 
 
-def options_from_config(config: Any) -> Optional[PretrainOptions]:
+def options_from_config(config: Config) -> Optional[PretrainOptions]:
     """The options, or None without pretraining.
 
     :raises ConfigError: unknown option or a wrong value
@@ -73,13 +73,13 @@ def options_from_config(config: Any) -> Optional[PretrainOptions]:
 
 
 def check_copy_mode(where: str, mode: Any) -> Optional[str]:
-    """The mode itself.
+    """Return a mode of copying parameters, if it is one.
 
-    :raises ConfigError: it is none
+    :raises ConfigError: it is not
     """
     if mode not in COPY_MODES:
         raise ConfigError("%s must be 'ifpossible', 'subset', 'reset' or None, not %r." % (where, mode))
-    return mode
+    return None if mode is None else str(mode)
 
 
 def epochs_of_steps(repetitions: Any, steps: int, where: str) -> List[int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
+from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
 from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.logging.log import log
 
 
-def with_beam_size(config: Any) -> Any:
+def with_beam_size(config: Config) -> Any:
     """The config with another beam in all choices of its network, if ``++beam_size`` was given.
 
     What a config file sets under this name is its own: many use it for some of their choices only.

@@ -8,6 +8,7 @@ from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.report import Errors, align, table
 from returnn_tf.engine.search.searcher import Hypothesis
 from returnn_tf.layers.losses.decoded import EditDistanceLoss
+from returnn_tf.network.network import Network
 
 
 class Decided(NamedTuple):
@@ -18,7 +19,7 @@ class Decided(NamedTuple):
     label_map: Mapping[int, int]  # labels which are replaced on both sides
 
 
-def decided_layers(net: Any) -> List[Decided]:
+def decided_layers(net: Network) -> List[Decided]:
     """The layers with the loss ``edit_distance`` against a data key whose output holds no beam any more.
 
     :param net: Network, planned for search

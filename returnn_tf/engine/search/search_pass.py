@@ -7,6 +7,7 @@ import functools
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.data.data_source import DataSource
@@ -118,21 +119,22 @@ class SearchPass:
         return [(hypothesis.score, labels.text(hypothesis.labels)) for hypothesis in found]
 
 
-def longest_first(dataset: Any, epoch: int) -> np.ndarray:
+def longest_first(dataset: Any, epoch: int) -> NDArray[Any]:
     """Each sequence of an epoch once, sorted by length, descending; in corpus order if lengths are not known."""
-    order = dataset.seq_order(epoch)
-    if order is None:
+    in_epoch = dataset.seq_order(epoch)
+    if in_epoch is None:
         raise ConfigError(
             "The dataset %r is endless, so a search in it would never end; give it num_seqs." % dataset.name
         )
-    order = np.unique(order)
+    order: NDArray[Any] = np.unique(in_epoch)
     lengths = dataset.seq_lengths()
     if lengths is None:
         log.write(
             4, "The lengths of %r are not known before reading, so it is searched in its own order." % dataset.name
         )
         return order
-    return order[np.argsort(-np.asarray(lengths)[order], kind="stable")]
+    by_length: NDArray[Any] = order[np.argsort(-np.asarray(lengths)[order], kind="stable")]
+    return by_length
 
 
 def _values(batch: Any, result: SearchResult) -> Dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.graph.node import Node
 from returnn_tf.network.feed_function import FeedFunction
+from returnn_tf.network.network import Network
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
@@ -18,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 class Hypothesis(NamedTuple):
     """Label indices [labels], and their log score where a beam is left."""
 
-    labels: np.ndarray
+    labels: NDArray[Any]
     score: Optional[np.float32] = None
 
 
@@ -33,7 +35,7 @@ class SearchResult(NamedTuple):
 class Searcher:
     """One traced function from a batch to the hypotheses of layers, and the losses if wanted."""
 
-    def __init__(self, net: Any, layers: Sequence[str], *, with_losses: bool = True) -> None:
+    def __init__(self, net: Network, layers: Sequence[str], *, with_losses: bool = True) -> None:
         """
         :param net: Network, planned for search
         :param layers: paths
@@ -111,7 +113,7 @@ def searched_node(plan: Plan, name: str) -> Node:
     return node
 
 
-def _split(labels: np.ndarray, lens: np.ndarray, scores: Optional[np.ndarray]) -> List[List[Hypothesis]]:
+def _split(labels: NDArray[Any], lens: NDArray[Any], scores: Optional[NDArray[Any]]) -> List[List[Hypothesis]]:
     """The hypotheses of each sequence, best first; of the same score the earlier one first."""
     if scores is None:
         return [[Hypothesis(row[:size])] for row, size in zip(labels, lens)]

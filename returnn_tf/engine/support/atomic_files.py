@@ -13,7 +13,7 @@ from returnn_tf.config import DataError
 
 _BLOCK = 1 << 20
 _MAX_MANIFEST = 1 << 28  # it holds all settings of the config
-_SEAL = "manifest_sha256"
+_CHECKSUM = "manifest_sha256"
 _staged: Set[str] = set()
 
 
@@ -66,8 +66,8 @@ def describe(folder: str, names: Sequence[str]) -> Dict[str, Dict[str, Any]]:
     }
 
 
-def deviation(folder: str, described: Dict[str, Dict[str, Any]]) -> Optional[str]:
-    """Why the files of a folder are not those which :func:`describe` saw; None if they are."""
+def diff(folder: str, described: Dict[str, Dict[str, Any]]) -> Optional[str]:
+    """Return how the files of a folder differ from those which :func:`describe` saw; None if they do not."""
     for name, facts in described.items():
         path = os.path.join(folder, name)
         if not os.path.exists(path):
@@ -80,11 +80,11 @@ def deviation(folder: str, described: Dict[str, Dict[str, Any]]) -> Optional[str
     return None
 
 
-def sealed(manifest: Dict[str, Any]) -> Dict[str, Any]:
-    """A manifest with a checksum of itself: a bit which flips in it would else be another position in the epoch."""
-    content = {key: value for key, value in manifest.items() if key != _SEAL}
+def with_checksum(manifest: Dict[str, Any]) -> Dict[str, Any]:
+    """Return a manifest with its own checksum: else a flipped bit could be read as another position in the epoch."""
+    content = {key: value for key, value in manifest.items() if key != _CHECKSUM}
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
-    return {**content, _SEAL: hashlib.sha256(text.encode("ascii")).hexdigest()}
+    return {**content, _CHECKSUM: hashlib.sha256(text.encode("ascii")).hexdigest()}
 
 
 def read_manifest(path: str) -> Optional[Dict[str, Any]]:
@@ -104,7 +104,7 @@ def read_manifest(path: str) -> Optional[Dict[str, Any]]:
         raise DataError("%s can't be read as manifest of a checkpoint: %s" % (path, exc)) from None
     if not isinstance(manifest, dict) or not _describes_files(manifest.get("files")):
         raise DataError("%s is not the manifest of a checkpoint." % path)
-    if _SEAL in manifest and sealed(manifest) != manifest:  # those of earlier versions have none
+    if _CHECKSUM in manifest and with_checksum(manifest) != manifest:  # those of earlier versions have none
         raise DataError("The checksum of %s is wrong, so its content has changed since it was written." % path)
     return manifest
 

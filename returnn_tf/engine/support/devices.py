@@ -8,7 +8,7 @@ import socket
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import LoggingSettings, TaskSettings
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
@@ -21,7 +21,7 @@ _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
 _for_rank: List[int] = []  # the local rank for which it was done
 
 
-def set_up(config: Any, local_rank: int = 0, local_size: int = 1) -> None:
+def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
     """Chooses the device; to be called before anything is computed.
 
     ``cpu``; ``gpu`` or ``gpu<index>``; absent or ``all``: a GPU if there is one. GPU memory is taken as it is needed.

@@ -7,11 +7,13 @@ import os
 import types
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
+from returnn_tf.config import Config
+
 _MAX_SHOWN = 60
 _ABSENT = "absent"
 
 
-def fingerprint(config: Any) -> str:
+def fingerprint(config: Config) -> str:
     """SHA-256 (hexadecimal) over keys and values of a Config; functions count by their code, not their address."""
     digest = hashlib.sha256()
     for key in sorted(config.keys()):
@@ -19,7 +21,7 @@ def fingerprint(config: Any) -> str:
     return digest.hexdigest()
 
 
-def settings(config: Any, keys: Optional[Iterable[str]] = None, *, folders: bool = True) -> Dict[str, str]:
+def settings(config: Config, keys: Optional[Iterable[str]] = None, *, folders: bool = True) -> Dict[str, str]:
     """Key -> value as text, or a hash of it where that is long.
 
     :param config: Config

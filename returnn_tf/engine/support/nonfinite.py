@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 from returnn_tf.config import DataError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.network.feed_function import FeedFunction
+from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 _MAX_TAGS = 20
@@ -71,7 +72,7 @@ def data_key(path: Optional[str]) -> Optional[str]:
     return path[len(_DATA) + 1 :] if path is not None and path.startswith(_DATA + ":") else None
 
 
-def first_bad_layer(net: Any, feed: Mapping[str, Any], *, step: int, train: bool = True) -> Optional[str]:
+def first_bad_layer(net: Network, feed: Mapping[str, Any], *, step: int, train: bool = True) -> Optional[str]:
     """The first input or layer, in the order of the network, whose output has NaN or Inf; None if all are finite.
 
     Inputs come before all layers: what they have, the layers need not be blamed for. Frames beyond the end of a

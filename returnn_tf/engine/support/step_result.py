@@ -9,7 +9,7 @@ from returnn_tf.util.lazy_tf import tf
 
 _KINDS = ("losses", "errors", "counts")
 _FLAGS = ("finite", "spike", "updated", "own", "own_finite")
-_HEARD = "heard"
+_FLAG_SUMS = "flag_sums"
 
 
 @dataclass
@@ -29,7 +29,7 @@ class StepResult:
     own: bool = True  # False: this rank had no batch and computed along with weight zero
     own_finite: bool = True  # whether loss and gradient of this rank were finite
     communication: float = 0.0  # seconds in which this rank waited for others or sent numbers
-    heard: List[float] = field(default_factory=list)  # what all ranks said, see `returnn_tf.engine.distributed.control`
+    flag_sums: List[float] = field(default_factory=list)  # over all ranks, see `returnn_tf.engine.distributed.control`
 
 
 class Packer:
@@ -59,8 +59,8 @@ class Packer:
         for (kind, name), value in zip(self._layout, vector.tolist()):
             if kind:
                 fields[kind][name] = value
-            elif name.startswith(_HEARD):
-                fields.setdefault(_HEARD, []).append(value)
+            elif name.startswith(_FLAG_SUMS):
+                fields.setdefault(_FLAG_SUMS, []).append(value)
             else:
                 fields[name] = value
         if "step" in fields:

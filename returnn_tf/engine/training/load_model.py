@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Tuple
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir, preload
 from returnn_tf.engine.checkpoints import params as checkpoint_params
@@ -17,7 +17,7 @@ from returnn_tf.network.describe import log_templates
 from returnn_tf.network.network import Network
 
 
-def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelChoice]:
+def load_network(config: Config, *, search: bool = False) -> Tuple[Network, ModelChoice]:
     """The network as a training plans it, so that losses inside of loops exist, and the checkpoint which was loaded.
 
     What ``preload_from_files`` sets does not come from the checkpoint. The global step is that of the checkpoint; if
@@ -29,7 +29,7 @@ def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelCh
     :raises DataError: it is damaged or does not fit the network
     """
     schedule = NetworkSchedule(config)
-    choice = model_dir.choose_whole(config, report_defect)
+    choice = model_dir.choose_whole(config, report_invalid)
     # without an epoch in the name of the checkpoint it is the network after all pretraining
     entry = schedule.at(choice.epoch or max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1))
     devices.set_up(config)
@@ -61,6 +61,6 @@ def _nothing_to_load(model: str) -> str:
     )
 
 
-def report_defect(path: str, reason: str) -> None:
-    """Says that a checkpoint is passed over."""
+def report_invalid(path: str, reason: str) -> None:
+    """Warn that a checkpoint is skipped."""
     log.warn("The checkpoint %s is not used: %s. The one before is taken." % (path, reason.rstrip(".")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import above, from_options, option
 from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.util.lazy_tf import tf
@@ -19,7 +19,7 @@ class Decay:
     decay: float = option(help="factor per step", check=above(0))
 
 
-def from_config(config: Any, network: Any) -> Callable[[Any, Any], Any]:
+def from_config(config: Config, network: Any) -> Callable[[Any, Any], Any]:
     """The function (learning rate of the epoch, global step from 0) -> learning rate of the step; scalar tensors.
 
     ``{"interval": n, "decay": d}`` gives ``rate * d ** (step % n)``. A function of the config is called with

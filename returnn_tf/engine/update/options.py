@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, Dict, FrozenSet, Mapping, Optional, Set, Union
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import Written, check_options, declared_options, option
 from returnn_tf.config.settings import UpdateSettings, option_of
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
@@ -66,7 +66,7 @@ class UpdateOptions:
         return dataclasses.replace(self, **values)
 
 
-def from_config(config: Any) -> UpdateOptions:
+def from_config(config: Config) -> UpdateOptions:
     """The options for all parameters.
 
     :param config: Config
@@ -88,7 +88,7 @@ def from_config(config: Any) -> UpdateOptions:
     )
 
 
-def optimizer_dict(config: Any) -> Dict[str, Any]:
+def optimizer_dict(config: Config) -> Dict[str, Any]:
     """The optimizer dict of a config: ``optimizer``, else one of the old flags, else plain gradient descent."""
     settings = UpdateSettings(config)
     options = settings.optimizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.util.lazy_tf import tf
@@ -40,7 +40,7 @@ class SkippedStepsError(DataError):
 class UpdateGuard:
     """What may keep a step from changing parameters; keeps the averages that tell a spike, for an exact resume too."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Config) -> None:
         """
         :param config: Config: ``stop_on_nonfinite_train_score``, ``max_skipped_steps``, ``loss_spike``
         :raises ConfigError: a wrong option
@@ -127,7 +127,7 @@ def left_out_text(result: Any) -> str:
     return "Step %s: %s (%s)%s" % (result.step, wrong, values, "" if result.updated else "; left out")
 
 
-def spike_options(config: Any) -> Optional[SpikeOptions]:
+def spike_options(config: Config) -> Optional[SpikeOptions]:
     """The setting ``loss_spike``: None, True or a dict.
 
     :raises ConfigError: unknown or wrong option

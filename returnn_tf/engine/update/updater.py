@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import TrainingSettings, UpdateSettings
 from returnn_tf.engine.update import dynamic_learning_rate, gradients
 from returnn_tf.engine.update import options as update_options
@@ -19,6 +19,7 @@ from returnn_tf.engine.update.optimizers import Optimizer, create_optimizer
 from returnn_tf.engine.update.options import UpdateOptions
 from returnn_tf.graph.check_numerics import ALL, checked_finite
 from returnn_tf.graph.check_numerics import option as check_numerics_option
+from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -34,7 +35,7 @@ class _Group:
 class Updater:
     """All options and all state of the update; its methods emit ops while a ``tf.function`` is traced."""
 
-    def __init__(self, net: Any, config: Any) -> None:
+    def __init__(self, net: Network, config: Config) -> None:
         """
         :param net: Network; every trainable floating point parameter of it is updated
         :param config: Config

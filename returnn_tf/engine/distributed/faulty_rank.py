@@ -1,4 +1,4 @@
-"""Which rank had the batch that went wrong."""
+"""Which rank computed the loss or gradient that is not finite."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from returnn_tf.engine.support.nonfinite import NonFiniteError
 _MAX_TAGS = 20
 
 
-def blame(
+def find_faulty_rank(
     world: World, error: NonFiniteError, seq_tags: Sequence[str], find_layer: Callable[[], Optional[str]]
 ) -> NonFiniteError:
-    """The error with rank, host, sequences and layer of the first rank whose own loss or gradient is not finite.
+    """Return the error with rank, host, sequences and layer of the first rank whose own loss or gradient is not finite.
 
-    All ranks see it in the same step if gradients are summed, so all call this. Else, with ``horovod_reduce_type =
-    "param"``, only one does, and asks nobody.
+    If gradients are summed, all ranks see it in the same step, so all of them call this. With ``horovod_reduce_type =
+    "param"`` only one does, and does not communicate.
 
     :param error: raised by the step
     :param seq_tags: the batch of this rank
-    :param find_layer: looks for the first bad layer; takes time
+    :param find_layer: finds the first bad layer; slow
     """
     mine: Any = None
     if not error.own_finite:

@@ -1,4 +1,4 @@
-"""What is done between two steps of a training: checkpoints within the epoch, and the end on a signal."""
+"""The boundary between two steps of a training: checkpoints within the epoch, and the end on a signal."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.signals import Stopped, StopRequest, name_of
 
 
-class Pauses:
-    """Looks for what is to be done; most of the time nothing."""
+class StepBoundary:
+    """Handles checkpoint requests and signals between steps."""
 
     def __init__(
         self, saver: Saver, stop: StopRequest, lock: ModelLock, world: World, *, begins_anew: bool = False
     ) -> None:
         """
         :param saver: writes the checkpoints
-        :param stop: tells of signals
+        :param stop: request by a signal
         :param lock: on the files of the model
-        :param world: all of its processes stop at the same step
-        :param begins_anew: the same command would begin where it did this time: with ``start_epoch``
+        :param world: its processes stop at the same step
+        :param begins_anew: ``start_epoch`` is set, so that the same command starts over instead of resuming
         """
         self._saver = saver
         self._stop = stop
@@ -33,17 +33,17 @@ class Pauses:
         self._control = Control()
 
     def begin(self, control: Control, step: Callable[[], int]) -> None:
-        """From now on there is something to save when a signal comes.
+        """Start to handle requests: from now on there is something to save when a signal comes.
 
-        :param control: by which all processes agree, with each step, on a pause after it
-        :param step: gives the number of steps of the whole training after the one which comes next
+        :param control: flags by which all processes agree, with each step, on a pause after it
+        :param step: returns the global step after the step which comes next
         """
         self._stop.graceful = True
         self._control = control
         control.wants_pause = lambda: self._saver.due(step()) or self._stop.signum is not None
 
     def after_step(self, save: Callable[[], None]) -> None:
-        """Between two steps of training.
+        """Save or stop, if requested; called between two steps of training.
 
         :param save: writes the state
         :raises Stopped: by a signal; the state is on the disk
@@ -63,9 +63,9 @@ class Pauses:
             raise self._stopped(signals[0], "within the epoch; %s" % saved)
 
     def until_signal(self, batches: Iterable[Any]) -> Iterable[Any]:
-        """The batches of an evaluation; those of one process out of several end when it gets a signal.
+        """Return the batches of an evaluation; in one process out of several they end when it gets a signal.
 
-        They can't raise :class:`Stopped` then, as the others wait for the result: all do, :meth:`after_evaluation`.
+        It can't raise :class:`Stopped` then, as the others wait for the result: all do so in :meth:`after_evaluation`.
         """
         return batches if self._world.size == 1 else self._until_signal(batches)
 
@@ -79,7 +79,7 @@ class Pauses:
                     return
 
     def after_batch(self) -> None:
-        """Between two batches of an evaluation.
+        """Stop, if requested; called between two batches of an evaluation.
 
         :raises Stopped: by a signal
         """
@@ -87,7 +87,7 @@ class Pauses:
             raise self._stopped(self._stop.signum, "while evaluating, which is done anew when it goes on")
 
     def after_evaluation(self) -> None:
-        """When all processes are done with an evaluation, or have left it because of a signal.
+        """Stop, if requested; called when all processes have finished an evaluation or left it because of a signal.
 
         :raises Stopped: by a signal to one of them
         """

@@ -1,4 +1,4 @@
-"""What trains: network, updater and evaluator of the current epoch, and the change to those of the next one."""
+"""Network, trainer and evaluator of the current epoch, and the change to those of the next one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 from typing import Any, Dict, Optional
 
-import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.config import Config
 from returnn_tf.config.derived import overridden
 from returnn_tf.config.settings import Effect, TrainingSettings, settings_with
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints import preload
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan_transfer
@@ -27,33 +28,35 @@ from returnn_tf.network.planning.plan import Plan
 _NOT_OF_THE_STEP = settings_with(Effect.RATES | Effect.BATCHES | Effect.DATASETS)
 
 
-class Stage:
-    """Network, updater and evaluator; `enter` turns them into those of another epoch."""
+class TrainingSetup:
+    """Network, trainer and evaluator; `enter` turns them into those of another epoch."""
 
     entry: EpochNetwork
     net: Network
     trainer: Trainer
     evaluator: Evaluator
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, world: Optional[World] = None) -> None:
         """
         :param config: whose values change with ``#config``
+        :param world: see `Trainer`
         """
+        self._world = world
         self._config = config
         self._settings = contextlib.ExitStack()
         self._entered = False
 
     def begin(self, entry: EpochNetwork, plan: Optional[Plan] = None) -> None:
-        """Builds the first network.
+        """Build the first network.
 
-        :param plan: of the network, if there is one already
+        :param plan: of the network, if it is planned already
         """
         self._set(entry)
         self._build(entry, plan or plan_of(entry))
         self._entered = True
 
     def enter(self, entry: EpochNetwork) -> bool:
-        """Goes on with the network and the settings of another epoch; what is equal there stays as it is.
+        """Change to the network and the settings of another epoch; what is equal there stays as it is.
 
         :return: whether there is another network now
         :raises ConfigError: a parameter has another shape, and no copy mode says what to do then
@@ -79,7 +82,7 @@ class Stage:
         return True
 
     def close(self) -> None:
-        """Gives the config its own values back."""
+        """Restore the values of the config."""
         self._settings.close()
 
     def _set(self, entry: EpochNetwork) -> None:
@@ -94,7 +97,7 @@ class Stage:
         self.entry = entry
         log_templates(plan)
         self.net = Network(plan, seed=TrainingSettings(config).random_seed)
-        self.trainer = Trainer(self.net, config)
+        self.trainer = Trainer(self.net, config, self._world)
         self.evaluator = Evaluator(self.net, config)
 
     def _change_settings(self, entry: EpochNetwork) -> None:
@@ -105,11 +108,11 @@ class Stage:
         old = self.trainer
         state = {name: var.numpy() for name, var in old.state().items()}
         self.net.plan = dataclasses.replace(self.net.plan, config=entry.config)  # which functions of the config ask for
-        self.trainer = Trainer(self.net, entry.config)
+        self.trainer = Trainer(self.net, entry.config, self._world)
         self.evaluator = Evaluator(self.net, entry.config)
         checkpoint_params.assign_matching(self.trainer.state(), state)
 
-    def _carry_state(self, transfer: Transfer, state: Dict[str, numpy.ndarray]) -> str:
+    def _carry_state(self, transfer: Transfer, state: Dict[str, NDArray[Any]]) -> str:
         """Keeps the state of the optimizer if no parameter is new or has changed, and says so.
 
         Otherwise all of it starts anew: how often an optimizer was applied is one number for all of its parameters, and
@@ -120,7 +123,7 @@ class Stage:
         left = checkpoint_params.assign_matching(self.trainer.state(), state)
         return "started anew for %s" % ", ".join(left) if left else "kept"
 
-    def _carry(self, transfer: Transfer, values: Dict[str, numpy.ndarray]) -> None:
+    def _carry(self, transfer: Transfer, values: Dict[str, NDArray[Any]]) -> None:
         specs = self.net.param_specs
         changed: Dict[str, Any] = carried_values(transfer, values, lambda name: self.net.initial_value(specs[name]))
         for name, value in changed.items():

@@ -1,4 +1,4 @@
-"""Steps which all ranks take together, though one may have fewer batches than another: joining at the end of a pass."""
+"""Batches for steps which all ranks do together, although one may have fewer batches than another (join)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Converted = Tuple[Any, Any]  # batch, tensors
 
 
 class IdleBatch:
-    """Stands for the batch of a step in which a rank has none: it has no sequences."""
+    """Placeholder for a step in which this rank has no batch: it has no sequences."""
 
     complete = 1.0
     num_seqs = 0
@@ -18,7 +18,7 @@ class IdleBatch:
 
     def __init__(self, number: int) -> None:
         """
-        :param number: as if it were one batch more
+        :param number: batch number to report
         """
         self.number = number
         self.feed: Dict[str, Any] = {}
@@ -28,21 +28,21 @@ class IdleBatch:
         self.max_frames: Dict[str, int] = {}
 
 
-def taken_together(
+def joined_batches(
     batches: Iterable[Converted],
     control: Control,
     agree: Callable[[bool], bool],
     any_batch: Optional[Callable[[], Any]] = None,
 ) -> Iterator[Converted]:
-    """The batches of this rank, then idle ones for as long as another rank has some.
+    """Yield the batches of this rank, then idle ones for as long as another rank has some.
 
-    The user does one step with each, by which ``control`` hears of the others. An idle step computes the last batch
-    again, and its weight is zero.
+    The caller does one step with each, which updates ``control``. An idle step computes the last batch again, with
+    weight zero.
 
     :param batches: (batch, tensors) of this rank
     :param control: of the trainer
-    :param agree: whether something is true on any rank; asked once at the beginning
-    :param any_batch: gives tensors to compute with if this rank has no batch at all
+    :param agree: returns whether its argument is true on any rank; called once at the beginning
+    :param any_batch: returns tensors to compute with if this rank has no batch at all
     """
     control.reset()
     iterator = iter(batches)

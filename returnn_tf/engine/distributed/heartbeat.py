@@ -1,4 +1,4 @@
-"""What this process is doing, noted by its main thread so that the watchdog can tell whether it goes on."""
+"""The heartbeat of this process: what its main thread is doing, for the watchdog to see whether it makes progress."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import contextlib
 import time
 from typing import Any, Callable, Dict, Iterator, Optional
 
-_SLOWEST = 5.0  # a step may take so many times the longest one before
+_SLOWEST = 5.0  # a step may take this many times as long as the longest one so far
 
 
-class Board:
-    """Notes cost next to nothing; they are read by another thread."""
+class Heartbeat:
+    """Written by the main thread, at next to no cost; read by the thread of the watchdog."""
 
     def __init__(self) -> None:
         self.phase = "starting"
-        self.step = -1  #: steps and batches done in this process
-        self.long = True  #: this may take any time: tracing, opening data, saving
-        self.waiting = False  #: for other ranks
-        #: tells, within a step, whether this rank has done its part and waits for the others
+        self.step = -1  #: the last step or batch done in this process, from 0
+        self.long = True  #: whether this may take long: tracing, opening data, saving
+        self.waiting = False  #: whether it waits for other ranks
+        #: within a step: returns whether this rank has done its part and waits for the others
         self.arrived: Optional[Callable[[], bool]] = None
         self._since = time.monotonic()
         self._longest = 0.0
         self._last_end: Optional[float] = None
 
-    def done(self, phase: str) -> None:
-        """A step or a batch is done.
+    def step_done(self, phase: str) -> None:
+        """Report that a step or a batch is done.
 
         :param phase: ``train epoch 3``
         """
@@ -34,13 +34,13 @@ class Board:
         self._last_end = now
         self.phase, self.step, self.long, self._since = phase, self.step + 1, False, now
 
-    def lasting(self, phase: str) -> None:
-        """From now until the next step is done this may take long."""
+    def long_phase(self, phase: str) -> None:
+        """Report that it may take long until the next step is done."""
         self.phase, self.long, self._since = phase, True, time.monotonic()
 
     @contextlib.contextmanager
-    def meeting(self, what: str) -> Iterator[None]:
-        """Within it this rank waits for the others."""
+    def collective(self, what: str) -> Iterator[None]:
+        """Report, within the context, that this rank waits for the others in a collective operation."""
         before, self.phase, self.waiting = self.phase, what, True
         try:
             yield
@@ -48,7 +48,7 @@ class Board:
             self.phase, self.waiting, self._since = before, False, time.monotonic()
 
     def state(self) -> Dict[str, Any]:
-        """For the watchdog: phase, step, seconds since the last note, whether it waits, and its usual longest step."""
+        """Return what the watchdog sends: phase, step, seconds since the last report, whether it waits, patience."""
         waiting = self.waiting or (self.arrived is not None and self.arrived())
         return {
             "phase": self.phase,

@@ -1,4 +1,4 @@
-"""Decides from what the ranks say which of them keeps the others waiting for ever."""
+"""Detection of stalled ranks: decides from their heartbeats which of them keeps the others waiting forever."""
 
 from __future__ import annotations
 
@@ -6,54 +6,54 @@ import threading
 import time
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
-_LONG = 30.0  # what may take long (tracing, opening data, saving) gets so many times the patience
+_LONG = 30.0  # factor on the patience where it may take long (tracing, opening data, saving)
 _ALL_WAIT = 3.0  # all ranks wait for each other: the network is broken
 
 
-class Judge:
-    """Collects notes of the ranks; thread-safe."""
+class StallDetector:
+    """Collects the heartbeats of the ranks; thread-safe."""
 
     def __init__(self, timeout: float) -> None:
         """
-        :param timeout: seconds without progress which are too many
+        :param timeout: seconds without progress after which a rank counts as stalled
         """
         self._timeout = timeout
         self._lock = threading.Lock()
         self._hosts: List[str] = []
-        self._said: Dict[int, Tuple[float, Dict[str, Any]]] = {}  # rank -> when and what it said last
+        self._states: Dict[int, Tuple[float, Dict[str, Any]]] = {}  # rank -> time and content of its last heartbeat
         self._gone: Dict[int, str] = {}  # rank -> why
         self._left: Set[int] = set()
 
     def expect(self, hosts: Sequence[str]) -> None:
-        """The ranks begin to talk now.
+        """Set the ranks which will send heartbeats.
 
         :param hosts: by rank
         """
         self._hosts = list(hosts)
 
-    def heard(self, rank: int, state: Dict[str, Any]) -> None:
-        """A rank tells what it does, see `Board.state`."""
+    def update(self, rank: int, state: Dict[str, Any]) -> None:
+        """Store the heartbeat of a rank, see `Heartbeat.state`."""
         with self._lock:
-            self._said[rank] = (time.monotonic(), state)
+            self._states[rank] = (time.monotonic(), state)
 
     def left(self, rank: int) -> None:
-        """A rank is done."""
+        """Store that a rank is done: its end is no failure."""
         with self._lock:
             self._left.add(rank)
 
     def ended(self, rank: int) -> None:
-        """The connection to a rank is gone."""
+        """Store that the connection to a rank is lost."""
         with self._lock:
             if rank not in self._left:
                 self._gone.setdefault(rank, "has ended or was killed")
 
     def failed(self, rank: int, message: str) -> None:
-        """A rank ends because of an error."""
+        """Store that a rank ends because of an error."""
         with self._lock:
             self._gone[rank] = "failed: %s" % message
 
     def verdict(self, ranks: Sequence[int]) -> str:
-        """Who is to blame, or "".
+        """Return which rank has failed or stalled, and how; "" if none has.
 
         :param ranks: with which there is a connection
         """
@@ -64,7 +64,7 @@ class Judge:
                 text = self._silent(rank)
                 if text:
                     return text
-            for rank in sorted(self._said):
+            for rank in sorted(self._states):
                 text = self._stuck(rank)
                 if text:
                     return text
@@ -72,14 +72,14 @@ class Judge:
 
     def _name(self, rank: int) -> str:
         host = self._hosts[rank] if rank < len(self._hosts) else "an unknown host"
-        done = self._said.get(rank, (0.0, {}))[1]
+        done = self._states.get(rank, (0.0, {}))[1]
         where = " (last: %s, %d steps done)" % (done["phase"], done["step"] + 1) if done else ""
         return "rank %d on %s%s" % (rank, host, where)
 
     def _silent(self, rank: int) -> str:
-        if rank in self._left or rank not in self._said:
+        if rank in self._left or rank not in self._states:
             return ""
-        age = time.monotonic() - self._said[rank][0]
+        age = time.monotonic() - self._states[rank][0]
         if age <= self._timeout:
             return ""
         return "%s is silent for %.0f s: its process or machine is stopped, or the network is down." % (
@@ -88,7 +88,7 @@ class Judge:
         )
 
     def _stuck(self, rank: int) -> str:
-        when, state = self._said[rank]
+        when, state = self._states[rank]
         if rank in self._left or state["waiting"]:
             return ""
         patience = max(self._timeout, state["patience"]) * (_LONG if state["long"] else 1.0)
@@ -101,12 +101,12 @@ class Judge:
         )
 
     def _all_wait(self, number: int) -> str:
-        """Each waits for the others; with fewer than all known, the ones not heard of are elsewhere."""
-        said = [state for _, state in self._said.values()]
-        if len(said) < number or len(said) < 2 or not all(state["waiting"] for state in said):
+        """Return the error if each rank waits for the others; "" while some have sent no heartbeat."""
+        states = [state for _, state in self._states.values()]
+        if len(states) < number or len(states) < 2 or not all(state["waiting"] for state in states):
             return ""
-        patience = _ALL_WAIT * max([self._timeout] + [state["patience"] for state in said])
-        if min(state["age"] for state in said) <= patience:
+        patience = _ALL_WAIT * max([self._timeout] + [state["patience"] for state in states])
+        if min(state["age"] for state in states) <= patience:
             return ""
-        phases = ", ".join("%s: %s" % (rank, self._said[rank][1]["phase"]) for rank in sorted(self._said))
+        phases = ", ".join("%s: %s" % (rank, self._states[rank][1]["phase"]) for rank in sorted(self._states))
         return "All ranks wait for each other for %.0f s (%s): the network is broken." % (patience, phases)

@@ -1,0 +1,19 @@
+"""The sequences which remain of an epoch when the number of ranks changes within it."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import numpy as np
+
+
+def remaining_shard(order: Any, shared: Sequence[Sequence[int]]) -> Any:
+    """Return the sequences which remain of an epoch.
+
+    :param order: array [sequences]
+    :param shared: for each number of ranks so far, the sequences that each of them did, see `Progress.shared`
+    """
+    for done in shared:
+        index = np.arange(len(order))
+        order = order[index // len(done) >= np.asarray(done)[index % len(done)]]
+    return order

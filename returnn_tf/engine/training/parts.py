@@ -1,0 +1,151 @@
+"""What a training consists of, and the order in which it is set up."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import CheckpointSettings, TrainingSettings, check_settings
+from returnn_tf.engine.checkpoints.lock import ModelLock
+from returnn_tf.engine.checkpoints.saver import Saver
+from returnn_tf.engine.data.training_data import TrainingData
+from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.monitoring.reports import Reports
+from returnn_tf.engine.monitoring.run_status import RunStatus
+from returnn_tf.engine.pretrain.checks import needed_data, planned_networks
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.pretrain.training_setup import TrainingSetup
+from returnn_tf.engine.support import devices
+from returnn_tf.engine.support.atomic_files import remove_staged
+from returnn_tf.engine.support.signals import StopRequest
+from returnn_tf.engine.support.start_epoch import begins_anew
+from returnn_tf.engine.training.resume_point import ResumePoint
+from returnn_tf.engine.training.step_boundary import StepBoundary
+
+
+class TrainingParts:
+    """The parts of a training, made from a config in stages; :meth:`close` releases them."""
+
+    def __init__(self, config: Config, stop: StopRequest, world: World) -> None:
+        """
+        :param config: Config
+        :param stop: tells whether a signal asks to stop
+        :param world: the processes which train together
+        :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
+        :raises DataError: a data file or checkpoint is wrong
+        """
+        check_settings(config)
+        self.config = config
+        self.world = world
+        self._stop = stop
+        self._resources = contextlib.ExitStack()
+        try:
+            self._set_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Wait for checkpoints which are being written, end loading processes and complete event files.
+
+        :raises DataError: a checkpoint can't be written
+        """
+        self._resources.close()
+
+    def config_of(self, epoch: int) -> Any:
+        """Return the config with the settings of an epoch."""
+        return self.schedule.at(epoch).config
+
+    def _set_up(self) -> None:
+        """Run the stages of the set-up. Their order is a contract: each needs what those before it made.
+
+        Mistakes are found before anything takes long, and before anything is written or deleted.
+        """
+        for stage in (
+            self._lock_existing_model,
+            self._find_start,
+            self._plan_networks,
+            self._open_data,
+            self._read_learning_rates,
+            self._load_ahead,
+            self._build_network,
+            self._take_model,
+            self._open_outputs,
+            self._load_parameters,
+        ):
+            stage()
+
+    def _lock_existing_model(self) -> None:
+        """Lock the model before its checkpoints are looked at; without a folder there is nothing to lock yet."""
+        self._lock = ModelLock(CheckpointSettings(self.config).model, wanted=self.world.is_chief)
+        self._lock.acquire()
+        self._resources.callback(self._lock.release)
+        self._stop.on_abort += [remove_staged, self._lock.release]
+        self.world.on_abort += [remove_staged, self._lock.release]
+
+    def _find_start(self) -> None:
+        """Find the epoch to start with, the checkpoint to load, and the networks by epoch."""
+        self.last_epoch = max(_num_epochs(self.config), CheckpointSettings(self.config).load_epoch or 0)
+        self.schedule = NetworkSchedule(self.config)
+        self.resume = ResumePoint(self.config, self.schedule, self.world)
+        self.first_epoch = self.resume.epoch
+
+    def _plan_networks(self) -> None:
+        """Plan the networks of all epochs to come, so that a mistake in a late one shows now. Quick: no TensorFlow."""
+        loaded = self.resume.loaded
+        self._planned = planned_networks(self.schedule, loaded, max(self.last_epoch, loaded))
+
+    def _open_data(self) -> None:
+        """Open the datasets, and check that they have what the planned networks need."""
+        self.data = TrainingData(self.config_of, self.resume.loaded, needed_data(self._planned), self.world)
+        self._resources.callback(self.data.close)
+        for entry, _ in self._planned:
+            self.data.check(entry.config)
+        self.resume.check_data(self.data)
+
+    def _read_learning_rates(self) -> None:
+        """Read the learning-rate file, and add what only the checkpoint has."""
+        self.reports = Reports(self.config, self.world)
+        self._resources.callback(self.reports.close)
+        self.learning_rates = self.reports.learning_rates
+        self.resume.restore_rates(self.learning_rates)
+
+    def _load_ahead(self) -> None:
+        """Start to load the first batches, which another process does while the network is built."""
+        if self.first_epoch <= self.last_epoch:
+            self.data.start(self.first_epoch, **self.resume.position)
+
+    def _build_network(self) -> None:
+        """Build the first network with its updater; TensorFlow is loaded here."""
+        self.setup = TrainingSetup(self.config, self.world)
+        self._resources.callback(self.setup.close)
+        devices.set_up(self.config)
+        self.setup.begin(self.schedule.at(self.resume.loaded), self._planned[0][1])
+        del self._planned
+
+    def _take_model(self) -> None:
+        """Make the folder and lock it, before the saver removes what a killed run seems to have left there."""
+        self._lock.acquire(make_folder=True)
+
+    def _open_outputs(self) -> None:
+        """Open what is written: checkpoints, status file, learning-rate file and event files."""
+        self.saver = Saver(self.config, writes=self.world.is_chief)
+        self._resources.callback(self.saver.close)
+        self.status = RunStatus(self.config, self.world, self._stop)
+        anew = begins_anew(self.config)
+        self.boundary = StepBoundary(self.saver, self._stop, self._lock, self.world, begins_anew=anew)
+        self.reports.prepare()
+
+    def _load_parameters(self) -> None:
+        """Load the parameters; then the processes can compare what they are about to do."""
+        self.resume.load(self.setup)
+        self.resume.check_ranks(self.data, self.setup)
+
+
+def _num_epochs(config: Config) -> int:
+    settings = TrainingSettings(config)
+    if settings.num_epochs < 1:
+        where = settings.where("num_epochs")
+        raise ConfigError("%s: at least one epoch is needed, got %d." % (where, settings.num_epochs))
+    return settings.num_epochs
