@@ -117,6 +117,8 @@ class Loss(Freezable):
     class_name: ClassVar[str] = ""
     #: Whether it compares the layer with a target; the default target is "classes".
     needs_target: ClassVar[bool] = True
+    #: Whether the layer has a blank label beside those of the target.
+    has_blank: ClassVar[bool] = False
 
     use_flatten_frames: bool = option(True, help="leave out padded frames; False: they count too")
     use_normalized_loss: bool = option(False, help="divide the loss in the objective by the number of frames")
