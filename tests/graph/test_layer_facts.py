@@ -13,10 +13,9 @@ from returnn_tf.engine.pretrain.param_axes import axes_of_params
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.loss import Loss
 from returnn_tf.graph.param_parts import Axis, Part
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.graph.registry import LAYERS, register_layer, register_loss
+from returnn_tf.graph.registry import LAYERS, register_layer
 from returnn_tf.network.network import Network, plan_from_config
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import Data
@@ -147,21 +146,6 @@ def test_the_parts_of_a_parameter_of_a_plugin() -> None:
     network = {"output": {"class": "plugin_pairs", "from": "data"}}
     (axes,) = axes_of_params(plan_from_config(config_of(network))).values()
     assert axes == [[Part("data", 4)], [Part("half 0", 4), Part("half 1", 4)]]
-
-
-@register_loss("plugin_blank")
-class PluginBlankLoss(Loss):
-    """Has a blank label."""
-
-    has_blank = True
-
-
-@pytest.mark.parametrize("loss,size", [("ce", 5), ("ctc", 6), ("plugin_blank", 6)])
-def test_a_loss_with_a_blank_label_makes_room_for_it(loss: str, size: int) -> None:
-    network = {"output": {"class": "softmax", "from": "data", "loss": loss, "target": "classes"}}
-    extern_data = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
-    plan = plan_from_config(Config({"behavior_version": 21, "extern_data": extern_data, "network": network}))
-    assert plan.outputs["output"].output.dim == size
 
 
 # --- no table of class names ---

@@ -7,7 +7,6 @@ from typing import Any, Mapping
 from returnn_tf.config import ConfigError
 from returnn_tf.config.derived import derived
 from returnn_tf.graph.registry import LAYERS
-from returnn_tf.layers.shared.nested import NESTED
 from returnn_tf.log import log
 
 
@@ -43,7 +42,7 @@ def _changed_layer(layer: Any, size: int) -> Any:
     cls = LAYERS.find(layer.get("class"))
     if cls is not None and cls.beam_size_option:
         result[cls.beam_size_option] = size
-    for option in NESTED:
+    for option in ("unit", "subnetwork"):
         inner = layer.get(option)
         if isinstance(inner, Mapping):
             # The unit of masked_computation is one layer, of a loop a network.

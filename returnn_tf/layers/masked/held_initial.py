@@ -107,5 +107,5 @@ def _of_unit(unit: Any) -> Any:
 def _recurrent(node: Optional[Node]) -> Optional[Node]:
     """The layer with an initial value of its own which an inner layer is: recurrent, or held under a mask itself."""
     while node is not None and isinstance(node.layer, SubnetworkLayer):
-        node = node.layer.inner
+        node = getattr(node.layer, "inner", None)  # none while the layers of a loop are still guessed
     return node if node is not None and node.layer.gives_initial_output() else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Optional
 
 from returnn_tf.graph.registry import LAYERS
-from returnn_tf.layers.shared.nested import NESTED, is_network
+from returnn_tf.layers.shared.nested import is_network
 from returnn_tf.tensor import Dim
 
 
@@ -15,7 +15,7 @@ def nested_size(layer: Any) -> Optional[int]:
 
     :param layer: with the options as attributes
     """
-    for name in NESTED:
+    for name in ("subnetwork", "unit"):
         size = _size_of_nested(getattr(layer, name, None), 0)
         if size is not None:
             return size
@@ -37,7 +37,7 @@ def _size_of(network: Mapping[str, Any], name: Any, depth: int) -> Optional[int]
         return int(layer["n_out"])
     if isinstance(layer.get("out_dim"), Dim):
         return layer["out_dim"].size
-    for key in NESTED:
+    for key in ("subnetwork", "unit"):
         size = _size_of_nested(layer.get(key), depth + 1)
         if size is not None:
             return size
