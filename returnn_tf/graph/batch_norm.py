@@ -15,7 +15,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(eq=False)
 class BatchNormOptions:
-    """The options, and what they mean for one layer."""
+    """The options, with their meaning for one layer."""
 
     use_shift: bool = option(True, help="whether there is a beta")
     use_std: bool = option(True, help="whether there is a gamma")
@@ -42,7 +42,7 @@ class BatchNormOptions:
     fused_bn: Optional[bool] = option(None, help="no effect, the fastest form is chosen")
 
     def fill_defaults(self, ctx: PlanContext, data: Data) -> None:
-        """What the behavior version says where the config says nothing."""
+        """Fill in what the behavior version prescribes where the config is silent."""
         new = ctx.behavior_version >= 12
         if self.masked_time is None:
             if new:
@@ -65,7 +65,7 @@ class BatchNormOptions:
             raise ctx.error("batch_norm is per feature: axes can only be 'F', got %r." % (self.axes,))
 
     def param_name(self, ctx: Any, name: str) -> str:
-        """Below the scope of the layer."""
+        """Return the name below the scope of the layer."""
         if self.param_version == 2:
             return "batch_norm/v2_" + name
         if self.param_version == 1:
@@ -117,7 +117,7 @@ def emit_batch_norm(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions
 
 
 def _mix(of_batch: Any, sample: Any, share: float) -> Any:
-    """``(1 - share) * of_batch + share * sample``."""
+    """Compute ``(1 - share) * of_batch + share * sample``."""
     if share == 1:
         return sample
     return of_batch if share == 0 else of_batch * (1.0 - share) + sample * share

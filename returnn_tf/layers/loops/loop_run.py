@@ -26,5 +26,5 @@ class LoopRunLayer(Layer):
         super().freeze()
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The number of steps; the collected values are further outputs by path."""
+        """Emit the number of steps; the collected values are further outputs by path."""
         return LoopFrame(self.loop, ctx).run()

@@ -28,7 +28,7 @@ class GenericCrossEntropyLoss(FramewiseLoss):
     """
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Labels, and an activation which does not run over the features."""
+        """Check for labels, and for an activation that does not normalise over the features."""
         super().check(ctx)
         assert ctx.target is not None
         if not ctx.target.sparse:
@@ -43,7 +43,7 @@ class GenericCrossEntropyLoss(FramewiseLoss):
             )
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
-        """Value and gradient by formula."""
+        """Compute value and gradient by formula."""
         before = ctx.ctx.aux(ctx.node, PRE_ACTIVATION) or PreActivation(ctx.output_value, None)
         x, activation = before.values, before.activation
         x = frames.arrange(x)

@@ -36,11 +36,11 @@ class BatchNormLayer(ConcatInputLayer, BatchNormOptions):
     normalizes_batch = True
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = self.input_template(ctx)
         declare_batch_norm(ctx, data, self)
         return data.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Moments in training, and one multiply-add."""
+        """Emit moments in training, and one multiply-add."""
         return emit_batch_norm(ctx, self.emit_input(ctx), self.input, self)

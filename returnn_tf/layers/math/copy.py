@@ -1,4 +1,4 @@
-"""`copy`: the sources concatenated, and the layers which hand on what they get."""
+"""`copy`: the sources concatenated, and layers that pass their input on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CopyLayer(ConcatInputLayer):
     joins_features = True
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the input."""
+        """Return the template of the input."""
         data = self.input_template(ctx)
         if self.out_dim is not None and data.feature_axis is not None:
             dim = ctx.bind(self.out_dim, data.dims[data.feature_axis])
@@ -40,7 +40,7 @@ class CopyLayer(ConcatInputLayer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op for a single source."""
+        """Emit no op for a single source."""
         if len(self.sources) == 1:
             ctx.forward_aux()
         return self.emit_input(ctx)
@@ -73,10 +73,10 @@ class IdentityLayer(Layer):
     control_dependencies: Any = option(None, help="layers to compute first", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op."""
+        """Emit no op."""
         ctx.forward_aux()
         return ctx.source()

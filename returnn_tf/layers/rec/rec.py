@@ -62,7 +62,7 @@ class StepNetworkRun:
         self.output = self._inner.output
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op."""
+        """Emit no op."""
         return ctx.value(self._inner)
 
     def before_loop(self, ctx: EmitContext) -> None:
@@ -164,7 +164,7 @@ class RecLayer(ConcatInputLayer):
         return not isinstance(options.get("unit"), Mapping)
 
     def template(self, ctx: PlanContext) -> Data:
-        """Iterated axis first, then batch, then all others; the feature axis replaced and last."""
+        """Infer the output: iterated axis first, then batch, then all others; the feature axis replaced and last."""
         self._run = self._planned(ctx)
         return self._run.output
 
