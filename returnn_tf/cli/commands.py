@@ -1,41 +1,66 @@
-"""The subcommands: name -> module and help. A module is imported only when its command is called."""
+"""The subcommands by name. A module is imported only when its command is called, or when all are listed."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Callable, Dict, List
+from typing import Callable, List, Optional
+
+from returnn_tf.config.registry import Registry
+
+Run = Callable[[List[str]], int]
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: ``run(arguments) -> exit code`` in a module of this folder."""
+    """A subcommand.
 
-    module: str
+    :param name: as on the command line; that of its module in this folder
+    :param run: function(arguments) -> exit code
+    :param arguments: what follows the name of the command, as usage lines show it
+    :param help: one line
+    :param details: what ``--help`` adds
+    :param own_help: function for a command with options of its own: all that ``--help`` prints
+    """
+
+    name: str
+    run: Run
     arguments: str
     help: str
+    details: str = ""
+    own_help: Optional[Callable[[], str]] = None
 
-    def load(self) -> Callable[[List[str]], int]:
-        """Its function."""
-        return importlib.import_module("returnn_tf.cli." + self.module).run
+    def help_text(self) -> str:
+        """Return what ``returnn-tf NAME --help`` prints."""
+        if self.own_help is not None:
+            return self.own_help()
+        usage_line = ("usage: returnn-tf %s %s" % (self.name, self.arguments)).strip()
+        summary = self.help[0].upper() + self.help[1:] + "."
+        return "\n\n".join(part for part in (usage_line, summary, self.details) if part)
 
 
-COMMANDS: Dict[str, Command] = {
-    "check": Command("check", "CONFIG [--graph OUT.svg]", "show the layers of a network, without building it"),
-    "layers": Command("layers", "[CLASS]", "list all layer classes, or explain one with its options"),
-    "doctor": Command("doctor", "", "say what is installed, what is missing and what to do"),
-    "status": Command("status", "MODEL_DIR [--json]", "how a running or dead training is doing, from its files"),
-    "plot": Command("plot", "LEARNING_RATE_FILE OUT.png", "draw scores and learning rates of a training"),
-}
+COMMANDS: Registry[Command] = Registry(
+    "command", "returnn_tf.cli", plugins="returnn_tf.commands", module_per_entry=True
+)
+#: What is done if the first argument is no command: read configs and run a task.
+RUN = "run"
 
-# what is done if the first argument is none of these: read configs and run a task
-RUN = Command("run", "CONFIG ... [++key value ...]", "run the task which the config names: train, eval, forward, ...")
+
+def register_command(
+    name: str, arguments: str, help: str, *, details: str = "", own_help: Optional[Callable[[], str]] = None
+) -> Callable[[Run], Run]:
+    """Decorate a function(arguments) -> exit code, which makes it a subcommand; for the parameters see `Command`."""
+
+    def decorate(run: Run) -> Run:
+        COMMANDS.add(Command(name, run, arguments, help, details, own_help), name, owner=run)
+        return run
+
+    return decorate
 
 
 def usage() -> str:
-    """The help text of the program."""
-    rows = [("returnn-tf " + RUN.arguments, RUN.help)]
-    rows += [("returnn-tf %s %s" % (name, command.arguments), command.help) for name, command in COMMANDS.items()]
+    """Return the help text of the program."""
+    rows = [("returnn-tf " + COMMANDS[RUN].arguments, COMMANDS[RUN].help)]
+    rows += [("returnn-tf %s %s" % (name, c.arguments), c.help) for name, c in COMMANDS.items() if name != RUN]
     rows += [("returnn-tf --version", "show the version")]
     width = max(len(left) for left, _ in rows)
     lines = ["  %-*s  %s" % (width, left.strip(), right) for left, right in rows]
