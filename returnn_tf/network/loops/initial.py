@@ -11,6 +11,7 @@ from returnn_tf.layers.loops.loop_nodes import InitialOutput
 from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.network.loops.analysis import Zone
 from returnn_tf.network.planning.checks import LayerError
 from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.tensor import Data
@@ -72,6 +73,12 @@ def _on_zeros(builder: ZoneBuilder, node: Node, state: Any) -> InitialOutput:
 
 def _layer(builder: ZoneBuilder, spec: LayerSpec, name: str, output: Data) -> Node:
     """The layer whose value it is, whose axes must be among those of the output."""
+    inside = builder.any_name(name[len("prev:") :] if name.startswith("prev:") else name)
+    if inside is not None and (name.startswith("prev:") or builder.loop.zones.zones.get(inside) is not Zone.BEFORE):
+        raise LayerError(
+            "%s: initial_output: %r has no value before the first step, as it is computed in the loop. Use %s."
+            % (spec.where, name, _FORMS)
+        )
     try:
         node = builder.resolve(name, spec.where)
     except LayerError as exc:

@@ -72,7 +72,7 @@ class ZoneBuilder(NetworkBuilder):
         name = self.any_name(ref)
         if name is None or self.loop.zones.zones.get(name) is self.zone:
             return super().resolve(ref, where)
-        other = self.loop.builders[self.loop.zones.zones[name]]
+        other = self.loop.builders[self.loop.zone_of(name, where)]
         return self.loop.bring(other.resolve(ref, where), other.zone, self)
 
     def owner_of_params(self, ref: str, where: str) -> Node:
