@@ -29,7 +29,7 @@ from typing import (
     Union,
 )
 
-from returnn_tf.config.errors import ConfigError, did_you_mean
+from returnn_tf.config.errors import ConfigError, did_you_mean, shown
 
 T = TypeVar("T")
 _LOGGER = logging.getLogger("returnn_tf.config")
@@ -172,18 +172,18 @@ class OptionInfo:
     def fault(self, value: Any) -> Optional[str]:
         """Return what is wrong with a value, to be put after the name, e.g. ``must be int, got 'x' (str)``; or None."""
         if not fits_type(value, self.type, refs=self.refs):
-            return "must be %s, got %r (%s). It is: %s" % (
+            return "must be %s, got %s (%s). It is: %s" % (
                 type_name(self.type),
-                value,
+                shown(value),
                 type(value).__name__,
                 self.help,
             )
         if self.choices is not None and not _is_in(value, self.choices):
             hint = did_you_mean(value, map(str, self.choices), max_listed=20, in_order=True)
-            return "is %r. %s It is: %s" % (value, hint, self.help)
+            return "is %s. %s It is: %s" % (shown(value), hint, self.help)
         message = None if self.check is None else self.check(value)
         if message:
-            return "%s, got %r. It is: %s" % (message, value, self.help)
+            return "%s, got %s. It is: %s" % (message, shown(value), self.help)
         if self.unsupported and not _is_in(value, (self.default,)):
             return "is not supported: %s" % self.unsupported
         return None
@@ -273,7 +273,7 @@ def from_options(
     :raises ConfigError: see `check_options`
     """
     if not isinstance(given, collections.abc.Mapping):
-        raise ConfigError("%s: expected a dict of options, got %r (%s)." % (where, given, type(given).__name__))
+        raise ConfigError("%s: expected a dict of options, got %s (%s)." % (where, shown(given), type(given).__name__))
     if none_is_absent:
         known = declared_options(cls)
         given = {name: value for name, value in given.items() if value is not None or name not in known}
