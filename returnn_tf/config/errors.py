@@ -14,6 +14,12 @@ class DataError(ValueError):
     """A data file, dataset or batch is wrong: the message names the file or sequence tag. Ends with exit code 1."""
 
 
+def shown(value: object, limit: int = 200) -> str:
+    """Return the repr of what the user wrote, for a message; a long one loses its middle."""
+    text = repr(value)
+    return text if len(text) <= limit else "%s ... %s" % (text[: limit * 3 // 4], text[-limit // 8 :])
+
+
 def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12, in_order: bool = False) -> str:
     """A sentence with the nearest known spelling, else the list of what is known; ready to be appended to an error.
 

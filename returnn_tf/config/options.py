@@ -30,7 +30,7 @@ from typing import (
 
 import numpy
 
-from returnn_tf.config.errors import ConfigError, did_you_mean
+from returnn_tf.config.errors import ConfigError, did_you_mean, shown
 
 T = TypeVar("T")
 _LOGGER = logging.getLogger("returnn_tf.config")
@@ -164,17 +164,19 @@ class OptionInfo:
         """
         if not fits_type(value, self.type, refs=self.refs):
             raise ConfigError(
-                "%s: option %r must be %s, got %r (%s). It is: %s"
-                % (where, self.name, type_name(self.type), value, type(value).__name__, self.help)
+                "%s: option %r must be %s, got %s (%s). It is: %s"
+                % (where, self.name, type_name(self.type), shown(value), type(value).__name__, self.help)
             )
         if self.choices is not None and not _is_in(value, self.choices):
             hint = did_you_mean(value, map(str, self.choices), max_listed=20, in_order=True)
-            raise ConfigError("%s: option %r is %r. %s It is: %s" % (where, self.name, value, hint, self.help))
+            raise ConfigError("%s: option %r is %s. %s It is: %s" % (where, self.name, shown(value), hint, self.help))
         if self.group is not None and isinstance(value, collections.abc.Mapping):
             check_options(self.group, value, where="%s: %s" % (where, self.name))
         message = None if self.check is None else self.check(value)
         if message:
-            raise ConfigError("%s: option %r %s, got %r. It is: %s" % (where, self.name, message, value, self.help))
+            raise ConfigError(
+                "%s: option %r %s, got %s. It is: %s" % (where, self.name, message, shown(value), self.help)
+            )
         if (self.unsupported or self.inert) and not _is_in(value, (self.default,)):
             if self.unsupported:
                 raise ConfigError("%s: option %r is not supported: %s" % (where, self.name, self.unsupported))

@@ -16,7 +16,7 @@ import pkgutil
 import threading
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar
 
-from returnn_tf.config.errors import ConfigError, did_you_mean
+from returnn_tf.config.errors import ConfigError, did_you_mean, shown
 
 E = TypeVar("E")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -109,7 +109,11 @@ class Registry(Generic[E]):
     def unknown(self, name: Any) -> str:
         """Return the message that there is no entry of a name, with the nearest known one."""
         self.load()
-        return "unknown %s %r. %s" % (self.what, name, did_you_mean(name, self._entries, max_listed=self._max_listed))
+        return "unknown %s %s. %s" % (
+            self.what,
+            shown(name),
+            did_you_mean(name, self._entries, max_listed=self._max_listed),
+        )
 
     def names(self) -> List[str]:
         """Return all names, aliases included, sorted."""
