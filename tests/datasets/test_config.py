@@ -99,7 +99,7 @@ def test_names():
     assert dataset_from_config(config, "small").num_seqs == 2
     assert dataset_from_config(config, "dev") is None
     assert dataset_from_config(config, "eval") is None
-    with pytest.raises(ConfigError, match="'eval_datasets' must be a dict"):
+    with pytest.raises(ConfigError, match="'eval_datasets' must be dict"):
         dataset_from_config({"eval_datasets": [1]}, "small")
 
 

@@ -18,7 +18,7 @@ def save_checkpoint(net: Network, path: str, *, epoch: int = 0) -> None:
     :raises DataError: the checkpoint can't be written
     """
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    info = CheckpointInfo(epoch=epoch, step=int(net.step.numpy()), random_seed=0)
+    info = CheckpointInfo(epoch=epoch, step=int(net.global_step.numpy()), random_seed=0)
     checkpoint.save(path, net.params, {}, info)
 
 
@@ -28,10 +28,10 @@ def load_checkpoint(net: Network, path: str) -> None:
     :param path: prefix of the files
     :raises DataError: the checkpoint is missing or damaged, or does not fit the network; no parameter is changed then
     """
-    defect = checkpoint.defect(path)
-    if defect is not None:
-        raise DataError("The checkpoint %s can't be used: %s" % (path, defect))
+    problem = checkpoint.validate(path)
+    if problem is not None:
+        raise DataError("The checkpoint %s can't be used: %s" % (path, problem))
     values = checkpoint.read(path)
     params.assign(net.params, values, source="the checkpoint %s" % path)
     if GLOBAL_STEP in values:
-        net.step.assign(int(values[GLOBAL_STEP]))
+        net.global_step.assign(int(values[GLOBAL_STEP]))

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Dict, Iterator, List, Mapping, Tuple, Type
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import shown
 from returnn_tf.config.options import check_options, declared_options, referenced_names
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.registry import LAYERS, LOSSES
@@ -72,7 +73,7 @@ def parse_network(network: Any, path: str, behavior_version: int) -> Dict[str, L
             raise ConfigError("%s: a layer has the name %r. Give it a name, e.g. 'output'." % (where, name))
         if not isinstance(options, Mapping):
             raise ConfigError(
-                "%s: layer %r must be a dict such as {'class': 'linear', ...}, got %r." % (where, name, options)
+                "%s: layer %r must be a dict such as {'class': 'linear', ...}, got %s." % (where, name, shown(options))
             )
         specs[name] = parse_layer(name, options, "%s/%s" % (path, name) if path else name, behavior_version)
     return specs
