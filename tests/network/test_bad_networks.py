@@ -123,6 +123,16 @@ CASES = {
         {"output": {**LIN, "from": 3}},
         r"'from' must be the name of a layer or a list of names, got 3",
     ),
+    "source of a layer within a layer is a number": (
+        {
+            "s": {"class": "reduce", "mode": "sum", "axes": "F", "from": "data"},
+            "m": {"class": "compare", "kind": "greater", "value": 0.0, "from": "s"},
+            "output": {"class": "masked_computation", "mask": "m", "from": "data", "unit": {**LIN, "from": 3}},
+        },
+        r"'from' must be the name of a layer or a list of names, got 3",
+    ),
+    "deep value": ({"output": {"class": "constant", "value": eval("[" * 50 + "]" * 50)}}, r"is no array: .*dimension"),
+    "infinite factor": ({"output": {"class": "resize", "axis": "T", "factor": 1e999, "from": "data"}}, r"and finite"),
     "source is None in a list": ({"output": {**LIN, "from": [None]}}, r"'from' must hold names of layers, got None"),
     "loss options are no dict": (
         {"output": {**LIN, "loss": "mse", "target": "data", "loss_opts": 3}},

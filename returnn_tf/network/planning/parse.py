@@ -97,17 +97,7 @@ def parse_layer(name: str, options: Mapping[str, Any], path: str, behavior_versi
 
 def _sources(cls: Type[Layer], options: Mapping[str, Any], where: str, behavior_version: int) -> List[Any]:
     if "from" in options and options["from"] is not None:
-        given = options["from"]
-        if not isinstance(given, (str, list, tuple, dict)):
-            raise ConfigError(
-                "%s: 'from' must be the name of a layer or a list of names, got %s." % (where, shown(given))
-            )
-        sources = cls.source_list(given)
-        for source in sources:
-            name = source if isinstance(source, str) else source[0] if isinstance(source, tuple) and source else None
-            if not isinstance(name, str):
-                raise ConfigError("%s: 'from' must hold names of layers, got %s." % (where, shown(source)))
-        return sources
+        return cls.read_sources(options["from"], where)
     if not cls.takes_data(options):
         return []
     if behavior_version >= 1:
