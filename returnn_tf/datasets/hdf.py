@@ -94,6 +94,10 @@ class HDFDataset(Dataset):
         number, local = self._locate(index)
         return self.files[number].tags[local]
 
+    def file_of(self, index: int) -> str:
+        """Path of the HDF file."""
+        return self.files[self._locate(index)[0]].path
+
     def lengths(self, index: int) -> Dict[str, int]:
         """Key -> frames, from the index."""
         number, local = self._locate(index)
