@@ -168,6 +168,7 @@ def _declared_target(path):
 BAD_FILES = {
     "missing": (lambda path: None, "does not exist"),
     "directory": (lambda path: path.mkdir(), "is a directory"),
+    "pipe": (os.mkfifo, "is a pipe or a device"),
     "empty": (lambda path: path.write_bytes(b""), "not an HDF5 file|truncated"),
     "text": (
         lambda path: path.write_text("hello " * 200),
