@@ -12,6 +12,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, HDFDataset
+from returnn_tf.datasets.hdf import max_open_files
 from tests.datasets.recorded import ROOT, assert_same_sequences, by_name, dataset_info, load_json
 
 FILES = sorted(path.name for path in (ROOT / "hdf").glob("*.hdf"))
@@ -97,6 +98,17 @@ def test_no_open_file_is_left():
     assert dataset.files[0].is_open
     dataset.close()
     assert not dataset.files[0].is_open
+
+
+@pytest.mark.parametrize("allowed, expected", [(1024, 512), (1 << 20, 1024), (-1, 1024), (100, 50), (8, 4), (2, 1)])
+def test_as_many_files_stay_open_as_the_system_allows(allowed, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (allowed, allowed))
+    for number in range(6):
+        _write(tmp_path / ("%d.hdf" % number))
+    dataset = HDFDataset(files=[str(tmp_path / ("%d.hdf" % number)) for number in range(6)])
+    assert max_open_files() == expected
+    list(dataset.sequences(1))
+    assert sum(file.is_open for file in dataset.files) == min(expected, 6)
 
 
 # ---- bad files
@@ -266,7 +278,7 @@ def test_empty_file(tmp_path):
 
 
 def test_many_files_do_not_stay_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("returnn_tf.datasets.hdf._MAX_OPEN_FILES", 3)
+    monkeypatch.setattr("returnn_tf.datasets.hdf.max_open_files", lambda: 3)
     files = []
     for number in range(8):
         files.append(str(tmp_path / ("%d.hdf" % number)))
