@@ -203,6 +203,11 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ({"max_seq_length": 1}, DataError, "there is no batch"),
         ({"use_last_best_model": True}, ConfigError, "Not supported: use_last_best_model"),
         ({"network": {"output": {"class": "linear", "n_out": 2, "from": "data"}}}, ConfigError, "no loss"),
+        (
+            {"network": {"output": {"class": "softmax", "loss": "ce", "from": "data", "loss_scale": 0}}},
+            ConfigError,
+            "All losses ('output') have the scale 0, so there is nothing to train. Give one another 'loss_scale'",
+        ),
     ],
 )
 def test_mistakes_are_explained_and_nothing_is_written(changes: Dict[str, Any], error: Any, message: str) -> None:
