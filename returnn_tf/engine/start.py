@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
+from returnn_tf.config.known_keys import KNOWN_KEYS
 from returnn_tf.engine import model_dir, preload
 from returnn_tf.engine.data_facts import data_facts
 from returnn_tf.engine.fingerprint import settings
@@ -89,11 +90,19 @@ class Start:
         if self._world.size == 1:
             return
         own = start_checks.OWN_KEYS | (frozenset() if data.shared else start_checks.OWN_DATA_KEYS)
-        facts = {"settings": {key: text for key, text in settings(self._config).items() if key not in own}}
+        texts = {key: text for key, text in settings(self._config).items() if key not in own}
+        facts = {"settings": {key: text for key, text in texts.items() if key in KNOWN_KEYS}}
         facts["network"] = start_checks.network_facts(stage.net, stage.entry.layers)
         facts["start"] = {"epoch": str(self.epoch), "step": str(stage.trainer.step_count)}
         for name, dataset in data.datasets(shared=True).items():
             facts["data of %r" % name] = data_facts(dataset, self.epoch)
         start_checks.check_same(self._world, facts)
+        names = {key: text for key, text in texts.items() if key not in KNOWN_KEYS}
+        different = start_checks.different_names(self._world, names)
+        if different and self._world.is_chief:
+            log.warn(
+                "The ranks differ in %s. No setting has such a name, so that matters only if functions of the config "
+                "use it." % ", ".join(different)
+            )
         stage.trainer.ranks.broadcast(stage.trainer)
         log.write(3, "%d processes train together: %s" % (self._world.size, self._world.name))
