@@ -6,6 +6,7 @@ from typing import Any, Dict, FrozenSet, Iterable, List, Mapping
 
 from returnn_tf.engine.epoch_pass import Pass, PassResult
 from returnn_tf.engine.step_result import Packer, StepResult
+from returnn_tf.engine.unusable_scores import UnusableScores
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -36,23 +37,27 @@ class Evaluator:
         return self._packer.unpack(self._functions[keys](tensors).numpy())
 
     def run(self, name: str, epoch: int, batches: Iterable[Any], **options: Any) -> PassResult:
-        """A pass over a dataset.
+        """A pass over a dataset. If losses or errors are NaN or Inf, a warning names the sequences.
 
         :param name: of the dataset, for the log
         :param epoch: of the model, for the log
         :param batches: of the dataset
         :param options: more of :class:`Pass`
         """
+        phase = "%r eval epoch %i" % (name, epoch)
+        unusable = UnusableScores(phase)
         one_pass = Pass(
-            phase="%r eval epoch %i" % (name, epoch),
+            phase=phase,
             convert=self.net.convert_feed,
-            step=lambda tensors, batch: self.step(tensors),
+            step=lambda tensors, batch: unusable.add(batch, self.step(tensors)),
             normalized=normalized_losses(self.net),
             with_exp=self._config.bool("calculate_exp_loss", False),
             log_batch_size=self._config.bool("log_batch_size", False),
             **options,
         )
-        return one_pass.run(batches)
+        result = one_pass.run(batches)
+        unusable.warn(one_pass.world)
+        return result
 
     def _emit(self, feed: Dict[str, Any]) -> Any:
         graph = self.net.lower(feed, train=False)

@@ -12,6 +12,7 @@ from returnn_tf.engine.eval_output import SequenceScores, write_scores
 from returnn_tf.engine.evaluator import Evaluator
 from returnn_tf.engine.learning_rate import LearningRateControl
 from returnn_tf.engine.load_model import load_network
+from returnn_tf.engine.unusable_scores import check_usable
 from returnn_tf.log import eval_line, log
 from returnn_tf.tasks.registry import register_task
 
@@ -48,6 +49,7 @@ def evaluate(config: Any) -> int:
         control = LearningRateControl.from_config(config)
         for name, result in results.items():
             control.set_errors(epoch, {"%s_score" % name: result.scores, "%s_error" % name: result.errors})
+    check_usable(results)
     return 0
 
 
