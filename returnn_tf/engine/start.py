@@ -57,7 +57,10 @@ class Start:
             self._resumption.check_data(self.begun, data.train_facts(self.epoch))
 
     def restore_rates(self, control: LearningRateControl) -> None:
-        """See :meth:`Resumption.restore_rates`."""
+        """See :meth:`Resumption.restore_rates`; warns if the learning-rate file is that of another run."""
+        stale = self._resumption.stale_rates(control, self.epoch)
+        if stale is not None:
+            log.warn(stale)
         self._resumption.restore_rates(control)
 
     @property

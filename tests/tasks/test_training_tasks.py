@@ -120,6 +120,21 @@ def test_an_epoch_without_scores_is_evaluated_when_going_on() -> None:
     assert read_file("newbob.data")[1].error["dev_score"] == pytest.approx(expected["dev_score"], rel=1e-5)
 
 
+def test_a_learning_rate_file_of_another_run_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    run(num_epochs=2)
+    assert "newbob.data has" not in capsys.readouterr().out
+    run(num_epochs=3)
+    assert "newbob.data" not in capsys.readouterr().out
+    run(num_epochs=1, model="other/network", learning_rate=0.005, random_seed=7)
+    out = capsys.readouterr().out
+    assert "newbob.data has the rates and scores of epoch 1 to 3 from an earlier run" in out
+    assert "To start anew, delete or move the file, or set another learning_rate_file" in out
+    assert "start train epoch 1, learning rate 0.02" in out
+    run(num_epochs=4)
+    out = capsys.readouterr().out
+    assert "net/network.003 have different rates or training scores of epoch 1, so the file is that of another" in out
+
+
 def test_only_some_epochs_are_saved_and_old_ones_deleted() -> None:
     run(num_epochs=5, save_interval=2, tf_log_dir=None, save_epoch1_initial_model=True)
     assert sorted(find_checkpoints("net/network")) == [0, 2, 4, 5] and not os.path.exists("net/events")
