@@ -15,6 +15,7 @@ from returnn_tf.engine.forwarding import Forwarder
 from returnn_tf.engine.horovod.in_order import in_order
 from returnn_tf.engine.load_model import load_network
 from returnn_tf.engine.prefetch import Prefetcher
+from returnn_tf.engine.signals import StopRequest
 from returnn_tf.engine.step_errors import naming_sequences
 from returnn_tf.log import log, pass_line, phase_text
 from returnn_tf.tasks.registry import register_task
@@ -35,7 +36,8 @@ def forward(config: Any) -> int:
     if config.typed("forward_batch_size") is not None:
         changes["batch_size"] = config.typed("forward_batch_size")
     try:
-        _write(forwarder, source, path, config.str("target", "classes"), epoch, changes)
+        with StopRequest(config, idle="ending; output_file is not written") as stop:
+            _write(forwarder, source, path, config.str("target", "classes"), epoch, changes, stop)
     finally:
         source.close()
     return 0
@@ -52,22 +54,20 @@ def _output_path(config: Any, epoch: int) -> str:
     return path
 
 
-def _write(forwarder: Forwarder, source: DataSource, path: str, target: str, epoch: int, changes: Any) -> None:
+def _write(
+    forwarder: Forwarder, source: DataSource, path: str, target: str, epoch: int, changes: Any, stop: StopRequest
+) -> None:
     output = forwarder.output
     one_pass = _Pass(forwarder, source, epoch, changes)
     if not source.world.is_chief:
         for _ in in_order(source.world, one_pass.results()):
             pass  # the chief gets them
         return
-    partial = "%s.new-%i" % (path, os.getpid())  # the final name only once it is complete
-    try:
-        with HDFWriter(partial, dim=output.dim, labels=_labels(source, target, output), ndim=output.rank - 1) as writer:
-            for value, lengths, tags in one_pass.all_results():
-                writer.insert_batch(value, lengths, tags)
-        os.replace(partial, path)
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)
+    options = {"labels": _labels(source, target, output), "ndim": output.rank - 1}
+    with HDFWriter(path, dim=output.dim, replace=True, **options) as writer:  # `_output_path` has seen that it may
+        stop.on_abort.append(writer.remove_temporary)
+        for value, lengths, tags in one_pass.all_results():
+            writer.insert_batch(value, lengths, tags)
     log.write(3, "Wrote %s: %s for %i sequences" % (path, output, writer.num_seqs))
 
 

@@ -10,6 +10,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine import checkpoint_files
 from returnn_tf.engine.pauses import Pauses
 from returnn_tf.engine.trainer import Trainer
@@ -19,6 +20,7 @@ PLACES: Dict[str, Tuple[Any, str]] = {
     "step": (Trainer, "step"),  # in a step
     "batch": (Pauses, "after_batch"),  # between two batches of an evaluation
     "trace": (Trainer, "_emit"),  # while the first step is traced
+    "insert": (HDFWriter, "insert_batch"),  # while task forward writes its file
     "write": (checkpoint_files, "describe"),  # while a checkpoint is written: beside the training
     "rename": (checkpoint_files.os, "replace"),  # while its files are moved to their place
 }
