@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO, Any, List, Mapping, Optional, Sequence, TextIO, Tuple, Union
+from typing import IO, Any, List, Mapping, Optional, Sequence, Set, TextIO, Tuple, Union
 
 WARNING_LEVEL = 2
 DEFAULT_LEVEL = 3
@@ -172,7 +172,10 @@ def start_line(phase: str, learning_rate: Optional[float] = None) -> str:
 class _Target:
     """One place where lines go."""
 
-    def __init__(self, stream: IO[str], level: int, process: Optional["subprocess.Popen[str]"] = None):
+    def __init__(
+        self, name: str, stream: IO[str], level: int, process: Optional["subprocess.Popen[str]"] = None
+    ) -> None:
+        self.name = name
         self.stream = stream
         self.level = level
         self.process = process
@@ -198,6 +201,7 @@ def _prefix(log_format: str, level: int) -> str:
     return ""
 
 
+_STDOUT = "the standard output"
 LOG_FORMATS = ("default", "timed", "raw", "verbose")
 
 
@@ -213,7 +217,13 @@ class Log:
         #: of a process which works for another one that writes files: ``rank 1/4 on host``; "" otherwise
         self.label = ""
         self._suffix = ""
+        self._failing: Set[str] = set()  # what could not be written to, by name
         self.started = time.monotonic()
+
+    @property
+    def lost_terminal(self) -> bool:
+        """Whether lines could not be written to the standard output."""
+        return _STDOUT in self._failing
 
     def become_helper(self, rank: int, label: str) -> None:
         """This process works together with another one, whose log tells it all: here only warnings are shown.
@@ -258,7 +268,7 @@ class Log:
             line = _prefix(self._format, level) + text + "\n"
             for target in self._files:
                 if level <= target.level:
-                    _write(target.stream, line)
+                    self._put(target.name, target.stream, line)
             shown_here = terminal and level <= self._terminal_level
             if self.label:
                 shown_here = shown_here and level == WARNING_LEVEL
@@ -268,7 +278,18 @@ class Log:
             if shown_here:
                 color = "yellow" if level == 2 else "bold" if level == 1 else None
                 shown = paint(line[:-1], color, wants_color(sys.stdout)) + "\n" if color else line
-                _write(sys.stdout, shown)
+                self._put(_STDOUT, sys.stdout, shown)
+
+    def _put(self, name: str, stream: IO[str], line: str) -> None:
+        """Write a line. If that fails, e.g. on a full disk, the others hear of it once, and the work goes on."""
+        problem = _write(stream, line)
+        if problem is None or name in self._failing:
+            return
+        self._failing.add(name)
+        text = "%s can't be written (%s): lines are missing there" % (name, problem)
+        self.warn(text)
+        if name == _STDOUT:
+            _write(sys.stderr, "Warning: %s\n" % text)
 
     def warn(self, text: str) -> None:
         """A warning (level 2)."""
@@ -323,20 +344,24 @@ def _open_target(target: str, level: int) -> _Target:
     if target.startswith("|"):
         process = subprocess.Popen(target[1:], shell=True, stdin=subprocess.PIPE, text=True)
         assert process.stdin
-        return _Target(process.stdin, level, process)
+        return _Target("log command %r" % target[1:], process.stdin, level, process)
     name = target.replace("$date", datetime.datetime.now().strftime("%Y-%m-%d-%H-%M-%S"))
     folder = os.path.dirname(name)
     if folder:
         os.makedirs(folder, exist_ok=True)
-    return _Target(open(name, "a", encoding="utf8"), level)
+    return _Target("log file %r" % name, open(name, "a", encoding="utf8"), level)
 
 
-def _write(stream: IO[str], text: str) -> None:
+def _write(stream: IO[str], text: str) -> Optional[str]:
+    """Write to a stream; return why that is impossible, or None. That a reader is gone is no reason."""
     try:
         stream.write(text)
         stream.flush()
     except BrokenPipeError:
-        pass  # who read it is gone; training goes on
+        pass
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    return None
 
 
 class ProgressBar:

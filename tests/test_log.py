@@ -1,7 +1,9 @@
 """Lines of the log, targets and levels, the progress bar, colour."""
 
+import contextlib
 import io
 import logging
+import os
 import sys
 
 import pytest
@@ -135,6 +137,35 @@ def test_command_that_ends(log):
     log.configure(["|true"], [3])
     for _ in range(50):
         log.write(1, "x" * 10000)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is full")
+def test_a_full_disk_is_reported_once_and_stops_nothing(log, tmp_path, capsys):
+    """What can be written to hears of what can't."""
+    log.configure(["/dev/full", str(tmp_path / "log")], [3])
+    for number in range(3):
+        log.write(1, "line %d" % number)
+    shown = capsys.readouterr().out
+    assert shown == (tmp_path / "log").read_text()
+    warning = "Warning: log file '/dev/full' can't be written (No space left on device): lines are missing there\n"
+    assert shown.count(warning) == 1 and shown.endswith("line 1\nline 2\n") and not log.lost_terminal
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is full")
+def test_a_standard_output_on_a_full_disk(log, tmp_path, monkeypatch, capsys):
+    """Files and the standard error hear of it."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        log.configure([str(tmp_path / "log")], [3])
+        log.write(1, "hello")
+        log.write(1, "again")
+        monkeypatch.undo()
+        assert log.lost_terminal
+        with contextlib.suppress(OSError):
+            full.close()
+    text = "the standard output can't be written (No space left on device): lines are missing there"
+    assert capsys.readouterr().err.count(text) == 1
+    assert (tmp_path / "log").read_text() == "hello\nWarning: %s\nagain\n" % text
 
 
 def test_configure_errors(log, tmp_path):
