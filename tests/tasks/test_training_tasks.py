@@ -147,6 +147,13 @@ def test_clean_up_while_training_keeps_two() -> None:
     assert sorted(find_checkpoints("net/network")) == [3, 4]
 
 
+def test_clean_up_that_a_killed_run_has_not_done_is_done_when_going_on() -> None:
+    """It follows the last evaluation, so that a run killed within that has all epochs, and nothing to train."""
+    run(num_epochs=4)
+    run(num_epochs=4, cleanup_old_models={"keep_last_n": 1, "keep_best_n": 0, "keep": []})
+    assert sorted(find_checkpoints("net/network")) == [3, 4]
+
+
 def test_evaluation_of_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     run(num_epochs=2)
     trained = read_file("newbob.data")[1].error
