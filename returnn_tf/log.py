@@ -16,10 +16,12 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO, Any, List, Mapping, Optional, Sequence, Set, TextIO, Tuple, Union
+from functools import partial
+from typing import IO, Any, Callable, List, Mapping, Optional, Sequence, Set, TextIO, Tuple, Union
 
 WARNING_LEVEL = 2
 DEFAULT_LEVEL = 3
+PROGRESS_LEVEL = 3
 STEP_LEVEL = 5
 
 Number = Union[int, float]
@@ -116,6 +118,27 @@ def _value_text(value: Any) -> str:
     if isinstance(value, float) or hasattr(value, "dtype"):
         return "%.6g" % float(value)
     return str(value)
+
+
+def progress_line(
+    phase: str, steps: int, elapsed: float, *, complete: Optional[float] = None, loss: Optional[float] = None
+) -> str:
+    """The line, now and then, that says how far a pass is (level 3).
+
+    ``train epoch 3, 120 steps, loss 1.234, elapsed 0:01:00, exp. remaining 0:03:10, complete 24.0%``
+
+    :param steps: done so far
+    :param complete: share of the pass that is done, 0 - 1, if known
+    :param loss: of the last step
+    """
+    fields = [phase, "%d steps" % steps]
+    if loss is not None:
+        fields.append("loss %.4g" % loss)
+    fields.append("elapsed %s" % hms(elapsed))
+    if complete:
+        fields.append("exp. remaining %s" % hms(elapsed / complete - elapsed))
+        fields.append("complete %.1f%%" % (100 * complete))
+    return ", ".join(fields)
 
 
 def pass_line(phase: str, steps: int, elapsed: float, compute_seconds: float) -> str:
@@ -300,10 +323,14 @@ class Log:
         return level <= max([self._terminal_level] + [target.level for target in self._files])
 
     def progress(self, phase: str) -> ProgressBar:
-        """A progress bar on the terminal, unless that shows the line of every step; nothing is seen of it elsewhere."""
+        """Return a progress bar on the terminal, unless that shows the line of every step.
+
+        Elsewhere, and where the output is no terminal, a line each minute (level 3) says how far the pass is.
+        """
         with self._lock:
             visible = is_terminal(sys.stdout) and not self.label and 0 < self._terminal_level < STEP_LEVEL
-            self._bar = ProgressBar(phase, sys.stdout, visible)
+            each_minute = None if self.shows(STEP_LEVEL) else partial(self.write, PROGRESS_LEVEL, terminal=not visible)
+            self._bar = ProgressBar(phase, sys.stdout, visible, each_minute)
             return self._bar
 
     def close(self) -> None:
@@ -371,12 +398,21 @@ class ProgressBar:
     """
 
     INTERVAL = 0.1
+    SECONDS_BETWEEN_LINES = 60.0
 
-    def __init__(self, phase: str, stream: TextIO, visible: bool):
+    def __init__(
+        self, phase: str, stream: TextIO, visible: bool, each_minute: Optional[Callable[[str], None]] = None
+    ) -> None:
+        """
+        :param phase: see :func:`phase_text`
+        :param visible: whether it is drawn
+        :param each_minute: gets a line for the log, for those who don't see the bar
+        """
         self.phase = phase
         self.stream = stream
         self.visible = visible
-        self._started = time.monotonic()
+        self._each_minute = each_minute
+        self._started = self._told = time.monotonic()
         self._drawn = -math.inf
         self._shown = False
 
@@ -395,6 +431,9 @@ class ProgressBar:
         :param frames: all frames so far
         """
         now = time.monotonic()
+        if self._each_minute is not None and now - self._told >= self.SECONDS_BETWEEN_LINES:
+            self._told = now
+            self._each_minute(progress_line(self.phase, step, now - self._started, complete=complete, loss=loss))
         if not self.visible or now - self._drawn < self.INTERVAL:
             return
         self._drawn = now

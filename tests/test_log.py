@@ -223,3 +223,52 @@ def test_bar_on_a_terminal(log, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     log.progress("x").update(1, 0.5)
     assert sys.stdout.getvalue() == ""
+
+
+class Clock:
+    """Seconds which pass only when they are told to."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+
+
+def _steps(log, clock, count):
+    bar = log.progress("train epoch 1")
+    for step in range(1, count + 1):
+        clock.now += 20.0
+        bar.update(step, step / 10, 2.5, 1000)
+    bar.close()
+
+
+LINE = "train epoch 1, 3 steps, loss 2.5, elapsed 0:01:00, exp. remaining 0:02:20, complete 30.0%\n"
+
+
+def test_a_line_each_minute_where_nobody_sees_the_bar(log, monkeypatch, capsys):
+    """By default; not so soon in a pass."""
+    clock = Clock(monkeypatch)
+    log.configure()
+    _steps(log, clock, 2)
+    assert capsys.readouterr().out == ""
+    _steps(log, clock, 7)
+    assert capsys.readouterr().out == LINE + (
+        "train epoch 1, 6 steps, loss 2.5, elapsed 0:02:00, exp. remaining 0:01:20, complete 60.0%\n"
+    )
+
+
+def test_a_file_gets_the_line_beside_the_bar(log, tmp_path, monkeypatch):
+    """The terminal shows the bar only."""
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    log.configure([str(tmp_path / "log")])
+    _steps(log, clock, 3)
+    assert (tmp_path / "log").read_text() == LINE and LINE not in sys.stdout.getvalue()
+
+
+@pytest.mark.parametrize("level", [2, 5])
+def test_no_such_line_at_other_levels(log, monkeypatch, capsys, level):
+    """At level 5 each step has a line of its own."""
+    clock = Clock(monkeypatch)
+    log.configure(verbosity=[level])
+    _steps(log, clock, 3)
+    assert capsys.readouterr().out == ""
