@@ -14,7 +14,7 @@ from mdlstm_rows import FLIPS, ROWS, Row
 from workers import serve
 
 from returnn_tf.native import mdlstm_ops, native_mdlstm
-from returnn_tf.ops.mdlstm import GATES, mdlstm
+from returnn_tf.ops.dense.mdlstm import GATES, mdlstm
 from returnn_tf.util.lazy_tf import tf
 
 Form = Callable[..., List[Any]]

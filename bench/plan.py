@@ -37,13 +37,16 @@ def make_network(layers):
     return network
 """
 
-_CONFIG = _NETWORK + """
+_CONFIG = (
+    _NETWORK
+    + """
 behavior_version = 21
 extern_data = {"data": {"dim": 40}, "classes": {"dim": 50, "sparse": True}}
 network = make_network(LAYERS)
 optimizer = {"class": "adam"}
 learning_rate = 0.001
 """
+)
 
 _IMPORT = """
 import time; start = time.perf_counter()
@@ -56,7 +59,7 @@ _PLAN = """
 import sys, time
 from returnn_tf.config import Config
 from returnn_tf.network.network import plan_from_config
-from returnn_tf.layers.registry import load_builtin_classes
+from returnn_tf.graph.registry import load_builtin_classes
 config = Config.from_file(sys.argv[1])
 load_builtin_classes()
 start = time.perf_counter()

@@ -57,8 +57,8 @@ def work(size: str, several: bool, reduce_type: str, path: str) -> None:
     import numpy as np
 
     import returnn_tf
-    from returnn_tf.engine import devices
-    from returnn_tf.engine import world as worlds
+    from returnn_tf.engine.distributed import world as worlds
+    from returnn_tf.engine.support import devices
 
     config = returnn_tf.Config(settings(size, several, reduce_type))
     world = worlds.from_config(config)

@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, List
 import numpy
 
 import returnn_tf
-from returnn_tf.engine.progress import PassState, Progress
-from returnn_tf.engine.saver import Saver
+from returnn_tf.engine.checkpoints.saver import Saver
+from returnn_tf.engine.passes.progress import PassState, Progress
 
 WIDTH, FRAMES, LABELS, PER_SAVE = 2048, 1000, 10, 100
 

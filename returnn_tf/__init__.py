@@ -12,12 +12,12 @@ from returnn_tf._version import __version__
 
 if TYPE_CHECKING:
     from returnn_tf.config import Config, ConfigError, DataError
+    from returnn_tf.config.options import option
     from returnn_tf.datasets import Dataset
-    from returnn_tf.engine.learning_rate import LearningRateControl
-    from returnn_tf.engine.trainer import Trainer
-    from returnn_tf.layers.base import Layer
-    from returnn_tf.layers.options import option
-    from returnn_tf.layers.registry import register_layer
+    from returnn_tf.engine.learning_rate.control import LearningRateControl
+    from returnn_tf.engine.passes.trainer import Trainer
+    from returnn_tf.graph.layer import Layer
+    from returnn_tf.graph.registry import register_layer
     from returnn_tf.network.network import Network
 
 _HOME_OF_NAME = {
@@ -25,12 +25,12 @@ _HOME_OF_NAME = {
     "ConfigError": "returnn_tf.config",
     "DataError": "returnn_tf.config",
     "Dataset": "returnn_tf.datasets",
-    "Layer": "returnn_tf.layers.base",
-    "LearningRateControl": "returnn_tf.engine.learning_rate",
+    "Layer": "returnn_tf.graph.layer",
+    "LearningRateControl": "returnn_tf.engine.learning_rate.control",
     "Network": "returnn_tf.network.network",
-    "Trainer": "returnn_tf.engine.trainer",
-    "option": "returnn_tf.layers.options",
-    "register_layer": "returnn_tf.layers.registry",
+    "Trainer": "returnn_tf.engine.passes.trainer",
+    "option": "returnn_tf.config.options",
+    "register_layer": "returnn_tf.graph.registry",
 }
 
 __all__ = [

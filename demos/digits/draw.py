@@ -24,7 +24,7 @@ matplotlib.use("Agg")  # needs no screen
 
 from matplotlib import pyplot  # noqa: E402
 
-from returnn_tf.engine.learning_rate_file import EpochData, read_file  # noqa: E402
+from returnn_tf.engine.learning_rate.file import EpochData, read_file  # noqa: E402
 
 NAMES = {"train": "training lines", "dev": "dev lines", "eval": "held-out lines"}
 WRONG, RIGHT = "crimson", "black"

@@ -19,7 +19,7 @@ import numpy as np
 from draw import choose, marked, pyplot
 
 import returnn_tf
-from returnn_tf.engine.load_model import load_network
+from returnn_tf.engine.training.load_model import load_network
 
 LABELS, WEIGHTS = "output", "output/weights"  # layers of the network
 

@@ -16,7 +16,7 @@ from typing import Dict, List, Sequence, Tuple
 
 from corpus import END, LABELS, Pair, read_hdf, skeleton
 
-from returnn_tf.engine.search_report import Errors, align
+from returnn_tf.engine.search.report import Errors, align
 
 
 def ngram_perplexity(train: Sequence[Pair], test: Sequence[Pair], order: int) -> float:

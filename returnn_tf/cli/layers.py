@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List
 
 from returnn_tf.config import ConfigError
-from returnn_tf.layers.docs import describe_layer, list_layers
+from returnn_tf.graph.docs import describe_layer, list_layers
 
 
 def run(args: List[str]) -> int:

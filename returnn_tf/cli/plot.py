@@ -7,7 +7,7 @@ import re
 from typing import Any, Dict, List, Mapping, Tuple
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.engine.learning_rate_file import EpochData, read_file, scores_of
+from returnn_tf.engine.learning_rate.file import EpochData, read_file, scores_of
 
 # one panel each, in this order; other names go to a panel of their own
 _KINDS = ("score", "error")
@@ -31,7 +31,7 @@ def run(args: List[str]) -> int:
 def draw(epochs: Mapping[int, EpochData], path: str, title: str = "") -> None:
     """Draws a panel of scores, one of errors, and the learning rate.
 
-    :param epochs: as :func:`returnn_tf.engine.learning_rate_file.read_file` gives it
+    :param epochs: as :func:`returnn_tf.engine.learning_rate.file.read_file` gives it
     :param path: file to write; the suffix says which format
     :raises DataError: if there is nothing to draw
     :raises ConfigError: without matplotlib, for an unknown format, or if the file can't be written

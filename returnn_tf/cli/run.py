@@ -9,8 +9,8 @@ from typing import List
 from returnn_tf._version import __version__
 from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.engine import world
-from returnn_tf.engine.signals import STOP_SIGNALS, StopRequest
+from returnn_tf.engine.distributed import world
+from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
 from returnn_tf.log import log
 from returnn_tf.tasks.registry import find_task
 

@@ -12,11 +12,11 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.engine import checkpoint_files as files
-from returnn_tf.engine import status_file
-from returnn_tf.engine.learning_rate_file import EpochData, best_epochs, read_file, scores_of
-from returnn_tf.engine.model_lock import holder_lives, seconds_since_beat
-from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.checkpoints.lock import holder_lives, seconds_since_beat
+from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, read_file, scores_of
+from returnn_tf.engine.monitoring import status_file
+from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.log import hms
 
 USAGE = "returnn-tf status MODEL_DIR_OR_PREFIX ... [--json | --point]"

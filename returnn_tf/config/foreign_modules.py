@@ -20,19 +20,19 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 #: Module as configs call it -> ours, which is imported when a name of it is asked for; "" for a mere package.
 _HOMES: Dict[str, str] = {
     "returnn": "",
-    "returnn.config": "returnn_tf.engine.foreign.config",
+    "returnn.config": "returnn_tf.compat.config",
     "returnn.datasets": "",
-    "returnn.datasets.generating": "returnn_tf.engine.foreign.vocabulary",
+    "returnn.datasets.generating": "returnn_tf.compat.vocabulary",
     "returnn.pretrain": "returnn_tf.config.epoch_value",
     "returnn.tf": "",
-    "returnn.tf.compat": "returnn_tf.engine.foreign.tf_compat",
-    "returnn.tf.native_op": "returnn_tf.engine.foreign.native_op",
-    "returnn.tf.horovod": "returnn_tf.engine.foreign.horovod",
+    "returnn.tf.compat": "returnn_tf.compat.tf_compat",
+    "returnn.tf.native_op": "returnn_tf.compat.native_op",
+    "returnn.tf.horovod": "returnn_tf.compat.horovod",
     "returnn.tf.util": "",
-    "returnn.tf.util.basic": "returnn_tf.engine.foreign.tf_util",
-    "returnn.tf.util.data": "returnn_tf.engine.foreign.tensors",
+    "returnn.tf.util.basic": "returnn_tf.compat.tf_util",
+    "returnn.tf.util.data": "returnn_tf.compat.tensors",
     "returnn.util": "",
-    "returnn.util.basic": "returnn_tf.engine.foreign.util",
+    "returnn.util.basic": "returnn_tf.compat.util",
 }
 #: Older names, which are known both with and without "returnn." in front.
 _OLD_NAMES: Dict[str, str] = {
@@ -45,7 +45,7 @@ _OLD_NAMES: Dict[str, str] = {
     "TFUtil": "returnn.tf.util.basic",
     "Util": "returnn.util.basic",
 }
-_TENSORFLOW = "returnn_tf.engine.foreign.tensorflow"
+_TENSORFLOW = "returnn_tf.compat.tensorflow"
 
 
 class _ForeignModule(types.ModuleType):

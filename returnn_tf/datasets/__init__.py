@@ -3,24 +3,28 @@
 No TensorFlow here: numpy and h5py only.
 """
 
-from returnn_tf.datasets.base import Dataset
-from returnn_tf.datasets.batch import Batch
-from returnn_tf.datasets.batch_options import BATCH_OPTIONS, BatchOptions
-from returnn_tf.datasets.batching import BatchStats
 from returnn_tf.datasets.config import batch_options_from_config, dataset_from_config, dataset_from_config_file
-from returnn_tf.datasets.copy_tasks import CopyTaskDataset, TaskEpisodicCopyDataset
-from returnn_tf.datasets.data_spec import DataSpec, Sequence
-from returnn_tf.datasets.dummy import DummyDataset, DummyDatasetMultipleDataKeys, DummyDatasetMultipleSequenceLength
-from returnn_tf.datasets.generating import GeneratingDataset
-from returnn_tf.datasets.hdf import HDFDataset
-from returnn_tf.datasets.hdf_writer import HDFWriter
-from returnn_tf.datasets.loader import BatchLoader
-from returnn_tf.datasets.number_task import TaskNumberBaseConvertDataset
-from returnn_tf.datasets.options import Option
-from returnn_tf.datasets.registry import dataset_class, dataset_class_names, register_dataset
-from returnn_tf.datasets.static import StaticDataset
-from returnn_tf.datasets.task12ax import Task12AXDataset
-from returnn_tf.datasets.text_tasks import TaskVariableAssignmentDataset, TaskXmlModelingDataset
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.batch import Batch
+from returnn_tf.datasets.core.batch_options import BATCH_OPTIONS, BatchOptions
+from returnn_tf.datasets.core.batching import BatchStats
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.generating import GeneratingDataset
+from returnn_tf.datasets.core.options import Option
+from returnn_tf.datasets.core.registry import dataset_class, dataset_class_names, register_dataset
+from returnn_tf.datasets.hdf.dataset import HDFDataset
+from returnn_tf.datasets.hdf.writer import HDFWriter
+from returnn_tf.datasets.loading.loader import BatchLoader
+from returnn_tf.datasets.synthetic.copy_tasks import CopyTaskDataset, TaskEpisodicCopyDataset
+from returnn_tf.datasets.synthetic.dummy import (
+    DummyDataset,
+    DummyDatasetMultipleDataKeys,
+    DummyDatasetMultipleSequenceLength,
+)
+from returnn_tf.datasets.synthetic.number_task import TaskNumberBaseConvertDataset
+from returnn_tf.datasets.synthetic.static import StaticDataset
+from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
+from returnn_tf.datasets.synthetic.text_tasks import TaskVariableAssignmentDataset, TaskXmlModelingDataset
 
 __all__ = [
     "BATCH_OPTIONS",

@@ -7,8 +7,8 @@ import os
 from typing import Any, Dict, Iterator, Mapping, Optional, Union
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
-from returnn_tf.datasets.base import Dataset, make_dataset
-from returnn_tf.datasets.spec import parse_dataset_spec
+from returnn_tf.datasets.core.base import Dataset, make_dataset
+from returnn_tf.datasets.core.spec import parse_dataset_spec
 
 SEED_OFFSET_PER_RANK = 16127
 # option of a dataset which does not set it <- key of the config

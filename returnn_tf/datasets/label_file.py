@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.safe_files import read_literal, read_plain_pickle, read_text
+from returnn_tf.datasets.core.safe_files import read_literal, read_plain_pickle, read_text
 
 
 def read_labels(path: str) -> List[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, List
 
 from returnn_tf.config import ConfigError
-from returnn_tf.layers import batch_norm
-from returnn_tf.layers.check_numerics import checked_output
-from returnn_tf.layers.emit_context import EmitContext, Lowering
-from returnn_tf.layers.eval_views import LayerView
-from returnn_tf.layers.node import Node
+from returnn_tf.graph.check_numerics import checked_output
+from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.views import LayerView
+from returnn_tf.layers.math import batch_norm
 from returnn_tf.util.lazy_tf import tf
 
 

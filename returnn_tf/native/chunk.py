@@ -17,7 +17,7 @@ def chunk_ops() -> Optional[Any]:
 
 
 def native_chunk(ops: Any, x: tf.Tensor, size: int, step: int) -> tf.Tensor:
-    """See `returnn_tf.ops.chunks.chunk`; float32.
+    """See `returnn_tf.ops.frames.chunks.chunk`; float32.
 
     :param ops: what `chunk_ops` returned
     """
@@ -25,7 +25,7 @@ def native_chunk(ops: Any, x: tf.Tensor, size: int, step: int) -> tf.Tensor:
 
 
 def native_unchunk(ops: Any, chunks: tf.Tensor, frames: tf.Tensor, size: int, step: int) -> tf.Tensor:
-    """See `returnn_tf.ops.chunks.unchunk`; float32.
+    """See `returnn_tf.ops.frames.chunks.unchunk`; float32.
 
     :param ops: what `chunk_ops` returned
     """

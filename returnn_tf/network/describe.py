@@ -7,11 +7,11 @@ import os
 from typing import Any, List, Optional, Sequence
 
 from returnn_tf.config import ConfigError
-from returnn_tf.layers.node import Node
+from returnn_tf.graph.node import Node
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.network.draw import draw_svg
 from returnn_tf.network.network import plan_from_config
-from returnn_tf.network.plan import Plan
+from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Data
 
 _BOLD, _DIM, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[32m", "\x1b[0m"

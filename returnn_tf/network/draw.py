@@ -7,8 +7,8 @@ import dataclasses
 import html
 from typing import Dict, Iterator, List, Optional, Tuple
 
-from returnn_tf.layers.node import Node
-from returnn_tf.network.plan import Plan, visible_deps
+from returnn_tf.graph.node import Node
+from returnn_tf.network.planning.plan import Plan, visible_deps
 
 _CHAR, _LINE, _PAD, _GAP_X, _GAP_Y = 6.2, 14.0, 8.0, 18.0, 34.0
 _STYLE = (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from returnn_tf.layers.check_numerics import checked_finite
-from returnn_tf.layers.constraints import layer_constraint
-from returnn_tf.layers.emit_context import EmitContext, Lowering
+from returnn_tf.graph.check_numerics import checked_finite
+from returnn_tf.graph.constraints import layer_constraint
+from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.loss import LossContext
+from returnn_tf.graph.node import LossNode, Node
 from returnn_tf.layers.emit_node import emit_node, op_scope
-from returnn_tf.layers.loss_base import LossContext
-from returnn_tf.layers.node import LossNode, Node
-from returnn_tf.network.plan import Plan
-from returnn_tf.ops.shape import transpose
+from returnn_tf.network.planning.plan import Plan
+from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -67,7 +67,7 @@ def lower(
     :param variables: parameter name -> variable
     :param feed: "<key>" -> batch-major tensor, "<key>/size<i>" -> int32 [batch]
     :param outputs: the layers that are wanted
-    :param check_numerics: which outputs are checked for NaN, see `returnn_tf.layers.check_numerics.option`
+    :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics.option`
     """
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)

@@ -11,13 +11,13 @@ import numpy
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.epoch_value import network_of
 from returnn_tf.config.user_code import using_config
-from returnn_tf.layers import check_numerics
-from returnn_tf.layers.node import Node, ParamSpec
+from returnn_tf.graph import check_numerics
+from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
 from returnn_tf.network.passes import run_passes
-from returnn_tf.network.plan import Plan
-from returnn_tf.network.planning import build_plan
+from returnn_tf.network.planning.plan import Plan
+from returnn_tf.network.planning.planning import build_plan
 from returnn_tf.network.result import LayerResult, RunResult
 from returnn_tf.tensor import Data, extern_data_options, parse_extern_data
 from returnn_tf.util.lazy_tf import tf

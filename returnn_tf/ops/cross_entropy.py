@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from returnn_tf.ops.shape import size_of
+from returnn_tf.ops.frames.shape import size_of
 from returnn_tf.util.lazy_tf import tf
 
 

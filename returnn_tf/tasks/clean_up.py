@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine import checkpoint
-from returnn_tf.engine.cleanup import CleanupOptions, epochs_to_delete, options_from_config
-from returnn_tf.engine.learning_rate import LearningRateControl
-from returnn_tf.engine.model_selection import find_checkpoints
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.cleanup import CleanupOptions, epochs_to_delete, options_from_config
+from returnn_tf.engine.checkpoints.selection import find_checkpoints
+from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.log import bytes_text, log
 from returnn_tf.tasks.registry import register_task
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine import world
-from returnn_tf.engine.data_source import DataSource, evaluation_sources
-from returnn_tf.engine.epoch_pass import PassResult
-from returnn_tf.engine.eval_output import SequenceScores, write_scores
-from returnn_tf.engine.evaluator import Evaluator
-from returnn_tf.engine.learning_rate import LearningRateControl
-from returnn_tf.engine.load_model import load_network
-from returnn_tf.engine.unusable_scores import check_usable
+from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
+from returnn_tf.engine.distributed import world
+from returnn_tf.engine.learning_rate.control import LearningRateControl
+from returnn_tf.engine.passes.epoch_pass import PassResult
+from returnn_tf.engine.passes.eval_output import SequenceScores, write_scores
+from returnn_tf.engine.passes.evaluator import Evaluator
+from returnn_tf.engine.passes.unusable_scores import check_usable
+from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.log import eval_line, log
 from returnn_tf.tasks.registry import register_task
 

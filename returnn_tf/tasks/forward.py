@@ -10,13 +10,13 @@ import numpy as np
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import HDFWriter
-from returnn_tf.engine.data_source import DataSource, dataset_name
-from returnn_tf.engine.forwarding import Forwarder
-from returnn_tf.engine.horovod.in_order import in_order
-from returnn_tf.engine.load_model import load_network
-from returnn_tf.engine.prefetch import Prefetcher
-from returnn_tf.engine.signals import StopRequest
-from returnn_tf.engine.step_errors import naming_sequences
+from returnn_tf.engine.data.data_source import DataSource, dataset_name
+from returnn_tf.engine.distributed.in_order import in_order
+from returnn_tf.engine.passes.forwarding import Forwarder
+from returnn_tf.engine.support.prefetch import Prefetcher
+from returnn_tf.engine.support.signals import StopRequest
+from returnn_tf.engine.support.step_errors import naming_sequences
+from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.log import log, pass_line, phase_text
 from returnn_tf.tasks.registry import register_task
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine import checkpoint, model_dir
-from returnn_tf.engine.checkpoint import CheckpointInfo
-from returnn_tf.engine.fingerprint import fingerprint
+from returnn_tf.engine.checkpoints import checkpoint, model_dir
+from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.support.fingerprint import fingerprint
 from returnn_tf.log import log
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task

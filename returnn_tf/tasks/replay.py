@@ -8,9 +8,9 @@ from typing import Any, Dict, List, Mapping
 import numpy as np
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine import reproducer
-from returnn_tf.engine.load_model import load_network
-from returnn_tf.engine.model_selection import checkpoint_exists
+from returnn_tf.engine.checkpoints.selection import checkpoint_exists
+from returnn_tf.engine.monitoring import reproducer
+from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.log import log
 from returnn_tf.tasks.registry import register_task
 from returnn_tf.util.lazy_tf import tf

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, List
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.engine.data_source import DataSource, dataset_name, evaluation_names
-from returnn_tf.engine.load_model import load_network
-from returnn_tf.engine.search_errors import ErrorReport, decided_layers
-from returnn_tf.engine.search_labels import labels_of
-from returnn_tf.engine.search_output import SearchOutput
-from returnn_tf.engine.search_pass import SearchPass
-from returnn_tf.engine.searching import Searcher
+from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
+from returnn_tf.engine.search.errors import ErrorReport, decided_layers
+from returnn_tf.engine.search.labels import labels_of
+from returnn_tf.engine.search.output import SearchOutput
+from returnn_tf.engine.search.search_pass import SearchPass
+from returnn_tf.engine.search.searcher import Searcher
+from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.log import log
 from returnn_tf.network.lower import needed_extern_keys
 from returnn_tf.tasks.registry import register_task

@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from returnn_tf.engine import world
-from returnn_tf.engine.engine import Engine
-from returnn_tf.engine.horovod import elastic
-from returnn_tf.engine.signals import Stopped, StopRequest, exit_code
+from returnn_tf.engine.distributed import elastic, world
+from returnn_tf.engine.support.signals import Stopped, StopRequest, exit_code
+from returnn_tf.engine.training.engine import Engine
 from returnn_tf.log import log
 from returnn_tf.tasks.registry import register_task
 

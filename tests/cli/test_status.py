@@ -15,9 +15,9 @@ import pytest
 from returnn_tf.cli import status
 from returnn_tf.cli.main import main
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.engine import status_file
-from returnn_tf.engine.learning_rate_file import EpochData, write_file
-from returnn_tf.engine.status_file import StatusFile, read_status
+from returnn_tf.engine.learning_rate.file import EpochData, write_file
+from returnn_tf.engine.monitoring import status_file
+from returnn_tf.engine.monitoring.status_file import StatusFile, read_status
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from returnn_tf.engine.learning_rate_file import read_file
+from returnn_tf.engine.learning_rate.file import read_file
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEMOS = os.path.join(ROOT, "demos")

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.engine import checkpoint, checkpoint_files, checkpoint_params, model_dir
-from returnn_tf.engine.checkpoint import CheckpointInfo
-from returnn_tf.engine.fingerprint import fingerprint
+from returnn_tf.engine.checkpoints import checkpoint, model_dir
+from returnn_tf.engine.checkpoints import params as checkpoint_params
+from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
+from returnn_tf.engine.support import atomic_files as checkpoint_files
+from returnn_tf.engine.support.fingerprint import fingerprint
 from returnn_tf.util.lazy_tf import tf
 
 FOREIGN = pathlib.Path(__file__).parent.parent / "data/engine/foreign_checkpoint/network.012"

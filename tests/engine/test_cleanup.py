@@ -6,8 +6,8 @@ import os
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.cleanup import CleanupOptions, epochs_to_delete, options_from_config
-from returnn_tf.engine.learning_rate_file import EpochData, read_file
+from returnn_tf.engine.checkpoints.cleanup import CleanupOptions, epochs_to_delete, options_from_config
+from returnn_tf.engine.learning_rate.file import EpochData, read_file
 
 OUTPUTS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "outputs")
 with open(os.path.join(OUTPUTS, "cleanup_old_models.json"), encoding="utf8") as _f:

@@ -11,11 +11,12 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.datasets import Dataset, HDFWriter
-from returnn_tf.engine import checkpoint, checkpoint_files
-from returnn_tf.engine.background import Background
-from returnn_tf.engine.data_facts import data_facts
-from returnn_tf.engine.engine import Engine
-from returnn_tf.engine.signals import Stopped, StopRequest
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.support import atomic_files as checkpoint_files
+from returnn_tf.engine.support.background import Background
+from returnn_tf.engine.support.data_facts import data_facts
+from returnn_tf.engine.support.signals import Stopped, StopRequest
+from returnn_tf.engine.training.engine import Engine
 
 LENGTHS = [3, 5, 4, 2]
 NAMES = ["a", "b", "c", "d"]
@@ -48,7 +49,7 @@ def test_what_differs_is_seen_without_reading_the_data(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, lengths: Any, names: Any, dim: int, changed: Any
 ) -> None:
     before, after = write(tmp_path / "one", LENGTHS, NAMES), write(tmp_path / "two", lengths, names, dim)
-    monkeypatch.setattr("returnn_tf.datasets.hdf.HDFDataset.read", None)
+    monkeypatch.setattr("returnn_tf.datasets.hdf.dataset.HDFDataset.read", None)
     one, two = facts(before), facts(after)
     assert {key for key in {**one, **two} if one.get(key) != two.get(key)} == changed
     assert facts(before) == one
@@ -129,7 +130,7 @@ def test_the_order_of_an_epoch_is_computed_once_for_all_its_checkpoints(
         epochs.append(epoch)
         return data_facts(dataset, epoch)
 
-    monkeypatch.setattr("returnn_tf.engine.training_data.data_facts", counted)
+    monkeypatch.setattr("returnn_tf.engine.data.training_data.data_facts", counted)
     monkeypatch.setattr(Background, "busy", False)  # else a checkpoint that is being written puts off the next one
     with Engine(Config({**options(tmp_path), "num_epochs": 2, "save_every_steps": 1})) as engine:
         engine.train()

@@ -7,7 +7,7 @@ from typing import Any, Dict, List
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine import devices
+from returnn_tf.engine.support import devices
 from returnn_tf.util.lazy_tf import tf
 
 

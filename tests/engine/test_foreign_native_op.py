@@ -3,10 +3,10 @@
 import numpy
 import pytest
 
+from returnn_tf.compat import native_op
 from returnn_tf.config.foreign_modules import foreign_modules
-from returnn_tf.engine.foreign import native_op
-from returnn_tf.layers import alignments
-from returnn_tf.ops.fast_bw import ctc_topology
+from returnn_tf.layers.sequence import alignments
+from returnn_tf.ops.sequence.fast_bw import ctc_topology
 from returnn_tf.util.lazy_tf import tf
 
 LENS, LABELS, LABEL_LENS, BLANK = [6, 4, 0], [[0, 1, 1], [2, 0, 0], [0, 0, 0]], [3, 1, 0], 3

@@ -8,19 +8,21 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
+from returnn_tf.compat.horovod import get_ctx
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.engine import devices, ranks_report, world
-from returnn_tf.engine.foreign.horovod import get_ctx
-from returnn_tf.engine.horovod.board import Board
-from returnn_tf.engine.horovod.control import Control
-from returnn_tf.engine.horovod.environment import check_world_size
-from returnn_tf.engine.horovod.in_order import in_order
-from returnn_tf.engine.horovod.judge import Judge
-from returnn_tf.engine.horovod.options import HorovodOptions
-from returnn_tf.engine.horovod.shares import remaining
-from returnn_tf.engine.horovod.turns import taken_together
-from returnn_tf.engine.progress import PassState, Progress
-from returnn_tf.engine.scores import added_sums
+from returnn_tf.engine.distributed import world
+from returnn_tf.engine.distributed.board import Board
+from returnn_tf.engine.distributed.control import Control
+from returnn_tf.engine.distributed.environment import check_world_size
+from returnn_tf.engine.distributed.in_order import in_order
+from returnn_tf.engine.distributed.judge import Judge
+from returnn_tf.engine.distributed.options import HorovodOptions
+from returnn_tf.engine.distributed.shares import remaining
+from returnn_tf.engine.distributed.turns import taken_together
+from returnn_tf.engine.passes import ranks_report
+from returnn_tf.engine.passes.progress import PassState, Progress
+from returnn_tf.engine.support import devices
+from returnn_tf.engine.support.scores import added_sums
 
 FITTING = [
     (2, {}),

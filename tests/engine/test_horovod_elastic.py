@@ -8,8 +8,8 @@ from typing import Any, List
 import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.engine import world as worlds
-from returnn_tf.engine.horovod import elastic
+from returnn_tf.engine.distributed import elastic
+from returnn_tf.engine.distributed import world as worlds
 from returnn_tf.util.lazy_tf import tf
 
 CLOSED = "{{function_node __wrapped__%s_device_CPU:0}} Gloo: connection closed by peer [Op:%s]"

@@ -7,8 +7,8 @@ from typing import Any, Dict, List
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.horovod import start_checks
-from returnn_tf.engine.world import World
+from returnn_tf.engine.distributed import start_checks
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.network.network import Network
 
 

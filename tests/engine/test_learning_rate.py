@@ -10,9 +10,9 @@ import numpy
 import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.engine.learning_rate import LearningRateControl, choose_measure
-from returnn_tf.engine.learning_rate_file import EpochData, best_epochs, format_epochs, parse, read_file, write_file
-from returnn_tf.engine.learning_rate_schemes import SCHEMES
+from returnn_tf.engine.learning_rate.control import LearningRateControl, choose_measure
+from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, format_epochs, parse, read_file, write_file
+from returnn_tf.engine.learning_rate.schemes import SCHEMES
 
 DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
 CASES = sorted(glob.glob(os.path.join(DATA, "lr_control", "*.json")))

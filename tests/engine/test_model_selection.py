@@ -6,7 +6,7 @@ import os
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.model_selection import ModelChoice, choose_model, epoch_of_path, find_checkpoints
+from returnn_tf.engine.checkpoints.selection import ModelChoice, choose_model, epoch_of_path, find_checkpoints
 
 DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "config")
 with open(os.path.join(DATA, "model_selection.json"), encoding="utf8") as _f:

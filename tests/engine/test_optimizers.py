@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 import pytest
 
-from returnn_tf.engine.optimizers import create_optimizer, optimizer_names
+from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_names
 from returnn_tf.util.lazy_tf import tf
 
 RATE = 0.05

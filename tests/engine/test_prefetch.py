@@ -9,7 +9,7 @@ from typing import Any, Iterator
 import pytest
 
 from returnn_tf.config import DataError
-from returnn_tf.engine.prefetch import Prefetcher
+from returnn_tf.engine.support.prefetch import Prefetcher
 
 
 def threads() -> int:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.engine import checkpoint, preload
-from returnn_tf.engine.checkpoint import CheckpointInfo
-from returnn_tf.engine.engine import Engine
-from returnn_tf.engine.load_model import load_network
+from returnn_tf.engine.checkpoints import checkpoint, preload
+from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
+from returnn_tf.engine.training.engine import Engine
+from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.util.lazy_tf import tf
 
 STORED = {"output/rec/input/W": [1.0, 2.0], "output/rec/out/b": [3.0]}

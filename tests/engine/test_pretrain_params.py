@@ -13,7 +13,7 @@ from returnn_tf.engine.pretrain.checks import planned_networks
 from returnn_tf.engine.pretrain.param_axes import Part, axes_of_params, common_blocks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.network.network import plan_from_config
-from returnn_tf.network.plan import Plan
+from returnn_tf.network.planning.plan import Plan
 
 EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
 OUTPUT = {"class": "softmax", "loss": "ce", "target": "classes", "from": "h"}

@@ -8,7 +8,7 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError, WrapEpochValue
 from returnn_tf.config.derived import derived, overridden
-from returnn_tf.engine.learning_rate import LearningRateControl
+from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.pretrain.learning_rates import rate_of_epoch
 from returnn_tf.engine.pretrain.options import epochs_of_steps
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule

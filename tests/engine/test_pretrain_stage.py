@@ -10,8 +10,8 @@ import pytest
 
 from returnn_tf.config import Config
 from returnn_tf.config.user_code import config_in_use
-from returnn_tf.engine import checkpoint
-from returnn_tf.engine.checkpoint import CheckpointInfo
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.pretrain.stage import Stage
 from returnn_tf.log import log

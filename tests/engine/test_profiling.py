@@ -7,7 +7,7 @@ import glob
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.profiling import ProfileOptions, Profiler, profile_options
+from returnn_tf.engine.monitoring.profiling import ProfileOptions, Profiler, profile_options
 from returnn_tf.util.lazy_tf import tf
 
 

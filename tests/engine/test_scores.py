@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from returnn_tf.engine.scores import Scores, batch_means
-from returnn_tf.engine.step_result import StepResult
+from returnn_tf.engine.support.scores import Scores, batch_means
+from returnn_tf.engine.support.step_result import StepResult
 
 
 def result(loss: float, count: float, error: Any = None) -> StepResult:

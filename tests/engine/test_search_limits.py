@@ -11,7 +11,7 @@ from typing import Any, Dict
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.search_beam import with_beam_size
+from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.tasks.registry import run_task
 from tests.tasks.test_search import REFERENCE, SETTINGS
 

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from returnn_tf.engine.search_report import Errors, align, table
+from returnn_tf.engine.search.report import Errors, align, table
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import pytest
 
-from returnn_tf.engine.signals import StopRequest
+from returnn_tf.engine.support.signals import StopRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # so it is
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from returnn_tf.config import DataError
-from returnn_tf.engine.step_errors import naming_sequences
+from returnn_tf.engine.support.step_errors import naming_sequences
 
 
 def _fails(op: object) -> str:

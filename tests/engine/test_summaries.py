@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from returnn_tf.config import Config
-from returnn_tf.engine.summaries import Summaries
+from returnn_tf.engine.monitoring.summaries import Summaries
 
 
 def test_a_folder_that_can_not_be_written_switches_them_off(

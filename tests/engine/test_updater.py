@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.nonfinite import NonFiniteError, first_bad_layer
-from returnn_tf.engine.trainer import Trainer
+from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 

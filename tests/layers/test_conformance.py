@@ -13,9 +13,9 @@ import numpy
 import pytest
 
 from returnn_tf.config import Config
-from returnn_tf.layers.docs import example_of
-from returnn_tf.layers.options import declared_options
-from returnn_tf.layers.registry import LAYERS, LOSSES
+from returnn_tf.config.options import declared_options
+from returnn_tf.graph.docs import example_of
+from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.network.describe import show_axes
 from returnn_tf.network.network import Network, plan_from_config
 from tests.feeds import random_feed

@@ -36,7 +36,7 @@ def gru(z, w_gates, w_candidate, h0, lengths, reverse=False):
 
 
 def mdlstm(z, left, up, heights, widths, flips, stable=True):
-    """z [B, H, W, 5n] of one direction -> h [B, H, W, n]; see returnn_tf.ops.mdlstm."""
+    """z [B, H, W, 5n] of one direction -> h [B, H, W, n]; see returnn_tf.ops.dense.mdlstm."""
     n = left.shape[0]
     out = numpy.zeros((*z.shape[:3], n))
     for b, (height, width) in enumerate(zip(heights, widths)):

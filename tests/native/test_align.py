@@ -4,8 +4,8 @@ import numpy
 import pytest
 
 from returnn_tf.native import align_ops, native_best_alignment, native_ctc, native_soft_alignment
-from returnn_tf.ops.ctc_variants import ctc_variant
-from returnn_tf.ops.fast_bw import (
+from returnn_tf.ops.sequence.ctc_variants import ctc_variant
+from returnn_tf.ops.sequence.fast_bw import (
     best_alignment,
     chain_topology,
     ctc_topology,

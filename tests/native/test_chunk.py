@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from returnn_tf.native.chunk import chunk_ops, native_chunk, native_unchunk
-from returnn_tf.ops.chunks import chunk, unchunk
+from returnn_tf.ops.frames.chunks import chunk, unchunk
 from returnn_tf.util.lazy_tf import tf
 from tests.native.cuda.build import build_emulated, compile_for_gpu
 

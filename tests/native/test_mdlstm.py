@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from returnn_tf.native import mdlstm_ops, native_mdlstm
-from returnn_tf.ops.mdlstm import mdlstm
+from returnn_tf.ops.dense.mdlstm import mdlstm
 from returnn_tf.util.lazy_tf import tf
 from tests.native import mdlstm_cases as cases
 

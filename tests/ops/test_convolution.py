@@ -6,8 +6,8 @@ import numpy
 import pytest
 import tensorflow as tf
 
-from returnn_tf.ops.convolution import convolution, same_padding
-from returnn_tf.ops.transposed_convolution import transposed_convolution, transposed_length
+from returnn_tf.ops.dense.convolution import convolution, same_padding
+from returnn_tf.ops.dense.transposed_convolution import transposed_convolution, transposed_length
 
 RNG = numpy.random.default_rng(5)
 

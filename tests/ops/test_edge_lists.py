@@ -3,9 +3,9 @@
 import numpy
 import pytest
 
-from returnn_tf.ops.edge_lists import acceptors_of_edge_list, ctc_edge_list
-from returnn_tf.ops.fast_bw import best_alignment, ctc_topology, soft_alignment
-from returnn_tf.ops.fsa import best_path_of_acceptors, soft_alignment_of_acceptors
+from returnn_tf.ops.sequence.edge_lists import acceptors_of_edge_list, ctc_edge_list
+from returnn_tf.ops.sequence.fast_bw import best_alignment, ctc_topology, soft_alignment
+from returnn_tf.ops.sequence.fsa import best_path_of_acceptors, soft_alignment_of_acceptors
 from returnn_tf.util.lazy_tf import tf
 
 BLANK = 3

@@ -9,8 +9,8 @@ import numpy
 import pytest
 import tensorflow as tf
 
-from returnn_tf.ops.ctc_variants import ctc_variant
-from returnn_tf.ops.fast_bw import best_alignment, chain_topology, ctc_topology, soft_alignment
+from returnn_tf.ops.sequence.ctc_variants import ctc_variant
+from returnn_tf.ops.sequence.fast_bw import best_alignment, chain_topology, ctc_topology, soft_alignment
 
 LENS = [5, 5, 4, 3, 3, 0, 0]
 LABEL_LENS = [3, 3, 1, 0, 3, 1, 0]

@@ -5,8 +5,8 @@ import itertools
 import numpy
 import pytest
 
-from returnn_tf.ops.fast_bw import ctc_topology, label_topology, soft_alignment
-from returnn_tf.ops.fsa import (
+from returnn_tf.ops.sequence.fast_bw import ctc_topology, label_topology, soft_alignment
+from returnn_tf.ops.sequence.fsa import (
     Acceptors,
     acceptors_by_function,
     best_path_of_acceptors,

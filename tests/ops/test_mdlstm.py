@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from returnn_tf.ops.mdlstm import mdlstm
+from returnn_tf.ops.dense.mdlstm import mdlstm
 from returnn_tf.util.lazy_tf import tf
 from tests.native.mdlstm_cases import FLIPS, SIZES, check_empty, check_padding, check_values_and_gradients
 

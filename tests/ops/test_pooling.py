@@ -4,8 +4,8 @@ import numpy
 import pytest
 import tensorflow as tf
 
-from returnn_tf.ops.convolution import same_padding
-from returnn_tf.ops.pooling import pool
+from returnn_tf.ops.dense.convolution import same_padding
+from returnn_tf.ops.dense.pooling import pool
 
 RNG = numpy.random.default_rng(5)
 X = RNG.normal(size=[3, 7, 2]).astype("float32")

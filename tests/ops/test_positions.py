@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from returnn_tf.ops.positions import by_distance
+from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.util.lazy_tf import tf
 
 

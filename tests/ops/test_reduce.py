@@ -4,7 +4,7 @@ import numpy
 import pytest
 import tensorflow as tf
 
-from returnn_tf.ops.reduce import masked_reduce, p_norm
+from returnn_tf.ops.frames.reduce import masked_reduce, p_norm
 from returnn_tf.ops.softmax import masked_softmax
 
 X = numpy.random.default_rng(1).normal(size=(2, 4, 3)).astype("float32")

@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 from returnn_tf.native import mdlstm_ops, native_mdlstm
-from returnn_tf.ops import twod_lstm
+from returnn_tf.ops.dense import twod_lstm
 from returnn_tf.util.lazy_tf import tf
 
 BATCH, N = 3, 2

@@ -11,9 +11,9 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from returnn_tf.datasets import HDFWriter
-from returnn_tf.engine import checkpoint_files
-from returnn_tf.engine.pauses import Pauses
-from returnn_tf.engine.trainer import Trainer
+from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.support import atomic_files as checkpoint_files
+from returnn_tf.engine.training.pauses import Pauses
 
 #: Place -> object and the name of its function at which the signal comes.
 PLACES: Dict[str, Tuple[Any, str]] = {

@@ -13,11 +13,11 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 
 import returnn_tf
-from returnn_tf.engine import reproducer
-from returnn_tf.engine.horovod import start_checks
-from returnn_tf.engine.horovod.blame import blame
-from returnn_tf.engine.horovod.in_order import in_order
-from returnn_tf.engine.nonfinite import NonFiniteError, first_bad_layer
+from returnn_tf.engine.distributed import start_checks
+from returnn_tf.engine.distributed.blame import blame
+from returnn_tf.engine.distributed.in_order import in_order
+from returnn_tf.engine.monitoring import reproducer
+from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.tasks.registry import run_task
 from tests.reliability import toy
 

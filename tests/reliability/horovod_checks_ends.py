@@ -7,9 +7,9 @@ import signal
 from typing import Any, Dict, Optional
 
 import returnn_tf
-from returnn_tf.engine.engine import Engine
-from returnn_tf.engine.pauses import Pauses
-from returnn_tf.engine.signals import Stopped, StopRequest
+from returnn_tf.engine.support.signals import Stopped, StopRequest
+from returnn_tf.engine.training.engine import Engine
+from returnn_tf.engine.training.pauses import Pauses
 from tests.reliability import toy
 from tests.reliability.horovod_checks import FOLDER, NETWORK, check
 

@@ -11,7 +11,7 @@ import traceback
 from typing import Any, Dict
 
 import returnn_tf
-from returnn_tf.engine import world as worlds
+from returnn_tf.engine.distributed import world as worlds
 from tests.reliability import horovod_checks_ends  # noqa: F401  adds its checks
 from tests.reliability.horovod_checks import CHECKS, FOLDER
 

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.engine import checkpoint, checkpoint_files
-from returnn_tf.engine.engine import Engine
-from returnn_tf.engine.learning_rate_file import EpochData
-from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
-from returnn_tf.engine.progress import PassState, Progress
-from returnn_tf.engine.saver import Saver
-from returnn_tf.engine.trainer import Trainer
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.saver import Saver
+from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.learning_rate.file import EpochData
+from returnn_tf.engine.passes.progress import PassState, Progress
+from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.support import atomic_files as checkpoint_files
+from returnn_tf.engine.training.engine import Engine
 from returnn_tf.network.network import Network
 from tests.reliability import toy
 

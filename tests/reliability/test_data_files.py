@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.hdf import HDFDataset
-from returnn_tf.datasets.hdf_claims import longest_string
+from returnn_tf.datasets.core.safe_files import read_seq_lens, read_seq_tags
+from returnn_tf.datasets.hdf.claims import longest_string
+from returnn_tf.datasets.hdf.dataset import HDFDataset
 from returnn_tf.datasets.label_file import read_labels
-from returnn_tf.datasets.safe_files import read_seq_lens, read_seq_tags
-from returnn_tf.engine import checkpoint
-from returnn_tf.engine.learning_rate_file import best_epochs, read_file
-from returnn_tf.engine.model_lock import holder_lives
-from returnn_tf.engine.progress import PassState, Progress
-from returnn_tf.engine.status_file import read_status
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.lock import holder_lives
+from returnn_tf.engine.learning_rate.file import best_epochs, read_file
+from returnn_tf.engine.monitoring.status_file import read_status
+from returnn_tf.engine.passes.progress import PassState, Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _HDF = ROOT / "tests" / "data" / "datasets" / "hdf" / "simple_extra.hdf"

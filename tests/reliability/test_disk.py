@@ -10,8 +10,8 @@ from typing import Callable, Iterator
 
 import pytest
 
-from returnn_tf.engine import checkpoint
-from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from tests.reliability import toy
 
 SMALL, LARGE = "size=3m", "size=40m"  # two checkpoints of the toy fit into the small one, a third does not

@@ -13,7 +13,7 @@ from typing import Dict, List
 
 import pytest
 
-from returnn_tf.engine.status_file import read_status
+from returnn_tf.engine.monitoring.status_file import read_status
 from tests.reliability import horovod_runs, toy
 
 PATIENCE = 25  # seconds, horovod_timeout; a loaded machine may stop any process for some

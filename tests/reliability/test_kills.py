@@ -17,8 +17,8 @@ from typing import Callable, List
 
 import pytest
 
-from returnn_tf.engine import checkpoint
-from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from tests.reliability import toy
 
 SAVE_EVERY = 4  # steps

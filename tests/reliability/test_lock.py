@@ -16,8 +16,8 @@ from typing import Any, Dict
 import pytest
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine import model_lock
-from returnn_tf.engine.model_lock import ModelLock
+from returnn_tf.engine.checkpoints import lock as model_lock
+from returnn_tf.engine.checkpoints.lock import ModelLock
 from tests.reliability import toy
 
 
@@ -40,7 +40,9 @@ def write_lock(folder: pathlib.Path, **facts: Any) -> None:
 
 
 def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: pathlib.Path) -> None:
-    code = "import sys, time; from returnn_tf.engine.model_lock import ModelLock; ModelLock(sys.argv[1]).acquire()"
+    code = (
+        "import sys, time; from returnn_tf.engine.checkpoints.lock import ModelLock; ModelLock(sys.argv[1]).acquire()"
+    )
     code += "; print('held', flush=True); time.sleep(60)"
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "net")], env=toy.environment(), stdout=subprocess.PIPE

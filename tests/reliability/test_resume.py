@@ -8,9 +8,9 @@ from typing import Any, Dict, List
 
 import pytest
 
-from returnn_tf.engine import checkpoint
-from returnn_tf.engine.learning_rate_file import read_file
-from returnn_tf.engine.model_selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.learning_rate.file import read_file
 from tests.reliability import toy
 
 TERM = 143

@@ -19,8 +19,8 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 
-from returnn_tf.engine import checkpoint
-from returnn_tf.engine.learning_rate_file import read_file
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.learning_rate.file import read_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EPOCHS = 4  # of about 50 steps

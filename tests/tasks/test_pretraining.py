@@ -13,10 +13,10 @@ import pytest
 
 from returnn_tf.cli.main import main
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine import checkpoint
-from returnn_tf.engine.engine import Engine
-from returnn_tf.engine.learning_rate_file import read_file
-from returnn_tf.engine.model_selection import find_checkpoints
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.selection import find_checkpoints
+from returnn_tf.engine.learning_rate.file import read_file
+from returnn_tf.engine.training.engine import Engine
 from returnn_tf.tasks.registry import run_task
 
 TEXT = """#!returnn

@@ -12,8 +12,8 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset
-from returnn_tf.engine import reproducer
-from returnn_tf.engine.nonfinite import NonFiniteError
+from returnn_tf.engine.monitoring import reproducer
+from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.tasks.registry import run_task
 
 BAD_STEP = 2

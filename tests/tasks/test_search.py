@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine import searching
-from returnn_tf.engine.search_labels import labels_of
+from returnn_tf.engine.search import searcher as searching
+from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.tasks.registry import run_task
 from returnn_tf.tensor import extern_data_options, parse_extern_data
 

@@ -12,10 +12,10 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset
-from returnn_tf.engine import checkpoint
-from returnn_tf.engine.learning_rate_file import read_file
-from returnn_tf.engine.model_selection import find_checkpoints
-from returnn_tf.engine.nonfinite import NonFiniteError
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.selection import find_checkpoints
+from returnn_tf.engine.learning_rate.file import read_file
+from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import run_task
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config, DataError
-from returnn_tf.engine.learning_rate_file import read_file
-from returnn_tf.engine.model_selection import find_checkpoints
+from returnn_tf.engine.checkpoints.selection import find_checkpoints
+from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.tasks.registry import run_task
 
 

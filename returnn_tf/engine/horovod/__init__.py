@@ -1,1 +1,1 @@
-"""Training with several processes by Horovod: what `returnn_tf.engine.world` and the trainer need for it."""
+"""Training with several processes by Horovod: what `returnn_tf.engine.distributed.world` and the trainer need for it."""

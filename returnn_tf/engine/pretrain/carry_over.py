@@ -10,7 +10,7 @@ import numpy
 
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
-from returnn_tf.network.plan import Plan
+from returnn_tf.network.planning.plan import Plan
 
 _MAX_LISTED = 4
 Region = Tuple[Tuple[slice, ...], Tuple[slice, ...]]

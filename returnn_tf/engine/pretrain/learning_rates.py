@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Optional
 
-from returnn_tf.engine.learning_rate import LearningRateControl, given_rates
-from returnn_tf.engine.learning_rate_file import EpochData
+from returnn_tf.engine.learning_rate.control import LearningRateControl, given_rates
+from returnn_tf.engine.learning_rate.file import EpochData
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
 
 RATE_KEYS = ("learning_rate", "learning_rates", "pretrain_learning_rate", "use_learning_rate_control_always")

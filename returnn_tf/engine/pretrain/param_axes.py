@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Tuple
 
-from returnn_tf.layers.node import Node, ParamSpec
-from returnn_tf.network.plan import Plan
+from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.network.planning.plan import Plan
 
 
 @dataclass(frozen=True)

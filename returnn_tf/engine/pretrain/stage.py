@@ -10,17 +10,18 @@ import numpy
 
 from returnn_tf.config import Config
 from returnn_tf.config.derived import overridden
-from returnn_tf.engine import checkpoint_params, preload
-from returnn_tf.engine.evaluator import Evaluator
+from returnn_tf.engine.checkpoints import params as checkpoint_params
+from returnn_tf.engine.checkpoints import preload
+from returnn_tf.engine.data.training_data import BATCH_KEYS, DATASET_KEYS
+from returnn_tf.engine.passes.evaluator import Evaluator
+from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan_transfer
 from returnn_tf.engine.pretrain.checks import plan_of
 from returnn_tf.engine.pretrain.learning_rates import RATE_KEYS
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
-from returnn_tf.engine.trainer import Trainer
-from returnn_tf.engine.training_data import BATCH_KEYS, DATASET_KEYS
 from returnn_tf.log import log
 from returnn_tf.network.network import Network
-from returnn_tf.network.plan import Plan
+from returnn_tf.network.planning.plan import Plan
 
 #: Settings which change nothing about the training step.
 _NOT_OF_THE_STEP = frozenset(RATE_KEYS + BATCH_KEYS + DATASET_KEYS)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import Any, List, Optional
 
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
-from returnn_tf.layers.concat_input import ConcatInputLayer
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.shape import to_layout
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
-    from returnn_tf.layers.plan_context import PlanContext
 
 
 @dataclasses.dataclass(eq=False, repr=False)

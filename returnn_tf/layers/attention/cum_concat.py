@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, picked_before
-from returnn_tf.layers.concat_input import ConcatInputLayer
-from returnn_tf.layers.loop_axis import frames_of, with_frames
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.attention import empty_history
-from returnn_tf.ops.shape import transpose
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.ops.dense.attention import empty_history
+from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
-    from returnn_tf.layers.plan_context import PlanContext
 
 
 @register_layer("cum_concat")

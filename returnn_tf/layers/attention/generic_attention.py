@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
-from returnn_tf.layers.base import Layer
-from returnn_tf.layers.options import option
-from returnn_tf.layers.rec.search import PER_SEQUENCE_NOTE
-from returnn_tf.layers.registry import register_layer
+from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE_NOTE
 from returnn_tf.tensor import Data
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
-    from returnn_tf.layers.plan_context import PlanContext
 
 
 @register_layer("generic_attention")

@@ -6,16 +6,14 @@ values; for each sequence the picked frames are at its beginning, and how many t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import Any, List, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.layers.node import Node
-from returnn_tf.ops.shape import to_layout
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import Node
+from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
 
 _COUNT = "picked"
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from returnn_tf.config import ConfigError
-from returnn_tf.layers.concat_input import ConcatInputLayer
-from returnn_tf.layers.loop_axis import frames_of, with_frames
-from returnn_tf.layers.node import Node
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.positions import sinusoids
-from returnn_tf.ops.shape import to_layout
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.ops.frames.positions import sinusoids
+from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
-    from returnn_tf.layers.plan_context import PlanContext
 
 
 @register_layer("positional_encoding")

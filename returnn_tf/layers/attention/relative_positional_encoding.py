@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from returnn_tf.layers.concat_input import ConcatInputLayer
-from returnn_tf.layers.loop_axis import frames_of
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.positions import clipped_distances, sinusoids
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.loop_axis import frames_of
+from returnn_tf.ops.frames.positions import clipped_distances, sinusoids
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
-    from returnn_tf.layers.plan_context import PlanContext
 
 #: The vectors by clipped distance, [2 clipping + 1, n_out]; who knows them need not have one for every two frames.
 TABLE_NOTE = "vectors by distance"

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before
 from returnn_tf.layers.attention.relative_positional_encoding import TABLE_NOTE
-from returnn_tf.layers.concat_input import ConcatInputLayer
-from returnn_tf.layers.loop_axis import frames_of, with_frames
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_layer
-from returnn_tf.ops.attention import empty_history, left_only_mask
-from returnn_tf.ops.positions import by_distance
-from returnn_tf.ops.shape import expand_at, transpose
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.ops.dense.attention import empty_history, left_only_mask
+from returnn_tf.ops.frames.positions import by_distance
+from returnn_tf.ops.frames.shape import expand_at, transpose
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
-    from returnn_tf.layers.plan_context import PlanContext
 
 _PARTS = ("keys", "values")
 

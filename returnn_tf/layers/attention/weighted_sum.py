@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from returnn_tf.ops.attention import product_sum
-from returnn_tf.ops.shape import merge_axes, size_of, split_axis
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.ops.dense.attention import product_sum
+from returnn_tf.ops.frames.shape import merge_axes, size_of, split_axis
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.data import default_time_axis
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.plan_context import PlanContext
 
 
 @dataclasses.dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Optional
 
-from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_loss
+from returnn_tf.config.options import option
+from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
+from returnn_tf.graph.registry import register_loss
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.layers.loss_base import LossContext, LossPlanContext
+from returnn_tf.config.options import option
+from returnn_tf.graph.loss import LossContext, LossPlanContext
+from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_loss
 from returnn_tf.ops.cross_entropy import (
     focal_cross_entropy,
     gaussian_targets,

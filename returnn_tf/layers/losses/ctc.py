@@ -6,14 +6,14 @@ import dataclasses
 from typing import Any, Dict, Optional, Tuple
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.layers.alignments import ctc
-from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_loss
+from returnn_tf.config.options import option
+from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
+from returnn_tf.graph.registry import register_loss
+from returnn_tf.layers.sequence.alignments import ctc
 from returnn_tf.ops.cross_entropy import safe_log
-from returnn_tf.ops.ctc import beam_decode, greedy_decode, needed_frames
-from returnn_tf.ops.edit_distance import sparse_edit_distance, sparse_sequences
-from returnn_tf.ops.shape import transpose
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.sequence.ctc import beam_decode, greedy_decode, needed_frames
+from returnn_tf.ops.sequence.edit_distance import sparse_edit_distance, sparse_sequences
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 

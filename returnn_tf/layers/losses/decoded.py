@@ -6,13 +6,13 @@ from typing import Any, Dict, Optional, Tuple
 
 import numpy
 
-from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_loss
-from returnn_tf.ops.bleu import bleu_scores
-from returnn_tf.ops.ctc import greedy_decode
-from returnn_tf.ops.edit_distance import edit_distance
-from returnn_tf.ops.shape import transpose
+from returnn_tf.config.options import option
+from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
+from returnn_tf.graph.registry import register_loss
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.sequence.bleu import bleu_scores
+from returnn_tf.ops.sequence.ctc import greedy_decode
+from returnn_tf.ops.sequence.edit_distance import edit_distance
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 

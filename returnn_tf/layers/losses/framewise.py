@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any, List, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext, frame_axis, frame_order
-from returnn_tf.ops.shape import transpose
+from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, frame_axis, frame_order
+from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.layers.loss_base import LossContext
+from returnn_tf.graph.loss import LossContext
+from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
-from returnn_tf.layers.registry import register_loss
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.layers.linear import LinearLayer
-from returnn_tf.layers.loss_base import LossContext, LossPlanContext, batch_major
+from returnn_tf.config.options import option
+from returnn_tf.graph.loss import LossContext, LossPlanContext, batch_major
+from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_loss
+from returnn_tf.layers.math.linear import LinearLayer
 from returnn_tf.ops.cross_entropy import sparse_softmax_cross_entropy
 from returnn_tf.ops.sampled_loss import SAMPLERS, nce_loss, sampled_logits, sampled_softmax_loss
 from returnn_tf.util.lazy_tf import tf

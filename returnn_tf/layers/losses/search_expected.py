@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, Dict, Iterator, Mapping, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
-from returnn_tf.layers.options import check_options, declared_options, option
-from returnn_tf.layers.registry import LOSSES, register_loss
+from returnn_tf.config.options import check_options, declared_options, option
+from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
+from returnn_tf.graph.registry import LOSSES, register_loss
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS = {"error": True, "value": False, "loss": False}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar, Optional, Union
 
 from returnn_tf.config import ConfigError
-from returnn_tf.layers.loss_base import Loss, LossContext, LossPlanContext
-from returnn_tf.layers.options import option
-from returnn_tf.layers.registry import register_loss
+from returnn_tf.config.options import option
+from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
+from returnn_tf.graph.registry import register_loss
 from returnn_tf.ops.cross_entropy import with_gradient
-from returnn_tf.ops.shape import to_layout
+from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
-from returnn_tf.layers.node import LayerAsParam, Node
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import LayerAsParam, Node
 from returnn_tf.ops.cells.base import project
 from returnn_tf.ops.cells.single_step import PreparedCell, prepare_cell
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
 
 #: Of a layer of a loop: what it has made before the loop.
 PREPARED_NOTE = "made before the loop"

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional
+from typing import Any, List, Mapping, Optional
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.layers.base import Layer
-from returnn_tf.layers.node import Node
-from returnn_tf.layers.options import option
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import LAYERS, register_layer
+from returnn_tf.layers.nested.subnetwork import NESTED, is_network
 from returnn_tf.layers.rec.state import HiddenState, depend_on_state, hidden_state_of, state_values
-from returnn_tf.layers.registry import LAYERS, register_layer
-from returnn_tf.layers.subnetwork import NESTED, is_network
-from returnn_tf.ops.shape import to_layout
+from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
-    from returnn_tf.layers.plan_context import PlanContext
 
 
 @register_layer("get_last_hidden_state")

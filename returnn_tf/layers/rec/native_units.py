@@ -11,7 +11,7 @@ from returnn_tf.ops.cells.base import Params, State
 from returnn_tf.ops.cells.gru import Gru
 from returnn_tf.ops.cells.kernels import NativeKernel
 from returnn_tf.ops.cells.lstm import LstmCell
-from returnn_tf.ops.product import register_product
+from returnn_tf.ops.dense.product import register_product
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from returnn_tf.layers.concat_input import ConcatInputLayer
-from returnn_tf.layers.copy import CopyLayer
-from returnn_tf.layers.loop_axis import frames_of, with_frames
-from returnn_tf.layers.options import option
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.copy import CopyLayer
+from returnn_tf.layers.nested.subnetwork import base_references
 from returnn_tf.layers.rec.cell_step import before_loop, emit_step
 from returnn_tf.layers.rec.state import (
     INITIAL_KEYWORDS,
@@ -17,16 +19,12 @@ from returnn_tf.layers.rec.state import (
     emit_initial_state,
     plan_initial_state,
 )
-from returnn_tf.layers.registry import register_layer
-from returnn_tf.layers.subnetwork import base_references
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
 from returnn_tf.ops.cells import Cell, run_cell, unit_class
-from returnn_tf.ops.shape import transpose
+from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
-    from returnn_tf.layers.plan_context import PlanContext
 
 #: Options which only have a meaning where the unit is a network for one step.
 _STEP_NETWORK_OPTIONS = (

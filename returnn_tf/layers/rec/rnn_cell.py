@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from returnn_tf.layers.options import option
+from returnn_tf.config.options import option
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.rec.rec import RecLayer
-from returnn_tf.layers.registry import register_layer
 from returnn_tf.tensor import Data
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.plan_context import PlanContext
 
 
 @register_layer("rnn_cell")

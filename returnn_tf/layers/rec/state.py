@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.layers.base import Layer
-from returnn_tf.layers.copy import CopyLayer
-from returnn_tf.layers.node import Node
-from returnn_tf.layers.rec.last_frame import last_frame
-from returnn_tf.ops.shape import expand_at, to_layout
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.math.copy import CopyLayer
+from returnn_tf.layers.shared.last_frame import last_frame
+from returnn_tf.ops.frames.shape import expand_at, to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from returnn_tf.layers.emit_context import EmitContext
-    from returnn_tf.layers.plan_context import PlanContext
 
 #: The note (see `EmitContext.note`) with the tensors of the state, in the order of `HiddenState.keys`.
 STATE_NOTE = "hidden_state"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from returnn_tf.layers.rec.choice import ChoiceLayer
+from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.log import log
 from returnn_tf.network.loops.step_layers import StepLayers
-from returnn_tf.network.parse import LayerSpec
+from returnn_tf.network.planning.parse import LayerSpec
 
 
 def warn_of_loop(path: str, layers: StepLayers) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.layers.node import Node
-from returnn_tf.layers.plan_context import PlanContext
-from returnn_tf.layers.rec.choice import ChoiceLayer
-from returnn_tf.layers.rec.loop_nodes import InitialOutput
-from returnn_tf.layers.rec.masked_computation import MaskedComputationLayer
-from returnn_tf.layers.rec.unit_on_zeros import UnitOnZeros
-from returnn_tf.network.checks import LayerError
-from returnn_tf.network.parse import LayerSpec
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.loops.loop_nodes import InitialOutput
+from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
+from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
+from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.network.planning.checks import LayerError
+from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Optional, Tuple
 
-from returnn_tf.layers.node import Node
-from returnn_tf.layers.options import map_values
-from returnn_tf.layers.plan_context import PlanContext
-from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
-from returnn_tf.network.builder import NetworkBuilder
+from returnn_tf.config.options import map_values
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.loops.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.network.loops.step_layers import StepLayers
+from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.tensor import Dim
 
 

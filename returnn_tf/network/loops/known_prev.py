@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.layers.rec.loop_nodes import PrevLayer
+from returnn_tf.layers.loops.loop_nodes import PrevLayer
 from returnn_tf.tensor import Data
 
 

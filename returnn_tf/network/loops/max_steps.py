@@ -7,7 +7,7 @@ import functools
 from typing import Any, Callable, List
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.layers.node import Node
+from returnn_tf.graph.node import Node
 from returnn_tf.util.lazy_tf import tf
 
 _LENGTH = "max_len_from"

@@ -6,10 +6,10 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
-from returnn_tf.network.checks import LayerError
 from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
 from returnn_tf.network.loops.varying import varying_layers
-from returnn_tf.network.parse import LayerSpec, has_loss
+from returnn_tf.network.planning.checks import LayerError
+from returnn_tf.network.planning.parse import LayerSpec, has_loss
 
 
 class StepLayers:

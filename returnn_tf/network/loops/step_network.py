@@ -7,12 +7,10 @@ import functools
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.layers.base import Layer
-from returnn_tf.layers.node import Node
-from returnn_tf.layers.plan_context import PlanContext
-from returnn_tf.layers.rec.choice import ChoiceLayer
-from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
-from returnn_tf.layers.rec.loop_nodes import (
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.loops.loop_nodes import (
     AccumLayer,
     EnterLayer,
     ExitLayer,
@@ -21,7 +19,8 @@ from returnn_tf.layers.rec.loop_nodes import (
     SliceLayer,
     loop_dim_for,
 )
-from returnn_tf.layers.rec.loop_run import Ending, LoopRunLayer
+from returnn_tf.layers.loops.loop_run import Ending, LoopRunLayer
+from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
 from returnn_tf.layers.rec.state import (
     HiddenState,
     LastStateLayer,
@@ -29,8 +28,7 @@ from returnn_tf.layers.rec.state import (
     hidden_state_of,
     recurrent_node,
 )
-from returnn_tf.network.builder import NetworkBuilder
-from returnn_tf.network.checks import LayerError
+from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.network.loops.analysis import Zone, Zones, reachable
 from returnn_tf.network.loops.guess import nested_size
 from returnn_tf.network.loops.hints import warn_of_loop
@@ -40,8 +38,10 @@ from returnn_tf.network.loops.known_prev import KnownPrev, same_template
 from returnn_tf.network.loops.max_steps import plan_max_steps
 from returnn_tf.network.loops.step_layers import StepLayers
 from returnn_tf.network.loops.zone_builder import ZoneBuilder
-from returnn_tf.network.parse import LayerSpec, join_scope, parse_network
-from returnn_tf.network.sub_output import SubOutputLayer
+from returnn_tf.network.planning.builder import NetworkBuilder
+from returnn_tf.network.planning.checks import LayerError
+from returnn_tf.network.planning.parse import LayerSpec, join_scope, parse_network
+from returnn_tf.network.planning.sub_output import SubOutputLayer
 from returnn_tf.tensor import Beam, Data, Dim, batch_dim
 
 _MAX_ROUNDS = 20

@@ -6,14 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
 
 from returnn_tf.config import ConfigError
-from returnn_tf.layers.node import Node
-from returnn_tf.layers.options import OptionError
-from returnn_tf.layers.plan_context import PlanContext
-from returnn_tf.layers.rec.loop_nodes import PrevLayer, StepIndexLayer
-from returnn_tf.network.builder import NetworkBuilder
-from returnn_tf.network.checks import located
+from returnn_tf.config.options import OptionError
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.loops.loop_nodes import PrevLayer, StepIndexLayer
 from returnn_tf.network.loops.analysis import Zone
-from returnn_tf.network.parse import LayerSpec
+from returnn_tf.network.planning.builder import NetworkBuilder
+from returnn_tf.network.planning.checks import located
+from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.tensor import Data, Dim
 
 if TYPE_CHECKING:

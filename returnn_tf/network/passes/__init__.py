@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable, List
 
 from returnn_tf.network.passes.dead_layers import remove_dead_layers
-from returnn_tf.network.plan import Plan
+from returnn_tf.network.planning.plan import Plan
 
 PASSES: List[Callable[[Plan], Plan]] = [remove_dead_layers]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from returnn_tf.network.plan import Plan
+from returnn_tf.network.planning.plan import Plan
 
 
 def remove_dead_layers(plan: Plan) -> Plan:

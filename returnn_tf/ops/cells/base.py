@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.ops.cells.options import UnitOption, resolve_options
-from returnn_tf.ops.product import plain_product, product_of_frames
+from returnn_tf.ops.dense.product import plain_product, product_of_frames
 from returnn_tf.util.lazy_tf import tf
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 State = Tuple["tf.Tensor", ...]
 """State of a cell: tensors [batch, n], in the order of `Cell.state_keys`."""

@@ -10,8 +10,8 @@ import numpy
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.ops import ngram
-from returnn_tf.ops.ngram import ArpaModel, KenLmModel, LabelScorer, load_ngram_model
+from returnn_tf.ops.sequence import ngram
+from returnn_tf.ops.sequence.ngram import ArpaModel, KenLmModel, LabelScorer, load_ngram_model
 from tests.layers.nets import feed
 from tests.layers.rec.searching import frame_loop, hypotheses, search_net
 

@@ -1,0 +1,1 @@
+"""What all datasets share: the base class, epochs, sequence order, slices, batches, options."""

@@ -1,0 +1,209 @@
+"""Base class of all datasets: what a dataset gives, and iteration by sequence and by batch."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type
+from typing import Sequence as SequenceOf
+
+import numpy as np
+
+from returnn_tf.config import ConfigError
+from returnn_tf.datasets.core.batch import Batch, assemble
+from returnn_tf.datasets.core.batch_options import BatchOptions
+from returnn_tf.datasets.core.batching import BatchStats, plan_batches
+from returnn_tf.datasets.core.chunking import Chunking
+from returnn_tf.datasets.core.corpus import Corpus
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.declared import Declared
+from returnn_tf.datasets.core.epoch import Epoch
+from returnn_tf.datasets.core.slices import ContextWindow, iterate_slices
+from returnn_tf.datasets.core.spec import parse_dataset_spec
+from returnn_tf.datasets.core.window import stack_frames
+
+# options of the dataset which a call of ``batches`` may replace
+_CUTTING = ("chunking", "min_chunk_size", "chunking_variance", "context_window")
+
+
+class Dataset(Corpus):
+    """A corpus of sequences.
+
+    A subclass declares its own options in ``options``, sets itself up in ``setup`` and says what there is:
+    ``data_specs``, ``num_seqs``, ``tag``, ``read``, and ``lengths`` and ``seq_lengths`` if
+    lengths are known without reading.
+
+    >>> from returnn_tf.datasets import Dataset
+    >>> dataset = Dataset.from_config({"class": "Task12AX", "num_seqs": 3})
+    >>> [seq.tag for seq in dataset.sequences(epoch=1)]
+    ['seq-0', 'seq-1', 'seq-2']
+    """
+
+    data_specs: Dict[str, DataSpec] = {}
+
+    def __init__(self, **given: Any):
+        super().__init__(**given)
+        self._chunk_options()  # so that a mistake is reported now
+        self.batch_stats = BatchStats()
+        self.setup()
+
+    @classmethod
+    def from_config(cls, spec: Any, **defaults: Any) -> "Dataset":
+        """Makes a dataset from a dict with "class", a function returning one, or a string form of it.
+
+        :param defaults: options which count if the spec does not have them
+        :raises ConfigError: for an unknown class or option, with the nearest known one
+        """
+        if isinstance(spec, Dataset):
+            return spec
+        dataset_cls, options = parse_dataset_spec(spec)
+        return make_dataset(dataset_cls, options, defaults)
+
+    def __reduce__(self) -> Any:
+        # files are opened anew, and what was read is not carried along
+        return _rebuild, (type(self), self._given)
+
+    # ---- what a subclass gives, besides num_seqs, tag and seq_lengths
+
+    def setup(self) -> None:
+        """Called once with ``self.opts`` checked and complete."""
+
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
+        """The data of one sequence: key -> [time, ...].
+
+        :param index: position in the corpus
+        :param epoch: from 1; matters where data is generated or distorted
+        :param keys: the keys which are needed
+        """
+        raise NotImplementedError("%s.read" % type(self).__name__)
+
+    def lengths(self, index: int) -> Optional[Dict[str, int]]:
+        """Key -> frames without reading the data, or None if that is not possible."""
+        return None
+
+    # ---- what it looks like
+
+    @property
+    def data_keys(self) -> List[str]:
+        """All data keys."""
+        return list(self.data_specs)
+
+    @property
+    def target_list(self) -> List[str]:
+        """All data keys but "data"."""
+        return [key for key in self.data_specs if key != "data"]
+
+    @property
+    def num_outputs(self) -> Dict[str, Tuple[int, int]]:
+        """Key -> (dim, number of axes with time), before ``window``."""
+        window = self.opts["window"]
+        return {key: (spec.dim // (window if key == "data" else 1), spec.ndim) for key, spec in self.data_specs.items()}
+
+    @property
+    def num_inputs(self) -> int:
+        """Dim of "data", before ``window``; 0 if there is no such key."""
+        return self.num_outputs["data"][0] if "data" in self.data_specs else 0
+
+    @property
+    def labels(self) -> Dict[str, List[str]]:
+        """Key -> class names, for the keys which have them."""
+        return {key: list(spec.labels) for key, spec in self.data_specs.items() if spec.labels is not None}
+
+    def with_window(self, data: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        """Applies the option ``window`` to key "data"."""
+        if self.opts["window"] > 1 and "data" in data:
+            data = {**data, "data": stack_frames(data["data"], self.opts["window"])}
+        return data
+
+    # ---- iteration
+
+    def sequences(
+        self,
+        epoch: int = 1,
+        *,
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        start: int = 0,
+    ) -> Iterator[Sequence]:
+        """All sequences of an epoch, in order, uncut.
+
+        :param epoch: from 1
+        :param seq_list: tags to read instead of the epoch's own order
+        :param seq_order: corpus indices to read instead of it
+        :param start: position to begin at
+        """
+        reader = Epoch(self, epoch, self._explicit_order(epoch, seq_list, seq_order), self.data_keys)
+        position = start
+        while reader.is_less_than_num_seqs(position):
+            yield reader.sequence(position)
+            reader.release(position + 1)
+            position += 1
+
+    def _chunk_options(self, replaced: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
+        opts = {name: self.opts[name] for name in _CUTTING}
+        opts.update(replaced or {})
+        try:
+            return {
+                "chunking": Chunking.parse(
+                    opts["chunking"],
+                    min_chunk_size=opts["min_chunk_size"] or 0,
+                    variance=opts["chunking_variance"] or 0.0,
+                ),
+                "context": ContextWindow.parse(opts["context_window"]),
+            }
+        except ConfigError as exc:
+            raise ConfigError("%s: %s" % (self._owner(), exc)) from None
+
+    def batches(
+        self,
+        epoch: int = 1,
+        *,
+        start_batch: int = 0,
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        declared: Optional[Mapping[str, Declared]] = None,
+        **options: Any,
+    ) -> Iterator[Batch]:
+        """The batches of an epoch, in order, padded and ready for ``Network.run``.
+
+        ``batch_stats`` tells what was left out, while and after they are read.
+
+        :param epoch: from 1
+        :param start_batch: skips so many batches without reading them, to go on where another run stopped
+        :param seq_list: tags to read instead of the epoch's own order
+        :param seq_order: corpus indices to read instead of it
+        :param declared: data key -> what its data is checked against, see ``Declared.checked``
+        :param options: ``batch_options.BATCH_OPTIONS``, and chunking, min_chunk_size, chunking_variance, context_window
+            instead of the options of the dataset
+        """
+        cutting = self._chunk_options({name: options.pop(name) for name in _CUTTING if name in options})
+        batch_options = BatchOptions.make("batches of %s" % self._owner(), self.data_keys, options)
+        order = self._explicit_order(epoch, seq_list, seq_order)
+        reader = Epoch(self, epoch, order, batch_options.keys)
+        return self._iterate_batches(reader, batch_options, cutting, start_batch, declared)
+
+    def _iterate_batches(
+        self,
+        reader: Epoch,
+        options: BatchOptions,
+        cutting: Mapping[str, Any],
+        start_batch: int,
+        declared: Optional[Mapping[str, Declared]],
+    ) -> Iterator[Batch]:
+        rng = random.Random(self.epoch_seed(reader.epoch))
+        stats = self.batch_stats = BatchStats()
+        slices = iterate_slices(reader, options.keys, recurrent_net=options.recurrent_net, rng=rng, **cutting)
+        for number, plan in enumerate(plan_batches(slices, options, epoch=reader, rng=rng, stats=stats)):
+            if number >= start_batch:
+                yield assemble(plan, reader, options.keys, number=number, declared=declared)
+            reader.release(plan.parts[-1].position)
+
+
+def _rebuild(cls: Any, given: Dict[str, Any]) -> Dataset:
+    """Makes a dataset again in another process."""
+    return cls(**given)
+
+
+def make_dataset(dataset_cls: Type[Dataset], options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Dataset:
+    """A dataset with the given options, and those defaults which its class knows."""
+    known = {option.name for option in dataset_cls.all_options()}
+    return dataset_cls(**{**{name: value for name, value in defaults.items() if name in known}, **options})

@@ -1,0 +1,150 @@
+"""A batch: which frames of which sequences it holds, and the padded arrays which a network is fed with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from returnn_tf.config import DataError
+from returnn_tf.datasets.core.declared import Declared
+from returnn_tf.datasets.core.slices import Slice
+
+
+@dataclasses.dataclass
+class BatchPlan:
+    """What a batch will hold, before any data is read.
+
+    :param parts: sequences, chunks or pieces of sequences in order
+    :param places: for each part its row in the batch, and the frame of that row where it starts (same for all keys)
+    """
+
+    parts: List[Slice] = dataclasses.field(default_factory=list)
+    places: List[Tuple[int, int]] = dataclasses.field(default_factory=list)
+
+    @property
+    def num_rows(self) -> int:
+        """Size of the batch axis."""
+        return 1 + max(row for row, _ in self.places) if self.places else 0
+
+
+@dataclasses.dataclass
+class Batch:
+    """One batch, batch axis first, ready for ``Network.run``.
+
+    :param feed: key -> array [batch, time, ...], zero behind the end of each row; key + "/size0" -> int32 [batch],
+        frames by row; key + "/size<i>" likewise for another axis i (not counting batch) whose size differs. A key
+        without time axis is [batch] or [batch, ...].
+    :param slices: key -> list of (position in the epoch, first frame, frame after the last one), one per part
+    :param rows: (row, first frame in the row) of each part. Sequence batches have one part per row, frame batches
+        one row with all parts one after the other.
+    :param seq_tags: tag of each part
+    :param seq_indices: position in the corpus of each part
+    :param num_frames: key -> true frames, without padding
+    :param number: how many batches came before it in this epoch
+    :param complete: share of the epoch's sequences that is done with this batch, or None for an endless dataset
+    """
+
+    feed: Dict[str, np.ndarray]
+    slices: Dict[str, List[Tuple[int, int, int]]]
+    rows: List[Tuple[int, int]]
+    seq_tags: List[str]
+    seq_indices: List[int]
+    num_frames: Dict[str, int]
+    number: int = 0
+    complete: Optional[float] = None
+
+    @property
+    def num_rows(self) -> int:
+        """Size of the batch axis."""
+        return 1 + max(row for row, _ in self.rows) if self.rows else 0
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of different sequences in the batch."""
+        return len({position for parts in self.slices.values() for position, _, _ in parts})
+
+    @property
+    def max_frames(self) -> Dict[str, int]:
+        """Key -> frames of the longest row, i.e. size of the padded time axis."""
+        return {
+            key: max([offset + end - start for (_, start, end), (_, offset) in zip(parts, self.rows)], default=0)
+            for key, parts in self.slices.items()
+        }
+
+
+def assemble(
+    plan: BatchPlan, epoch: Any, keys: List[str], *, number: int, declared: Optional[Mapping[str, Declared]] = None
+) -> Batch:
+    """Reads the sequences of a plan and pads them.
+
+    :param epoch: ``datasets.epoch.Epoch``
+    :param keys: the data keys to deliver
+    :param declared: what the data must look like, by key
+    :raises DataError: it does not; names sequence, key and value
+    """
+
+    def places(part: int) -> Tuple[str, int]:
+        return epoch.place(plan.parts[part].position, with_file=True), max(plan.parts[part].start[key], 0)
+
+    sequences = {part.position: epoch.sequence(part.position) for part in plan.parts}
+    feed: Dict[str, np.ndarray] = {}
+    for key in keys:
+        cuts = [_cut(sequences[part.position].data[key], part, key) for part in plan.parts]
+        entries = _padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ())
+        feed.update(declared[key].checked(key, entries, cuts, places) if declared and key in declared else entries)
+    last = plan.parts[-1].position
+    return Batch(
+        feed=feed,
+        slices={key: [(part.position, part.start[key], part.end[key]) for part in plan.parts] for key in keys},
+        rows=list(plan.places),
+        seq_tags=[sequences[part.position].tag for part in plan.parts],
+        seq_indices=[sequences[part.position].index for part in plan.parts],
+        num_frames={key: sum(part.end[key] - part.start[key] for part in plan.parts) for key in keys},
+        number=number,
+        complete=None if epoch.num_seqs is None else (last + 1) / epoch.num_seqs,
+    )
+
+
+def _cut(value: np.ndarray, part: Slice, key: str) -> np.ndarray:
+    """Frames start..end of one sequence, zero outside of it."""
+    start, end = part.start[key], part.end[key]
+    if value.ndim == 0:
+        return value
+    inner = value[max(start, 0) : max(end, 0)]
+    before, after = min(max(-start, 0), end - start), max(end - max(start, len(value)), 0)
+    if not before and not after:
+        return inner
+    widths = [(before, after)] + [(0, 0)] * (value.ndim - 1)
+    return np.pad(inner, widths)
+
+
+def _padded(
+    key: str, cuts: List[np.ndarray], plan: BatchPlan, static: Sequence[Optional[int]]
+) -> Dict[str, np.ndarray]:
+    """The feed entries of one key.
+
+    :param cuts: frames of each part, [time, ...] or []
+    :param static: declared sizes of the axes after time; None = differs
+    """
+    if len({cut.ndim for cut in cuts}) != 1:
+        raise DataError("key %r has a different number of axes in the sequences of one batch" % key)
+    if cuts[0].ndim == 0:
+        if plan.num_rows != len(cuts):
+            raise DataError("key %r has no time axis, so sequences cannot be joined frame by frame" % key)
+        return {key: np.stack(cuts)}
+    sizes = np.zeros((plan.num_rows, cuts[0].ndim), np.int32)
+    for cut, (row, offset) in zip(cuts, plan.places):
+        sizes[row] = np.maximum(sizes[row], (offset + cut.shape[0],) + cut.shape[1:])
+    shape = (plan.num_rows,) + tuple(int(n) for n in sizes.max(axis=0))
+    dtype = np.result_type(*{cut.dtype for cut in cuts}) if cuts[0].dtype.kind != "O" else cuts[0].dtype
+    array = np.full(shape, "", dtype) if dtype.kind == "O" else np.zeros(shape, dtype)
+    for cut, (row, offset) in zip(cuts, plan.places):
+        array[(row, slice(offset, offset + cut.shape[0])) + tuple(slice(0, n) for n in cut.shape[1:])] = cut
+    feed = {key: array, key + "/size0": sizes[:, 0].copy()}
+    for axis in range(1, sizes.shape[1]):
+        dynamic = len(static) >= axis and static[axis - 1] is None
+        if dynamic or (sizes[:, axis] != sizes[0, axis]).any():
+            feed["%s/size%d" % (key, axis)] = sizes[:, axis].copy()
+    return feed

@@ -1,0 +1,109 @@
+"""The options which say how sequences are grouped into batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.datasets.core.options import Option, check_options
+from returnn_tf.datasets.core.per_key import is_int, per_key
+
+BATCH_OPTIONS: Tuple[Option, ...] = (
+    Option("batch_size", "int|dict", 1, "frames of a batch, padding included, for every data key or by key"),
+    Option("max_seqs", "int", -1, "sequences of a batch; -1 = no limit"),
+    Option(
+        "max_seq_length", "int|float|dict", 0, "longer sequences are left out; 0 = no limit; -n = n for key 'classes'"
+    ),
+    Option("min_seq_length", "int|dict", 0, "shorter sequences are left out"),
+    Option("max_pad_size", "int|dict", None, "padding frames of a batch"),
+    Option("packed_batch_size", "int|dict", None, "true frames of a batch, without padding"),
+    Option("seq_drop", "float|int", 0.0, "probability to leave a sequence or chunk out"),
+    Option("max_total_num_seqs", "int", -1, "the epoch ends after n + 1 sequences (as elsewhere); -1 or 0 = no limit"),
+    Option("shuffle_batches", "bool", False, "acts on batches which are kept for a second pass only, so never here"),
+    Option("recurrent_net", "bool", True, "False: no layer needs frame order, so sequences are joined frame by frame"),
+    Option("used_data_keys", "list", None, "the data keys which the network uses; default all"),
+)
+_BY_KEY = [option.name for option in BATCH_OPTIONS if "dict" in option.kinds]
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchOptions:
+    """Checked options, limits by data key (None = no limit).
+
+    See ``BATCH_OPTIONS`` for their meaning.
+    """
+
+    keys: List[str]
+    batch_size: Dict[str, Optional[int]]
+    packed_batch_size: Dict[str, Optional[int]]
+    max_seq_length: Dict[str, Optional[int]]
+    min_seq_length: Dict[str, Optional[int]]
+    max_pad_size: Dict[str, Optional[int]]
+    max_seqs: Optional[int]
+    max_total_num_seqs: Optional[int]
+    seq_drop: float
+    recurrent_net: bool
+
+    @classmethod
+    def make(cls, owner: str, data_keys: List[str], options: Mapping[str, Any]) -> "BatchOptions":
+        """Checks the options; ``batch_size=None`` together with ``packed_batch_size`` means no limit with padding.
+
+        :param owner: for error messages
+        :param data_keys: what the dataset has
+        :raises ConfigError: for an unknown option or key, or an impossible value
+        """
+        opts = check_options(owner, BATCH_OPTIONS, options)
+        keys = _used_keys(owner, data_keys, opts["used_data_keys"])
+        for name in _BY_KEY:
+            for key in opts[name] if isinstance(opts[name], Mapping) else ():
+                if key not in data_keys:
+                    hint = did_you_mean(key, data_keys)
+                    raise ConfigError("%s: option %r: there is no data key %r. %s" % (owner, name, key, hint))
+        if options.get("batch_size") is None and opts["packed_batch_size"] is not None:
+            opts["batch_size"] = None
+        limits = {
+            name: per_key(opts[name], keys, option=name)
+            for name in ("batch_size", "packed_batch_size", "min_seq_length", "max_pad_size")
+        }
+        for name in ("batch_size", "packed_batch_size"):
+            if any(limit is not None and limit <= 0 for limit in limits[name].values()):
+                raise ConfigError("%s: option %r is %r; a batch needs at least 1 frame" % (owner, name, opts[name]))
+        if opts["max_seqs"] == 0 or opts["max_seqs"] < -1:
+            raise ConfigError("%s: option 'max_seqs' is %r; use -1 for no limit" % (owner, opts["max_seqs"]))
+        if not 0.0 <= opts["seq_drop"] <= 1.0:
+            raise ConfigError("%s: option 'seq_drop' is %r, but is a probability" % (owner, opts["seq_drop"]))
+        return cls(
+            keys=keys,
+            max_seq_length=_max_seq_length(opts["max_seq_length"], keys),
+            max_seqs=None if opts["max_seqs"] == -1 else int(opts["max_seqs"]),
+            max_total_num_seqs=int(opts["max_total_num_seqs"]) if opts["max_total_num_seqs"] > 0 else None,
+            seq_drop=float(opts["seq_drop"]),
+            recurrent_net=bool(opts["recurrent_net"]),
+            **limits,
+        )
+
+
+def _used_keys(owner: str, data_keys: List[str], used: Optional[List[str]]) -> List[str]:
+    if used is None:
+        return list(data_keys)
+    for key in used:
+        if key not in data_keys:
+            raise ConfigError("%s: there is no data key %r. %s" % (owner, key, did_you_mean(key, data_keys)))
+    if not used:
+        raise ConfigError("%s: option 'used_data_keys' is empty" % owner)
+    return [key for key in data_keys if key in used]
+
+
+def _max_seq_length(value: Any, keys: List[str]) -> Dict[str, Optional[int]]:
+    """0 and infinity are no limit; a negative number is a limit for key "classes"."""
+    if isinstance(value, Mapping):
+        limits = per_key(value, keys, option="max_seq_length")
+        return {key: limit if limit and limit > 0 else None for key, limit in limits.items()}
+    if value in (0, float("inf")):
+        return dict.fromkeys(keys)
+    if not is_int(value):
+        raise ConfigError("option 'max_seq_length' must be an integer or a dict data key -> integer, not %r" % (value,))
+    if value < 0:
+        return {key: -int(value) if key == "classes" else None for key in keys}
+    return per_key(value, keys, option="max_seq_length")

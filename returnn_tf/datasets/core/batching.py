@@ -1,0 +1,175 @@
+"""Grouping sequences, chunks or frames into batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+from typing import Any, Dict, Iterable, Iterator, Optional
+
+from returnn_tf.datasets.core.batch import BatchPlan
+from returnn_tf.datasets.core.batch_options import BatchOptions
+from returnn_tf.datasets.core.slices import Slice
+
+log = logging.getLogger("returnn_tf.datasets")
+
+
+@dataclasses.dataclass
+class BatchStats:
+    """What happened to the sequences and chunks of an epoch so far."""
+
+    num_used: int = 0
+    num_too_long: int = 0
+    num_too_short: int = 0
+    num_dropped: int = 0
+    num_oversize: int = 0
+
+    def summary(self) -> str:
+        """One line for the log; empty if nothing was left out and nothing was too large."""
+        texts = [
+            (self.num_too_long, "%d left out as too long"),
+            (self.num_too_short, "%d left out as too short"),
+            (self.num_dropped, "%d dropped at random"),
+            (self.num_oversize, "%d larger than batch_size by themselves"),
+        ]
+        return ", ".join(text % count for count, text in texts if count)
+
+
+def plan_batches(
+    slices: Iterable[Slice], options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats
+) -> Iterator[BatchPlan]:
+    """The batches of an epoch, in order.
+
+    :param slices: all sequences or chunks
+    :param epoch: ``datasets.epoch.Epoch``, for names in messages
+    :param rng: for ``seq_drop``
+    :param stats: is counted up
+    """
+    if options.recurrent_net:
+        yield from _plan_sequences(slices, options, epoch=epoch, rng=rng, stats=stats)
+    else:
+        yield from _plan_frames(slices, options, stats=stats)
+
+
+class _Filter:
+    """Decides which sequences or chunks are used at all."""
+
+    def __init__(self, options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats):
+        self.options, self.epoch, self.rng, self.stats = options, epoch, rng, stats
+        self._last_position: Optional[int] = None
+        self._num_seqs = 0
+
+    def use(self, part: Slice) -> bool:
+        """False for what is too long, too short or dropped at random."""
+        frames = part.num_frames
+        if exceeds(frames, self.options.max_seq_length):
+            self.stats.num_too_long += 1
+            return False
+        if any(frames[key] < (limit or 0) for key, limit in self.options.min_seq_length.items()):
+            self.stats.num_too_short += 1
+            return False
+        if self.rng.random() < self.options.seq_drop:  # one draw each, whatever the probability
+            self.stats.num_dropped += 1
+            return False
+        if exceeds(frames, self.options.batch_size):
+            self._report_oversize(part)
+        self.stats.num_used += 1
+        return True
+
+    def is_end(self, part: Slice) -> bool:
+        """True if ``max_total_num_seqs`` is used up; as elsewhere, sequence n + 1 (or its first chunk) is the last."""
+        limit = self.options.max_total_num_seqs
+        if limit is not None and self._num_seqs > limit:
+            return True
+        if part.position != self._last_position:
+            self._last_position = part.position
+            self._num_seqs += 1
+        return False
+
+    def _report_oversize(self, part: Slice) -> None:
+        """Such a sequence makes a batch of its own; said once per epoch, counted for the summary."""
+        self.stats.num_oversize += 1
+        if self.stats.num_oversize == 1:
+            log.warning(
+                "%s has %s frames, more than batch_size %s. It becomes a batch of its own, as will others like it. "
+                "Raise batch_size, cut with chunking, or leave such sequences out with max_seq_length.",
+                self.epoch.place(part.position),
+                _short(part.num_frames),
+                _short({key: limit for key, limit in self.options.batch_size.items() if limit is not None}),
+            )
+
+
+def _plan_sequences(
+    slices: Iterable[Slice], options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats
+) -> Iterator[BatchPlan]:
+    """One row per sequence or chunk; a batch is closed before it would pass a limit."""
+    accept = _Filter(options, epoch=epoch, rng=rng, stats=stats)
+    keys = options.keys
+    plan = BatchPlan()
+    longest, total = dict.fromkeys(keys, 0), dict.fromkeys(keys, 0)
+    for part in slices:
+        if not accept.use(part):
+            continue
+        if accept.is_end(part):
+            break
+        frames = part.num_frames
+        count = len(plan.parts) + 1
+        new_longest = {key: max(longest[key], frames[key]) for key in keys}
+        new_total = {key: total[key] + frames[key] for key in keys}
+        if plan.parts and _is_over(options, count, new_longest, new_total):
+            yield plan
+            plan, new_longest, new_total = BatchPlan(), frames, dict(frames)
+        plan.places.append((len(plan.parts), 0))
+        plan.parts.append(part)
+        longest, total = new_longest, new_total
+    if plan.parts:
+        yield plan
+
+
+def _is_over(options: BatchOptions, count: int, longest: Dict[str, int], total: Dict[str, int]) -> bool:
+    """Whether a batch of ``count`` rows would pass a limit."""
+    padded = {key: frames * count for key, frames in longest.items()}
+    return (
+        exceeds(padded, options.batch_size)
+        or exceeds(total, options.packed_batch_size)
+        or (options.max_seqs is not None and count > options.max_seqs)
+        or exceeds({key: frames - total[key] for key, frames in padded.items()}, options.max_pad_size)
+    )
+
+
+def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: BatchStats) -> Iterator[BatchPlan]:
+    """All frames in one row; a sequence is cut where the batch is full, and goes on in the next one."""
+    limits = {key: size for key, size in options.batch_size.items() if size is not None}
+    plan = BatchPlan()
+    filled = dict.fromkeys(options.keys, 0)
+    for part in slices:
+        stats.num_used += 1
+        start = dict(part.start)
+        while any(start[key] < part.end[key] for key in options.keys):
+            end = {
+                key: min(part.end[key], start[key] + limits[key] - filled[key]) if key in limits else part.end[key]
+                for key in options.keys
+            }
+            offset = max(filled.values())  # the same for all keys, so that they start together
+            plan.places.append((0, offset))
+            plan.parts.append(Slice(part.position, start, end))
+            filled = {key: offset + end[key] - start[key] for key in options.keys}
+            start = end
+            span = part.position - plan.parts[0].position + 1
+            full = any(filled[key] >= limit for key, limit in limits.items())
+            if full or (options.max_seqs is not None and span > options.max_seqs):
+                yield plan
+                plan, filled = BatchPlan(), dict.fromkeys(options.keys, 0)
+    if plan.parts:
+        yield plan
+
+
+def exceeds(values: Dict[str, int], limits: Dict[str, Optional[int]]) -> bool:
+    """True if any value is above its limit; None is no limit."""
+    return any(limit is not None and values[key] > limit for key, limit in limits.items())
+
+
+def _short(values: Dict[str, int]) -> str:
+    if len(set(values.values())) == 1:
+        return str(next(iter(values.values())))
+    return ", ".join("%s %d" % (key, value) for key, value in values.items())

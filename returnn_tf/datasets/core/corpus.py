@@ -1,0 +1,239 @@
+"""Which sequences a dataset has, and in which order an epoch reads them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Optional, Set, Tuple
+from typing import Sequence as SequenceOf
+
+import numpy as np
+
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.datasets.core import safe_files
+from returnn_tf.datasets.core import seq_order as orders
+from returnn_tf.datasets.core.base_options import BASE_OPTIONS
+from returnn_tf.datasets.core.options import Option, check_options
+
+_MAX_COMPARED = 2000  # comparing spellings takes long, and a corpus can have millions of tags
+
+
+class Corpus:
+    """Options and order of a dataset; see ``base.Dataset``."""
+
+    options: Tuple[Option, ...] = ()
+
+    def __init__(self, **given: Any):
+        self._given = given
+        self.name: str = given.get("name") or type(self).__name__
+        self.opts: Dict[str, Any] = check_options(self._owner(), self.all_options(), given)
+        self._ordering = self._check_order_options()
+        self._tag_to_index: Optional[Dict[str, int]] = None
+        self._order_lengths: Optional[np.ndarray] = None
+
+    @classmethod
+    def all_options(cls) -> Tuple[Option, ...]:
+        """All options of the class: its own ones and those of its base classes."""
+        table: Dict[str, Option] = {option.name: option for option in BASE_OPTIONS}
+        for base in reversed(cls.__mro__):
+            table.update({option.name: option for option in vars(base).get("options", ())})
+        return tuple(table.values())
+
+    def __repr__(self) -> str:
+        return "<%s %r>" % (type(self).__name__, self.name)
+
+    def _owner(self) -> str:
+        return "dataset %r (%s)" % (self.name, type(self).__name__)
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Number of sequences in the corpus; None = endless."""
+        raise NotImplementedError("%s.num_seqs" % type(self).__name__)
+
+    def tag(self, index: int) -> str:
+        """Name of the sequence at this position in the corpus."""
+        return "seq-%d" % index
+
+    def file_of(self, index: int) -> str:
+        """Name of the file which holds the sequence at this position in the corpus; empty if there is none."""
+        return ""
+
+    def seq_lengths(self) -> Optional[np.ndarray]:
+        """Lengths [num_seqs] by which ``sorted`` etc. order the corpus, or None: then these count as ``default``."""
+        return None
+
+    def _check_order_options(self) -> Optional[orders.Ordering]:
+        """Checks all options about order; the parsed order, or None if it is a function of the epoch."""
+        opts = self.opts
+        opts["window"] = opts["window"] + (1 - opts["window"] % 2)  # an even window is raised by one
+        for name in ("window", "partition_epoch", "repeat_epoch", "_num_shards"):
+            if opts[name] < 1:
+                raise ConfigError("%s: option %r is %r, but must be at least 1" % (self._owner(), name, opts[name]))
+        if opts["repeat_epoch"] > 1 and opts["partition_epoch"] > 1:
+            raise ConfigError(
+                "%s: partition_epoch=%d and repeat_epoch=%d contradict each other; use one of them"
+                % (self._owner(), opts["partition_epoch"], opts["repeat_epoch"])
+            )
+        if not 0 <= opts["_shard_index"] < opts["_num_shards"]:
+            raise ConfigError(
+                "%s: _shard_index is %d, but must be at least 0 and below _num_shards=%d"
+                % (self._owner(), opts["_shard_index"], opts["_num_shards"])
+            )
+        if opts["shuffle_frames_of_nseqs"]:
+            raise ConfigError("%s: shuffle_frames_of_nseqs is not supported; remove it or set it to 0" % self._owner())
+        if callable(opts["seq_ordering"]):
+            return None
+        return self._parse_ordering(opts["seq_ordering"])
+
+    def _parse_ordering(self, text: Any) -> orders.Ordering:
+        try:
+            return orders.parse_ordering(text)
+        except ConfigError as exc:
+            raise ConfigError("%s: %s" % (self._owner(), exc)) from None
+
+    def ordering(self, epoch: int) -> orders.Ordering:
+        """The order of this epoch."""
+        if self._ordering is not None:
+            return self._ordering
+        return self._parse_ordering(self.opts["seq_ordering"](epoch=epoch))
+
+    @property
+    def random_seed_offset(self) -> int:
+        """Added to the seed of each epoch: the option, else environment variable RETURNN_RANDOM_SEED_OFFSET, else 0."""
+        if self.opts["random_seed_offset"] is not None:
+            return int(self.opts["random_seed_offset"])
+        text = os.environ.get("RETURNN_RANDOM_SEED_OFFSET", "0")
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigError("environment variable RETURNN_RANDOM_SEED_OFFSET is %r, not an integer" % text) from None
+
+    def epoch_seed(self, epoch: int, *, nth: int = 1) -> int:
+        """Random seed of an epoch."""
+        return orders.epoch_seed(
+            epoch,
+            partition_epoch=self.opts["partition_epoch"],
+            nth=nth,
+            fixed=self.opts["fixed_random_seed"],
+            offset=self.random_seed_offset,
+        )
+
+    def seq_order(self, epoch: int = 1) -> Optional[np.ndarray]:
+        """Corpus indices (int64) in the order in which this epoch reads them; None = endless, in corpus order.
+
+        Full order, unique tags, partition and shard, repetition, filter: in this sequence.
+
+        :raises DataError: if the corpus is empty or the filter leaves nothing
+        """
+        if self.num_seqs == 0:
+            raise DataError("%s is empty: it has no sequences" % self._owner())
+        ordering = self.ordering(epoch)
+        if ordering.kind in ("sorted", "sorted_reverse") and self._lengths_for_order() is None:
+            ordering = orders.Ordering("default")
+        if self.num_seqs is None:
+            self._check_endless(ordering)
+            return None
+        opts = self.opts
+        seed = self.epoch_seed(epoch, nth=ordering.nth)
+        order = orders.order_sequences(ordering, self.num_seqs, self._needed_lengths, seed)
+        if opts["unique_seq_tags"]:
+            order = self._unique(order)
+        parts, shards = opts["partition_epoch"], opts["_num_shards"]
+        if parts * shards > 1:
+            part = (max(epoch, 1) - 1) % parts * shards + opts["_shard_index"]
+            order = orders.partition(order, num_parts=parts * shards, part=part)
+        if opts["repeat_epoch"] > 1:
+            order = np.tile(order, opts["repeat_epoch"])
+        if opts["seq_list_filter_file"]:
+            order = self._filtered(order, epoch)
+        return np.asarray(order, np.int64)
+
+    def _check_endless(self, ordering: orders.Ordering) -> None:
+        opts = self.opts
+        cuts = max(opts["partition_epoch"], opts["repeat_epoch"], opts["_num_shards"]) > 1
+        if ordering.kind != "default" or cuts or opts["unique_seq_tags"] or opts["seq_list_filter_file"]:
+            raise ConfigError(
+                "%s is endless, so it has the order 'default' only, and no parts; give it num_seqs" % self._owner()
+            )
+
+    def _unique(self, order: np.ndarray) -> np.ndarray:
+        seen: Set[str] = set()
+        keep = []
+        for index in order:
+            tag = self.tag(int(index))
+            if tag not in seen:
+                seen.add(tag)
+                keep.append(index)
+        return np.asarray(keep, np.int64)
+
+    def _filtered(self, order: np.ndarray, epoch: int) -> np.ndarray:
+        path = self.opts["seq_list_filter_file"]
+        tags = set(safe_files.read_seq_tags(path))
+        order = np.asarray([index for index in order if self.tag(int(index)) in tags], np.int64)
+        if not len(order):
+            raise DataError(
+                "%s: epoch %d is empty: none of its sequences is in seq_list_filter_file %r (%d tags). Are the tags of "
+                "another corpus, or is partition_epoch=%d too large?"
+                % (self._owner(), epoch, path, len(tags), self.opts["partition_epoch"])
+            )
+        return order
+
+    def _lengths_for_order(self) -> Optional[np.ndarray]:
+        if self._order_lengths is None:
+            path = self.opts["seq_order_seq_lens_file"]
+            if path:
+                self._order_lengths = self._lengths_of_file(path)
+            else:
+                lengths = self.seq_lengths()
+                self._order_lengths = None if lengths is None else np.asarray(lengths)
+        return self._order_lengths
+
+    def _lengths_of_file(self, path: str) -> np.ndarray:
+        table = safe_files.read_seq_lens(path)
+        lengths = []
+        for index in range(self.num_seqs or 0):
+            tag = self.tag(index)
+            if tag not in table:
+                raise DataError("%s: seq_order_seq_lens_file %r lacks the sequence %r" % (self._owner(), path, tag))
+            lengths.append(table[tag])
+        return np.asarray(lengths)
+
+    def _needed_lengths(self) -> np.ndarray:
+        lengths = self._lengths_for_order()
+        if lengths is None:
+            raise ConfigError(
+                "%s: seq_ordering %r needs the lengths of the sequences, which are not known before they are read. "
+                "Use 'default' or 'random', or give seq_order_seq_lens_file"
+                % (self._owner(), self.opts["seq_ordering"])
+            )
+        return lengths
+
+    def indices_of_tags(self, tags: SequenceOf[str]) -> np.ndarray:
+        """Corpus indices of sequences given by tag; DataError for an unknown one."""
+        if self.num_seqs is None:
+            raise ConfigError(
+                "%s is endless, so its sequences cannot be chosen by tag; give it num_seqs" % self._owner()
+            )
+        if self._tag_to_index is None:
+            self._tag_to_index = {self.tag(index): index for index in reversed(range(self.num_seqs))}
+        table = self._tag_to_index
+        for tag in tags:
+            if tag not in table:
+                raise DataError(
+                    "%s has no sequence %r. %s" % (self._owner(), tag, did_you_mean(tag, list(table)[:_MAX_COMPARED]))
+                )
+        return np.asarray([table[tag] for tag in tags], np.int64)
+
+    def _explicit_order(
+        self, epoch: int, seq_list: Optional[SequenceOf[str]], order: Optional[SequenceOf[int]]
+    ) -> Optional[np.ndarray]:
+        if seq_list is not None and order is not None:
+            raise ConfigError("%s: give seq_list or seq_order, not both" % self._owner())
+        if seq_list is not None:
+            return self.indices_of_tags(seq_list)
+        if order is None:
+            return self.seq_order(epoch)
+        chosen = np.asarray(order, np.int64).reshape(-1)
+        for index in chosen:
+            if index < 0 or (self.num_seqs is not None and index >= self.num_seqs):
+                raise DataError("%s has no sequence at position %d, only %s" % (self._owner(), index, self.num_seqs))
+        return chosen

@@ -1,0 +1,125 @@
+"""One pass over a dataset: from positions in the order of the epoch to sequences."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+from typing import Sequence as SequenceOf
+
+import numpy as np
+
+from returnn_tf.config import DataError
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, num_frames
+
+
+class Epoch:
+    """The sequences of one epoch by position; also what a user's chunking function gets as ``dataset``.
+
+    A sequence whose length can only be known by reading it is kept until ``release``.
+
+    :param dataset: ``datasets.base.Dataset``
+    :param epoch: number, from 1
+    :param order: corpus indices in the order of reading, or None for an endless dataset in corpus order
+    :param keys: the data keys to read
+    """
+
+    def __init__(self, dataset: Any, epoch: int, order: Optional[np.ndarray], keys: List[str]):
+        self.dataset = dataset
+        self.epoch = epoch
+        self.keys = keys
+        self._order = order
+        self._kept: Dict[int, Sequence] = {}
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Number of sequences in this epoch; None = endless."""
+        return None if self._order is None else len(self._order)
+
+    @property
+    def specs(self) -> Dict[str, DataSpec]:
+        """Data key -> format."""
+        return self.dataset.data_specs
+
+    def is_less_than_num_seqs(self, position: int) -> bool:
+        """True if there is a sequence at this position."""
+        return self._order is None or position < len(self._order)
+
+    def index(self, position: int) -> int:
+        """Position in the corpus of the sequence at this position of the epoch."""
+        return position if self._order is None else int(self._order[position])
+
+    def tag(self, position: int) -> str:
+        """Tag of the sequence at this position."""
+        return self.dataset.tag(self.index(position))
+
+    def place(self, position: int, *, with_file: bool = False) -> str:
+        """Words for messages: dataset and tag; the file too if wanted and if there is one."""
+        file = self.dataset.file_of(self.index(position)) if with_file else ""
+        return "dataset %r%s, sequence %r (position %d of epoch %d)" % (
+            self.dataset.name,
+            ", file %r" % file if file else "",
+            self.tag(position),
+            position,
+            self.epoch,
+        )
+
+    def lengths(self, position: int) -> Dict[str, int]:
+        """Key -> number of frames; reads the sequence only if the dataset has no other way to know."""
+        lengths = self.dataset.lengths(self.index(position))
+        if lengths is None:
+            return self.sequence(position).lengths
+        return lengths
+
+    def sequence(self, position: int) -> Sequence:
+        """The sequence at this position.
+
+        :raises DataError: naming dataset and tag, whatever went wrong while reading
+        """
+        kept = self._kept.get(position)
+        if kept is not None:
+            return kept
+        index = self.index(position)
+        try:
+            data = self.dataset.read(index, self.epoch, self.keys)
+            data = self.dataset.with_window(data)
+            self._check_lengths(index, data)
+        except Exception as exc:
+            text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
+            raise DataError("%s: %s" % (self.place(position), text)) from exc
+        sequence = Sequence(index=index, tag=self.dataset.tag(index), data=data, position=position)
+        self._kept[position] = sequence
+        return sequence
+
+    def _check_lengths(self, index: int, data: Dict[str, np.ndarray]) -> None:
+        lengths = self.dataset.lengths(index) or {}
+        for key, value in data.items():
+            if key in lengths and num_frames(value) != lengths[key]:
+                raise DataError("key %r has %d frames, but %d were announced" % (key, num_frames(value), lengths[key]))
+
+    def release(self, position: int) -> None:
+        """Forgets the sequences before this position."""
+        for old in [kept for kept in self._kept if kept < position]:
+            del self._kept[old]
+
+    # the names by which chunking functions know these
+
+    def get_seq_length(self, seq_idx: int) -> Dict[str, int]:
+        """Same as ``lengths``."""
+        return self.lengths(seq_idx)
+
+    def get_tag(self, seq_idx: int) -> str:
+        """Same as ``tag``."""
+        return self.tag(seq_idx)
+
+    def get_data(self, seq_idx: int, key: str) -> np.ndarray:
+        """One array of a sequence, [time, ...]."""
+        return self.sequence(seq_idx).data[key]
+
+    def get_data_keys(self) -> SequenceOf[str]:
+        """The data keys of this epoch."""
+        return list(self.keys)
+
+    def load_seqs(self, start: int, end: int) -> None:
+        """Reads ahead the sequences at the positions start..end-1."""
+        for position in range(start, end):
+            if self.is_less_than_num_seqs(position):
+                self.sequence(position)

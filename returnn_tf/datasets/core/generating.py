@@ -1,0 +1,111 @@
+"""Base of the datasets which make up their sequences from random numbers or counters."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Tuple
+from typing import Sequence as SequenceOf
+
+import numpy as np
+
+from returnn_tf.config import ConfigError
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.options import Option
+from returnn_tf.datasets.core.window import window_spec
+
+
+class GeneratingDataset(Dataset):
+    """Sequences come from ``generate``, with a random generator of their own for each epoch seed and corpus index.
+
+    So the content of a sequence depends neither on the order of reading nor on what was read before. Lengths are not
+    known before generating, so the orders ``sorted`` and ``sorted_reverse`` count as ``default``.
+    """
+
+    options: Tuple[Option, ...] = (Option("num_seqs", "int|float", None, "number of sequences; default: endless"),)
+
+    def setup(self) -> None:
+        """Asks the subclass for its format."""
+        self._num_seqs = self._check_num_seqs()
+        self.data_specs = self.make_specs()
+        if self.opts["window"] > 1:
+            self.data_specs["data"] = window_spec(self.data_specs["data"], self.opts["window"], self._owner())
+
+    def _check_num_seqs(self) -> Optional[int]:
+        value = self.opts["num_seqs"]
+        if value is None or value == float("inf"):
+            return None
+        if value != int(value) or value < 0:
+            raise ConfigError("%s: num_seqs is %r, but must be an integer >= 0, or inf" % (self._owner(), value))
+        return int(value)
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Option ``num_seqs``."""
+        return self._num_seqs
+
+    def make_specs(self) -> Dict[str, DataSpec]:
+        """Data key -> format, before ``window``."""
+        raise NotImplementedError("%s.make_specs" % type(self).__name__)
+
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
+        """One sequence, key -> [time, ...]."""
+        raise NotImplementedError("%s.generate" % type(self).__name__)
+
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
+        """Generates one sequence."""
+        data = self.generate(np.random.RandomState((self.epoch_seed(epoch), index)), index, epoch)
+        return {key: data[key] for key in keys}
+
+
+class SymbolTask(GeneratingDataset):
+    """A task on sequences of symbols: one-hot float32 input [time, symbols], sparse target [time].
+
+    A subclass gives ``input_symbols``, ``output_symbols``, ``make_input`` and ``make_output``.
+    """
+
+    input_symbols = ""
+    output_symbols = ""
+    target_dtype = "int64"
+
+    def make_specs(self) -> Dict[str, DataSpec]:
+        """One-hot "data" and sparse "classes"."""
+        dim = len(self.input_symbols)
+        return {
+            "data": DataSpec(dim=dim, ndim=2, dtype="float32", shape=(dim,)),
+            "classes": DataSpec(dim=len(self.output_symbols), ndim=1, dtype=self.target_dtype),
+        }
+
+    def make_input(self, rng: np.random.RandomState) -> str:
+        """A random input text."""
+        raise NotImplementedError("%s.make_input" % type(self).__name__)
+
+    @classmethod
+    def make_output(cls, text: str) -> str:
+        """The target text, as long as the input text; a function of it alone."""
+        raise NotImplementedError("%s.make_output" % cls.__name__)
+
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
+        """Input and target as arrays."""
+        text = self.make_input(rng)
+        inputs = [self.input_symbols.index(symbol) for symbol in text]
+        targets = [self.output_symbols.index(symbol) for symbol in self.make_output(text)]
+        one_hot = np.zeros((len(inputs), len(self.input_symbols)), np.float32)
+        one_hot[np.arange(len(inputs)), np.array(inputs, np.int64)] = 1.0
+        return {"data": one_hot, "classes": np.array(targets, self.target_dtype)}
+
+
+def choose(rng: np.random.RandomState, symbols: SequenceOf[str]) -> str:
+    """One of the symbols or words, all equally likely."""
+    return symbols[rng.randint(0, len(symbols))]
+
+
+def dim_and_ndim(value: object, *, option: str, ndim: int) -> Tuple[int, int]:
+    """From a dim, or from [dim, ndim].
+
+    :param option: for the error message
+    :param ndim: if only the dim is given
+    """
+    parts: List[object] = list(value) if isinstance(value, (list, tuple)) else [value, ndim]
+    if len(parts) != 2 or not all(isinstance(part, int) for part in parts):
+        raise ConfigError("option %r: %r must be a dim or [dim, number of axes with time]" % (option, value))
+    return int(parts[0]), int(parts[1])  # type: ignore[call-overload]

@@ -1,0 +1,145 @@
+"""Sequences and cuts of sequences as the batches see them: positions and frame ranges, no data."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.core.chunking import Chunking
+from returnn_tf.datasets.core.per_key import is_int, per_key
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """A sequence or a part of it, by data key.
+
+    :param position: position of the sequence in the order of the epoch
+    :param start: key -> first frame; negative: that many zero frames first (context window)
+    :param end: key -> frame after the last one; beyond the sequence: zero frames at the end
+    """
+
+    position: int
+    start: Dict[str, int]
+    end: Dict[str, int]
+
+    @property
+    def num_frames(self) -> Dict[str, int]:
+        """Frames by key, context included."""
+        return {key: self.end[key] - start for key, start in self.start.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextWindow:
+    """Frames which every sequence or chunk gets in addition, by key.
+
+    :param left: key -> frames before the first one
+    :param right: key -> frames after the last one
+    """
+
+    left: Mapping[str, int]
+    right: Mapping[str, int]
+
+    @classmethod
+    def parse(cls, value: Any) -> Optional["ContextWindow"]:
+        """From the option: window width for key "data", dict key -> width, or a pair of dicts (left, right).
+
+        A window of w frames has (w - 1) // 2 frames to the left of the current one, the rest to the right.
+        """
+        if value is None:
+            return None
+        if isinstance(value, (tuple, list)):
+            if len(value) != 2 or not all(isinstance(side, Mapping) for side in value):
+                raise ConfigError(
+                    "option 'context_window' is %r; a pair must hold two dicts of data key -> frames, left and right"
+                    % (value,)
+                )
+            left, right = (dict(side) for side in value)
+            if not all(is_int(n) and n >= 0 for side in (left, right) for n in side.values()):
+                raise ConfigError(
+                    "option 'context_window': the numbers of frames in %r must be integers >= 0" % (value,)
+                )
+            return cls(left, right)
+        widths = dict(value) if isinstance(value, Mapping) else {"data": value}
+        if not all(is_int(width) and width > 0 for width in widths.values()):
+            raise ConfigError("option 'context_window' is %r; a window has at least 1 frame" % (value,))
+        return cls(
+            {key: (width - 1) // 2 for key, width in widths.items()},
+            {key: width - 1 - (width - 1) // 2 for key, width in widths.items()},
+        )
+
+    def extend(self, part: Slice) -> Slice:
+        """The slice with the context frames around it."""
+        return Slice(
+            part.position,
+            {key: start - self.left.get(key, 0) for key, start in part.start.items()},
+            {key: end + self.right.get(key, 0) for key, end in part.end.items()},
+        )
+
+
+def iterate_slices(
+    epoch: Any,
+    keys: List[str],
+    *,
+    chunking: Optional[Chunking],
+    context: Optional[ContextWindow],
+    recurrent_net: bool,
+    rng: random.Random,
+) -> Iterator[Slice]:
+    """All sequences of an epoch in order, cut into chunks if wanted, with their context.
+
+    :param epoch: ``datasets.epoch.Epoch``
+    :param keys: the data keys which count
+    :param recurrent_net: False: chunking is left out, unless it is a function
+    :param rng: for chunks of random size
+    """
+    for part in _plain_slices(epoch, keys, chunking, recurrent_net, rng):
+        yield part if context is None else context.extend(part)
+
+
+def _plain_slices(
+    epoch: Any, keys: List[str], chunking: Optional[Chunking], recurrent_net: bool, rng: random.Random
+) -> Iterator[Slice]:
+    if chunking is not None and chunking.function is not None:
+        yield from _function_slices(epoch, keys, chunking, recurrent_net)
+        return
+    position = 0
+    while epoch.is_less_than_num_seqs(position):
+        lengths = {key: epoch.lengths(position)[key] for key in keys}
+        if chunking is None or not recurrent_net:
+            yield Slice(position, dict.fromkeys(keys, 0), lengths)
+        else:
+            try:
+                for start, end in chunking.chunks(lengths, rng):
+                    yield Slice(position, start, end)
+            except DataError as exc:
+                raise DataError("%s: %s" % (epoch.place(position), exc)) from None
+        position += 1
+
+
+def _function_slices(epoch: Any, keys: List[str], chunking: Chunking, recurrent_net: bool) -> Iterator[Slice]:
+    """What the user's chunking function yields: (position, start, end), start and end as int or dict by key."""
+    assert chunking.function is not None
+    parts = chunking.function(dataset=epoch, seq_idx_start=0, recurrent_net=recurrent_net, used_data_keys=list(keys))
+    for part in parts:
+        position, start, end = part
+        if not epoch.is_less_than_num_seqs(position):
+            raise DataError(
+                "the chunking function yields position %r, but there are %s sequences" % (position, epoch.num_seqs)
+            )
+        starts, ends = _frames(epoch, position, keys, start), _frames(epoch, position, keys, end)
+        yield Slice(int(position), starts, ends)
+
+
+def _frames(epoch: Any, position: int, keys: List[str], value: Any) -> Dict[str, int]:
+    frames = per_key(value, keys, option="chunking")
+    missing = [key for key, frame in frames.items() if frame is None]
+    if missing:
+        raise DataError(
+            "%s: the chunking function yields no frames for %s" % (epoch.place(position), ", ".join(missing))
+        )
+    return {key: frame for key, frame in frames.items() if frame is not None}
+
+
+Range = Tuple[int, int, int]  # (position, start, end)

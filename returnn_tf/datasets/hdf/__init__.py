@@ -1,0 +1,1 @@
+"""HDF files: reading, writing, the dataset."""

@@ -1,0 +1,157 @@
+"""HDFDataset: sequences in HDF files, read on demand."""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import logging
+from types import ModuleType
+from typing import Dict, List, Optional, Tuple
+from typing import Sequence as SequenceOf
+
+import numpy as np
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.options import Option
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.window import window_spec
+from returnn_tf.datasets.hdf.file import HDFFile
+
+resource: Optional[ModuleType]
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None
+
+log = logging.getLogger("returnn_tf.datasets")
+# Opening a file takes as long as reading ten short sequences, and an open one about 1 MB of memory.
+_OPEN_FILES_RANGE = 64, 1024
+
+
+def max_open_files() -> int:
+    """Return how many HDF files a dataset holds open: half of what the system allows the process, at most 1024."""
+    lowest, highest = _OPEN_FILES_RANGE
+    if resource is None:
+        return lowest
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return highest
+    return max(min(allowed // 2, highest), min(lowest, allowed // 4), 1)
+
+
+@register_dataset()
+class HDFDataset(Dataset):
+    """Sequences of one or several HDF files, one file after the other.
+
+    The files are indexed once; data is read when a sequence is. All files need the keys of the first one with the same
+    dims; further keys of later files are left out. The length of a sequence for ``sorted`` etc. is that of "data", or
+    of the first target if there is none.
+
+    >>> from returnn_tf.datasets import Dataset
+    >>> train = {"class": "HDFDataset", "files": ["a.hdf", "b.hdf"], "seq_ordering": "laplace:.100"}
+    >>> dataset = Dataset.from_config(train)   # doctest: +SKIP
+    """
+
+    options: Tuple[Option, ...] = (
+        Option("files", "list|str", None, "HDF files, a list or one name", required=True),
+        Option("use_cache_manager", "bool", False, "accepted; the files are read where they are"),
+        Option("cache_byte_size", "int", 0, "keeps read sequences up to so many bytes; 0 = none, -1 = all"),
+    )
+
+    def setup(self) -> None:
+        """Opens and indexes all files."""
+        files = [self.opts["files"]] if isinstance(self.opts["files"], str) else list(self.opts["files"])
+        if not files:
+            raise ConfigError("%s: option 'files' is empty" % self._owner())
+        if self.opts["cache_byte_size"] and self.opts["partition_epoch"] > 1:
+            raise ConfigError("%s: partition_epoch > 1 needs cache_byte_size = 0" % self._owner())
+        if self.opts["use_cache_manager"]:
+            log.info("%s: use_cache_manager: files are read where they are", self._owner())
+        self.files = [HDFFile(str(path)) for path in files]
+        first = self.files[0]
+        for other in self.files[1:]:
+            self._check_same_format(first, other)
+        self._starts: List[int] = [0]
+        for file in self.files:
+            self._starts.append(self._starts[-1] + file.num_seqs)
+        self.data_specs = dict(first.specs)
+        if self.opts["window"] > 1 and "data" in first.specs:
+            self.data_specs["data"] = window_spec(first.specs["data"], self.opts["window"], self._owner())
+        self._max_open = max_open_files()
+        self._open: "collections.OrderedDict[int, HDFFile]" = collections.OrderedDict()
+        self._cache: Dict[Tuple[int, str], np.ndarray] = {}
+        self._cached_bytes = 0
+
+    def _check_same_format(self, first: HDFFile, other: HDFFile) -> None:
+        for key, spec in first.specs.items():
+            if key not in other.specs:
+                raise DataError("HDF file %r lacks the key %r which %r has" % (other.path, key, first.path))
+            got = other.specs[key]
+            if (got.dim, got.ndim, got.shape[1:]) != (spec.dim, spec.ndim, spec.shape[1:]):
+                raise DataError(
+                    "HDF file %r: key %r has dim %d and %d axes, but dim %d and %d axes in %r"
+                    % (other.path, key, got.dim, got.ndim, spec.dim, spec.ndim, first.path)
+                )
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences in all files."""
+        return self._starts[-1]
+
+    @property
+    def num_outputs(self) -> Dict[str, Tuple[int, int]]:
+        """Key -> (dim, number of axes with time) as the files declare them."""
+        return dict(self.files[0].num_outputs)
+
+    def _locate(self, index: int) -> Tuple[int, int]:
+        """Number of the file and index in it."""
+        number = bisect.bisect_right(self._starts, index) - 1
+        return number, index - self._starts[number]
+
+    def tag(self, index: int) -> str:
+        """Tag from ``seqTags``."""
+        number, local = self._locate(index)
+        return self.files[number].tags[local]
+
+    def file_of(self, index: int) -> str:
+        """Path of the HDF file."""
+        return self.files[self._locate(index)[0]].path
+
+    def lengths(self, index: int) -> Dict[str, int]:
+        """Key -> frames, from the index."""
+        number, local = self._locate(index)
+        columns = self.files[number].column_lengths
+        return {key: int(columns[key][local]) for key in self.data_specs}
+
+    def seq_lengths(self) -> np.ndarray:
+        """Lengths [num_seqs] of the first stream."""
+        return np.concatenate([file.column_lengths[file.keys[0]] for file in self.files])
+
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
+        """Reads the frames of one sequence."""
+        return {key: self._read_key(index, key) for key in keys}
+
+    def _read_key(self, index: int, key: str) -> np.ndarray:
+        cached = self._cache.get((index, key))
+        if cached is not None:
+            return cached
+        number, local = self._locate(index)
+        file = self.files[number]
+        value = file.read(key, local)
+        self._open[number] = file
+        self._open.move_to_end(number)
+        if len(self._open) > self._max_open:
+            self._open.popitem(last=False)[1].close()
+        limit = self.opts["cache_byte_size"]
+        if limit < 0 or self._cached_bytes + value.nbytes <= limit:
+            value.setflags(write=False)
+            self._cache[(index, key)] = value
+            self._cached_bytes += value.nbytes
+        return value
+
+    def close(self) -> None:
+        """Closes the files; they are opened again when needed."""
+        for file in self.files:
+            file.close()
+        self._open.clear()

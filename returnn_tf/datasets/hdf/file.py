@@ -1,0 +1,258 @@
+"""Reading one HDF corpus file: checked and indexed once, then read sequence by sequence.
+
+Layout: ``/inputs`` and ``/targets/data/<key>`` hold all sequences one after the other on axis 0; ``/seqLengths``
+[num_seqs, streams] has one column for the inputs and one per target key in sorted order; ``/seqTags`` the names.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional, Tuple
+
+import h5py
+import numpy as np
+
+from returnn_tf.config import DataError
+from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.hdf.claims import longest_string
+
+_MAX_RATIO = 1100  # gzip cannot compress better; a file which claims more holds nothing of the kind
+
+
+class _Process:
+    """The id of this process; asking the system before each read would take longer than the read."""
+
+    pid = os.getpid()
+
+    @classmethod
+    def update(cls) -> None:
+        """After a fork."""
+        cls.pid = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Process.update)
+
+
+class HDFFile:
+    """One file. It is opened when needed, and anew after a fork.
+
+    :param path: file name
+    :raises DataError: if it is missing, truncated, of another kind, or contradicts itself
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        self._handle: Optional[h5py.File] = None
+        self._pid = -1  # the process which opened it
+        self._streams: Dict[str, h5py.Dataset] = {}
+        try:
+            self._read_index(self._open())
+        except DataError:
+            raise
+        except Exception as exc:  # from the HDF5 library, of nearly any class
+            raise self._error("it is damaged: %s" % exc) from exc
+        finally:
+            self.close()
+
+    def _read_index(self, root: h5py.File) -> None:
+        """Checks the whole structure; data is not read."""
+        has_inputs = "inputs" in root
+        self.target_keys = self._find_target_keys(root)
+        if has_inputs and "data" in self.target_keys:
+            raise self._error("it has /inputs and also a target key 'data'; rename that key")
+        if not has_inputs and not self.target_keys:
+            raise self._error("it has neither /inputs nor /targets/data, so it is no HDF corpus file; see HDFWriter")
+        self.keys: List[str] = (["data"] if has_inputs else []) + self.target_keys
+        self.paths = {key: "inputs" if key == "data" and has_inputs else "targets/data/" + key for key in self.keys}
+        lengths = self._read_lengths(root)
+        self.num_seqs = int(lengths.shape[0])
+        self.column_lengths: Dict[str, np.ndarray] = {key: lengths[:, i] for i, key in enumerate(self.keys)}
+        self.offsets: Dict[str, np.ndarray] = {}
+        for key, column in self.column_lengths.items():
+            self.offsets[key] = np.concatenate([[0], np.cumsum(column, dtype=np.int64)])
+        self.tags: List[str] = self._read_tags(root)
+        self._check_rows(root)
+        self.num_outputs, self.specs = self._read_specs(root)
+
+    def __repr__(self) -> str:
+        return "<HDFFile %r>" % self.path
+
+    def read(self, key: str, index: int) -> np.ndarray:
+        """One sequence of one key: [length, ...], with the dtype of the file; strings as an array of str objects."""
+        start, end = int(self.offsets[key][index]), int(self.offsets[key][index + 1])
+        try:
+            value = self._stream(key)[start:end]
+        except DataError:
+            raise
+        except Exception as exc:  # from the HDF5 library, of nearly any class
+            raise self._error(
+                "sequence %r, key %r cannot be read (damaged file?): %s" % (self.tags[index], key, exc)
+            ) from exc
+        if value.dtype.kind in "OS":
+            return _strings(value)
+        return value
+
+    def close(self) -> None:
+        """Closes the file; ``read`` opens it again."""
+        if self._handle is not None and self._pid == _Process.pid:
+            self._handle.close()
+        self._handle = None
+        self._streams = {}
+
+    @property
+    def is_open(self) -> bool:
+        """True if this process has the file open."""
+        return self._handle is not None and self._pid == _Process.pid
+
+    def _error(self, text: str) -> DataError:
+        return DataError("HDF file %r: %s" % (self.path, text))
+
+    def _open(self) -> h5py.File:
+        if self.is_open:
+            return self._handle
+        if not os.path.exists(self.path):
+            raise self._error("it does not exist (current directory: %s)" % os.getcwd())
+        if not (os.path.isfile(self.path) or os.path.isdir(self.path)):
+            raise self._error("it is a pipe or a device, which can't be read here and there; copy it to a regular file")
+        try:
+            self._handle = h5py.File(self.path, "r", locking=False)  # network file systems often have no locks
+        except OSError as exc:
+            text = str(exc)
+            if os.path.isdir(self.path):
+                text = "it is a directory"
+            elif "truncated" in text:
+                text = "it is truncated (%s); copy it again" % text
+            elif not h5py.is_hdf5(self.path):
+                text = "it is not an HDF5 file; HDFDataset needs files as HDFWriter makes them"
+            raise self._error(text) from exc
+        self._pid = _Process.pid
+        self._streams = {}
+        return self._handle
+
+    def _stream(self, key: str) -> h5py.Dataset:
+        """The array of a key in the open file; looking it up takes longer than reading a short sequence."""
+        root = self._open()
+        if key not in self._streams:
+            self._streams[key] = self._dataset(root, self.paths[key])
+        return self._streams[key]
+
+    def _dataset(self, root: h5py.File, path: str) -> h5py.Dataset:
+        """The array at a path of the file itself: links and references to other files are refused."""
+        group: Any = root
+        for part in path.split("/"):
+            if isinstance(group.get(part, getlink=True), h5py.ExternalLink):
+                raise self._error("%r is a link to another file; copy the data into this one" % path)
+            group = group.get(part) if isinstance(group, h5py.Group) else None
+            if group is None:
+                raise self._error("%r is missing" % ("/" + path))
+        if not isinstance(group, h5py.Dataset):
+            raise self._error("%r must be an array" % ("/" + path))
+        if group.external or group.is_virtual:
+            raise self._error("%r refers to other files; copy the data into this one" % path)
+        return group
+
+    def _checked_strings(self, root: h5py.File, path: str) -> h5py.Dataset:
+        """The array at a path; if it is one of strings, each of them can be as long as it claims to be."""
+        dataset = self._dataset(root, path)
+        longest = longest_string(dataset)
+        if longest > os.path.getsize(self.path):
+            raise self._error("%r claims a string of %d bytes, more than the file holds" % ("/" + path, longest))
+        return dataset
+
+    def _find_target_keys(self, root: h5py.File) -> List[str]:
+        if "targets" not in root:
+            return []
+        targets = root["targets"]
+        if not isinstance(targets, h5py.Group):
+            raise self._error("/targets must be a group")
+        data = set(targets["data"]) if isinstance(targets.get("data"), h5py.Group) else set()
+        size = set(targets["size"].attrs) if "size" in targets else set()
+        for key in sorted(size - data):
+            raise self._error("target %r is declared in /targets/size, but /targets/data/%s is missing" % (key, key))
+        return sorted(data)
+
+    def _read_lengths(self, root: h5py.File) -> np.ndarray:
+        """The used columns of ``seqLengths``, int64 [num_seqs, keys]."""
+        dataset = self._dataset(root, "seqLengths")
+        if dataset.ndim != 2 or dataset.dtype.kind not in "iu":
+            raise self._error(
+                "/seqLengths must be integers of shape [num_seqs, streams], but is %s %s; write it again with HDFWriter"
+                % (dataset.dtype, dataset.shape)
+            )
+        if dataset.shape[0] > _MAX_RATIO * max(os.path.getsize(self.path), 1):
+            raise self._error("/seqLengths claims %d sequences, more than the file can hold" % dataset.shape[0])
+        columns = dataset.shape[1]
+        if columns != len(self.keys) and not (not self.target_keys and columns == 2):
+            raise self._error(
+                "/seqLengths has %d columns, but there are %d streams (%s)"
+                % (columns, len(self.keys), ", ".join(self.keys))
+            )
+        lengths = dataset[:, : len(self.keys)].astype(np.int64)
+        if (lengths < 0).any():
+            raise self._error("/seqLengths has a negative length, in row %d" % int(np.argwhere(lengths < 0)[0][0]))
+        return lengths
+
+    def _read_tags(self, root: h5py.File) -> List[str]:
+        dataset = self._checked_strings(root, "seqTags")
+        if dataset.shape != (self.num_seqs,):
+            raise self._error("/seqTags has shape %s, but /seqLengths has %d rows" % (dataset.shape, self.num_seqs))
+        return list(_strings(dataset[:]))
+
+    def _check_rows(self, root: h5py.File) -> None:
+        for key, path in self.paths.items():
+            dataset = self._checked_strings(root, path)
+            if dataset.ndim < 1:
+                raise self._error("/%s is a single value, not an array of frames" % path)
+            total = int(self.offsets[key][-1])
+            if total != dataset.shape[0]:
+                raise self._error(
+                    "the lengths of key %r in /seqLengths add up to %d frames, but /%s has %d; it was damaged or not "
+                    "written to its end, write it again" % (key, total, path, dataset.shape[0])
+                )
+
+    def _read_specs(self, root: h5py.File) -> Tuple[Dict[str, Tuple[int, int]], Dict[str, DataSpec]]:
+        """(dim, ndim) and format by key."""
+        outputs, specs = {}, {}
+        for key, path in self.paths.items():
+            dataset = self._dataset(root, path)
+            dim, ndim = self._input_dim(root, dataset) if path == "inputs" else self._target_dim(root, key, dataset)
+            outputs[key] = (dim, ndim)
+            specs[key] = DataSpec(
+                dim=dim,
+                ndim=dataset.ndim,
+                dtype="object" if dataset.dtype.kind in "OSU" else dataset.dtype.name,
+                shape=tuple(int(n) for n in dataset.shape[1:]),
+                labels=self._labels(root, "labels" if path == "inputs" else "targets/labels/" + key),
+            )
+        return outputs, specs
+
+    def _input_dim(self, root: h5py.File, dataset: h5py.Dataset) -> Tuple[int, int]:
+        if dataset.ndim > 1:
+            return int(dataset.shape[1]), dataset.ndim
+        if "inputPattSize" not in root.attrs:
+            raise self._error("/inputs has one axis, so the attribute inputPattSize must say the number of classes")
+        return int(root.attrs["inputPattSize"]), 1
+
+    def _target_dim(self, root: h5py.File, key: str, dataset: h5py.Dataset) -> Tuple[int, int]:
+        attrs = root["targets/size"].attrs if "targets/size" in root else {}
+        if key not in attrs:
+            return (int(dataset.shape[1]) if dataset.ndim > 1 else 0 if dataset.dtype.kind in "iu" else 1), dataset.ndim
+        size = np.asarray(attrs[key])
+        if size.ndim == 0:
+            return int(size), dataset.ndim
+        if size.shape != (2,):
+            raise self._error("attribute %r of /targets/size is %s, but must be [dim, ndim]" % (key, size.tolist()))
+        return int(size[0]), int(size[1])
+
+    def _labels(self, root: h5py.File, path: str) -> Optional[Tuple[str, ...]]:
+        return tuple(_strings(self._checked_strings(root, path)[:])) if path in root else None
+
+
+def _strings(value: np.ndarray) -> np.ndarray:
+    """Bytes or str to str objects, cut at the first NUL."""
+    out = np.empty(value.shape, object)
+    for position, entry in np.ndenumerate(value):
+        text = entry.decode("utf8", "replace") if isinstance(entry, bytes) else str(entry)
+        out[position] = text.split("\0", 1)[0]
+    return out

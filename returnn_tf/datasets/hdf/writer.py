@@ -1,0 +1,353 @@
+"""HDFWriter: writes sequences to an HDF file which HDFDataset reads, batch by batch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Sequence as SequenceOf
+
+import h5py
+import numpy as np
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.hdf.temporary import discard, remove_stale, reporting, temporary_name
+
+_PLACEHOLDER = b"dummy-label"  # /targets/labels/<key> must not be empty for other readers
+_BYTES_TO_FLUSH = 1 << 24  # so that a full disk is found soon, and by an error that can be caught
+Lengths = Union[SequenceOf[int], np.ndarray, Mapping[int, Any]]
+
+
+class HDFWriter:
+    """Writes to a temporary file beside the target, which takes its name when ``close`` has succeeded.
+
+    >>> from returnn_tf.datasets import HDFWriter
+    >>> with HDFWriter("out.hdf", dim=4) as writer:   # doctest: +SKIP
+    ...     writer.insert_batch(features, seq_lens, tags, extra={"score": scores})
+
+    :param filename: must not exist yet, unless it is to be extended or replaced
+    :param dim: feature dimension or number of classes of the main data
+    :param labels: their names
+    :param ndim: axes of the main data without batch; default 2 if ``dim`` is given, else 1
+    :param extra_type: key -> (dim, ndim, dtype) of further data; what is not declared is taken from the first batch
+    :param extend_existing_file: goes on with an existing file; it is replaced as a whole when all is written
+    :param extra_labels: key -> names of the classes of further data
+    :param replace: an existing file is replaced when all is written
+    :raises DataError: if the file exists, or is not there to be extended
+    """
+
+    def __init__(
+        self,
+        filename: str,
+        dim: Optional[int] = None,
+        labels: Optional[SequenceOf[str]] = None,
+        ndim: Optional[int] = None,
+        extra_type: Optional[Mapping[str, Tuple[Optional[int], int, str]]] = None,
+        extend_existing_file: bool = False,
+        extra_labels: Optional[Mapping[str, SequenceOf[str]]] = None,
+        replace: bool = False,
+    ):
+        self.filename = filename
+        self.dim = dim
+        self.labels = list(labels or [])
+        self.ndim = (2 if dim is not None else 1) if ndim is None else ndim
+        self.num_seqs = 0
+        self.num_timesteps = 0
+        self._extend = extend_existing_file
+        self._replace = replace
+        # kept open: the library reports nothing if it can't write what is left when a stream is closed
+        self._streams: Dict[str, h5py.Dataset] = {}
+        self._unflushed = 0  # bytes
+        self._broken = False
+        self._extra_type = dict(extra_type or {})
+        self._extra_labels = dict(extra_labels or {})
+        self._keys: Optional[List[str]] = None
+        if self.labels and dim is not None and len(self.labels) != dim:
+            raise ConfigError("HDFWriter: %d labels for dim %d" % (len(self.labels), dim))
+        self._check_target()
+        self._temp = temporary_name(filename)
+        remove_stale(filename)
+        try:
+            os.makedirs(os.path.dirname(os.path.abspath(filename)), exist_ok=True)
+            self._file: Optional[h5py.File] = self._start_file()
+        except OSError as exc:
+            reason = exc.strerror or (os.strerror(exc.errno) if exc.errno else exc)
+            raise DataError("HDF file %r can't be written: %s. Choose another path" % (filename, reason)) from exc
+
+    def _check_target(self) -> None:
+        exists = os.path.exists(self.filename)
+        if exists and not (self._extend or self._replace):
+            raise DataError("HDF file %r exists already; remove it or choose another name" % self.filename)
+        if not exists and self._extend:
+            raise DataError("HDF file %r does not exist, so it cannot be extended" % self.filename)
+
+    def _start_file(self) -> h5py.File:
+        try:
+            if self._extend:
+                shutil.copyfile(self.filename, self._temp)
+                file = h5py.File(self._temp, "a")
+                self._read_state(file)
+            else:
+                file = h5py.File(self._temp, "w")
+            return file
+        except Exception:
+            if os.path.exists(self._temp):
+                os.unlink(self._temp)
+            raise
+
+    def _read_state(self, file: h5py.File) -> None:
+        """What is in the file to be extended."""
+        if "seqLengths" not in file or "inputs" not in file:
+            raise DataError("HDF file %r was not made by HDFWriter, so it cannot be extended" % self.filename)
+        self.num_seqs = int(file["seqLengths"].shape[0])
+        self.num_timesteps = int(file["inputs"].shape[0])
+        self._keys = sorted(file["targets/data"]) if "targets/data" in file else []
+        if self.dim is None and file["inputs"].ndim > 1:
+            self.dim = int(file["inputs"].shape[1])
+
+    def insert_batch(
+        self,
+        inputs: np.ndarray,
+        seq_len: Lengths,
+        seq_tag: SequenceOf[str],
+        extra: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        """Adds a batch of sequences.
+
+        :param inputs: [batch, time, ...], padded; or [batch, ...] together with ``seq_len={}``
+        :param seq_len: frames [batch] of the time axis, or {axis: frames [batch]} for several axes, counted from 0
+            without batch. Several of them are joined to one time axis; their sizes become the target "sizes".
+            An empty dict: there is no time axis, each sequence gets one frame.
+        :param seq_tag: names [batch]
+        :param extra: key -> [batch, ...] (written as it is, not cut) or a list of one array per sequence; a value
+            without time axis gets one frame
+        """
+        if self._file is None:
+            raise DataError("HDFWriter %r is closed" % self.filename)
+        inputs = np.asarray(inputs)
+        batch = len(seq_tag)
+        if not batch:
+            return
+        lengths = self._axis_lengths(inputs, seq_len, batch)
+        frames = [
+            _cut_and_join(inputs[b], {axis: int(size[b]) for axis, size in lengths.items()}) for b in range(batch)
+        ]
+        targets = {
+            key: [np.asarray(value[b]) for b in range(batch)] for key, value in self._checked(extra, batch).items()
+        }
+        if len(lengths) > 1:
+            sizes = np.stack([lengths[axis] for axis in sorted(lengths)], axis=1).astype(np.int32)
+            targets["sizes"] = list(sizes)
+            self._extra_type.setdefault("sizes", (1, 1, "int32"))
+        self._check_keys(targets)
+        with self._writing():
+            columns = [self._append("inputs", frames, None)]
+            for key in self._keys or []:
+                columns.append(self._append("targets/data/" + key, [_with_time(value) for value in targets[key]], key))
+            if not self._keys:
+                columns.append([0] * batch)  # other readers want a second column
+            self._append_rows(columns, list(seq_tag))
+            if self._unflushed >= _BYTES_TO_FLUSH:
+                self._file.flush()
+                self._unflushed = 0
+        self.num_seqs += batch
+        self.num_timesteps += sum(columns[0])
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Within it, what the library can't write is a DataError, after which the file can't be completed."""
+        try:
+            with reporting(self.filename):
+                yield
+        except DataError as exc:
+            self._broken = isinstance(exc.__cause__, (OSError, RuntimeError))
+            raise
+
+    def _axis_lengths(self, inputs: np.ndarray, seq_len: Lengths, batch: int) -> Dict[int, np.ndarray]:
+        if inputs.ndim != self.ndim + 1 or inputs.shape[0] != batch:
+            raise DataError(
+                "HDFWriter %r: inputs of shape %s, but expected [%d sequences] and %d more axes"
+                % (self.filename, inputs.shape, batch, self.ndim)
+            )
+        given = dict(seq_len) if isinstance(seq_len, Mapping) else {0: seq_len}
+        lengths = {int(axis): np.asarray(size, np.int64).reshape(-1) for axis, size in given.items()}
+        if sorted(lengths) != list(range(len(lengths))) or len(lengths) > self.ndim:
+            raise DataError(
+                "HDFWriter %r: seq_len has the axes %s; it must be the first ones" % (self.filename, sorted(lengths))
+            )
+        for axis, size in lengths.items():
+            if size.shape != (batch,) or (size < 0).any() or (size > inputs.shape[axis + 1]).any():
+                raise DataError(
+                    "HDFWriter %r: lengths %s of axis %d do not fit to inputs of shape %s"
+                    % (self.filename, size.tolist(), axis, inputs.shape)
+                )
+        return lengths
+
+    def _checked(self, extra: Optional[Mapping[str, Any]], batch: int) -> Dict[str, Any]:
+        for key, value in (extra or {}).items():
+            if key in ("data", "sizes") or "/" in key:
+                raise DataError("HDFWriter %r: %r cannot be the name of extra data" % (self.filename, key))
+            if len(value) != batch:
+                raise DataError(
+                    "HDFWriter %r: extra %r has %d entries for %d sequences" % (self.filename, key, len(value), batch)
+                )
+        return dict(extra or {})
+
+    def _check_keys(self, targets: Mapping[str, Any]) -> None:
+        """The keys of the first batch count for the file."""
+        if self._keys is None:
+            self._keys = sorted(targets)
+        if sorted(targets) != self._keys:
+            raise DataError(
+                "HDFWriter %r: extra data has the keys %s, but began with %s"
+                % (self.filename, sorted(targets), self._keys)
+            )
+
+    def _append(self, path: str, values: List[np.ndarray], key: Optional[str]) -> List[int]:
+        """Appends sequences to one stream and returns their lengths."""
+        assert self._file is not None
+        if path not in self._file:
+            self._create(path, values[0], key)
+        dataset = self._stream(path)
+        text = h5py.check_string_dtype(dataset.dtype) is not None
+        for value in values:
+            if value.shape[1:] != dataset.shape[1:]:
+                raise DataError(
+                    "HDFWriter %r: frames of shape %s for /%s, but it has %s"
+                    % (self.filename, value.shape[1:], path, dataset.shape[1:])
+                )
+        block = np.concatenate([value.astype(object) if text else value for value in values], axis=0)
+        start = dataset.shape[0]
+        dataset.resize(start + len(block), axis=0)
+        dataset[start:] = block
+        self._unflushed += block.nbytes
+        return [len(value) for value in values]
+
+    def _stream(self, path: str) -> h5py.Dataset:
+        assert self._file is not None
+        if path not in self._streams:
+            self._streams[path] = self._file[path]
+        return self._streams[path]
+
+    def _create(self, path: str, value: np.ndarray, key: Optional[str]) -> None:
+        """Makes an empty stream in the format of its first value [time, ...], and what belongs to it."""
+        assert self._file is not None
+        dim, ndim, dtype = self.dim, value.ndim, value.dtype
+        if key is not None:
+            dim, ndim, declared = self._extra_type.get(
+                key, (None if value.ndim < 2 else value.shape[1], value.ndim, value.dtype)
+            )
+            dtype = np.dtype(declared) if declared != "string" else np.dtype(object)
+        maxshape = (None,) + (value.shape[1:] if key is not None else (None,) * (value.ndim - 1))
+        row = max(1, int(np.prod(value.shape[1:], dtype=np.int64))) * max(dtype.itemsize, 1)
+        chunks = (max(1, min(1024, (1 << 18) // row)),) + tuple(max(n, 1) for n in value.shape[1:])
+        self._streams[path] = self._file.create_dataset(
+            path,
+            shape=(0,) + value.shape[1:],
+            maxshape=maxshape,
+            chunks=chunks,
+            dtype=h5py.string_dtype() if dtype.kind in "OSU" else dtype,
+        )
+        if key is not None:
+            self._file.require_group("targets/size").attrs[key] = [dim or 1, ndim]
+            names = [str(name) for name in self._extra_labels.get(key, [])]
+            self._write_labels("targets/labels/" + key, names or None)
+
+    def _write_labels(self, path: str, names: Optional[List[str]]) -> None:
+        """ASCII names with fixed length, others as UTF-8; None = placeholder."""
+        assert self._file is not None
+        if names is None:
+            self._file.create_dataset(path, data=np.array([_PLACEHOLDER]))
+        elif not names:
+            self._file.create_dataset(path, shape=(0,), dtype="S5")
+        elif all(name.isascii() for name in names):
+            self._file.create_dataset(path, data=np.array([name.encode("ascii") for name in names]))
+        else:
+            self._file.create_dataset(path, data=np.array(names, object), dtype=h5py.string_dtype())
+
+    def _append_rows(self, columns: List[List[int]], tags: List[str]) -> None:
+        assert self._file is not None
+        if "seqLengths" not in self._file:
+            self._file.create_dataset(
+                "seqLengths", shape=(0, len(columns)), maxshape=(None, None), chunks=(1024, len(columns)), dtype="int32"
+            )
+            self._file.create_dataset(
+                "seqTags", shape=(0,), maxshape=(None,), chunks=(1024,), dtype=h5py.string_dtype()
+            )
+        for path, rows in (("seqLengths", np.array(columns, np.int32).T), ("seqTags", np.array(tags, object))):
+            dataset = self._stream(path)
+            start = dataset.shape[0]
+            dataset.resize(start + len(rows), axis=0)
+            dataset[start:] = rows
+
+    def close(self) -> None:
+        """Completes the file and gives it its name.
+
+        :raises DataError: if nothing was written, or the target has come into being meanwhile
+        """
+        if self._file is None:
+            return
+        try:
+            if not self.num_seqs:
+                raise DataError("HDFWriter %r: nothing was written" % self.filename)
+            with self._writing():
+                self._complete(self._file)
+            self._publish()
+        except BaseException:
+            self.abort()
+            raise
+
+    def _complete(self, file: h5py.File) -> None:
+        attrs = file.attrs
+        attrs["numTimesteps"] = self.num_timesteps
+        attrs["inputPattSize"] = self.dim or 1
+        attrs["numDims"] = 1
+        attrs["numLabels"] = self.dim or 1
+        attrs["numSeqs"] = self.num_seqs
+        if "labels" not in file:
+            self._write_labels("labels", [str(name) for name in self.labels])
+        file.flush()
+        self._streams = {}
+        file.close()
+        self._file = None
+
+    def _publish(self) -> None:
+        with open(self._temp, "rb") as handle:
+            os.fsync(handle.fileno())
+        self._check_target()
+        os.replace(self._temp, self.filename)
+
+    def abort(self) -> None:
+        """Removes what was written; the target stays as it was."""
+        if self._file is not None:
+            discard(self._file, self._temp, broken=self._broken)
+            self._file, self._streams = None, {}
+        self.remove_temporary()
+
+    def remove_temporary(self) -> None:
+        """Remove the temporary file, and leave all else as it is: the process is about to end."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._temp)
+
+    def __enter__(self) -> "HDFWriter":
+        return self
+
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        if exc_type is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def _cut_and_join(value: np.ndarray, lengths: Dict[int, int]) -> np.ndarray:
+    """One sequence cut to its lengths, with all these axes joined to one; without any, one frame."""
+    if not lengths:
+        return value[None]
+    value = value[tuple(slice(0, lengths[axis]) for axis in sorted(lengths))]
+    joined = int(np.prod(value.shape[: len(lengths)], dtype=np.int64))
+    return value.reshape((joined,) + value.shape[len(lengths) :])
+
+
+def _with_time(value: np.ndarray) -> np.ndarray:
+    return value if value.ndim else value.reshape(1)

@@ -1,0 +1,1 @@
+"""Loading batches in a process of its own."""

@@ -1,0 +1,249 @@
+"""BatchLoader: batches which are read and padded in a process of their own, ahead of their use."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import subprocess
+import threading
+import weakref
+from typing import Any, Callable, Deque, Optional, Tuple, Union
+
+from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.datasets.config import DatasetOfConfig
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.batch import Batch
+from returnn_tf.datasets.core.batching import BatchStats
+from returnn_tf.datasets.loading.process import start_process
+
+log = logging.getLogger("returnn_tf.datasets")
+_ERRORS = {"ConfigError": ConfigError, "DataError": DataError}
+_CLOSE_SECONDS = 2.0
+
+
+class BatchLoader:
+    """Loads batches of a dataset in another process; ``next`` on them returns at once while that keeps up.
+
+    >>> from returnn_tf.datasets import BatchLoader, Dataset
+    >>> dataset = Dataset.from_config({"class": "Task12AX", "num_seqs": 4})
+    >>> with BatchLoader(dataset) as loader:
+    ...     [batch.seq_tags for batch in loader.batches(epoch=1, batch_size=1000, max_seqs=2)]
+    [['seq-0', 'seq-1'], ['seq-2', 'seq-3']]
+
+    At most ``prefetch`` batches wait here, two more are on their way. The process ends with ``close``, with this
+    process (within some seconds, however that ends), and never outlives it. What goes wrong there is raised here.
+
+    :param source: a dataset, or a function without arguments which makes one
+    :param name: for messages; default the name of the dataset
+    :param prefetch: batches to hold ready
+    """
+
+    def __init__(self, source: Union[Dataset, Callable[[], Dataset]], *, name: Optional[str] = None, prefetch: int = 8):
+        if prefetch < 1:
+            raise ConfigError("BatchLoader: prefetch is %d, but must be at least 1" % prefetch)
+        self.name = name or getattr(source, "name", None) or "dataset"
+        self.batch_stats = BatchStats()
+        factory = _Same(source) if isinstance(source, Dataset) else source
+        self._process, self._connection = start_process(factory)
+        self._buffer = _Buffer(prefetch)
+        self._request = 0
+        self._current: Optional[LoadedBatches] = None
+        self._thread = threading.Thread(
+            target=_receive, args=(self._connection, self._buffer), name="loader of %s" % self.name, daemon=True
+        )
+        self._thread.start()
+        self._finalizer = weakref.finalize(
+            self, _shut_down, self._process, self._connection, self._buffer, self._thread
+        )
+
+    @classmethod
+    def from_config(cls, config: Config, name: str, *, prefetch: int = 8, **defaults: Any) -> "BatchLoader":
+        """Loader for the dataset ``name`` of a config, whose files are executed again in the loading process.
+
+        :param defaults: as for ``dataset_from_config``
+        """
+        return cls(DatasetOfConfig(config, name, defaults), name=name, prefetch=prefetch)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the loading process."""
+        return self._process.pid
+
+    def batches(self, epoch: int = 1, *, start_batch: int = 0, **options: Any) -> "LoadedBatches":
+        """Starts to load the batches of an epoch; the ones of a former call end.
+
+        :param epoch: from 1
+        :param start_batch: number of the first batch wanted; the ones before are not read
+        :param options: as for ``Dataset.batches``
+        """
+        if not self._finalizer.alive:
+            raise DataError("the loader of dataset %r is closed" % self.name)
+        if self._current is not None:
+            self._current.close()
+        self._request += 1
+        self._buffer.expect(self._request)
+        arguments = {"epoch": epoch, "start_batch": start_batch, **options}
+        self._send(("epoch", self._request, arguments))
+        self._current = LoadedBatches(self, self._request, epoch, start_batch)
+        return self._current
+
+    def _send(self, message: Any) -> None:
+        try:
+            self._connection.send(message)
+        except (BrokenPipeError, ConnectionError):
+            pass  # it has ended; reading from the buffer tells why
+        except Exception as exc:
+            raise ConfigError(
+                "batch options of dataset %r cannot be sent to the loading process: %s. Make functions options of the "
+                "dataset instead" % (self.name, exc)
+            ) from exc
+
+    def _next(self, request: int) -> Optional[Batch]:
+        """The next batch of a request; None at its end."""
+        kind, *content = self._buffer.get()
+        if kind == "batch":
+            return content[1]
+        if kind == "end":
+            self.batch_stats = content[1]
+            return None
+        if kind == "error":
+            raise _ERRORS[content[1]](content[2])
+        raise DataError(self._death_notice())
+
+    def _death_notice(self) -> str:
+        try:
+            code = self._process.wait(timeout=_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = None
+        reason = "exit code %s" % code
+        if code is not None and code < 0:
+            reason = "signal %d" % -code + (", perhaps for lack of memory" if code == -9 else "")
+        return "the loading process of dataset %r ended unexpectedly: %s" % (self.name, reason)
+
+    def close(self) -> None:
+        """Ends the loading process. May be called again."""
+        self._finalizer()
+
+    def __enter__(self) -> "BatchLoader":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+
+class LoadedBatches:
+    """Iterator over the batches of one epoch.
+
+    ``position`` is the number of the next batch: with it as ``start_batch``, another run goes on exactly here.
+    """
+
+    def __init__(self, loader: BatchLoader, request: int, epoch: int, start_batch: int):
+        self.epoch = epoch
+        self.position = start_batch
+        self._loader = loader
+        self._request = request
+        self._done = False
+
+    def __iter__(self) -> "LoadedBatches":
+        return self
+
+    def __next__(self) -> Batch:
+        if self._done:
+            raise StopIteration
+        try:
+            batch = self._loader._next(self._request)
+        except BaseException:
+            self._done = True
+            raise
+        if batch is None:
+            self._done = True
+            raise StopIteration
+        self.position = batch.number + 1
+        return batch
+
+    def close(self) -> None:
+        """Stops loading this epoch."""
+        if not self._done:
+            self._done = True
+            self._loader._buffer.expect(0)
+            self._loader._send(("stop",))
+
+
+class _Same:
+    """Makes a dataset which exists already; it is made anew from its options if this is pickled."""
+
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset
+
+    def __call__(self) -> Dataset:
+        return self.dataset
+
+
+class _Buffer:
+    """A bounded queue between the receiving thread and the user, which drops what nobody waits for any more."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._items: Deque[Tuple[Any, ...]] = collections.deque()
+        self._changed = threading.Condition()
+        self._request = 0
+        self._ended = False
+
+    def expect(self, request: int) -> None:
+        """From now on only messages of this request count."""
+        with self._changed:
+            self._request = request
+            self._items.clear()
+            self._changed.notify_all()
+
+    def put(self, message: Tuple[Any, ...]) -> None:
+        """Waits for room. Messages of another request are dropped."""
+        with self._changed:
+            while len(self._items) >= self._size and message[1] == self._request and not self._ended:
+                self._changed.wait()
+            if message[1] == self._request:
+                self._items.append(message)
+                self._changed.notify_all()
+
+    def get(self) -> Tuple[Any, ...]:
+        """Waits for a message; ("dead",) if none can come any more."""
+        with self._changed:
+            while not self._items and not self._ended:
+                self._changed.wait()
+            message = self._items.popleft() if self._items else ("dead",)
+            self._changed.notify_all()
+            return message
+
+    def end(self) -> None:
+        """Nothing will come any more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+
+def _receive(connection: Any, buffer: _Buffer) -> None:
+    """Body of the receiving thread."""
+    try:
+        while True:
+            message = connection.recv()
+            if message[0] == "log":
+                log.log(message[1], "%s", message[2])
+            else:
+                buffer.put(message)
+    except (EOFError, OSError, TypeError):  # TypeError: closed by the other thread while waiting
+        pass
+    finally:
+        buffer.end()
+
+
+def _shut_down(process: Any, connection: Any, buffer: _Buffer, thread: threading.Thread) -> None:
+    """Ends the loading process: it does so by itself when the connection closes, else it is killed."""
+    buffer.end()
+    if process.poll() is None:
+        process.kill()
+    try:
+        process.wait(timeout=_CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        log.warning("loading process %d does not end", process.pid)
+    thread.join(_CLOSE_SECONDS)
+    connection.close()

@@ -1,0 +1,152 @@
+"""Starting the loading process: fresh where the dataset can be sent to it, forked otherwise.
+
+A fresh interpreter is the safe way: no locks, threads, signal handlers or GPU state of the parent come along, and the
+user's main script is not executed again. It needs the factory of the dataset to be pickled. A factory which cannot be,
+e.g. because of a lambda in the options, goes by fork: the child then only runs numpy and h5py code, exits without the
+parent's clean-up, and never frees what it inherited. Where there is no fork (Windows), such a factory is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, Callable, Iterator, Optional, Tuple
+
+from returnn_tf.config import ConfigError
+from returnn_tf.datasets.loading.worker import PARENTS_SIGNALS, main_forked
+
+_CODE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from returnn_tf.datasets.loading.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+
+
+class ForkedProcess:
+    """A forked child, with the methods of ``subprocess.Popen`` that are needed here."""
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self.returncode: Optional[int] = None
+
+    def poll(self) -> Optional[int]:
+        """Exit code, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                pid, status = self.pid, 0
+            if pid:
+                self.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Waits for the end; ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("loader", timeout)
+            time.sleep(0.01)
+        assert self.returncode is not None
+        return self.returncode
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        if self.poll() is None:
+            os.kill(self.pid, 9)
+
+
+def start_process(factory: Callable[[], Any]) -> Tuple[Any, Connection]:
+    """Starts a loading process.
+
+    :param factory: makes the dataset, there
+    :return: the process (poll, wait, kill, pid) and the connection to it
+    :raises ConfigError: if the factory cannot be pickled and there is no fork
+    """
+    content, reason = pickled(factory)
+    if content is not None and os.name == "posix":
+        return _start_fresh(content)
+    if not hasattr(os, "fork"):
+        raise ConfigError(
+            "the dataset cannot be sent to a loading process (%s), and this system has no fork; make it from a config "
+            "file, or define its functions in an importable module" % (reason or "no sockets")
+        )
+    return _start_forked(factory)
+
+
+def _start_fresh(content: bytes) -> Tuple[Any, Connection]:
+    ours, theirs = Pipe()
+    fd = theirs.fileno()
+    arguments = [str(fd), str(os.getpid()), json.dumps([os.path.abspath(path) for path in sys.path])]
+    # should a config import TensorFlow, it must not take memory of a GPU here
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    with _without_stop_signals():
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CODE] + arguments, pass_fds=[fd], env=environment, stdin=subprocess.DEVNULL
+        )
+    theirs.close()
+    ours.send_bytes(content)
+    return process, ours
+
+
+@contextlib.contextmanager
+def _without_stop_signals() -> Iterator[None]:
+    """A process started within never hears them, from its first instant on: they are for the parent, which ends it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start_forked(factory: Callable[[], Any]) -> Tuple[Any, Connection]:
+    ours, theirs = Pipe()
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; see the module docstring
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            ours.close()
+            main_forked(theirs, factory, parent)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    theirs.close()
+    return ForkedProcess(pid), ours
+
+
+def pickled(factory: Callable[[], Any]) -> Tuple[Optional[bytes], str]:
+    """The factory as bytes which a fresh interpreter can read, or None and why that is not possible."""
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, protocol=4).dump(factory)
+    except Exception as exc:  # pickling fails with nearly any exception
+        return None, str(exc)
+    return buffer.getvalue(), ""
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses functions and classes which another interpreter could not import, e.g. those of the main script."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Checks where a function or class comes from; everything is pickled as usual then."""
+        module = getattr(obj, "__module__", None)
+        if isinstance(obj, type) or callable(obj):
+            loaded = sys.modules.get(module) if isinstance(module, str) else None
+            if isinstance(module, str) and (module == "__main__" or getattr(loaded, "__spec__", None) is None):
+                raise pickle.PicklingError("%r is defined in %s, which cannot be imported elsewhere" % (obj, module))
+        return NotImplemented

@@ -1,0 +1,1 @@
+"""Datasets that generate their sequences."""

@@ -1,0 +1,129 @@
+"""Datasets of counters: no randomness, for tests and speed measurements."""
+
+from __future__ import annotations
+
+from typing import Dict, Tuple
+
+import numpy as np
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.generating import GeneratingDataset, dim_and_ndim
+from returnn_tf.datasets.core.options import Option
+from returnn_tf.datasets.core.registry import register_dataset
+
+_VALUE_OPTIONS: Tuple[Option, ...] = (
+    Option("input_max_value", "int|float", 10.0, "the counter of the input wraps here"),
+    Option("input_shift", "int|float", None, "is added to the wrapped counter; default -input_max_value / 2"),
+    Option("input_scale", "int|float", None, "times the shifted counter; default 1 / input_max_value"),
+)
+
+
+class _CounterDataset(GeneratingDataset):
+    """Sequence i counts from i: dense values ((c mod max) + shift) * scale, classes c mod number of classes."""
+
+    options: Tuple[Option, ...] = _VALUE_OPTIONS
+    dense_dtype = "float64"
+    sparse_dtype = "int64"
+
+    def seq_lens(self) -> Dict[str, int]:
+        """Frames by key, in the order in which the counter goes through the keys."""
+        raise NotImplementedError("%s.seq_lens" % type(self).__name__)
+
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
+        """All keys, with one running counter."""
+        maximum = self.opts["input_max_value"]
+        shift = -maximum / 2 if self.opts["input_shift"] is None else self.opts["input_shift"]
+        scale = 1.0 / maximum if self.opts["input_scale"] is None else self.opts["input_scale"]
+        data, counter = {}, index
+        for key, frames in self.seq_lens().items():
+            dim, ndim = self.num_outputs[key]
+            count = frames * (dim if ndim > 1 else 1)
+            numbers = np.arange(counter, counter + count)
+            counter += count
+            if ndim > 1:
+                value = ((numbers % maximum + shift) * scale).reshape(frames, dim)
+                data[key] = value.astype(self.dense_dtype)
+            else:
+                data[key] = (numbers % dim).astype(self.sparse_dtype)
+        return data
+
+    def _specs(self, dims: Dict[str, Tuple[int, int]]) -> Dict[str, DataSpec]:
+        return {
+            key: DataSpec(
+                dim=dim,
+                ndim=min(ndim, 2),
+                dtype=self.dense_dtype if ndim > 1 else self.sparse_dtype,
+                shape=(dim,) if ndim > 1 else (),
+            )
+            for key, (dim, ndim) in dims.items()
+        }
+
+
+@register_dataset()
+class DummyDataset(_CounterDataset):
+    """Dense float32 "data" [seq_len, input_dim] and sparse int32 "classes" [seq_len]."""
+
+    options: Tuple[Option, ...] = (
+        Option("input_dim", "int", None, "feature dimension", required=True),
+        Option("output_dim", "int|list", None, "number of classes", required=True),
+        Option("seq_len", "int", 2, "frames of every sequence"),
+    )
+    dense_dtype = "float32"
+    sparse_dtype = "int32"
+
+    def make_specs(self) -> Dict[str, DataSpec]:
+        """Dense input, sparse target."""
+        dims = dim_and_ndim(self.opts["output_dim"], option="output_dim", ndim=1)
+        return self._specs({"data": (self.opts["input_dim"], 2), "classes": dims})
+
+    def seq_lens(self) -> Dict[str, int]:
+        """The same for both keys."""
+        return {"data": self.opts["seq_len"], "classes": self.opts["seq_len"]}
+
+
+@register_dataset()
+class DummyDatasetMultipleSequenceLength(DummyDataset):
+    """Like DummyDataset, float64 [len, input_dim] and int64 [len], with a length by key."""
+
+    options: Tuple[Option, ...] = (
+        Option("seq_len", "int|dict", None, "frames by key; default 10 for data, 20 for classes"),
+    )
+    dense_dtype = "float64"
+    sparse_dtype = "int64"
+
+    def seq_lens(self) -> Dict[str, int]:
+        """Option ``seq_len``."""
+        given = self.opts["seq_len"]
+        if isinstance(given, int):
+            return {"data": given, "classes": given}
+        return {**{"data": 10, "classes": 20}, **(given or {})}
+
+
+@register_dataset()
+class DummyDatasetMultipleDataKeys(_CounterDataset):
+    """Any data keys: float64 [len, dim] or int64 [len]."""
+
+    options: Tuple[Option, ...] = (
+        Option("output_dim", "dict", None, "key -> [dim, ndim], ndim 2 = dense, 1 = sparse", required=True),
+        Option("input_dim", "int", None, "accepted; output_dim has the dims of all keys"),
+        Option("seq_len", "int|dict", 20, "frames, for all keys or by key"),
+        Option("data_keys", "list", ("data", "classes"), "the keys in the order of counting"),
+    )
+
+    def make_specs(self) -> Dict[str, DataSpec]:
+        """From ``output_dim``."""
+        dims = {}
+        for key in self.opts["data_keys"]:
+            for name, table in (("output_dim", self.opts["output_dim"]), ("seq_len", self.opts["seq_len"])):
+                if not isinstance(table, int) and key not in table:
+                    raise ConfigError(
+                        "%s: %s lacks the key %r. %s" % (self._owner(), name, key, did_you_mean(key, table))
+                    )
+            dims[key] = dim_and_ndim(self.opts["output_dim"][key], option="output_dim", ndim=2)
+        return self._specs(dims)
+
+    def seq_lens(self) -> Dict[str, int]:
+        """Option ``seq_len``."""
+        given = self.opts["seq_len"]
+        return {key: given if isinstance(given, int) else given[key] for key in self.opts["data_keys"]}

@@ -1,0 +1,1 @@
+"""Checkpoints: writing, choosing, restoring, deleting; the lock of a model."""

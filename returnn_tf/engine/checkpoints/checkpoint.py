@@ -1,0 +1,187 @@
+"""Checkpoints: TensorFlow V2 bundles keyed by parameter names, whole or absent.
+
+``<model>.012.index`` and ``.data-00000-of-00001`` hold the parameters and ``global_step``; whatever reads TensorFlow
+checkpoints reads them. ``<model>.012.state.*`` hold what else an exact resume needs: optimizer slots, counters,
+accumulated gradients. ``<model>.012.manifest.json``, written last, has sizes and checksums of these files, the epoch,
+the step, the seed from which all random numbers follow, the learning rates so far, the position in the epoch, and the
+settings. A checkpoint without manifest, as other programs write it, is valid if TensorFlow can read it all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import numpy as np
+
+from returnn_tf.config import DataError
+from returnn_tf.engine.support import atomic_files as files
+from returnn_tf.engine.support.disk_errors import RETRY_WAITS, may_pass
+from returnn_tf.util.lazy_tf import tf
+
+GLOBAL_STEP = "global_step"
+_FORMAT = 1
+_BUNDLE = (".data-00000-of-00001", ".index")
+_STATE = ".state"
+_MANIFEST = ".manifest.json"
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What a manifest says beside the files."""
+
+    epoch: int  # last epoch which is complete in it; with a position in an epoch: that one
+    step: int  # number of updates done
+    random_seed: int  # with the step it determines all random numbers that follow
+    config_sha256: str = ""
+    learning_rates: str = ""  # text of the learning-rate file
+    settings: Dict[str, str] = field(default_factory=dict)  # see `fingerprint.settings`
+    progress: Optional[Dict[str, Any]] = None  # position within the epoch, see `Progress.as_json`
+
+
+def save(
+    prefix: str,
+    params: Mapping[str, Any],
+    state: Mapping[str, Any],
+    info: CheckpointInfo,
+    *,
+    retry_waits: Sequence[float] = RETRY_WAITS,
+) -> None:
+    """Writes a checkpoint; if that fails, nothing of it is left and what was there before is untouched.
+
+    :param prefix: path without suffix, e.g. ``out/net.012``; its folder must exist
+    :param params: name -> variable or array
+    :param state: further variables, by name
+    :param retry_waits: seconds to wait before each further attempt
+    :raises DataError: it could not be written, e.g. because the disk is full
+    """
+    for wait in list(retry_waits) + [None]:
+        try:
+            _write(prefix, params, state, info)
+            return
+        except (OSError, tf.errors.OpError) as exc:
+            if wait is None or not _may_pass(exc):
+                raise DataError("The checkpoint %s can't be written: %s" % (prefix, _reason(exc))) from exc
+        time.sleep(wait)
+
+
+def _write(prefix: str, params: Mapping[str, Any], state: Mapping[str, Any], info: CheckpointInfo) -> None:
+    folder, name = os.path.split(os.path.abspath(prefix))
+    with files.staging(folder, name) as temp:
+        stored = dict(params)
+        stored[GLOBAL_STEP] = tf.constant(info.step, "int64")
+        _write_bundle(os.path.join(temp, name), stored)
+        names = [name + suffix for suffix in _BUNDLE]
+        if state:
+            _write_bundle(os.path.join(temp, name + _STATE), state)
+            names = [name + _STATE + suffix for suffix in _BUNDLE] + names
+        manifest = {"format": _FORMAT, **asdict(info), "files": files.describe(temp, names)}
+        with open(os.path.join(temp, name + _MANIFEST), "w", encoding="utf8") as file:
+            json.dump(files.sealed(manifest), file, indent=1)
+            file.write("\n")
+        files.publish(temp, folder, names + [name + _MANIFEST])
+
+
+def _write_bundle(prefix: str, values: Mapping[str, Any]) -> None:
+    names = sorted(values)
+    tensors = [tf.convert_to_tensor(values[name]) for name in names]
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
+
+
+def defect(prefix: str) -> Optional[str]:
+    """Why a checkpoint can't be used, or None if it is whole. Reads all of it."""
+    if not os.path.exists(prefix + ".index"):
+        return "%s.index is missing" % os.path.basename(prefix)
+    try:
+        manifest = files.read_manifest(prefix + _MANIFEST)
+        if manifest is not None:
+            return files.deviation(os.path.dirname(os.path.abspath(prefix)), manifest["files"])
+        read(prefix)
+    except DataError as exc:
+        return str(exc)
+    return None
+
+
+def unfinished(prefix: str) -> bool:
+    """Whether it is one of ours that was being put in its place when the process was killed."""
+    return os.path.exists(prefix + _STATE + ".index") and not os.path.exists(prefix + _MANIFEST)
+
+
+def info(prefix: str) -> Optional[CheckpointInfo]:
+    """What the manifest of a checkpoint says, or None if it has none."""
+    manifest = files.read_manifest(prefix + _MANIFEST)
+    if manifest is None:
+        return None
+    try:
+        return CheckpointInfo(
+            epoch=int(manifest["epoch"]),
+            step=int(manifest["step"]),
+            random_seed=int(manifest["random_seed"]),
+            config_sha256=str(manifest.get("config_sha256", "")),
+            learning_rates=str(manifest.get("learning_rates", "")),
+            settings={str(key): str(value) for key, value in manifest.get("settings", {}).items()},
+            progress=manifest.get("progress"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
+        raise DataError("%s%s lacks an entry or has one of the wrong kind: %s" % (prefix, _MANIFEST, exc)) from None
+
+
+def read(prefix: str, names: Optional[Sequence[str]] = None) -> Dict[str, np.ndarray]:
+    """Values of a bundle by name.
+
+    :param prefix: path without suffix; ``.index`` and the like at its end are tolerated
+    :param names: only these, as far as they exist; default all
+    :raises DataError: no such checkpoint, or it is damaged
+    """
+    prefix = strip_suffix(prefix)
+    if not os.path.exists(prefix + ".index"):
+        raise DataError("There is no checkpoint %s (file %s.index)." % (prefix, prefix))
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        stored = reader.get_variable_to_shape_map()
+        return {name: reader.get_tensor(name) for name in sorted(stored) if names is None or name in names}
+    except Exception as exc:  # the reader raises what comes out of its parsing: OpError, IndexError, RuntimeError, ...
+        raise DataError("The checkpoint %s is damaged: %s" % (prefix, _reason(exc))) from exc
+
+
+def read_state(prefix: str) -> Dict[str, np.ndarray]:
+    """The state beside the parameters; empty if the checkpoint has none."""
+    prefix = strip_suffix(prefix) + _STATE
+    return read(prefix) if os.path.exists(prefix + ".index") else {}
+
+
+def strip_suffix(path: str) -> str:
+    """The prefix of a checkpoint from the name of one of its files."""
+    for suffix in _BUNDLE + (".meta", _MANIFEST):
+        if path.endswith(suffix):
+            return path[: -len(suffix)]
+    return path
+
+
+def file_names(prefix: str) -> List[str]:
+    """All files of a checkpoint which exist, the one which makes it valid first."""
+    suffixes = [_MANIFEST, ".index", ".meta", _BUNDLE[0]] + [_STATE + suffix for suffix in _BUNDLE]
+    return [prefix + suffix for suffix in suffixes if os.path.exists(prefix + suffix)]
+
+
+def delete(prefix: str) -> int:
+    """Deletes all files of a checkpoint; the number of bytes which are free now."""
+    freed = 0
+    for path in file_names(prefix):
+        freed += os.path.getsize(path)
+        os.remove(path)
+    return freed
+
+
+def _may_pass(exc: Exception) -> bool:
+    """Whether the cause may go away by waiting: space, or a hiccup of a network file system."""
+    if isinstance(exc, OSError):
+        return may_pass(exc)
+    return not isinstance(exc, (tf.errors.InvalidArgumentError, tf.errors.PermissionDeniedError))
+
+
+def _reason(exc: Exception) -> str:
+    return str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__

@@ -1,0 +1,97 @@
+"""Which old checkpoints may go: ``cleanup_old_models``. Pure functions; whoever stores the checkpoints deletes them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Set
+
+from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_of
+
+
+@dataclass(frozen=True)
+class CleanupOptions:
+    """What is kept: the newest epochs, the best ones of each score, and a list (or pattern) of epochs."""
+
+    keep_last_n: int = 2
+    keep_best_n: int = 4
+    keep: Optional[Sequence[int]] = None
+
+
+def options_from_config(config: Config) -> Optional[CleanupOptions]:
+    """The options in ``cleanup_old_models``: True, or a dict; None if nothing is to be deleted.
+
+    :raises ConfigError: for an unknown option or one of a wrong type
+    """
+    value = config.typed("cleanup_old_models")
+    where = config.where("cleanup_old_models")
+    if not value and not isinstance(value, dict):
+        return None
+    if not isinstance(value, dict):
+        if value is not True and value != 1:
+            raise ConfigError("%s: expected True, False or a dict, got %r" % (where, value))
+        return CleanupOptions()
+    known = ("keep_last_n", "keep_best_n", "keep")
+    for key, option in value.items():
+        if key not in known:
+            raise ConfigError("%s: unknown option %r. %s" % (where, key, did_you_mean(key, known)))
+        if key != "keep" and (not isinstance(option, int) or option < 0):
+            raise ConfigError("%s: %s must be an int of at least 0, got %r" % (where, key, option))
+    keep = value.get("keep")
+    if keep is not None and not (isinstance(keep, Iterable) and all(isinstance(e, int) for e in keep)):
+        raise ConfigError("%s: keep must be a list of epochs, got %r" % (where, keep))
+    return CleanupOptions(**dict(value, keep=None if keep is None else sorted(keep)))
+
+
+def epochs_to_delete(stored: Iterable[int], scores: Mapping[int, EpochData], options: CleanupOptions) -> List[int]:
+    """The epochs whose checkpoints may go.
+
+    :param stored: epochs with a checkpoint
+    :param scores: the learning-rate file
+    :param options: what to keep
+    :return: sorted; empty if there are no more checkpoints than are to be kept anyway
+    """
+    stored = sorted(stored)
+    if max(options.keep_last_n, options.keep_best_n) >= len(stored):
+        return []
+    keep = keep_pattern(stored[-1]) if options.keep is None else set(options.keep)
+    keep.update(stored[len(stored) - options.keep_last_n :])
+    candidates = {epoch: scores[epoch] for epoch in stored if epoch in scores}
+    for key in _deciding_keys(candidates):
+        keep.update(best_epochs(candidates, key, options.keep_best_n))
+    return [epoch for epoch in stored if epoch not in keep]
+
+
+def _deciding_keys(scores: Mapping[int, EpochData]) -> List[str]:
+    """The scores whose value isn't the same in all epochs: these say nothing."""
+    values: dict[str, Set[Any]] = {}
+    for data in scores.values():
+        for key, value in scores_of(data.error).items():
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                values.setdefault(key, set()).add(value)
+    return sorted(key for key, found in values.items() if len(found) > 1)
+
+
+def keep_pattern(newest: int) -> Set[int]:
+    """The epochs which are kept by default, thinner and thinner the more epochs there are.
+
+    :param newest: the newest epoch with a checkpoint
+    """
+    if newest <= 10:
+        step, start = 4, 5
+    elif newest <= 50:
+        step, start = 20, 5
+    elif newest <= 100:
+        step, start = 40, 10
+    else:
+        step, start = 80 * _next_power_of_two(1 + newest // 240), 20
+    keep = set(range(step, newest + 1, step))
+    while start <= newest:
+        keep.add(start)
+        start *= 2
+    return keep
+
+
+def _next_power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()

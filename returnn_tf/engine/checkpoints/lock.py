@@ -1,0 +1,226 @@
+"""A lock so that no two trainings write the same checkpoints: a file beside them which names host and process.
+
+On the same host a lock counts as long as its process lives. On another one that can't be asked; there the holder
+touches the file every some seconds, and who wants the lock watches whether that goes on. No clocks are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from typing import Any, Dict, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine.checkpoints import model_dir
+from returnn_tf.log import log
+
+BEAT_SECONDS = 5.0
+_MAX_BYTES = 1 << 16
+PATIENCE_SECONDS = 6 * BEAT_SECONDS  # so long without a beat means that the holder is gone
+
+
+class ModelLock:
+    """The lock on the path prefix of a training's checkpoints."""
+
+    def __init__(self, model: str, *, wanted: bool = True) -> None:
+        """
+        :param model: path prefix
+        :param wanted: False where another process of the same training holds it
+        """
+        self._wanted = wanted and bool(model)
+        self.model = model
+        self.path = path_of(model)
+        self._mine = {**_machine(), "pid": os.getpid(), "born": _born(os.getpid())}
+        self._token = uuid.uuid4().hex
+        self._held = False
+        self._asked = 0.0  # when
+        self._released = threading.Event()
+
+    def acquire(self, *, make_folder: bool = False) -> None:
+        """Takes the lock, unless it is held already or there is no folder yet.
+
+        :param make_folder: makes the folder, if there is none
+        :raises ConfigError: another process has it, or the folder can't be written
+        """
+        folder = os.path.dirname(self.path)
+        if not self._wanted or self._held or not (make_folder or os.path.isdir(folder)):
+            return
+        self._asked = time.monotonic()
+        try:
+            os.makedirs(folder, exist_ok=True)
+            while not self._create():
+                other = _content(self.path)
+                if other is not None and self._lives(other):
+                    raise ConfigError(self._held_text(other))
+                self._take_over(other)
+        except OSError as exc:
+            raise model_dir.not_writable(self.model, exc) from exc
+        self._held = True
+        threading.Thread(target=self._beat, name="lock", daemon=True).start()
+
+    def check(self) -> None:
+        """
+        :raises ConfigError: another process has taken the lock, because this one was silent for too long
+        """
+        if self._held and self._released.is_set():
+            self._held = False
+            raise ConfigError(self._held_text(_content(self.path) or {}))
+
+    def release(self) -> None:
+        """Gives it back."""
+        self._released.set()
+        if self._held and (_content(self.path) or {}).get("token") == self._token:
+            with contextlib.suppress(OSError):
+                os.remove(self.path)
+        self._held = False
+
+    def _create(self) -> bool:
+        """Makes the file, whole or not at all; False if there is one."""
+        temp = "%s.tmp-%s" % (self.path, self._token)
+        content = {**self._mine, "since": time.strftime("%Y-%m-%d %H:%M:%S"), "token": self._token}
+        try:
+            with open(temp, "w", encoding="utf8") as file:
+                json.dump(content, file)
+            os.link(temp, self.path)
+            return True
+        except (FileExistsError, FileNotFoundError):  # the latter: who has the lock by now has cleaned up
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(temp)
+
+    def _lives(self, other: Dict[str, Any]) -> bool:
+        if _is_here(other):
+            return _lives_here(other)
+        log.write(2, "%s is locked from host %s; watching whether that run lives" % (self.model, other.get("host")))
+        first, end = _touched(self.path), time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < end:
+            time.sleep(BEAT_SECONDS / 10)
+            if _touched(self.path) != first:
+                return _touched(self.path) is not None
+        return False
+
+    def _take_over(self, other: Optional[Dict[str, Any]]) -> None:
+        """Removes a dead lock. Of several processes which try that only one does, and none removes a newer lock."""
+        guard = self.path + ".guard"
+        try:
+            os.mkdir(guard)
+        except FileExistsError:
+            time.sleep(BEAT_SECONDS / 50)
+            if time.monotonic() - self._asked > PATIENCE_SECONDS:  # who made it has died
+                with contextlib.suppress(OSError):
+                    os.rmdir(guard)
+            return
+        try:
+            if _content(self.path) == other:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(self.path)
+                if other is not None:
+                    facts = (other.get("pid"), other.get("host"))
+                    log.write(2, "Took over the lock of process %s on %s, which has ended" % facts)
+        finally:
+            os.rmdir(guard)
+
+    def _beat(self) -> None:
+        while not self._released.wait(BEAT_SECONDS):
+            found = _content(self.path)
+            if found is not None and found.get("token") != self._token:
+                self._released.set()
+                return
+            with contextlib.suppress(OSError):
+                if found is None:  # deleted by hand
+                    self._create()
+                os.utime(self.path)
+
+    def _held_text(self, other: Dict[str, Any]) -> str:
+        facts = (self.model, other.get("pid"), other.get("host"), other.get("since"), self.path)
+        return (
+            "model = %r is being trained by process %s on host %s since %s. Wait for its end or stop it; or train "
+            "another model: choose another path. If you are sure that it does not run, delete %s." % facts
+        )
+
+
+def path_of(model: str) -> str:
+    """The file of the lock on a path prefix of checkpoints."""
+    folder, name = os.path.split(os.path.abspath(model))
+    return os.path.join(folder, ".%s.lock" % name)
+
+
+def holder_lives(model: str) -> Optional[bool]:
+    """Whether a process of this machine holds the lock on a model; None if that is one of another machine."""
+    other = _content(path_of(model))
+    if other is None:
+        return False
+    return _lives_here(other) if _is_here(other) else None
+
+
+def seconds_since_beat(model: str) -> float:
+    """How long ago the holder of the lock touched it, by the clock of this machine; infinite if nobody holds it."""
+    touched = _touched(path_of(model))
+    return float("inf") if touched is None else time.time() - touched / 1e9
+
+
+def _machine() -> Dict[str, Any]:
+    return {"host": socket.gethostname(), "boot": _boot()}
+
+
+def _is_here(other: Dict[str, Any]) -> bool:
+    machine = _machine()
+    return {key: other.get(key) for key in machine} == machine
+
+
+def _lives_here(other: Dict[str, Any]) -> bool:
+    pid = other.get("pid")
+    return isinstance(pid, int) and _born(pid) is not None and _born(pid) == other.get("born")
+
+
+def _content(path: str) -> Optional[Dict[str, Any]]:
+    """None if there is no lock file, or one that says nothing."""
+    try:
+        with open(path, encoding="utf8") as file:
+            found = json.loads(file.read(_MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _touched(path: str) -> Optional[int]:
+    """When the file was changed, by the clock of the file system. Opened, so that a network file system asks anew."""
+    try:
+        with open(path, "rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _boot() -> Optional[str]:
+    """Tells machines with the same name apart, and before and after a restart; None where that is not known."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf8") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def _born(pid: int) -> Optional[str]:
+    """What tells a process from a later one with the same number: its start time; None if it does not live."""
+    try:
+        with open("/proc/%i/stat" % pid, encoding="utf8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return None if fields[0] in ("Z", "X") else fields[19]
+    except OSError:
+        pass
+    if os.path.exists("/proc/self/stat"):
+        return None
+    try:
+        os.kill(pid, 0)  # without /proc; signal 0 only asks
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "unknown"

@@ -1,0 +1,146 @@
+"""The folder with the checkpoints of a run: which there are, which is the newest good one, can it be written."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import Any, Callable, Dict, List, Optional
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.selection import (
+    ModelChoice,
+    begins_anew,
+    checkpoint_exists,
+    find_checkpoints,
+    find_step_checkpoints,
+    select_model,
+)
+from returnn_tf.engine.support import atomic_files as files
+
+#: Behind the name of the model, what is written under a temporary name; so that no other model's files are meant.
+_TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?|\.probe|\.checkpoint|\.lock|\.status\.json)?"
+
+
+def prefix_of_epoch(model: str, epoch: int, *, pretrain: bool = False) -> str:
+    """Path prefix of the checkpoint of an epoch, e.g. ``net.012`` or ``net.pretrain.003``."""
+    return "%s%s.%03i" % (model, ".pretrain" if pretrain else "", epoch)
+
+
+def prefix_of_step(model: str, epoch: int, step: int) -> str:
+    """Path prefix of a checkpoint from within an epoch, e.g. ``net.012.step7300``; not a name of epoch checkpoints."""
+    return "%s.%03i.step%i" % (model, epoch, step)
+
+
+def choose_whole(config: Any, on_defect: Callable[[str, str], None]) -> ModelChoice:
+    """As :func:`choose_model`, but where that takes the newest own checkpoint, one which is not whole is passed over.
+
+    :param on_defect: called with path prefix and reason for each which is passed over
+    :raises ConfigError: a checkpoint which the config asks for is not there
+    :raises DataError: the checkpoint which the config asks for is not whole, or all own ones are not
+    """
+    model = config.str("model", "") or ""
+    own, steps = find_checkpoints(model), find_step_checkpoints(model)
+    _forget_unfinished(own, on_defect)
+    _forget_unfinished(steps, on_defect)
+    bad: List[str] = []
+    while True:
+        choice = select_model(config, own, checkpoint_exists, steps)
+        if choice.path is None:
+            if bad:
+                raise DataError(
+                    "None of the checkpoints %s can be used. Restore one from a backup, or delete them to start anew."
+                    % ", ".join(sorted(os.path.basename(path) for path in bad))
+                )
+            return choice
+        reason = checkpoint.defect(choice.path)
+        if reason is None:
+            return choice
+        if not (_drop(own, choice.path) if choice.step is None else _drop(steps, choice.path)):
+            raise DataError("The checkpoint %s can't be used: %s." % (choice.path, reason))
+        on_defect(choice.path, reason)
+        bad.append(choice.path)
+
+
+def tell_left_behind(config: Any, choice: ModelChoice) -> Optional[str]:
+    """A warning if ``start_epoch`` asks for epochs of which an earlier run has left checkpoints.
+
+    Later runs take the newest of all: the old ones, until the new ones have reached their epoch.
+
+    :raises ConfigError: there are some from within these epochs. Few know of them, and no new one would replace them
+    """
+    model = config.str("model", "") or ""
+    if not begins_anew(config):
+        return None
+    where, first = config.where("start_epoch"), choice.start_epoch
+    within = {epoch for (epoch, _), path in find_step_checkpoints(model).items() if not checkpoint.unfinished(path)}
+    anew = ["%s.step*" % prefix_of_epoch(model, epoch) for epoch in sorted(within) if epoch >= first]
+    if anew:
+        raise ConfigError(
+            "%s: an earlier run has left checkpoints from the middle of epochs which would be trained anew, and a run "
+            "without start_epoch would go on from those, not from the new ones. Remove start_epoch to go on from the "
+            "newest now; or, to train from epoch %i on, delete or move the files %s; or set another model."
+            % (where, first, ", ".join(anew))
+        )
+    again = [epoch for epoch in sorted(find_checkpoints(model)) if epoch >= first]
+    if not again:
+        return None
+    return (
+        "%s: an earlier run has left checkpoints of the epochs %s. Each stays until its epoch is trained again; before "
+        "the last one is, a run without start_epoch would go on from that one. If it should not, delete or move them."
+        % (where, ", ".join(map(str, again)))
+    )
+
+
+def _drop(found: Dict[Any, str], path: str) -> bool:
+    """Removes the newest entry if it has this path."""
+    newest = bool(found) and found[max(found)] == path
+    if newest:
+        del found[max(found)]
+    return newest
+
+
+def _forget_unfinished(found: Dict[Any, str], on_defect: Callable[[str, str], None]) -> None:
+    """Leaves out what a killed process has not written to the end: it counts as not there."""
+    for key, path in list(found.items()):
+        if checkpoint.unfinished(path):
+            on_defect(path, "its manifest is missing, so it was not written to the end")
+            del found[key]
+
+
+def prepare(model: str) -> None:
+    """Makes the folder, removes what killed runs left behind, and tries whether files can be written.
+
+    :raises ConfigError: it can't be made or written
+    """
+    folder, name = os.path.split(os.path.abspath(model))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for entry in os.listdir(folder):
+            if re.match(r"\.%s%s\.tmp-" % (re.escape(name), _TEMPORARY), entry):
+                path = os.path.join(folder, entry)
+                shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.remove(path)
+        with files.staging(folder, name + ".probe") as probe:
+            with open(os.path.join(probe, "probe"), "wb") as file:
+                file.write(b"x")
+    except OSError as exc:
+        raise not_writable(model, exc) from exc
+
+
+def not_writable(model: str, exc: OSError) -> ConfigError:
+    """The error if the folder of the checkpoints can't be made or written."""
+    return ConfigError(
+        "model = %r: the folder %s can't be written (%s). Choose another path or mend its permissions."
+        % (model, os.path.dirname(os.path.abspath(model)), exc.strerror or exc)
+    )
+
+
+def write_index(model: str) -> None:
+    """Writes the file ``checkpoint`` by which TensorFlow's own tools find the newest one."""
+    folder, owner = os.path.split(os.path.abspath(model))
+    names: List[str] = [os.path.basename(path) for _, path in sorted(find_checkpoints(model).items())]
+    if names:
+        lines = ['model_checkpoint_path: "%s"' % names[-1]]
+        lines += ['all_model_checkpoint_paths: "%s"' % name for name in names]
+        files.write_text(os.path.join(folder, "checkpoint"), "\n".join(lines) + "\n", owner=owner)

@@ -1,0 +1,202 @@
+"""Parameters of parts of the network from other checkpoints, e.g. of a language model.
+
+The option ``preload_from_files`` of the config, its short form ``init_params`` for the start of a training, and
+``load_on_init`` of layers of the class ``subnetwork``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple, Union
+
+import numpy as np
+
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints import params as checkpoint_params
+from returnn_tf.engine.checkpoints.selection import checkpoint_exists
+from returnn_tf.log import log
+from returnn_tf.network.planning.plan import Plan
+
+_OPTION = "preload_from_files"
+_INITIAL = "init_params"
+_MAX_LISTED = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Preload:
+    """One entry of ``preload_from_files``."""
+
+    where: str  # option and key, for messages
+    filename: str  # path prefix of the checkpoint; may end in .index
+    prefix: str = ""  # which parameters: those with it in front of their name, or of a later part of their path
+    init_for_train: Union[bool, str] = False  # True: when a training begins; "always": also when it goes on
+    ignore_missing: bool = False  # what the checkpoint lacks keeps its value
+    ignore_params: Sequence[str] = ()  # parameters of the network which are not loaded
+    ignore_params_prefixes: Sequence[str] = ()
+    var_name_mapping: Mapping[str, str] = dataclasses.field(default_factory=dict)  # parameter -> name in the checkpoint
+    checkpoint_format: str = "tf"
+    scope: str = ""  # only parameters below it, whose names count from there
+
+    def applies(self, *, train: bool, fresh: bool) -> bool:
+        """Whether it counts for a training, or else for the other tasks.
+
+        :param fresh: the training begins, without a checkpoint of its own
+        """
+        if not train:
+            return not self.init_for_train
+        return self.init_for_train == "always" or (bool(self.init_for_train) and fresh)
+
+    def stored_names(self, name: str) -> List[str]:
+        """The names which a parameter may have in the checkpoint, the likely one first; none: it is not meant."""
+        if self.scope:
+            if not name.startswith(self.scope + "/"):
+                return []
+            name = name[len(self.scope) + 1 :]
+        if name in self.ignore_params or name.startswith(tuple(self.ignore_params_prefixes)):
+            return []
+        if not self.prefix:
+            stripped = [name]
+        else:
+            starts = [i for i in range(len(name)) if (i == 0 or name[i - 1] == "/") and name.startswith(self.prefix, i)]
+            if not starts:
+                return []
+            first = name[: starts[0]] + name[starts[0] + len(self.prefix) :]
+            stripped = list(dict.fromkeys([first, name.replace(self.prefix, "")]))
+        mapping = self.var_name_mapping
+        return [mapping[key] for key in [name, *stripped] if key in mapping] or stripped
+
+
+def entries(config: Any) -> List[Preload]:
+    """The options, in the order in which the entries are loaded: ``init_params``, then the others by name.
+
+    ``init_params`` is the path of a checkpoint, or the dict of one entry with ``init_for_train`` on.
+
+    :raises ConfigError: one of them is wrong
+    """
+    given = config.typed(_OPTION, None) or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError("%s must be a dict from name to options, not %r." % (_OPTION, given))
+    found = [_entry("%s[%r]" % (_OPTION, name), given[name]) for name in sorted(given)]
+    initial = config.typed(_INITIAL, None)
+    if initial:
+        options = {"filename": initial} if isinstance(initial, str) else initial
+        if isinstance(options, Mapping):
+            options = {"init_for_train": True, **options}
+        found.insert(0, _entry(_INITIAL, options))
+    return found
+
+
+def load(config: Any, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Set[str]:
+    """Sets the parameters of all entries which count for the task.
+
+    :param params: name -> ``tf.Variable`` of the whole network
+    :param train: for a training; otherwise for the other tasks
+    :param fresh: see :meth:`Preload.applies`
+    :return: the names of the parameters which were set
+    :raises ConfigError: an entry is wrong, its checkpoint is not there, or there are no parameters for it
+    :raises DataError: a checkpoint is damaged, or a parameter is not in it, or there with another shape
+    """
+    done: Set[str] = set()
+    for entry in entries(config):
+        if entry.applies(train=train, fresh=fresh):
+            done |= _load_entry(entry, params)
+    return done
+
+
+def load_on_init(plan: Plan, params: Mapping[str, Any]) -> Set[str]:
+    """Sets the parameters of all layers with the option ``load_on_init``: path of a checkpoint, or a dict of options.
+
+    The names in the checkpoint are those below the layer. ``load_if_prefix`` is the ``prefix`` of the options above.
+
+    :param params: name -> ``tf.Variable``; layers of which none is among them are left out
+    :return: the names of the parameters which were set
+    :raises ConfigError: an option is wrong, or there are no parameters for it
+    :raises DataError: a checkpoint is damaged, or a parameter is not in it, or there with another shape
+    """
+    done: Set[str] = set()
+    for entry in _entries_of_layers(plan, params):
+        done |= _load_entry(entry, params)
+    return done
+
+
+def _entries_of_layers(plan: Plan, params: Iterable[str]) -> Iterator[Preload]:
+    for node in plan.all_nodes():
+        given = getattr(node.layer, "load_on_init", None)
+        if given and any(name.startswith(node.scope + "/") for name in params):
+            options = {"filename": given} if isinstance(given, str) else given
+            where = "layer %r, load_on_init" % node.path
+            if isinstance(options, Mapping) and "load_if_prefix" in options:
+                options = {("prefix" if key == "load_if_prefix" else key): value for key, value in options.items()}
+            yield dataclasses.replace(_entry(where, options), scope=node.scope)
+
+
+def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Set[str]:
+    if not checkpoint_exists(_prefix_of(entry.filename)):
+        raise ConfigError("%s: there is no checkpoint %s." % (entry.where, entry.filename))
+    stored = checkpoint.read(_prefix_of(entry.filename))
+    chosen, absent = _choose(entry, params, stored)
+    source = "%s: the checkpoint %s" % (entry.where, entry.filename)
+    if absent and not entry.ignore_missing:
+        raise DataError(_absent_text(source, entry, absent, stored))
+    if not chosen:
+        meant = "No parameter has the prefix %r" % entry.prefix if entry.prefix else "It has none of the names"
+        raise ConfigError(
+            "%s has nothing for the network. %s; there are for example: %s."
+            % (source, meant, ", ".join(sorted(params)[:_MAX_LISTED]))
+        )
+    values = {name: stored[key] for name, key in chosen.items()}
+    checkpoint_params.assign({name: params[name] for name in chosen}, values, source=source)
+    log.write(3, "Loaded %i parameters from %s (%s)" % (len(chosen), entry.filename, entry.where))
+    return set(chosen)
+
+
+def _choose(
+    entry: Preload, params: Mapping[str, Any], stored: Mapping[str, np.ndarray]
+) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """(parameter -> name in the checkpoint, parameter -> name which is not in the checkpoint)"""
+    chosen: Dict[str, str] = {}
+    absent: Dict[str, str] = {}
+    for name in params:
+        names = entry.stored_names(name)
+        there = [key for key in names if key in stored]
+        if there:
+            chosen[name] = there[0]
+        elif names:
+            absent[name] = names[0]
+    return chosen, absent
+
+
+def _absent_text(source: str, entry: Preload, absent: Mapping[str, str], stored: Mapping[str, Any]) -> str:
+    lines = [source + " lacks parameters of the network:"]
+    for name, key in sorted(absent.items())[:_MAX_LISTED]:
+        near = "" if key == name else " (stored as %s)" % key
+        lines.append("missing: %s%s. %s" % (name, near, did_you_mean(key, sorted(stored))))
+    if len(absent) > _MAX_LISTED:
+        lines.append("... and %i more" % (len(absent) - _MAX_LISTED))
+    lines.append("Mend prefix or var_name_mapping, name them in ignore_params, or set ignore_missing = True.")
+    return "\n  ".join(lines)
+
+
+def _entry(where: str, options: Any) -> Preload:
+    if not isinstance(options, Mapping):
+        raise ConfigError("%s must be a dict of options, not %r." % (where, options))
+    known = [field.name for field in dataclasses.fields(Preload) if field.name not in ("where", "scope")]
+    for key in options:
+        if key not in known:
+            raise ConfigError("%s: unknown option %r. %s" % (where, key, did_you_mean(key, known)))
+    entry = Preload(where, **{"filename": "", **{key: value for key, value in options.items() if value is not None}})
+    if not isinstance(entry.filename, str) or not entry.filename:
+        raise ConfigError("%s: give 'filename', the path of a checkpoint." % where)
+    if entry.checkpoint_format != "tf":
+        raise ConfigError("%s: checkpoint_format is %r, but only 'tf' can be read." % (where, entry.checkpoint_format))
+    if entry.init_for_train not in (True, False, "always"):
+        raise ConfigError("%s: init_for_train must be True, False or 'always', not %r." % (where, entry.init_for_train))
+    return entry
+
+
+def _prefix_of(filename: str) -> str:
+    for suffix in (".index", ".meta"):
+        if filename.endswith(suffix):
+            return filename[: -len(suffix)]
+    return filename

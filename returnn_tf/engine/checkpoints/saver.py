@@ -1,0 +1,216 @@
+"""When checkpoints of a training are written, and which ones are deleted.
+
+A save has two parts: a snapshot of all variables between two steps, which takes next to no time, and the writing in a
+thread beside the training. A checkpoint from within an epoch is deleted once two newer ones can be resumed from.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine.checkpoints import checkpoint, model_dir
+from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
+from returnn_tf.engine.checkpoints.cleanup import epochs_to_delete, options_from_config
+from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.learning_rate.file import EpochData, format_epochs
+from returnn_tf.engine.passes.progress import Progress
+from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.support.background import Background
+from returnn_tf.engine.support.fingerprint import fingerprint, settings
+from returnn_tf.log import bytes_text, log
+from returnn_tf.util.lazy_tf import tf
+
+_MIN_KEPT = 2  # so many checkpoints stay, whatever the options say
+_COMPLETE = float("inf")  # in place of a step: sorts behind all steps of the epoch
+
+Rates = Mapping[int, EpochData]
+
+
+class Saver:
+    """The checkpoints of a training under the path prefix ``model``. Without ``model`` nothing is written."""
+
+    def __init__(self, config: Any, *, writes: bool = True) -> None:
+        """
+        :param config: Config
+        :param writes: False where another process does that
+        :raises ConfigError: wrong options, or the folder can't be written
+        """
+        self.model: Optional[str] = config.str("model", "") or None
+        self._writes = writes and self.model is not None
+        self._interval = max(config.int("save_interval", 1), 1)
+        self._every_steps = _positive(config, "save_every_steps", config.int("save_every_steps", 0))
+        self._every_seconds = 60.0 * _positive(config, "save_every_minutes", config.float("save_every_minutes", 0.0))
+        self._seed = config.int("random_seed", 42)
+        self._fingerprint, self._settings = fingerprint(config), settings(config)
+        self._cleanup = options_from_config(config)
+        self._background = Background()
+        self._last_time = time.monotonic()
+        self._last_place = (0, 0)  # epoch, and number of its last step
+        self._wanted = False  # a checkpoint is due
+        self._undeletable: Set[str] = set()
+        if self._writes:
+            model_dir.prepare(str(self.model))
+        elif self.model is None:
+            log.warn("The config has no model = '<path prefix>', so the trained parameters will not be saved.")
+
+    def due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written within the epoch, after so many steps of the whole training.
+
+        While one is being written, the next one waits. Of several processes the one which writes decides.
+        """
+        if self._every_steps and step % self._every_steps == 0:
+            self._wanted = True
+        elif self._every_seconds and time.monotonic() - self._last_time >= self._every_seconds:
+            self._wanted = True
+        return self._wanted and self._writes and not self._background.busy
+
+    def has(self, epoch: int) -> bool:
+        """Whether a checkpoint is written at the end of an epoch which is not the last one."""
+        return self.model is not None and epoch % self._interval == 0
+
+    def save(self, trainer: Trainer, epoch: int, rates: Rates, *, last: bool = False, pretrain: bool = False) -> None:
+        """Writes the checkpoint of an epoch, if it is one's turn.
+
+        :param epoch: complete by now; 0: the initial parameters
+        :param rates: the learning rates and scores so far
+        :param last: there will be no other
+        :param pretrain: the name says that the epoch was one of pretraining
+        """
+        if self.model is not None and (self.has(epoch) or last):
+            prefix = model_dir.prefix_of_epoch(self.model, epoch, pretrain=pretrain)
+            self._submit(prefix, (epoch, _COMPLETE), trainer, epoch, rates, None)
+
+    def save_within(self, trainer: Trainer, progress: Progress, rates: Rates) -> None:
+        """Writes a checkpoint from within an epoch, unless there is one of this step.
+
+        Steps are counted as the epoch does: this process may take no part in some, in which the others train.
+
+        :param progress: how far the epoch is
+        :param rates: the learning rates and scores so far
+        """
+        place, step = (progress.epoch, progress.passed.steps), progress.first_step + progress.passed.steps
+        if self.model is not None and place != self._last_place:
+            self._last_place = place
+            prefix = model_dir.prefix_of_step(self.model, progress.epoch, step)
+            self._submit(prefix, (progress.epoch, step), trainer, progress.epoch, rates, progress)
+
+    def _submit(
+        self,
+        prefix: str,
+        key: Tuple[int, float],
+        trainer: Trainer,
+        epoch: int,
+        rates: Rates,
+        progress: Optional[Progress],
+    ) -> None:
+        self._last_time, self._wanted = time.monotonic(), False
+        if not self._writes:
+            return
+        self._background.wait()
+        info = CheckpointInfo(
+            epoch=epoch,
+            step=trainer.step_count,
+            random_seed=self._seed,
+            config_sha256=self._fingerprint,
+            learning_rates=format_epochs(rates),
+            settings=self._settings,
+            progress=None if progress is None else progress.as_json(),
+        )
+        params, state = _snapshot(trainer.net.params), _snapshot(trainer.state())
+        self._background.submit(lambda: self._write(prefix, key, params, state, info))
+
+    def _write(self, prefix: str, key: Tuple[int, float], params: Any, state: Any, info: CheckpointInfo) -> None:
+        checkpoint.save(prefix, params, state, info)
+        model_dir.write_index(str(self.model))
+        log.write(3, "Saved %s" % prefix)
+        self._drop_steps(prefix, key)
+
+    def _drop_steps(self, newest: str, key: Tuple[int, float]) -> None:
+        """Deletes checkpoints from within epochs which are not among the last ones up to the one just written."""
+        steps: Dict[Tuple[int, float], str] = dict(find_step_checkpoints(str(self.model)).items())
+        epochs = {(epoch, _COMPLETE): path for epoch, path in find_checkpoints(str(self.model)).items()}
+        up_to_now = sorted(other for other in {**epochs, **steps} if other <= key)
+        self._delete_after(newest, [steps[old] for old in up_to_now[:-_MIN_KEPT] if old in steps])
+
+    def clean_up(self, rates: Rates, epoch: int) -> None:
+        """Deletes old checkpoints as ``cleanup_old_models`` says, once the newest one has proven whole.
+
+        :param rates: the learning rates and scores so far
+        :param epoch: the last one trained; later ones are of an earlier run, and count only once they are trained again
+        """
+        if self._writes and self._cleanup is not None:
+            frozen = {of: EpochData(data.learning_rate, dict(data.error)) for of, data in rates.items() if of <= epoch}
+            self._background.submit(lambda: self._delete_epochs(frozen, epoch))
+
+    def _delete_epochs(self, rates: Rates, last: int) -> None:
+        assert self.model is not None and self._cleanup is not None
+        stored = {epoch: path for epoch, path in find_checkpoints(self.model).items() if epoch <= last}
+        delete = epochs_to_delete(stored, rates, self._cleanup)
+        delete = delete[: max(len(stored) - _MIN_KEPT, 0)]
+        freed = self._delete_after(stored[max(stored)], [stored[epoch] for epoch in delete]) if delete else {}
+        gone = [str(epoch) for epoch in delete if stored[epoch] in freed]
+        if gone:
+            model_dir.write_index(self.model)
+            log.write(
+                3, "Deleted the checkpoints of epochs %s: %s" % (", ".join(gone), bytes_text(sum(freed.values())))
+            )
+
+    def finish(self) -> None:
+        """The training is complete: the checkpoints from within epochs go, if enough others are there."""
+        if self._writes:
+            self.wait()
+            stored, steps = find_checkpoints(str(self.model)), find_step_checkpoints(str(self.model))
+            if len(stored) >= _MIN_KEPT:
+                newest = max(stored)
+                self._delete_after(stored[newest], [path for (epoch, _), path in steps.items() if epoch <= newest])
+
+    def _delete_after(self, newest: str, old: List[str]) -> Dict[str, int]:
+        """Deletes checkpoints if a newer one proves whole: those which are gone, with the bytes which are free then.
+
+        One that can't be deleted stays, with a warning the first time: it takes space, but harms no training.
+        """
+        reason = checkpoint.defect(newest) if old else None
+        if reason is not None:
+            log.warn("The checkpoint %s is not whole (%s), so no old one is deleted." % (newest, reason))
+            return {}
+        freed: Dict[str, int] = {}
+        for path in old:
+            try:
+                freed[path] = checkpoint.delete(path)
+            except OSError as exc:
+                if path not in self._undeletable:
+                    self._undeletable.add(path)
+                    where, why = exc.filename or path, exc.strerror or exc
+                    log.warn("The old checkpoint %s stays: %s can't be deleted (%s)." % (path, where, why))
+        return freed
+
+    def check(self) -> None:
+        """
+        :raises DataError: a checkpoint could not be written
+        """
+        self._background.check()
+
+    def wait(self) -> None:
+        """Waits until everything is written.
+
+        :raises DataError: it could not be
+        """
+        self._background.wait()
+
+    def close(self) -> None:
+        """As :meth:`wait`; and ends the thread."""
+        self._background.close()
+
+
+def _snapshot(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    """The values by name, on the host. There they are not copied now: whatever changes a variable later copies it."""
+    with tf.device("/CPU:0"):
+        return {name: tf.identity(variable) for name, variable in variables.items()}
+
+
+def _positive(config: Any, key: str, value: Any) -> Any:
+    if value < 0:
+        raise ConfigError("%s: must be more than 0, or 0 for none, got %r." % (config.where(key), value))
+    return value

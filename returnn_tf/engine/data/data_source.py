@@ -1,0 +1,251 @@
+"""The batches of the datasets of a config, for training and evaluation."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
+
+import numpy as np
+
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.datasets import (
+    BatchLoader,
+    BatchOptions,
+    Dataset,
+    DataSpec,
+    batch_options_from_config,
+    dataset_from_config,
+)
+from returnn_tf.datasets.core.declared import Declared, type_mismatch
+from returnn_tf.engine.distributed import world
+from returnn_tf.engine.distributed.options import SHARD, HorovodOptions
+from returnn_tf.engine.distributed.shares import remaining
+from returnn_tf.log import log
+from returnn_tf.tensor import Data
+
+
+class DataSource:
+    """One dataset of a config, loaded in a process of its own; without one if the config can't be sent there.
+
+    That is the case for a config made in Python with functions or objects in it; its data is then read in a thread.
+    """
+
+    def __init__(
+        self, config: Any, name: str, used: Mapping[str, Data], config_of: Optional[Callable[[int], Any]] = None
+    ) -> None:
+        """
+        :param config: Config
+        :param name: train, dev, eval or a key of ``eval_datasets``
+        :param used: the data keys which the network needs, as ``extern_data`` declares them
+        :param config_of: epoch -> Config with the options of its batches, if these change
+        :raises ConfigError: the config has no such dataset, it lacks a key or gives other data, or an option for its
+            batches is wrong
+        :raises DataError: it is empty
+        """
+        self.world = world.from_config(config)
+        distribution = HorovodOptions.from_config(config).distribution
+        #: each process reads every n-th sequence; else all read all, each in its own order
+        self.shares = self.world.size > 1 and (name != "train" or distribution == SHARD)
+        self._defaults: Dict[str, Any] = {} if self.shares else {"rank": self.world.rank}
+        dataset = dataset_from_config(config, name, **self._defaults)
+        if dataset is None:
+            raise ConfigError(_no_dataset(config, name))
+        if dataset.num_seqs == 0:
+            raise DataError("The dataset %r is empty: it has no sequences. Check its options and files." % name)
+        missing = [key for key in used if key not in dataset.data_keys]
+        if missing:
+            raise ConfigError(
+                "The dataset %r has no data key %s, which the network needs; it has: %s. Use one of these "
+                "in the network and in extern_data."
+                % (name, ", ".join(map(repr, missing)), ", ".join(dataset.data_keys))
+            )
+        for key, data in used.items():
+            _check_fits(name, key, dataset.data_specs[key], data)
+        self.name = name
+        self.dataset: Dataset = dataset
+        self._config = config
+        self._config_of = config_of or (lambda epoch: config)
+        self._used_keys = list(used)
+        self._declared = {key: Declared.of(data) for key, data in used.items() if data.batch_axis is not None}
+        self.check(config)
+        self._loader: Optional[BatchLoader] = None
+        self._started: Dict[str, Iterable[Any]] = {}  # by epoch and position in it
+        self._in_process = not _can_be_sent(config)
+
+    def check(self, config: Any) -> None:
+        """Tries the options for batches of a config.
+
+        :raises ConfigError: one of them is wrong
+        """
+        options = batch_options_from_config(config, train=self.name == "train")
+        options.update(used_data_keys=self._used_keys)
+        BatchOptions.make("batches of dataset %r" % self.name, self.dataset.data_keys, options)
+
+    def start(self, epoch: int, **position: Any) -> None:
+        """Begins to load the batches of an epoch in the background, which :meth:`batches` gives then.
+
+        :param position: ``start_batch`` and ``shared``
+        """
+        if not self._in_process:
+            self._started = {_key(epoch, **position): self.batches(epoch, **position)}
+
+    def batches(
+        self, epoch: int, *, start_batch: int = 0, shared: Sequence[Sequence[int]] = (), **changes: Any
+    ) -> Iterable[Any]:
+        """The batches of an epoch.
+
+        :param epoch: from 1
+        :param start_batch: so many are left out
+        :param shared: sequences which other numbers of processes have done, see `Progress.shared`
+        :param changes: other options than those of the config
+        """
+        started = self._started.pop(_key(epoch, start_batch, shared), None)
+        if started is not None and not changes:
+            return started
+        options = {**self._options(epoch, changes), "start_batch": start_batch}
+        if (self.shares or shared) and "seq_order" not in options:
+            options["seq_order"] = self.share(remaining(self.order(epoch), shared))
+        if self._in_process:
+            log.write(4, "The data of %r is loaded in this process: the config can't be sent to another." % self.name)
+            return self.dataset.batches(epoch, **options)
+        if self._loader is None:
+            self._loader = BatchLoader.from_config(self._config, self.name, **self._defaults)
+        return self._loader.batches(epoch, **options)
+
+    def any_batch(self, epoch: int) -> Any:
+        """A batch of an epoch, whichever process is to have it; read in this process.
+
+        :raises DataError: there is none
+        """
+        for batch in self.dataset.batches(epoch, **self._options(epoch, {})):
+            return batch
+        raise DataError("The dataset %r has no batch in epoch %i." % (self.name, epoch))
+
+    def share(self, order: Any) -> Any:
+        """The sequences of this process out of those of all: every n-th one.
+
+        :param order: array [sequences]
+        """
+        return order[self.world.rank :: self.world.size]
+
+    def order(self, epoch: int) -> Any:
+        """The sequences of all processes together in an epoch: array of positions in the corpus.
+
+        :raises ConfigError: the dataset is endless
+        """
+        order = self.dataset.seq_order(epoch)
+        if order is None:
+            raise ConfigError(
+                "The dataset %r is endless, so it can't be shared out among the processes. Give it num_seqs, or let "
+                "each process read its own: horovod_dataset_distribution = 'random_seed_offset'." % self.name
+            )
+        return order
+
+    def _options(self, epoch: int, changes: Mapping[str, Any]) -> Dict[str, Any]:
+        options = batch_options_from_config(self._config_of(epoch), train=self.name == "train", epoch=epoch)
+        options.update(changes, used_data_keys=self._used_keys, declared=self._declared)
+        return options
+
+    def close(self) -> None:
+        """Ends the loading process."""
+        if self._loader is not None:
+            self._loader.close()
+            self._loader = None
+
+
+def _key(epoch: int, start_batch: int = 0, shared: Sequence[Sequence[int]] = ()) -> str:
+    return "%d %d %s" % (epoch, start_batch, list(shared))
+
+
+def evaluation_names(config: Any) -> List[str]:
+    """The datasets for scores which a config has: dev, eval, then those of ``eval_datasets``."""
+    extra = config.typed("eval_datasets", None) or {}
+    if not isinstance(extra, dict):
+        raise ConfigError("eval_datasets must be a dict from name to dataset, not %r." % (extra,))
+    return [name for name in ("dev", "eval") if config.typed(name, None)] + list(extra)
+
+
+def dataset_name(config: Any, key: str) -> str:
+    """The name of the dataset which a key such as ``search_data`` chooses, "eval" by default.
+
+    The key may also be a dataset itself; then it is its own name.
+
+    :raises ConfigError: neither a name nor a dataset
+    """
+    value = config.typed(key, None) or "eval"
+    if isinstance(value, str) and not value.lstrip().startswith("{"):
+        return value
+    if isinstance(value, (str, dict, Dataset)):
+        return key
+    raise ConfigError("%s must be the name of a dataset such as 'dev', or a dataset, not %r." % (key, value))
+
+
+def evaluation_sources(
+    config: Any, used: Mapping[str, Data], config_of: Optional[Callable[[int], Any]] = None
+) -> Dict[str, DataSource]:
+    """A source for each of :func:`evaluation_names`."""
+    return {name: DataSource(config, name, used, config_of) for name in evaluation_names(config)}
+
+
+def _no_dataset(config: Any, name: str) -> str:
+    there = [key for key in ("train", "dev", "eval") if config.typed(key, None)]
+    there += list(config.typed("eval_datasets", None) or {})
+    if name == "train" or not there:
+        return "The config has no dataset %r; add %s = {'class': ...}." % (name, name)
+    return (
+        "The config has no dataset %r. %s Task forward takes the one which forward_data names, 'eval' by default."
+        % (
+            name,
+            did_you_mean(name, there),
+        )
+    )
+
+
+def _check_fits(name: str, key: str, spec: DataSpec, data: Data) -> None:
+    """The dataset gives the type, axes, labels and features that are declared; sizes which it does not know pass."""
+    fix = "Write extern_data[%r] = %s, or change the dataset." % (key, _declaration(spec))
+    declared = Declared.of(data)
+    mismatch = type_mismatch(np.dtype(spec.dtype), declared)
+    if mismatch:
+        raise ConfigError("The dataset %r, data key %r: %s. %s." % (name, key, *mismatch))
+    axes = data.rank - (data.batch_axis is not None)
+    one_value = axes == spec.ndim - 1 and not declared.has_time  # whether each sequence has one frame, its data shows
+    if axes != spec.ndim and not one_value:
+        raise ConfigError(
+            "The dataset %r gives %s for data key %r, but extern_data declares %s. %s"
+            % (name, _words(spec.sparse, spec.dim, spec.ndim), key, _words(data.sparse, _dim(data), axes), fix)
+        )
+    if declared.num_labels is not None and spec.sparse and spec.dim > declared.num_labels:
+        raise ConfigError(
+            "The dataset %r has %d labels for data key %r, but extern_data declares %d. %s"
+            % (name, spec.dim, key, declared.num_labels, fix)
+        )
+    features = None if data.sparse else _dim(data)
+    if spec.ndim > 1 and features and spec.dim and spec.dim != features and spec.dim in spec.shape:
+        raise ConfigError(
+            "The dataset %r has %d features for data key %r, but extern_data declares %d. %s"
+            % (name, spec.dim, key, features, fix)
+        )
+
+
+def _declaration(spec: DataSpec) -> str:
+    options = {name: value for name, value in spec.as_extern_data().items() if name in ("dim", "sparse") and value}
+    return repr(options if "dim" in options else {"shape": spec.as_extern_data()["shape"]})
+
+
+def _words(sparse: bool, dim: Optional[int], axes: int) -> str:
+    kind = "label indices of %s" % dim if sparse else "%s features" % dim if dim else "numbers"
+    return "%s, %d ax%ss with time" % (kind, axes, "i" if axes == 1 else "e")
+
+
+def _dim(data: Data) -> Optional[int]:
+    dim = data.sparse_dim if data.sparse else data.feature_dim
+    return None if dim is None else dim.size
+
+
+def _can_be_sent(config: Any) -> bool:
+    try:
+        pickle.dumps(config)
+    except Exception:  # pickling runs code of whatever objects the config holds
+        return False
+    return True

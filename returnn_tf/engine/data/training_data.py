@@ -1,0 +1,132 @@
+"""The batches of a training: those to train on, and those of the datasets for scores."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
+
+from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
+from returnn_tf.engine.support.data_facts import data_facts
+from returnn_tf.tensor import Data
+
+#: Settings which make other datasets.
+DATASET_KEYS: Tuple[str, ...] = (
+    "train",
+    "dev",
+    "eval",
+    "eval_datasets",
+    "batching",
+    "cache_size",
+    "chunk_eval",
+    "chunking",
+    "chunking_variance",
+    "context_window",
+    "min_chunk_size",
+    "on_size_limit",
+    "shuffle_frames_of_nseqs",
+    "window",
+)
+#: Settings which only make other batches of them.
+BATCH_KEYS: Tuple[str, ...] = (
+    "batch_size",
+    "inc_seq_length",
+    "max_pad_size",
+    "max_seq_length",
+    "max_seqs",
+    "min_seq_length",
+    "seq_drop",
+    "shuffle_batches",
+)
+
+
+class TrainingData:
+    """The sources of all datasets; where the settings of an epoch give other datasets, they are made anew."""
+
+    def __init__(self, config_of: Callable[[int], Any], epoch: int, needed: Mapping[str, Data]) -> None:
+        """
+        :param config_of: epoch -> Config
+        :param epoch: the first one
+        :param needed: the data keys which the networks need, as ``extern_data`` declares them
+        """
+        self._config_of = config_of
+        self._needed = dict(needed)
+        self._open(epoch)
+
+    @property
+    def evaluated(self) -> Dict[str, DataSource]:
+        """The datasets for scores by name."""
+        return self._evaluated
+
+    @property
+    def shared(self) -> bool:
+        """Whether the processes share the training data out, so that all know the same order."""
+        return self._train.shares
+
+    def datasets(self, *, shared: bool = False) -> Dict[str, Any]:
+        """The datasets by name.
+
+        :param shared: only those which the processes share out
+        """
+        sources = [self._train, *self._evaluated.values()]
+        return {source.name: source.dataset for source in sources if source.shares or not shared}
+
+    def _open(self, epoch: int) -> None:
+        config = self._config_of(epoch)
+        self._facts: Dict[int, Dict[str, str]] = {}
+        self._settings = _dataset_settings(config)
+        self._train = DataSource(config, "train", self._needed, self._config_of)
+        self._evaluated = evaluation_sources(config, self._needed, self._config_of)
+
+    def check(self, config: Any) -> None:
+        """Tries the options for batches of a later epoch.
+
+        :raises ConfigError: one is wrong
+        """
+        if self._stays(config):
+            for source in [self._train, *self._evaluated.values()]:
+                source.check(config)
+
+    def _stays(self, config: Any) -> bool:
+        return _dataset_settings(config) == self._settings
+
+    def start(self, epoch: int, **position: Any) -> None:
+        """Begins to load the training batches of an epoch in the background, unless these come from other datasets.
+
+        :param position: see `DataSource.batches`
+        """
+        if self._stays(self._config_of(epoch)):
+            self._train.start(epoch, **position)
+
+    def start_evaluated(self, epoch: int) -> None:
+        """Begins to load the batches for the scores of an epoch."""
+        for source in self._evaluated.values():
+            source.start(epoch)
+
+    def train_batches(self, epoch: int, **position: Any) -> Iterable[Any]:
+        """The batches to train on, from a certain one on.
+
+        :param position: see `DataSource.batches`
+        """
+        if not self._stays(self._config_of(epoch)):
+            self.close()
+            self._open(epoch)
+        return self._train.batches(epoch, **position)
+
+    def train_facts(self, epoch: int) -> Dict[str, str]:
+        """See :func:`data_facts`; of the epoch which is trained, or the one with which a training begins."""
+        if epoch not in self._facts:
+            self._facts = {epoch: data_facts(self._train.dataset, epoch)}
+        return self._facts[epoch]
+
+    def any_train_batch(self, epoch: int) -> Any:
+        """See `DataSource.any_batch`."""
+        return self._train.any_batch(epoch)
+
+    def close(self) -> None:
+        """Ends the loading processes."""
+        for source in [self._train, *self._evaluated.values()]:
+            source.close()
+
+
+def _dataset_settings(config: Any) -> Dict[str, str]:
+    """As texts, so that any values can be compared."""
+    return {key: repr(config.typed(key)) for key in DATASET_KEYS if config.typed(key) is not None}

@@ -1,0 +1,32 @@
+"""Which rank had the batch that went wrong."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Sequence
+
+from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.support.nonfinite import NonFiniteError
+
+_MAX_TAGS = 20
+
+
+def blame(
+    world: World, error: NonFiniteError, seq_tags: Sequence[str], find_layer: Callable[[], Optional[str]]
+) -> NonFiniteError:
+    """The error with rank, host, sequences and layer of the first rank whose own loss or gradient is not finite.
+
+    All ranks see it in the same step if gradients are summed, so all call this. Else, with ``horovod_reduce_type =
+    "param"``, only one does, and asks nobody.
+
+    :param error: raised by the step
+    :param seq_tags: the batch of this rank
+    :param find_layer: looks for the first bad layer; takes time
+    """
+    mine: Any = None
+    if not error.own_finite:
+        mine = [world.name if world.size > 1 else "", list(seq_tags)[:_MAX_TAGS], find_layer()]
+    found = [item for item in (world.gather(mine) if error.common else [mine]) if item]
+    if not found:  # the sum of finite numbers was not finite
+        return error.at([], None)
+    error.where = found[0][0]
+    return error.at(found[0][1], found[0][2])

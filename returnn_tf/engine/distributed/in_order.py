@@ -1,0 +1,33 @@
+"""Results of sequences which the ranks share out, put back into the order of all sequences."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Deque, Iterable, Iterator, List
+
+from returnn_tf.config import DataError
+from returnn_tf.engine.distributed.world import World
+
+
+def in_order(world: World, batches: Iterable[List[Any]]) -> Iterator[Any]:
+    """All results in the order of the sequences, on the chief; nothing elsewhere, but all have to go through it.
+
+    Rank r has the sequences r, r + n, r + 2n, ... of n ranks, in this order. Only as much is kept as one rank is ahead
+    of the slowest.
+
+    :param batches: of this rank: for each batch a list of results, one for each sequence
+    """
+    waiting: List[Deque[Any]] = [collections.deque() for _ in range(world.size)]
+    own, position, busy = iter(batches), 0, True
+    while busy:
+        sent = world.gather_values(next(own, None))
+        busy = any(part is not None for part in sent)
+        if not world.is_chief:
+            continue
+        for queue, part in zip(waiting, sent):
+            queue.extend(part or [])
+        while waiting[position % world.size]:
+            yield waiting[position % world.size].popleft()
+            position += 1
+    if any(waiting):
+        raise DataError("Sequence %i is missing among the results of the ranks; is it left out as too long?" % position)

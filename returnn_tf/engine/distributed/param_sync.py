@@ -1,0 +1,96 @@
+"""Own updates on each rank, and the mean of the parameters from time to time (``horovod_reduce_type = "param"``)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any, List, Optional, Sequence
+
+from returnn_tf.config import DataError
+from returnn_tf.engine.distributed.control import Control
+from returnn_tf.engine.distributed.options import HorovodOptions
+from returnn_tf.util.lazy_tf import tf
+
+
+class ParamSync:
+    """When parameters are averaged, and the function which does it.
+
+    With ``horovod_param_sync_step`` that is after so many steps; with ``horovod_param_sync_time_diff`` once so many
+    seconds have gone since the last time, which ended for all ranks at once. A rank without data waits for the others
+    in the next one, with weight zero. The mean is over the ranks which did a step since the last time.
+    """
+
+    def __init__(self, world: Any, options: HorovodOptions, params: Sequence[Any]) -> None:
+        """
+        :param world: of several processes
+        :param params: variables to average; those which are not floating point stay each rank's own
+        """
+        self._hvd, self._size = world.hvd, world.size
+        self._board = world.board
+        self._options = options
+        self._params = [var for var in params if var.dtype.is_floating]
+        self._function: Optional[Any] = None
+        self._steps = 0  # since the last time
+        self._count = 0  # how often it was done
+        self._last = time.monotonic()
+        #: seconds which the last synchronisation took, waiting included
+        self.seconds = 0.0
+
+    def after_step(self, control: Control) -> bool:
+        """A step of this rank is done, own or idle; synchronises if it is time to.
+
+        :return: whether it did
+        """
+        self._steps += int(control.own)
+        due = not control.more or not control.own
+        if self._options.sync_steps is not None:
+            due = due or self._steps >= self._options.sync_steps
+        if self._options.sync_seconds is not None:
+            due = due or time.monotonic() - self._last >= self._options.sync_seconds
+        control.any_pause = False  # unless the others say so now
+        if due:
+            self._synchronize(control)
+        return due
+
+    def once(self) -> None:
+        """Averages now, whatever the time; all ranks count."""
+        self._run(1.0, Control().say(self._count))
+
+    def _synchronize(self, control: Control) -> None:
+        start = time.monotonic()
+        heard = self._run(float(self._steps > 0), control.say(self._count))
+        if not control.hear(heard, self._size):
+            raise DataError(
+                "The ranks are not at the same synchronisation of the parameters (here number %i)." % self._count
+            )
+        self._last = time.monotonic()
+        self.seconds = self._last - start
+
+    def _run(self, weight: float, said: List[float]) -> Any:
+        if self._function is None:
+            self._function = tf.function(self._emit, autograph=False)
+        with self._board.meeting("averaging parameters"), self._device():
+            heard = self._function(tf.constant(weight, "float32"), tf.constant(said, "float64")).numpy()
+        self._count += 1
+        self._steps = 0
+        return heard
+
+    def _device(self) -> Any:
+        return tf.device("/CPU:0") if self._options.average_on_cpu else contextlib.nullcontext()
+
+    def _emit(self, weight: Any, said: Any) -> Any:
+        with tf.device("/CPU:0"):
+            total = self._hvd.allreduce(
+                tf.concat([[tf.cast(weight, "float64")], said], 0), op=self._hvd.Sum, name="returnn.sync"
+            )
+        active = total[0]
+        for dtype in sorted({var.dtype.name for var in self._params}):
+            variables = [var for var in self._params if var.dtype.name == dtype]
+            for var, mean in zip(variables, self._means(variables, weight, active, dtype)):
+                var.assign(tf.where(active > 0, mean, var))
+        return total[1:]
+
+    def _means(self, variables: List[Any], weight: Any, active: Any, dtype: str) -> List[Any]:
+        mine = [tf.where(weight > 0, var, tf.zeros_like(var)) for var in variables]
+        sums = self._hvd.grouped_allreduce(mine, op=self._hvd.Sum, name="returnn.params.%s" % dtype)
+        return [tf.math.divide_no_nan(value, tf.cast(active, value.dtype)) for value in sums]

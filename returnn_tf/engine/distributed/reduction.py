@@ -1,0 +1,143 @@
+"""Gradients, losses and control entries summed over all ranks in the traced step (``horovod_reduce_type = "grad"``).
+
+With it each rank sees in every step the same gradient, losses, errors and counts, as if it had computed the batches of
+all ranks as one. So all ranks decide alike: about NaN, about spikes, about the learning rate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Sequence, Tuple
+
+from returnn_tf.engine.distributed.options import HorovodOptions
+from returnn_tf.engine.update.gradients import Gradients, global_norm
+from returnn_tf.util.lazy_tf import tf
+
+_KINDS = ("losses", "errors", "counts")
+
+
+class GradReduction:
+    """Emits the reductions of one traced step. Their order is the same on all ranks.
+
+    Losses are sums over frames or sequences, so their gradients are summed. A normalised loss (a mean over the batch)
+    is weighted by the share of this rank's frames. Constraints do not depend on the batch and count once in total.
+    """
+
+    def __init__(self, hvd: Any, size: int, options: HorovodOptions, losses: Sequence[Any]) -> None:
+        """
+        :param hvd: ``horovod.tensorflow``
+        :param size: number of ranks
+        :param losses: of the network: LossNode
+        """
+        self._hvd = hvd
+        self._size = size
+        self._options = options
+        self._scales: Dict[str, float] = {node.name: node.scale for node in losses}
+        self._normalized = frozenset(node.name for node in losses if node.loss.use_normalized_loss)
+        #: scalar of the traced step: seconds from this rank's gradients to those of all
+        self.seconds: Any = None
+        #: one more than the last step in which this rank was ready to reduce: tells who keeps the others waiting
+        with tf.device("/CPU:0"):
+            self.arrived = tf.Variable(-1, dtype="int64", trainable=False, name="arrived")
+
+    def share(self, graph: Any, said: Any) -> Any:
+        """The graph with the objective of this rank: sums of its shares over the ranks are the common objective.
+
+        :param graph: Lowered
+        :param said: float64 [`control.SIZE`], what this rank says
+        """
+        own = said[0]
+        factors = self._factors(graph, own)
+        losses = {name: _times(value, factors[name]) for name, value in graph.losses.items()}
+        errors = {name: _times(value, own) for name, value in graph.errors.items()}
+        counts = {name: _times(value, own) for name, value in graph.counts.items()}
+        objective = self._objective(graph, losses)
+        constraints = tf.convert_to_tensor(graph.constraints)
+        if not self._options.average_grad:
+            constraints = constraints / self._size
+        return dataclasses.replace(
+            graph, losses=losses, errors=errors, counts=counts, objective=objective, constraints=constraints
+        )
+
+    def _factors(self, graph: Any, own: Any) -> Dict[str, Any]:
+        """By loss: 1, or the share of the frames of a normalised loss; 0 in an idle step."""
+        factors = {name: own for name in graph.losses}
+        names = [name for name in graph.losses if name in self._normalized]
+        if names:
+            mine = tf.stack([_times(tf.cast(graph.counts[name], "float64"), own) for name in names])
+            # the gradient must not go through the counts
+            total = self._sum(tf.stop_gradient(mine), "returnn.counts")
+            for index, name in enumerate(names):
+                factors[name] = tf.math.divide_no_nan(mine[index], total[index])
+        return factors
+
+    def _objective(self, graph: Any, losses: Dict[str, Any]) -> Any:
+        terms = []
+        for name, value in losses.items():
+            scale = self._scales[name]
+            if self._options.average_grad and name in self._normalized:
+                scale *= self._size  # the mean over the ranks is to leave it what it is
+            if scale:
+                terms.append(value * scale)
+        return tf.add_n(terms) if terms else graph.objective
+
+    def reduce(self, grads: Gradients, graph: Any, said: Any, total_loss: Any) -> Tuple[Gradients, Any, Any, Any]:
+        """Sums all over the ranks.
+
+        :param grads: Gradients of the shared graph
+        :param graph: as :meth:`share` gave it
+        :param total_loss: of this rank
+        :return: common gradients, the graph with the common losses, the common total loss, and what all ranks said
+            together (float64 [`control.SIZE`])
+        """
+        named = {(kind, name): value for kind in _KINDS for name, value in getattr(graph, kind).items()}
+        scalars = [tf.cast(value, "float64") for value in named.values()] + [tf.cast(total_loss, "float64")]
+        with tf.control_dependencies([grad for _, grad in sorted(grads.raw.items())]):
+            arrived = self.arrived.assign_add(1)
+            start = tf.timestamp()
+        vector = self._sum(tf.concat([tf.stack(scalars), said], 0), "returnn.scalars")
+        sums = tf.unstack(vector[: len(scalars)])
+        common: Dict[str, Dict[str, Any]] = {kind: {} for kind in _KINDS}
+        for (kind, name), value in zip(named, sums):
+            common[kind][name] = value
+        with tf.control_dependencies([arrived, start]):
+            raw = self._sum_gradients(grads.raw, "returnn.gradients")
+            constraints = self._sum_gradients(grads.constraints, "returnn.constraints")
+        total = sums[-1] / self._size if self._options.average_grad else sums[-1]
+        norm = global_norm([grad for _, grad in sorted(raw.items())])
+        with tf.control_dependencies([*raw.values(), vector]):
+            self.seconds = tf.timestamp() - start
+        return Gradients(raw, norm, constraints), dataclasses.replace(graph, **common), total, vector[len(scalars) :]
+
+    def average(self, variables: List[Any], own: Any, active: Any) -> List[Any]:
+        """The mean of variables over the ranks which had a batch; for what is counted along, e.g. running means."""
+        mine = [tf.where(own > 0, var, tf.zeros_like(var)) for var in variables]
+        values = self._hvd.grouped_allreduce(mine, op=self._hvd.Sum, name="returnn.statistics")
+        return [value / tf.cast(active, value.dtype) for value in values]
+
+    def _sum_gradients(self, grads: Dict[str, Any], name: str) -> Dict[str, Any]:
+        """By type of number, each as one message, so that the order of the sums is always the same."""
+        result: Dict[str, Any] = {}
+        for dtype in sorted({grad.dtype.name for grad in grads.values()}):
+            names = sorted(key for key, grad in grads.items() if grad.dtype.name == dtype)
+            summed = self._group([grads[key] for key in names], "%s.%s" % (name, dtype))
+            if self._options.average_grad:
+                summed = [grad / self._size for grad in summed]
+            result.update(zip(names, summed))
+        return {name: result[name] for name in grads}
+
+    def _group(self, tensors: List[Any], name: str) -> List[Any]:
+        compression = getattr(self._hvd.Compression, self._options.compression)
+        packed = [compression.compress(tensor) for tensor in tensors]
+        summed = self._hvd.grouped_allreduce([tensor for tensor, _ in packed], op=self._hvd.Sum, name=name)
+        return [compression.decompress(tensor, context) for tensor, (_, context) in zip(summed, packed)]
+
+    def _sum(self, tensor: Any, name: str) -> Any:
+        with tf.device("/CPU:0"):
+            return self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)
+
+
+def _times(value: Any, factor: Any) -> Any:
+    """Their product; zero if the factor is zero, even for NaN and Inf."""
+    value = tf.convert_to_tensor(value)
+    return tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype))

@@ -1,0 +1,87 @@
+"""Whether all ranks are about to train the same: settings, network, data, and where they begin."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Dict, List, Mapping
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.support.fingerprint import as_text
+
+#: Settings which may well differ between ranks.
+OWN_KEYS = frozenset(
+    ["device", "log", "log_verbosity", "log_format", "tf_log_dir", "tf_session_opts", "tf_log_memory_usage", "profile"]
+)
+#: With ``horovod_dataset_distribution = "random_seed_offset"`` also what each rank reads.
+OWN_DATA_KEYS = frozenset(["train"])
+_MAX_SHOWN = 5
+_ABSENT = "absent"
+
+Facts = Mapping[str, Mapping[str, str]]  # what they are about -> name -> value as text
+
+
+def check_same(world: World, facts: Facts) -> None:
+    """Compares what the ranks are about to do; hashes travel, and only of what differs the facts themselves.
+
+    :param facts: of this rank; on all ranks about the same
+    :raises ConfigError: some rank differs, and how
+    """
+    for about in sorted(facts):
+        by_rank = world.gather(digest(facts[about]))
+        if len(set(by_rank)) > 1:
+            raise ConfigError(_difference(world, about, world.gather(dict(facts[about]))))
+
+
+def different_names(world: World, facts: Mapping[str, str]) -> List[str]:
+    """Return the names whose values differ between ranks, at most a few; hashes travel first.
+
+    :param facts: of this rank
+    """
+    if len(set(world.gather(digest(facts)))) == 1:
+        return []
+    by_rank = world.gather(dict(facts))
+    names = sorted(set().union(*by_rank))
+    return [name for name in names if len({facts.get(name, _ABSENT) for facts in by_rank}) > 1][:_MAX_SHOWN]
+
+
+def network_facts(net: Any, layers: Mapping[str, Any]) -> Dict[str, str]:
+    """The parameters, losses and layers of a network.
+
+    :param layers: its dict: where a function made it, that may be another one on each rank
+    """
+    facts = {name: "%s %s" % (spec.dtype, list(spec.shape)) for name, spec in net.param_specs.items()}
+    facts.update({"loss %s" % node.name: "scale %s" % node.scale for node in net.plan.losses})
+    facts.update({"layer %s" % name: as_text(options) for name, options in layers.items()})
+    return facts
+
+
+def digest(facts: Mapping[str, str]) -> str:
+    """A hash of them, which travels if nothing differs."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf8")).hexdigest()[:32]
+
+
+def _difference(world: World, about: str, by_rank: List[Dict[str, str]]) -> str:
+    """``The ranks differ in their settings: batch_size: 5 on rank 0 (a), 6 on rank 1 (b).``"""
+    lines = []
+    names = sorted(set().union(*by_rank))
+    for name in names:
+        values: Dict[str, List[int]] = {}
+        for rank, facts in enumerate(by_rank):
+            values.setdefault(facts.get(name, _ABSENT), []).append(rank)
+        if len(values) > 1:
+            lines.append("%s: %s" % (name, "; ".join(_who(world, *item) for item in values.items())))
+    more = len(lines) - _MAX_SHOWN
+    return "The ranks differ in their %s, but must train the same. %s%s" % (
+        about,
+        ". ".join(lines[:_MAX_SHOWN]),
+        " and %d more" % more if more > 0 else "",
+    )
+
+
+def _who(world: World, value: str, ranks: List[int]) -> str:
+    hosts = world.hosts()
+    shown = ", ".join("%d (%s)" % (rank, hosts[rank]) for rank in ranks[:_MAX_SHOWN])
+    more = ", ..." if len(ranks) > _MAX_SHOWN else ""
+    return "%s on rank%s %s%s" % (value, "" if len(ranks) == 1 else "s", shown, more)

@@ -1,0 +1,186 @@
+"""Ends all ranks when one is dead, hangs or fails: a collective operation would wait for it for ever.
+
+Each rank has a thread and a connection to the chief, beside those of Horovod. Every second a rank tells what it is
+doing; the chief judges. Whoever ends first without having said goodbye, is silent, or makes no progress though nobody
+keeps it waiting, is named on all ranks, and all of them end.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from returnn_tf.engine.distributed.board import Board
+from returnn_tf.engine.distributed.judge import Judge
+from returnn_tf.log import log
+
+EXIT_CODE = 1
+_BEAT = 1.0
+_CONNECT_SECONDS = 20.0
+
+
+class Watchdog:
+    """The thread of one rank. :meth:`begin` is called by all ranks, :meth:`leave` when the work is done."""
+
+    def __init__(self, world: Any, board: Board, timeout: float) -> None:
+        """
+        :param world: World of several processes
+        :param board: of this process
+        :param timeout: seconds without progress
+        """
+        self._world = world
+        self._board = board
+        self._timeout = timeout
+        self._lock = threading.Lock()  # for sending
+        self._links: Dict[int, socket.socket] = {}  # the chief: to all others; else: to the chief
+        self._judge = Judge(timeout)
+        self._over = False  # this rank ends by itself
+        #: called before the process ends at once
+        self.on_abort: List[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        """Connects to the chief and starts the threads."""
+        token = secrets.token_hex(16)
+        server = socket.create_server(("", 0), backlog=self._world.size) if self._world.is_chief else None
+        place = [_addresses(), server.getsockname()[1], token] if server else None
+        addresses, port, token = self._world.gather(place)[0]
+        self._judge.expect(self._world.hosts())
+        if server:
+            self._accept(server, token)
+            server.close()
+        else:
+            link = self._connect(addresses, port, token)
+            if link is not None:
+                self._links[0] = link
+        everyone = self._world.gather(len(self._links))
+        if everyone[0] < self._world.size - 1 or not all(everyone):
+            log.warn("The ranks can't watch each other: the chief is not reached at %s, port %d." % (addresses, port))
+        for rank, link in self._links.items():
+            threading.Thread(target=self._listen, args=(rank, link), name="watch", daemon=True).start()
+        threading.Thread(target=self._beat, name="watchdog", daemon=True).start()
+
+    def leave(self) -> None:
+        """This rank ends in order; the others need not mind."""
+        self._over = True
+        self._send_all({"bye": self._world.rank})
+
+    def failed(self, message: str) -> None:
+        """This rank ends because of an error, which it tells itself; the others end too.
+
+        :param message: what went wrong
+        """
+        if not self._over:
+            self._over = True
+            self._send_all({"failed": message, "rank": self._world.rank})
+
+    def _accept(self, server: socket.socket, token: str) -> None:
+        server.settimeout(_CONNECT_SECONDS)
+        while len(self._links) < self._world.size - 1:
+            try:
+                link, _ = server.accept()
+                link.settimeout(_CONNECT_SECONDS)
+                hello = json.loads(link.makefile("r").readline() or "{}")
+            except (OSError, ValueError):
+                return
+            if hmac.compare_digest(str(hello.get("token")), token):
+                link.settimeout(None)
+                self._links[int(hello["rank"])] = link
+            else:
+                link.close()
+
+    def _connect(self, addresses: List[str], port: int, token: str) -> Optional[socket.socket]:
+        local = self._world.hosts()[0] == self._world.host
+        for address in (["127.0.0.1"] if local else []) + addresses:
+            try:
+                link = socket.create_connection((address, port), timeout=_CONNECT_SECONDS / 4)
+                link.settimeout(None)
+                _send(link, {"token": token, "rank": self._world.rank})
+                return link
+            except OSError:
+                continue
+        return None
+
+    def _listen(self, rank: int, link: socket.socket) -> None:
+        """Reads what a rank says until its end."""
+        try:
+            for line in link.makefile("r"):
+                self._heard(rank, json.loads(line))
+        except (OSError, ValueError):
+            pass
+        self._judge.ended(rank)
+
+    def _heard(self, rank: int, message: Dict[str, Any]) -> None:
+        if "verdict" in message:
+            self._end(message["verdict"])
+        elif "failed" in message:
+            self._judge.failed(message["rank"], message["failed"])
+        elif "bye" in message:
+            self._judge.left(rank)
+        else:
+            self._judge.heard(rank, message)
+
+    def _beat(self) -> None:
+        """The watchdog itself."""
+        while not self._over:
+            state = self._board.state()
+            self._judge.heard(self._world.rank, state)
+            self._send_all(state)
+            verdict = self._judge.verdict(sorted(self._links))
+            if verdict:
+                self._send_all({"verdict": verdict})
+                self._end(verdict)
+            time.sleep(_BEAT)
+
+    def _send_all(self, message: Dict[str, Any]) -> None:
+        for link in list(self._links.values()):
+            try:
+                with self._lock:
+                    _send(link, message)
+            except OSError:
+                pass  # the listening thread sees that too
+
+    def _end(self, verdict: str) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._world.failure = verdict
+        text = "%s: %s All ranks end; go on from the last checkpoint with the same command." % (
+            self._world.name,
+            verdict,
+        )
+        try:
+            log.write(1, "error: " + text, terminal=False)
+            print("error:", text, file=sys.stderr, flush=True)
+            for function in self.on_abort:
+                function()
+        finally:
+            os._exit(EXIT_CODE)
+
+
+def _send(link: socket.socket, message: Dict[str, Any]) -> None:
+    link.sendall(json.dumps(message).encode("ascii") + b"\n")
+
+
+def _addresses() -> List[str]:
+    """By which other hosts may reach this one."""
+    found = [socket.gethostname()]
+    try:
+        found += socket.gethostbyname_ex(socket.gethostname())[2]
+    except OSError:
+        pass
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        probe.connect(("10.255.255.255", 1))  # sends nothing; tells the address of the outgoing interface
+        found.append(probe.getsockname()[0])
+    except OSError:
+        pass
+    finally:
+        probe.close()
+    return list(dict.fromkeys(address for address in found if not address.startswith("127.")))

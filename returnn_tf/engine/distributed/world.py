@@ -1,0 +1,261 @@
+"""The processes which train together: the world. Without ``use_horovod`` it has one process and costs nothing."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import pickle
+import socket
+import time
+from typing import Any, Callable, List, Optional, Tuple
+
+from returnn_tf.config import DataError
+from returnn_tf.engine.distributed import elastic, library
+from returnn_tf.engine.distributed.board import Board
+from returnn_tf.engine.distributed.environment import check_world_size, started_by
+from returnn_tf.engine.distributed.options import HorovodOptions
+from returnn_tf.engine.distributed.watchdog import Watchdog
+from returnn_tf.engine.support import devices
+from returnn_tf.log import log
+from returnn_tf.util.lazy_tf import tf
+
+_WATCHDOG_SECONDS = 5.0  # so long it may take to find out which rank is gone
+_ENVIRONMENT = "RETURNN_TF_WORLD"  # for child processes, which are not part of the world
+
+
+class World:
+    """A world of one process. All methods are to be called by all ranks, in the same order, from the main thread."""
+
+    rank = 0
+    size = 1
+    local_rank = 0
+    local_size = 1
+
+    def __init__(self) -> None:
+        self.host = socket.gethostname()
+        #: what this process is doing
+        self.board = Board()
+        #: what went wrong with another one of them, when this one has to end; empty otherwise
+        self.failure = ""
+        #: called before the process ends because of another one
+        self.on_abort: List[Callable[[], None]] = []
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the one which writes files."""
+        return self.rank == 0
+
+    @property
+    def name(self) -> str:
+        """For messages: ``rank 1/4 on host``."""
+        return "rank %d/%d on %s" % (self.rank, self.size, self.host)
+
+    def any(self, flag: bool) -> bool:
+        """True on all ranks if it is true on one of them."""
+        return bool(flag)
+
+    def gather(self, value: Any) -> List[Any]:
+        """The values of all ranks, by rank, on all ranks.
+
+        :param value: what JSON can hold; floats arrive exactly
+        """
+        return [value]
+
+    def gather_values(self, value: Any) -> List[Any]:
+        """As :meth:`gather`, for larger values of any kind, e.g. arrays."""
+        return [value]
+
+    def hosts(self) -> List[str]:
+        """The host of each rank. Any rank may ask for itself: nothing is sent."""
+        return [self.host]
+
+    def barrier(self, what: str) -> None:
+        """Waits until all ranks are here.
+
+        :param what: for the message if one of them never comes
+        """
+
+    def broadcast(self, variables: Any) -> None:
+        """Gives ``tf.Variable``s the values which they have on the chief.
+
+        :param variables: a list, in the same order on all ranks
+        """
+
+    def leave(self) -> None:
+        """The work is done: that this process ends is no reason for the others to end."""
+
+    def failed(self, message: str) -> None:
+        """This process ends because of an error, so the others have to end too.
+
+        :param message: what went wrong
+        """
+
+    def explain(self, exc: BaseException) -> Optional[Exception]:
+        """The error to raise if an operation failed because of another rank; None if that is not so."""
+        return None
+
+    def committed(self) -> None:
+        """There is a checkpoint now. In elastic mode this is where processes may come and go.
+
+        :raises Exception: one for Horovod, which starts the training anew from the checkpoint
+        """
+
+
+class HorovodWorld(World):
+    """The world which Horovod sees."""
+
+    def __init__(self, hvd: Any) -> None:
+        """
+        :param hvd: ``horovod.tensorflow``, initialised
+        """
+        super().__init__()
+        self.hvd = hvd
+        self._hosts: List[str] = []
+        self._watchdog: Optional[Watchdog] = None
+        #: in elastic mode, while a training runs
+        self.elastic_state: Any = None
+        self.refresh()
+
+    def meet(self, timeout: float) -> None:
+        """The ranks learn of each other, and begin to watch each other. The first operation of TensorFlow.
+
+        :param timeout: seconds without progress of a rank until all end
+        """
+        self._hosts = self.gather(self.host)
+        if self.size > 1 and not elastic.wanted():
+            self._watchdog = Watchdog(self, self.board, timeout)
+            self._watchdog.on_abort = self.on_abort
+            self._watchdog.begin()
+            atexit.register(self.leave)
+
+    def leave(self) -> None:
+        """See :class:`World`."""
+        if self._watchdog is not None:
+            self._watchdog.leave()
+
+    def failed(self, message: str) -> None:
+        """See :class:`World`."""
+        if self._watchdog is not None:
+            self._watchdog.failed(message)
+
+    def explain(self, exc: BaseException) -> Optional[Exception]:
+        """See :class:`World`. Gives the watchdog the time to tell more, which ends the process."""
+        if "orovod" not in str(exc):
+            return None
+        if elastic.wanted():
+            return elastic.lost_rank(exc)
+        time.sleep(_WATCHDOG_SECONDS)
+        return DataError("Another rank has ended, or the connection to it is broken: %s" % exc)
+
+    def committed(self) -> None:
+        """See :class:`World`."""
+        if self.elastic_state is not None:
+            self.elastic_state.check_host_updates()
+
+    def meet_again(self) -> None:
+        """In elastic mode, when processes have gone or come: all get new ranks."""
+        self.hvd.shutdown()
+        self.hvd.init()
+        self.refresh()
+        log.label = "" if self.is_chief else self.name
+        self.on_abort.clear()
+        self._hosts = self.gather(self.host)
+        if self.is_chief:
+            log.warn("Going on with %d processes on %s" % (self.size, ", ".join(sorted(set(self._hosts)))))
+
+    def refresh(self) -> None:
+        """Asks Horovod anew: in elastic mode the world changes."""
+        self.rank, self.size = self.hvd.rank(), self.hvd.size()
+        self.local_rank, self.local_size = self.hvd.local_rank(), self.hvd.local_size()
+        os.environ[_ENVIRONMENT] = json.dumps([self.rank, self.size, self.local_rank, self.local_size])
+
+    def hosts(self) -> List[str]:
+        """See :class:`World`."""
+        return list(self._hosts)
+
+    def any(self, flag: bool) -> bool:
+        """See :class:`World`."""
+        if self.size == 1:
+            return bool(flag)
+        with self.board.meeting("agreeing"), tf.device("/CPU:0"):
+            total = self.hvd.allreduce(tf.constant(float(bool(flag))), op=self.hvd.Sum, name="world.any")
+        return bool(float(total) > 0)
+
+    def gather(self, value: Any) -> List[Any]:
+        """See :class:`World`."""
+        if self.size == 1:
+            return [value]
+        text = json.dumps(value).encode("ascii") + b"\n"
+        with self.board.meeting("gathering"), tf.device("/CPU:0"):
+            sent = tf.constant(list(text), tf.uint8)
+            together = self.hvd.allgather(sent, name="world.gather").numpy().tobytes()
+        return [json.loads(line) for line in together.splitlines()]
+
+    def gather_values(self, value: Any) -> List[Any]:
+        """See :class:`World`. Pickled: what arrives comes from the processes of this very run."""
+        if self.size == 1:
+            return [value]
+        content = pickle.dumps(value, protocol=4)
+        sizes = self.gather(len(content))
+        with self.board.meeting("gathering results"), tf.device("/CPU:0"):
+            sent = tf.io.decode_raw(tf.constant(content), tf.uint8)
+            together = self.hvd.allgather(sent, name="world.gather_values").numpy().tobytes()
+        starts = [sum(sizes[:rank]) for rank in range(self.size)]
+        return [pickle.loads(together[start : start + size]) for start, size in zip(starts, sizes)]
+
+    def barrier(self, what: str) -> None:
+        """See :class:`World`."""
+        if self.size > 1:
+            self.gather(what)
+
+    def broadcast(self, variables: Any) -> None:
+        """See :class:`World`."""
+        if self.size == 1 or not variables:
+            return
+        with self.board.meeting("sending parameters"):
+            self.hvd.broadcast_variables(variables, root_rank=0)
+
+
+_known: List[World] = []
+
+
+def current() -> World:
+    """The world which :func:`from_config` gave last."""
+    return _known[0] if _known else alone()
+
+
+def alone() -> World:
+    """The world of one process."""
+    return World()
+
+
+def from_config(config: Any) -> World:
+    """The world of a config: that of Horovod with ``use_horovod``; always the same one.
+
+    :raises ConfigError: Horovod is missing, or the world has another size than the scheduler was asked for
+    """
+    if not config.bool("use_horovod", False):
+        launcher, number = started_by(os.environ)
+        if number > 1 and not _known and launcher != "SLURM_STEP_NUM_TASKS":
+            log.warn(
+                "%s = %d processes were started, but use_horovod is not set: each of them works on its own."
+                % (launcher, number)
+            )
+            _known.append(alone())
+        return alone()
+    if not _known or not isinstance(_known[0], HorovodWorld):
+        world = HorovodWorld(library.load())
+        # in elastic mode the number may have changed since this process was started
+        if config.bool("horovod_check_world_size", True) and not elastic.wanted():
+            check_world_size(world.size)
+        devices.set_up(config, world.local_rank, world.local_size)
+        world.meet(HorovodOptions.from_config(config).timeout)
+        _known[:] = [world]
+    return _known[0]
+
+
+def of_process() -> Optional[Tuple[int, int, int, int]]:
+    """Rank, size, local rank and local size; in a loading process those of its parent. None before there is a world."""
+    text = os.environ.get(_ENVIRONMENT)
+    return tuple(json.loads(text)) if text else None

@@ -1,0 +1,206 @@
+"""Learning-rate control: the rate of each epoch, from the config, the scores so far, and the learning-rate file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Mapping, Optional
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.learning_rate.file import (
+    EpochData,
+    best_epochs,
+    prepare_file,
+    read_file,
+    scores_of,
+    write_file,
+)
+from returnn_tf.engine.learning_rate.schemes import PastEpoch, Scheme, scheme_from_config
+
+
+class LearningRateControl:
+    """Knows the learning rate of every epoch and keeps the scores that decide about it.
+
+    ``epochs`` maps an epoch to its :class:`EpochData`. With a file name, existing entries are read at the start, and
+    the file is written anew (whole or not at all) whenever scores are set.
+    """
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        *,
+        given_rates: Optional[Mapping[int, float]] = None,
+        measures: Optional[List[str]] = None,
+        filename: Optional[str] = None,
+    ):
+        """
+        :param scheme: how rates follow from scores
+        :param given_rates: epochs whose rate is fixed, unless the file has one already
+        :param measures: names of the deciding score, by preference
+        :param filename: the learning-rate file
+        """
+        self.scheme = scheme
+        self.given_rates = dict(given_rates or {})
+        self.measures = list(measures or [])
+        self.filename = filename
+        self.epochs: Dict[int, EpochData] = {}
+        if filename and os.path.exists(filename):
+            self.epochs = read_file(filename)
+
+    @classmethod
+    def from_config(cls, config: Config) -> LearningRateControl:
+        """As ``learning_rate_control`` and the settings around it say.
+
+        :raises ConfigError: for an unknown scheme or settings of a wrong type
+        :raises DataError: if there is a learning-rate file which can't be read
+        """
+        return cls(
+            scheme_from_config(config),
+            given_rates=given_rates(config),
+            measures=config.list("learning_rate_control_error_measure"),
+            filename=config.str("learning_rate_file") or None,
+        )
+
+    def learning_rate(self, epoch: int) -> float:
+        """The learning rate of an epoch (from 1): as in the file, as given, or by the scheme.
+
+        Asking again gives the same rate, whatever has been set in between.
+        """
+        if epoch not in self.epochs:
+            rate = self.given_rates.get(epoch)
+            if rate is None:
+                rate = self.scheme.next_rate(epoch, self._past(epoch))
+            self.epochs[epoch] = EpochData(rate)
+        return self.epochs[epoch].learning_rate
+
+    def add_epochs(self, epochs: Mapping[int, EpochData]) -> List[int]:
+        """Adds those epochs which are not known yet.
+
+        :return: which these were
+        """
+        added = sorted(epoch for epoch in epochs if epoch not in self.epochs)
+        self.epochs.update({epoch: epochs[epoch] for epoch in added})
+        return added
+
+    def _past(self, epoch: int) -> List[PastEpoch]:
+        past = []
+        for e in sorted(e for e in set(self.epochs) | set(self.given_rates) if e < epoch):
+            data = self.epochs.get(e) or EpochData(self.given_rates[e])
+            past.append(PastEpoch(e, data.learning_rate, scores_of(data.error), self.error_key(e)))
+        return past
+
+    def set_errors(self, epoch: int, errors: Optional[Mapping[str, Any]]) -> None:
+        """Adds scores of an epoch, and writes the file.
+
+        :param epoch: from 1
+        :param errors: "<dataset>_score", "<dataset>_error" or ":meta:..." -> number; or a dict with one number for each
+            loss, ``{"dev_score": {"cost:a": 1., "cost:b": 2.}}``, which becomes dev_score_a and dev_score_b (with a
+            single loss just dev_score)
+        """
+        self.learning_rate(epoch)
+        for name, value in (errors or {}).items():
+            self.epochs[epoch].error.update(_flattened(name, value))
+        self.save()
+
+    def prepare(self) -> None:
+        """Tries whether the file can be written; makes its folder.
+
+        :raises ConfigError: it can't
+        """
+        if self.filename:
+            prepare_file(self.filename)
+
+    def save(self) -> None:
+        """Writes the file, if there is to be one."""
+        if self.filename:
+            write_file(self.filename, self.epochs)
+
+    def error_key(self, epoch: int) -> Optional[str]:
+        """The name of the score which decides, among those of the epoch; None if it has none."""
+        data = self.epochs.get(epoch)
+        return choose_measure(data.error, self.measures) if data else None
+
+    def last_best_epoch(
+        self,
+        last_epoch: Optional[int] = None,
+        *,
+        first_epoch: int = 1,
+        filter_score: float = float("inf"),
+        only_last_n: int = -1,
+        min_score_dist: float = 0.0,
+    ) -> Optional[int]:
+        """The best epoch before ``last_epoch`` if it is better than that one, else None.
+
+        :param last_epoch: by default the last one with scores
+        :param first_epoch: epochs before don't count
+        :param filter_score: only epochs with a lower score count
+        :param only_last_n: if not negative, only that many epochs before ``last_epoch`` count
+        :param min_score_dist: must be better by more than that
+        """
+        if last_epoch is None:
+            last_epoch = max((e for e, d in self.epochs.items() if scores_of(d.error)), default=0)
+        key = self.error_key(last_epoch)
+        if key is None:
+            return None
+        last_score = self.epochs[last_epoch].error[key]
+        if only_last_n >= 0:
+            first_epoch = max(first_epoch, last_epoch - only_last_n)
+        for epoch in best_epochs(self.epochs, key):
+            score = self.epochs[epoch].error[key]
+            if not first_epoch <= epoch < last_epoch:
+                continue
+            return epoch if score < min(filter_score, last_score - min_score_dist) else None
+        return None
+
+
+def choose_measure(error: Mapping[str, Any], measures: List[str]) -> Optional[str]:
+    """The name of the deciding score: one of ``measures`` if it is there, else dev_score or what comes closest to it.
+
+    :param error: scores of an epoch
+    :param measures: by preference; also tried with "_output" appended
+    """
+    names = sorted(scores_of(error))
+    for measure in measures + ["dev_score"]:
+        for name in (measure, measure + "_output"):
+            if name in names:
+                return name
+    for prefix in ("dev_score_output/output", "dev_score_output/", "dev_"):
+        for name in names:
+            if name.startswith(prefix):
+                return name
+    for name in ("train_score", "train_score_output"):
+        if name in names:
+            return name
+    return names[0] if names else None
+
+
+def _flattened(name: str, value: Any) -> Dict[str, Any]:
+    if not isinstance(value, dict):
+        return {name: _plain(value)}
+    if len(value) == 1:
+        return {name: _plain(next(iter(value.values())))}
+    return {"%s_%s" % (name, _loss_name(key)): _plain(number) for key, number in value.items()}
+
+
+def _loss_name(key: str) -> str:
+    kind, _, name = key.partition(":")
+    return name if kind in ("cost", "error") and name else key
+
+
+def _plain(number: Any) -> Any:
+    return number.item() if hasattr(number, "item") else number
+
+
+def given_rates(config: Config) -> Dict[int, float]:
+    """The rates of ``learning_rates`` by epoch."""
+    rates = config.typed("learning_rates")
+    if not rates:
+        return {}
+    if not isinstance(rates, (dict, list, tuple)):
+        rates = [rates]
+    items = rates.items() if isinstance(rates, dict) else enumerate(rates, 1)
+    try:
+        return {int(epoch): float(rate) for epoch, rate in items}
+    except (TypeError, ValueError):
+        raise ConfigError(
+            "%s: expected a list of rates or a dict epoch -> rate, got %r" % (config.where("learning_rates"), rates)
+        ) from None

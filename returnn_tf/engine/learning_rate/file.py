@@ -1,0 +1,224 @@
+"""The learning-rate file: rate and scores of each epoch, as text that looks like Python.
+
+``{1: EpochData(learningRate=0.1, error={'dev_score': 2.5}), ...}``. It is read by a parser which knows just these
+forms: the file is data, nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.engine.support.disk_errors import may_pass, retried
+
+META = ":meta:"
+_MULTI_LINE_FROM = 40
+_MAX_CHARS = 1 << 26
+
+
+@dataclass
+class EpochData:
+    """The learning rate of an epoch, and its scores and errors by name; names with ":meta:" hold other facts."""
+
+    learning_rate: float
+    error: Dict[str, Any] = field(default_factory=dict)
+
+
+def read_file(path: str) -> Dict[int, EpochData]:
+    """The epochs of a learning-rate file.
+
+    :raises DataError: if it can't be read or holds anything else
+    """
+    try:
+        with open(path, encoding="utf8") as f:
+            text = f.read(_MAX_CHARS + 1)
+    except FileNotFoundError:
+        raise DataError("learning-rate file %r not found" % path) from None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise DataError("learning-rate file %r can't be read: %s" % (path, exc)) from None
+    try:
+        if len(text) > _MAX_CHARS:
+            raise DataError("it has more than %d characters" % _MAX_CHARS)
+        return parse(text)
+    except DataError as exc:
+        raise DataError("learning-rate file %s: %s. Mend it, or remove it to begin a new one" % (path, exc)) from None
+
+
+def parse(text: str) -> Dict[int, EpochData]:
+    """The epochs in the text of a learning-rate file; an empty text has none.
+
+    :raises DataError: naming the line
+    """
+    if not text.strip():
+        return {}
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        value = _value(tree)
+    except SyntaxError as exc:
+        raise DataError("line %s: %s" % (exc.lineno, exc.msg)) from None
+    except (ValueError, RecursionError, MemoryError) as exc:
+        raise exc if isinstance(exc, DataError) else DataError(str(exc)) from None
+    if not isinstance(value, dict):
+        raise DataError("expected {epoch: EpochData(...), ...}")
+    for epoch, data in value.items():
+        if not isinstance(epoch, int) or not isinstance(data, EpochData):
+            raise DataError("entry %r: expected <epoch>: EpochData(learningRate=..., error={...})" % (epoch,))
+    return value
+
+
+def _value(node: ast.expr) -> Any:
+    """The value of one of the forms that occur; anything else is an error."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
+        return {_value(k): _value(v) for k, v in zip(node.keys, node.values) if k is not None}
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_value(v) for v in node.elts]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        operand = _value(node.operand)
+        if isinstance(operand, (int, float)):
+            return -operand if isinstance(node.op, ast.USub) else operand
+    name = _dotted(node)
+    if name and name.split(".")[-1] in ("nan", "inf"):
+        return float(name.split(".")[-1])
+    if isinstance(node, ast.Call):
+        return _call(node)
+    raise DataError("line %d: only numbers, strings, dicts and EpochData(...) may occur here" % node.lineno)
+
+
+def _call(node: ast.Call) -> Any:
+    name = _dotted(node.func).split(".")[-1]
+    args = [_value(a) for a in node.args]
+    kwargs = {k.arg: _value(k.value) for k in node.keywords if k.arg}
+    if name == "EpochData":
+        return _epoch_data(node.lineno, args, kwargs)
+    if name in ("float", "float32", "float64") and len(args) == 1 and not kwargs:
+        try:
+            return float(args[0])
+        except (TypeError, ValueError):
+            pass
+    raise DataError("line %d: %s(...) may not occur here" % (node.lineno, name or "a call"))
+
+
+def _epoch_data(line: int, args: List[Any], kwargs: Dict[str, Any]) -> EpochData:
+    given = dict(zip(("learningRate", "error"), args), **kwargs)
+    rate: Any = given.pop("learningRate", given.pop("learning_rate", None))
+    error: Any = given.pop("error", None)
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or given or len(args) > 2:
+        raise DataError("line %d: expected EpochData(learningRate=<number>, error={...})" % line)
+    if error is None:
+        error = {}
+    if not isinstance(error, dict) or not all(isinstance(key, str) for key in error):
+        raise DataError("line %d: error must be a dict with strings as keys" % line)
+    return EpochData(rate, error)
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return "%s.%s" % (_dotted(node.value), node.attr)
+    return ""
+
+
+def write_file(path: str, epochs: Mapping[int, EpochData]) -> None:
+    """Write the file: complete under a temporary name first, so that it is never seen half written.
+
+    :raises DataError: the disk is full, also after some seconds
+    :raises ConfigError: it can't be written for another reason
+    """
+    try:
+        retried(lambda: _replace(path, format_epochs(epochs)))
+    except OSError as exc:
+        raise _not_writable(path, exc) from exc
+
+
+def _replace(path: str, text: str) -> None:
+    temporary = path + ".new_tmp"
+    try:
+        with open(temporary, "w", encoding="utf8") as f:
+            f.write(text)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        _remove(temporary)
+        raise
+
+
+def prepare_file(path: str) -> None:
+    """Makes the folder of the file and tries whether it can be written, so that no epoch is trained in vain.
+
+    :raises ConfigError: it can't
+    """
+    temporary = path + ".new_tmp"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        with open(temporary, "w", encoding="utf8"):
+            pass
+    except OSError as exc:
+        raise _not_writable(path, exc) from exc
+    finally:
+        _remove(temporary)
+
+
+def _not_writable(path: str, exc: OSError) -> Exception:
+    text = "learning_rate_file %r can't be written: %s. " % (path, exc.strerror or exc)
+    if may_pass(exc):
+        return DataError(text + "Free space, then the same command goes on; or choose another path.")
+    return ConfigError(text + "Choose another path or mend its permissions.")
+
+
+def _remove(path: str) -> None:
+    try:
+        os.remove(path)
+    except OSError:
+        pass  # it was never there
+
+
+def format_epochs(epochs: Mapping[int, EpochData]) -> str:
+    """The text of the file: one entry per line, long dicts one item per line, keys sorted."""
+    lines = ["{\n"]
+    for epoch, data in sorted(epochs.items()):
+        lines.append(
+            "%d: EpochData(learningRate=%s, error=%s),\n" % (epoch, _format(data.learning_rate), _format(data.error))
+        )
+    return "".join(lines + ["}\n"])
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "float('%s')" % value
+    if isinstance(value, dict):
+        return _joined("{", ["%r: %s" % (k, _format(v)) for k, v in sorted(value.items())], "}")
+    if isinstance(value, (list, tuple)):
+        return _joined("[", [_format(v) for v in value], "]")
+    return repr(value)
+
+
+def _joined(left: str, items: List[str], right: str) -> str:
+    if sum(map(len, items)) >= _MULTI_LINE_FROM:
+        return "%s\n%s%s" % (left, "".join(item + ",\n" for item in items), right)
+    return left + ", ".join(items) + right
+
+
+def scores_of(error: Mapping[str, Any]) -> Dict[str, Any]:
+    """The entries which are scores or errors, without the ":meta:" ones."""
+    return {key: value for key, value in error.items() if not key.startswith(META)}
+
+
+def best_epochs(epochs: Mapping[int, EpochData], key: str, count: Optional[int] = None) -> List[int]:
+    """The epochs with a finite value of ``key``, best (lowest) first; of equal ones the smaller epoch first."""
+    values = {epoch: data.error[key] for epoch, data in epochs.items() if _is_finite(data.error.get(key))}
+    return sorted(values, key=lambda e: (values[e], e))[:count]
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

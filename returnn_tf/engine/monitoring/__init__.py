@@ -1,0 +1,1 @@
+"""What is recorded of a run: status, summaries, profiles, failed steps."""

@@ -1,0 +1,90 @@
+"""What a training keeps of its epochs: learning rates and scores, event files, traces of some steps."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping
+
+from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.learning_rate.control import LearningRateControl
+from returnn_tf.engine.monitoring.profiling import Profiler
+from returnn_tf.engine.monitoring.summaries import Summaries
+from returnn_tf.engine.passes.epoch_pass import PassResult
+from returnn_tf.engine.support import devices
+from returnn_tf.log import epoch_line, eval_line, log
+
+
+class Reports:
+    """The files in which the results of a training are; of several processes the chief writes them."""
+
+    def __init__(self, config: Any, world: World) -> None:
+        """
+        :param config: Config
+        :param world: of the process
+        :raises ConfigError: wrong options
+        :raises DataError: the learning-rate file is damaged
+        """
+        self.learning_rates = LearningRateControl.from_config(config)
+        self.summaries = Summaries.from_config(config)
+        self.profiler = Profiler.from_config(config, self.summaries.folder)
+        if not world.is_chief:
+            self.learning_rates.filename, self.summaries, self.profiler = None, Summaries(None), Profiler(None, None)
+
+    def prepare(self) -> None:
+        """Tries whether the files can be written.
+
+        :raises ConfigError: they can't
+        """
+        self.learning_rates.prepare()
+        self.summaries.prepare()
+
+    def trained(self, phase: str, epoch: int, rate: float, first_step: int, result: PassResult) -> None:
+        """The steps of an epoch are done.
+
+        :param phase: words for the log
+        :param rate: the learning rate
+        :param first_step: of the whole training, with which the epoch began
+        """
+        log.write(3, "%s, %s" % (phase, _speed(result)))
+        log.write(1, epoch_line(epoch, result.scores, result.errors, result.seconds))
+        errors: Dict[str, Any] = {"train_score": result.scores, "train_error": result.errors}
+        errors.update(
+            {
+                ":meta:effective_learning_rate": rate,
+                ":meta:epoch_num_train_steps": result.steps,
+                ":meta:epoch_train_time_secs": int(round(result.seconds)),
+                ":meta:global_train_step": first_step,
+            }
+        )
+        self.learning_rates.set_errors(epoch, _without_empty(errors))
+        memory = {"memory/%s" % name: value for name, value in devices.memory_bytes().items()}
+        values = {**result.scores, **result.errors, "learning_rate": rate, **result.times(), **memory}
+        self.summaries.epoch("train", epoch, values)
+
+    def evaluated(self, epoch: int, results: Mapping[str, PassResult]) -> None:
+        """An epoch has scores on further datasets.
+
+        :param results: by the name of the dataset; at least one
+        """
+        log.write(1, eval_line({name: (result.scores, result.errors) for name, result in results.items()}))
+        errors: Dict[str, Any] = {}
+        for name, result in results.items():
+            errors["%s_score" % name] = result.scores
+            errors["%s_error" % name] = result.errors
+            self.summaries.epoch(name, epoch, {**result.scores, **result.errors})
+        self.learning_rates.set_errors(epoch, _without_empty(errors))
+
+    def close(self) -> None:
+        """Completes the files."""
+        try:
+            self.profiler.close()
+        finally:
+            self.summaries.close()
+
+
+def _without_empty(errors: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: value for name, value in errors.items() if value or not isinstance(value, dict)}
+
+
+def _speed(result: PassResult) -> str:
+    rate = result.frames / result.seconds if result.seconds else 0.0
+    return "%.0f frames/s, memory %s" % (rate, devices.memory_text())

@@ -1,0 +1,170 @@
+"""What a failed step leaves behind so that it can be looked into: its batch, and where it happened."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import json
+import os
+import shutil
+import zipfile
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from returnn_tf.config import DataError
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.distributed.world import current as current_world
+from returnn_tf.engine.support import atomic_files as files
+from returnn_tf.engine.support.nonfinite import NonFiniteError
+from returnn_tf.engine.support.step_errors import reason
+from returnn_tf.engine.update.update_guard import LossSpikeError, SkippedStepsError
+from returnn_tf.log import log
+from returnn_tf.util.lazy_tf import tf
+
+_BATCH, _FACTS = "batch.npz", "failure.json"
+PARAMS = "params"
+#: With common gradients all ranks raise these in the same step.
+_SEEN_BY_ALL = (NonFiniteError, LossSpikeError, SkippedStepsError)
+_MAX_KEPT = 3  # a job that fails and is started again for ever does not fill the disk
+_MAX_PARAMS = 100 << 20  # bytes of parameters which are kept without being asked for
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed step."""
+
+    error: str
+    step: int  # global train step: random numbers follow from it
+    epoch: int
+    seq_tags: List[str]
+    layer: Optional[str]  # the first one with a bad output, if that is known
+    params: Dict[str, Any]  # name -> shape, L2 norm, number of entries which are not finite
+    noise_seed: Optional[int] = None  # of dropout and the like: each rank has one of its own
+
+
+class Batch(NamedTuple):
+    """What a step failed with."""
+
+    epoch: int
+    feed: Mapping[str, Any]
+    seq_tags: Sequence[str]
+
+
+def folder_of(model: str, step: int, rank: int = 0) -> str:
+    """Where the failure of a step of a rank is kept, beside the checkpoints ``model``."""
+    return "%s.failure-%06i%s" % (model, step, "-rank%i" % rank if rank else "")
+
+
+def describe_params(params: Mapping[str, Any]) -> Dict[str, Any]:
+    """Name -> shape, norm and number of bad entries.
+
+    :param params: name -> variable
+    """
+    result = {}
+    for name, variable in params.items():
+        value = np.asarray(variable.numpy())
+        bad = int(np.sum(~np.isfinite(value))) if value.dtype.kind == "f" else 0
+        norm = float(np.linalg.norm(value.astype("float64").ravel())) if value.dtype.kind == "f" and not bad else None
+        result[name] = {"shape": list(value.shape), "norm": norm, "not_finite": bad}
+    return result
+
+
+@contextlib.contextmanager
+def kept(config: Any, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tags: Sequence[str]) -> Iterator[None]:
+    """Within it a step runs; if that fails, its batch is kept beside the checkpoints, and the log says where.
+
+    Of several ranks which fail in the same step the one with the bad batch keeps it, and the others wait for that.
+
+    :param config: Config
+    :param trainer: Trainer
+    :param epoch: which is trained
+    :param feed: the batch: feed key -> tensor
+    :param seq_tags: its sequences
+    """
+    try:
+        yield
+    except (DataError, tf.errors.OpError) as exc:
+        together = trainer.ranks.in_step and isinstance(exc, _SEEN_BY_ALL)
+        world = current_world()
+        blamed = getattr(exc, "where", "") if together else world.name
+        model = config.str("model", "")
+        if model and (blamed == world.name or (not blamed and world.is_chief)):
+            _keep(config, trainer, exc, Batch(epoch, feed, seq_tags), folder_of(model, trainer.step_count, world.rank))
+        if together:  # the first rank that ends takes the others with it
+            world.barrier("keeping the batch of the failed step")
+        raise
+
+
+def _keep(config: Any, trainer: Any, exc: Exception, batch: Batch, folder: str) -> None:
+    params = trainer.net.params
+    failure = Failure(
+        error=reason(exc) if isinstance(exc, tf.errors.OpError) else str(exc),
+        step=trainer.step_count,
+        epoch=batch.epoch,
+        seq_tags=[str(tag) for tag in batch.seq_tags],
+        layer=getattr(exc, "layer", None),
+        params=describe_params(params),
+        noise_seed=trainer.net.noise_seed,
+    )
+    if save(folder, failure, batch.feed, params if params_wanted(config, params) else None):
+        command = "returnn-tf %s ++task replay ++failure %s" % (" ".join(config.files) or "CONFIG", folder)
+        text = "The batch of the failed step is kept in %s. To look into it: %s" % (folder, command)
+        (log.warn if log.label else partial(log.write, 1))(text)  # other ranks than the first one only warn
+
+
+def params_wanted(config: Any, params: Mapping[str, Any]) -> bool:
+    """Whether the values of the parameters are kept too: ``failure_params``, by default if they are small."""
+    size = sum(int(np.prod(variable.shape)) * variable.dtype.size for variable in params.values())
+    return bool(config.bool("failure_params", size <= _MAX_PARAMS))
+
+
+def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optional[Mapping[str, Any]] = None) -> bool:
+    """Writes the folder, and deletes the oldest ones of the same model. What makes it valid is written last.
+
+    Never raises: what went wrong before is what counts.
+
+    :param feed: feed key -> tensor or array
+    :param params: name -> variable, if their values are to be kept
+    :return: whether it could be written
+    """
+    arrays: Dict[str, Any] = {key: np.asarray(value) for key, value in feed.items()}
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        if params is not None:
+            info = checkpoint.CheckpointInfo(failure.epoch, failure.step, 0)
+            checkpoint.save(os.path.join(folder, PARAMS), params, {}, info, retry_waits=())
+        np.savez_compressed(os.path.join(folder, _BATCH), **arrays)
+        files.write_text(os.path.join(folder, _FACTS), json.dumps(dataclasses.asdict(failure), indent=1))
+        _delete_old(folder)
+    except (OSError, DataError) as exc:
+        log.warn("The batch of the failed step can't be kept in %s: %s" % (folder, exc))
+        return False
+    return True
+
+
+def load(folder: str) -> "tuple[Failure, Dict[str, np.ndarray]]":
+    """A kept failure and its batch.
+
+    :raises DataError: it is not there or damaged
+    """
+    try:
+        with open(os.path.join(folder, _FACTS), encoding="utf8") as file:
+            facts = json.load(file)
+        known = [field.name for field in dataclasses.fields(Failure)]
+        failure = Failure(**{name: value for name, value in facts.items() if name in known})
+        with open(os.path.join(folder, _BATCH), "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            return failure, {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as exc:
+        raise DataError("%s is not what a failed step leaves behind: %s" % (folder, exc)) from None
+
+
+def _delete_old(newest: str) -> None:
+    kept: Sequence[str] = glob.glob(glob.escape(newest.rpartition(".failure-")[0]) + ".failure-*")
+    for path in sorted(kept, key=os.path.getmtime)[:-_MAX_KEPT]:
+        if os.path.abspath(path) != os.path.abspath(newest):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,92 @@
+"""What a training writes to its status file, and when."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional
+
+from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.monitoring.status_file import StatusFile
+from returnn_tf.engine.passes.epoch_pass import PassResult
+from returnn_tf.engine.passes.progress import Progress
+from returnn_tf.engine.support.signals import Stopped, StopRequest, exit_code, name_of
+
+_ABORTED = "ended at once by a signal, without saving"
+
+
+class RunStatus:
+    """Tells how a training is doing, by the file that ``returnn-tf status`` reads."""
+
+    def __init__(self, config: Any, world: World, stop: StopRequest) -> None:
+        """
+        :param config: Config
+        :param world: its chief writes the file
+        :param stop: tells of signals
+        """
+        self._config = config
+        self._stop = stop
+        self._noted: Optional[int] = None
+        self._running = False  # a step is done
+        self._file = StatusFile(config.str("model", "") or "", enabled=world.is_chief)
+        self._file.update(world_size=world.size, hosts=world.hosts())
+        stop.on_abort.append(lambda: self._file.ended(_ABORTED))
+        world.on_abort.append(lambda: self._file.ended(world.failure, 1))
+
+    def begin(self, last_epoch: int, rates: Optional[str]) -> None:
+        """The training begins.
+
+        :param last_epoch: to be trained
+        :param rates: the learning-rate file
+        """
+        path = None if rates is None else os.path.abspath(rates)
+        self._file.update(now=True, num_epochs=last_epoch, learning_rate_file=path)
+
+    def step(self, batch: Any, loss: float) -> None:
+        """After a step: its batch and loss."""
+        self._file.note(complete=batch.complete, loss=loss)
+
+    def between(self, progress: Progress, result: PassResult) -> None:
+        """Between two steps.
+
+        :param progress: the epoch
+        :param result: what is done of it
+        """
+        seconds, first = max(result.seconds, 1e-9), not self._running
+        self._running = True
+        self._file.update(
+            now=first,
+            epoch=progress.epoch,
+            step=result.steps,
+            global_step=progress.first_step + result.steps,
+            seconds_per_step=seconds / max(result.steps, 1),
+            frames_per_second=result.frames / seconds,
+        )
+        if self._stop.signum is not None and self._noted is None:
+            self._noted = self._stop.signum
+            self._file.signal(name_of(self._noted))
+
+    def trained(self, result: PassResult) -> None:
+        """An epoch of training is done."""
+        steps = max(result.steps, 1)
+        ranks = [
+            {
+                "seconds_per_step": state.seconds / steps,
+                "compute": (state.compute_seconds - state.communication_seconds) / steps,
+                "communication": state.communication_seconds / steps,
+                "data_wait": state.wait_seconds / steps,
+            }
+            for state in result.by_rank
+        ]
+        self._file.update(now=True, ranks=ranks, complete=1.0)
+
+    def ended(self, error: Optional[BaseException]) -> None:
+        """The training ends.
+
+        :param error: why, if it is not finished
+        """
+        if error is None:
+            self._file.ended("finished", 0)
+        elif isinstance(error, Stopped):
+            self._file.ended(str(error), exit_code(error.signum, self._config))
+        else:
+            self._file.ended("%s: %s" % (type(error).__name__, str(error)[:1000]))

@@ -1,0 +1,101 @@
+"""Event files for TensorBoard: scores of every epoch, and loss, gradient norm and rate of some of the steps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any, Dict, Iterator, Mapping, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine.support.scores import batch_means
+from returnn_tf.engine.support.step_result import StepResult
+from returnn_tf.log import log
+from returnn_tf.util.lazy_tf import tf
+
+_SECONDS_BETWEEN_STEPS = 5.0  # so that they cost no time
+
+
+class Summaries:
+    """Writes events below a folder, one sub folder for training and for each dataset; nothing without a folder."""
+
+    def __init__(self, folder: Optional[str]) -> None:
+        """
+        :param folder: made when needed; None: off
+        """
+        self._folder = folder
+        self._writers: Dict[str, Any] = {}
+        self._next_step = 0.0
+
+    @classmethod
+    def from_config(cls, config: Any) -> "Summaries":
+        """``tf_log_dir``: a path, or None, False or "" for no event files; by default ``events`` beside the models."""
+        model = config.str("model", "") or ""
+        default = os.path.join(os.path.dirname(model), "events") if model else None
+        folder = config.typed("tf_log_dir", default)
+        return cls(str(folder) if folder else None)
+
+    @property
+    def folder(self) -> Optional[str]:
+        """Where the files are; None if there are none."""
+        return self._folder
+
+    def prepare(self) -> None:
+        """Makes the folder.
+
+        :raises ConfigError: it can't be made
+        """
+        if self._folder is None:
+            return
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+        except OSError as exc:
+            raise ConfigError(
+                "tf_log_dir %r can't be made: %s. Choose another folder, or switch event files off: tf_log_dir = None"
+                % (self._folder, exc.strerror or exc)
+            ) from exc
+
+    def step(self, result: StepResult) -> None:
+        """Values of one training step; most steps are left out."""
+        now = time.monotonic()
+        if self._folder is None or now < self._next_step or not result.finite:
+            return
+        self._next_step = now + _SECONDS_BETWEEN_STEPS
+        values: Dict[str, Any] = {"loss": result.total_loss, "grad_norm": result.grad_norm}
+        values.update(batch_means(result))
+        values["learning_rate"] = result.learning_rate
+        with self._switched_off_on_error():
+            self._write("train", {"step/%s" % name: value for name, value in values.items()}, result.step or 0)
+
+    def epoch(self, dataset: str, epoch: int, values: Mapping[str, float]) -> None:
+        """Values of a whole epoch, e.g. scores of a dataset."""
+        if self._folder is not None:
+            with self._switched_off_on_error():
+                self._write(dataset, {"epoch/%s" % name: value for name, value in values.items()}, epoch)
+                self._writers[dataset].flush()
+
+    def close(self) -> None:
+        """Completes the files."""
+        with self._switched_off_on_error():
+            for writer in self._writers.values():
+                writer.close()
+        self._writers = {}
+
+    @contextlib.contextmanager
+    def _switched_off_on_error(self) -> Iterator[None]:
+        """Within it, a file that can't be written ends the event files, with a warning: the training matters more."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as exc:
+            folder, self._folder, self._writers = self._folder, None, {}
+            reason = str(getattr(exc, "message", None) or exc).strip().splitlines()[0].partition("}} ")
+            text = reason[2] or reason[0]
+            log.warn("Event files in tf_log_dir %r can't be written, so there are no more of them: %s" % (folder, text))
+
+    def _write(self, dataset: str, values: Mapping[str, Any], step: int) -> None:
+        if dataset not in self._writers:
+            self._writers[dataset] = tf.summary.create_file_writer(os.path.join(str(self._folder), dataset))
+        with self._writers[dataset].as_default():
+            for name, value in values.items():
+                if value is not None:
+                    tf.summary.scalar(name.replace(":", "/"), value, step=step)

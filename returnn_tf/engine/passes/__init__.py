@@ -1,0 +1,1 @@
+"""Passes over a dataset: training steps, evaluation, forwarding."""

@@ -1,0 +1,112 @@
+"""The files which an evaluation writes: scores of datasets, and scores of single sequences."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.passes.epoch_pass import PassResult
+from returnn_tf.engine.support import atomic_files as files
+
+_MULTI_LINE_FROM = 40  # characters of all items of a dict
+
+
+def write_scores(path: str, results: Mapping[str, PassResult]) -> None:
+    """``eval_output_file``: a Python dict, dataset -> {"score": {"cost:<layer>": number}, "error": {...}}."""
+    content = {name: {"score": result.scores, "error": result.errors} for name, result in results.items()}
+    text = "{\n%s}\n" % "".join("%r: %s,\n" % (name, _format(entry)) for name, entry in sorted(content.items()))
+    _write_file("eval_output_file", path, text)
+
+
+def _write_file(option: str, path: str, text: str) -> None:
+    try:
+        files.write_text(path, text)
+    except OSError as exc:
+        raise ConfigError(
+            "%s = %r can't be written: %s. Choose another path, or mend its folder."
+            % (option, path, exc.strerror or exc)
+        ) from exc
+
+
+def _format(value: Any) -> str:
+    if not isinstance(value, dict):
+        return repr(value) if np.isfinite(value) else "float('%s')" % value
+    items = ["%r: %s" % (key, _format(item)) for key, item in sorted(value.items())]
+    if sum(map(len, items)) >= _MULTI_LINE_FROM:
+        return "{\n%s}" % "".join(item + ",\n" for item in items)
+    return "{%s}" % ", ".join(items)
+
+
+class SequenceScores:
+    """``eval_output_file_per_seq``: the scores of each sequence, in the order of the corpus."""
+
+    #: what can be written of a sequence
+    FIELDS: Tuple[str, ...] = ("seq_tag", "seq_len", "score", "error")
+
+    def __init__(self, loss: str, fields: Sequence[str], file_format: str) -> None:
+        """
+        :param loss: layer whose loss counts, ``loss_name``
+        :param fields: ``output_per_seq_format``
+        :param file_format: ``txt`` (fields joined by ";") or ``py`` (dict from tag to fields)
+        :raises ConfigError: unknown field or format
+        """
+        for field in fields:
+            if field not in self.FIELDS:
+                hint = did_you_mean(field, self.FIELDS)
+                raise ConfigError("output_per_seq_format: unknown field %r. %s" % (field, hint))
+        if file_format not in _WRITERS:
+            raise ConfigError(
+                "output_per_seq_file_format: unknown %r. %s" % (file_format, did_you_mean(file_format, _WRITERS))
+            )
+        self._loss = loss
+        self._fields = list(fields)
+        self._write = _WRITERS[file_format]
+        self._rows: Dict[int, Tuple[str, Dict[str, Any]]] = {}
+
+    def add(self, batch: Any, result: Any) -> None:
+        """Adds a batch of a single sequence.
+
+        :param batch: Batch
+        :param result: StepResult
+        """
+        assert batch.num_seqs == 1
+        if self._loss not in result.losses:
+            hint = did_you_mean(self._loss, result.losses)
+            raise ConfigError("loss_name: there is no loss %r. %s" % (self._loss, hint))
+        count = result.counts[self._loss]
+        tag = batch.seq_tags[0]
+        values: Dict[str, Any] = {
+            "seq_tag": tag,
+            "seq_len": batch.num_frames.get("data", max(batch.num_frames.values())),
+            "score": np.float32(result.losses[self._loss] / count),
+            "error": np.float32(result.errors.get(self._loss, float("nan")) / count),
+        }
+        self._rows[batch.seq_indices[0]] = (tag, {field: values[field] for field in self._fields})
+
+    def merge(self, world: World) -> None:
+        """Takes in the sequences of all processes."""
+        for rows in world.gather_values(self._rows):
+            self._rows.update(rows)
+
+    def write(self, path: str) -> None:
+        """Writes the file as a whole."""
+        text = self._write([self._rows[index] for index in sorted(self._rows)])
+        _write_file("eval_output_file_per_seq", path, text)
+
+
+def _text(rows: List[Tuple[str, Dict[str, Any]]]) -> str:
+    return "".join(";".join(str(value) for value in values.values()) + "\n" for _, values in rows)
+
+
+def _python(rows: List[Tuple[str, Dict[str, Any]]]) -> str:
+    lines = []
+    for tag, values in rows:
+        items = ["%r: %s" % (key, repr(value) if isinstance(value, str) else value) for key, value in values.items()]
+        lines.append("%r: {%s},\n" % (tag, ", ".join(items)))
+    return "{\n%s}\n" % "".join(lines)
+
+
+_WRITERS: Dict[str, Callable[[List[Tuple[str, Dict[str, Any]]]], str]] = {"txt": _text, "py": _python}

@@ -1,0 +1,77 @@
+"""Values of one layer for whole datasets, without losses and without training."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple
+
+import numpy as np
+
+from returnn_tf.config import ConfigError
+from returnn_tf.network.lower import lower, needed_extern_keys
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.util.lazy_tf import tf
+
+
+class ForwardResult(NamedTuple):
+    """The values of a batch: batch axis first, then the axes with lengths, then the others."""
+
+    value: np.ndarray
+    lengths: Dict[int, np.ndarray]  # axis, not counting batch -> int32 [batch]
+
+
+class Forwarder:
+    """A traced function from a batch to the output of a layer."""
+
+    def __init__(self, net: Any, layer: str) -> None:
+        """
+        :param net: Network
+        :param layer: path of the layer
+        :raises ConfigError: no such layer, or its output has no batch axis
+        """
+        self.net = net
+        (self._node,) = net.fetch_nodes([layer])
+        self.output = self._node.output
+        batch = self.output.batch_axis
+        if batch is None:
+            raise ConfigError(
+                "Layer %r has the output %s without batch axis: nothing belongs to a sequence." % (layer, self.output)
+            )
+        self._dynamic: List[int] = list(self.output.dynamic_axes)
+        others = [axis for axis in range(self.output.rank) if axis != batch and axis not in self._dynamic]
+        self._order = [batch] + self._dynamic + others
+        self.used_data_keys: List[str] = needed_extern_keys(net.plan, [self._node], False)
+        self._functions: Dict[FrozenSet[str], Any] = {}
+
+    def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+        """The entries of a feed which the layer needs, as tensors."""
+        return self.net.convert_feed(feed, self.used_data_keys)
+
+    def run(self, feed: Mapping[str, Any]) -> ForwardResult:
+        """The values for one batch.
+
+        :param feed: feed key -> array or tensor, batch axis first
+        """
+        tensors = self.tensors(feed)
+        keys = frozenset(tensors)
+        if keys not in self._functions:
+            signature = self.net.input_signature(self.used_data_keys)
+            signature = {name: spec for name, spec in signature.items() if name in keys}
+            self._functions[keys] = tf.function(self._emit, input_signature=[signature], autograph=False)
+        value, lengths = self._functions[keys](tensors)
+        return ForwardResult(value.numpy(), {axis: lens.numpy() for axis, lens in enumerate(lengths)})
+
+    def _emit(self, feed: Dict[str, Any]) -> Any:
+        graph = lower(
+            self.net.plan,
+            self.net.params,
+            feed,
+            train=False,
+            outputs=[self._node],
+            with_losses=False,
+            step=self.net.step,
+            seed=self.net.seed,
+        )
+        value = transpose(graph.values[self._node.path], self._order)
+        lens = graph.lens_by_axis(self.output)
+        batch = tf.shape(value)[:1]
+        return value, [tf.broadcast_to(lens[axis], batch) for axis in self._dynamic]

@@ -1,0 +1,81 @@
+"""Where the time of a pass went in each process, and which of them keeps the others waiting."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Dict, List
+
+from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.passes.progress import PassState
+from returnn_tf.log import log
+
+_DIFFERENCE = 1.2  # so much more work than the quickest rank makes a straggler
+_FEWEST_STEPS = 10  # with fewer a difference says nothing
+
+
+def gather(world: World, state: PassState) -> List[PassState]:
+    """What each process did of a pass, by rank."""
+    names = PassState.__dataclass_fields__
+    here = {name: value for name, value in asdict(state).items() if name in names}
+    return [PassState(**values) for values in world.gather(here)]
+
+
+def write(phase: str, world: World, by_rank: List[PassState], level: int) -> None:
+    """A line for each rank (on the chief), and a warning of a straggler.
+
+    :param by_rank: as :func:`gather` gives it
+    """
+    if len(by_rank) < 2 or not world.is_chief:
+        return
+    hosts = world.hosts()
+    for rank, state in enumerate(by_rank):
+        log.write(level, "%s, rank %d on %s: %s" % (phase, rank, hosts[rank], _times(state)))
+    line = straggler(by_rank, hosts)
+    if line:
+        log.warn("%s, %s" % (phase, line))
+
+
+def straggler(by_rank: List[PassState], hosts: List[str]) -> str:
+    """Who needs a fifth more time for a step than the quickest, without waiting for others; empty if nobody does."""
+    work = [work_per_step(state) for state in by_rank]
+    slow, quick = work.index(max(work)), work.index(min(work))
+    if min(state.steps for state in by_rank) < _FEWEST_STEPS:
+        return ""
+    if work[slow] <= _DIFFERENCE * work[quick] or not work[quick]:
+        return ""
+    return "straggler: rank %d on %s works %.4f sec/step, rank %d on %s %.4f; the others wait for it" % (
+        slow,
+        hosts[slow],
+        work[slow],
+        quick,
+        hosts[quick],
+        work[quick],
+    )
+
+
+def work_per_step(state: PassState) -> float:
+    """Seconds for data and computing of a step, without those for the other processes."""
+    return (state.compute_seconds - state.communication_seconds + state.wait_seconds) / max(state.steps, 1)
+
+
+def values(by_rank: List[PassState]) -> Dict[str, float]:
+    """The same for event files."""
+    found: Dict[str, Any] = {}
+    for rank, state in enumerate(by_rank if len(by_rank) > 1 else []):
+        steps = max(state.steps, 1)
+        found["time/rank%d/seconds_per_step" % rank] = state.seconds / steps
+        found["time/rank%d/compute" % rank] = (state.compute_seconds - state.communication_seconds) / steps
+        found["time/rank%d/communication" % rank] = state.communication_seconds / steps
+        found["time/rank%d/data_wait" % rank] = state.wait_seconds / steps
+    return found
+
+
+def _times(state: PassState) -> str:
+    steps = max(state.steps, 1)
+    parts = {
+        "compute": state.compute_seconds - state.communication_seconds,
+        "communication": state.communication_seconds,
+        "waiting for data": state.wait_seconds,
+    }
+    shares = ", ".join("%s %.4f" % (name, seconds / steps) for name, seconds in parts.items())
+    return "%.4f sec/step: %s; %d steps, %d frames" % (state.seconds / steps, shares, state.steps, state.frames)

@@ -1,0 +1,172 @@
+"""One training step: a single traced function from a batch to updated parameters."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, FrozenSet, Mapping, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine.distributed import world
+from returnn_tf.engine.distributed.ranks import ranks_for
+from returnn_tf.engine.passes.evaluator import normalized_losses
+from returnn_tf.engine.support.nonfinite import NonFiniteError
+from returnn_tf.engine.support.step_result import Packer, StepResult
+from returnn_tf.engine.update.update_guard import UpdateGuard
+from returnn_tf.engine.update.updater import Updater
+from returnn_tf.util.lazy_tf import tf
+
+
+class Trainer:
+    """A network together with updater, optimizer state and step counter.
+
+    The step function is traced at the first call, once for all batch sizes and lengths. If loss or gradient are NaN or
+    Inf, no variable changes in that step, unless ``gradient_nan_inf_filter`` or ``grad_norm_to_clip_to_zero`` is set;
+    ``loss_spike`` may leave out more.
+    """
+
+    def __init__(self, net: Any, config: Any) -> None:
+        """
+        :param net: Network, made for training
+        :param config: Config: options of the update, ``learning_rate``, those of :class:`UpdateGuard`
+        :raises ConfigError: wrong options of the update
+        """
+        self.net = net
+        self.ranks = ranks_for(world.from_config(config), config, net)
+        self.updater = Updater(net, config)
+        self.global_step = tf.Variable(0, dtype="int64", trainable=False, name="global_step")
+        self._default_rate = config.float("learning_rate", 1.0)
+        self._guard = UpdateGuard(config)
+        self._normalized = frozenset(normalized_losses(net))
+        self.steps_begun = 0  # in this process
+        self._packer = Packer()
+        self._functions: Dict[FrozenSet[str], Any] = {}
+        self._rates: Dict[float, Any] = {}  # the current learning rate as tensor
+
+    @property
+    def step_count(self) -> int:
+        """How many steps were done, over all epochs."""
+        return int(self.global_step.numpy())
+
+    def state(self) -> Dict[str, Any]:
+        """Variables beside the parameters which an exact resume needs, by name, without the step counter."""
+        return {**self.updater.state(), **self._guard.state()}
+
+    def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+        """The batch as tensors for :meth:`step`; may run in another thread.
+
+        :raises ConfigError: missing entry or wrong shape
+        """
+        return self.net.convert_feed(feed)
+
+    def step(self, feed: Mapping[str, Any], learning_rate: Optional[float] = None) -> StepResult:
+        """One update.
+
+        :param feed: feed key (``data``, ``data/size0``, ...) -> array or tensor, batch axis first
+        :param learning_rate: default: option ``learning_rate``
+        :return: the objective before the update, losses, errors and the norm of the gradient
+        :raises NonFiniteError: loss or gradient is NaN or Inf; not with ``stop_on_nonfinite_train_score = False``,
+            then the result says so by ``finite`` and the parameters stay as they were
+        :raises DataError: a spike of the loss or too many steps left out, see :class:`UpdateGuard`
+        :raises ConfigError: the feed does not fit, or the network has no loss
+        """
+        tensors = self.tensors(feed)
+        value = (self._default_rate if learning_rate is None else float(learning_rate)) * self.ranks.rate_factor
+        if self.ranks.idle():
+            result = StepResult(total_loss=0.0, own=False)
+            self.ranks.after_step(result)
+            return result
+        inputs = self.ranks.inputs((self.steps_begun, value))
+        function = self._function(tensors)
+        try:
+            vector = function(tensors, self._rate(value), *inputs).numpy()
+        except tf.errors.OpError as exc:
+            lost = self.ranks.explain(exc)
+            if lost is None:
+                raise
+            raise lost from exc
+        result = self._packer.unpack(vector)
+        self.steps_begun += 1
+        self.ranks.after_step(result)
+        if not result.finite and self._guard.stops_on_nonfinite:
+            assert result.step is not None
+            error = NonFiniteError(result.step, result.total_loss, result.grad_norm, result.losses)
+            error.common = self.ranks.in_step
+            error.own_finite = error.common and result.own_finite
+            raise error
+        self._guard.check(result)
+        return result
+
+    def trace(self, feed: Mapping[str, Any]) -> Any:
+        """The step for feeds with these keys as a concrete function; traced now if that was not done before."""
+        return self._function(self.tensors(feed))
+
+    def _rate(self, value: float) -> Any:
+        if value not in self._rates:
+            self._rates = {value: tf.constant(value, "float32")}
+        return self._rates[value]
+
+    def _function(self, tensors: Mapping[str, Any]) -> Any:
+        """The concrete function for these feed keys: lengths may be left out where another key has the same axis."""
+        keys = frozenset(tensors)
+        if keys not in self._functions:
+            self.ranks.lasting("tracing the step")
+            signature = {name: spec for name, spec in self.net.input_signature().items() if name in keys}
+            rate = tf.TensorSpec([], "float32", name="learning_rate")
+            specs = [signature, rate, *self.ranks.signature()]
+            function = tf.function(self._emit, input_signature=specs, autograph=False)
+            self._functions[keys] = function.get_concrete_function()
+        return self._functions[keys]
+
+    def _emit(self, feed: Dict[str, Any], rate: Any, *inputs: Any) -> Any:
+        step = self.global_step.read_value()
+        graph = self.net.lower(feed, train=True, step=step)
+        if graph.objective is None:
+            raise ConfigError(_nothing_to_train(self.net))
+        graph = self.ranks.share(graph, inputs)
+        grads = self.updater.gradients(graph)
+        rate = self.updater.learning_rate(rate, step)
+        grads, graph, total_loss, common = self.ranks.reduce(grads, graph, self.updater.total_loss(graph), inputs)
+        if self.updater.tolerates_nonfinite:
+            finite = tf.constant(True)
+        else:
+            finite = tf.logical_and(tf.math.is_finite(grads.norm), tf.math.is_finite(total_loss))
+        measured = {"loss": _mean_loss(graph, self._normalized), "grad_norm": grads.norm}
+        good, spike, counts = self._guard.emit(finite, measured)
+
+        def update() -> Any:
+            self.updater.apply(grads, rate, step)
+            self.ranks.run_updates(graph.updates, common)
+            return tf.constant(True)
+
+        updated = tf.cond(good, update, lambda: tf.constant(False))
+        # A step that is left out counts too if training goes on: noise and schedules must not stand still.
+        self.global_step.assign_add(tf.cast(counts, "int64"))
+        return self._packer.pack(
+            graph,
+            {
+                "total_loss": total_loss,
+                "grad_norm": grads.norm,
+                "learning_rate": rate,
+                "step": step,
+                "finite": finite,
+                "spike": spike,
+                "updated": updated,
+                **common,
+            },
+        )
+
+
+def _nothing_to_train(net: Any) -> str:
+    names = ", ".join(repr(node.name) for node in net.plan.losses)
+    if names:
+        return "All losses (%s) have the scale 0, so there is nothing to train. Give one another 'loss_scale'." % names
+    return "The network has no loss, so there is nothing to train. Give a layer the option 'loss'."
+
+
+def _mean_loss(graph: Any, normalized: FrozenSet[str]) -> Any:
+    """Sum of the losses, each per frame or sequence: of the same size whatever the size of the batch."""
+    means = [
+        tf.cast(value, "float64")
+        / (1.0 if name in normalized else tf.maximum(tf.cast(graph.counts[name], "float64"), 1.0))
+        for name, value in graph.losses.items()
+    ]
+    return tf.add_n(means)

@@ -1,0 +1,1 @@
+"""Beam search over a dataset, and what is reported of it."""

@@ -1,0 +1,98 @@
+"""The file which a search writes: texts, or lists of texts with scores, as lines or as Python dict."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.engine.support.atomic_files import sync
+
+#: A text, or with scores the best ones first: [(score, text), ...]
+Entry = Any
+Rows = Iterable[Tuple[str, Dict[str, Entry]]]  # sequence tag, layer -> entry
+
+
+class SearchOutput:
+    """``search_output_file`` in the format ``search_output_file_format``."""
+
+    def __init__(self, path: str, file_format: str, layers: Sequence[str]) -> None:
+        """
+        :param path: compressed if it ends in ``.gz``
+        :param file_format: ``txt``: a line for each sequence; ``py``: a dict from tag to text
+        :param layers: with several each entry is a dict from layer to what there would be otherwise; py only
+        :raises ConfigError: the file exists, its folder does not, or the format is unknown or not fit for the layers
+        """
+        if file_format not in _FORMATS:
+            raise ConfigError(
+                "search_output_file_format: unknown %r. %s" % (file_format, did_you_mean(file_format, _FORMATS))
+            )
+        if len(layers) > 1 and file_format != "py":
+            raise ConfigError(
+                "search_output_file_format = %r has place for one layer, but search_output_layer names %d. "
+                "Set search_output_file_format = 'py'." % (file_format, len(layers))
+            )
+        if os.path.exists(path):
+            raise ConfigError("search_output_file %r exists already. Remove it, or choose another." % path)
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+            raise ConfigError("search_output_file %r: the folder %r can't be written. Make it first." % (path, folder))
+        self.path = path
+        self._format = _FORMATS[file_format]
+        self._layers = list(layers)
+
+    def write(self, rows: Rows) -> None:
+        """Writes the file as a whole; it has its name only once it is complete."""
+        several = len(self._layers) > 1
+        text = self._format([(tag, found if several else found[self._layers[0]]) for tag, found in rows])
+        content = text.encode("utf8")
+        if self.path.endswith(".gz"):
+            content = gzip.compress(content, mtime=0)  # the same content gives the same file
+        temp = "%s.tmp-%i" % (self.path, os.getpid())
+        try:
+            with open(temp, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temp, self.path)
+        except OSError as exc:
+            raise ConfigError(
+                "search_output_file %r can't be written: %s. Choose another path." % (self.path, exc.strerror or exc)
+            ) from exc
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(temp)
+        sync(os.path.dirname(os.path.abspath(self.path)))
+
+
+def _text(rows: Sequence[Tuple[str, Entry]]) -> str:
+    return "".join(_line(entry) + "\n" for _, entry in rows)
+
+
+def _line(entry: Entry) -> str:
+    if isinstance(entry, str):
+        return entry.replace("\n", "\\n")  # one line for each sequence, whatever the labels are
+    return "[%s]" % ", ".join(_pair(pair) for pair in entry)
+
+
+def _python(rows: Sequence[Tuple[str, Entry]]) -> str:
+    return "{\n%s}\n" % "".join("%r: %s,\n" % (tag, _value(entry)) for tag, entry in rows)
+
+
+def _value(entry: Entry) -> str:
+    if isinstance(entry, str):
+        return repr(entry)
+    if isinstance(entry, Mapping):
+        return "{\n%s}" % "".join("%r: %s,\n" % (layer, _value(value)) for layer, value in entry.items())
+    return "[\n%s]" % "".join(_pair(pair) + ",\n" for pair in entry)
+
+
+def _pair(pair: Tuple[Any, str]) -> str:
+    score, text = pair
+    number = str(score)  # as few digits as tell the float32 apart from its neighbours
+    return "(%s, %r)" % (number if number.lstrip("-")[:1].isdigit() else "float(%r)" % number, text)
+
+
+_FORMATS: Dict[str, Callable[[List[Tuple[str, Entry]]], str]] = {"txt": _text, "py": _python}

@@ -1,0 +1,155 @@
+"""One pass of search over a dataset: long sequences first, so that what does not fit into memory fails at once."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.engine.data.data_source import DataSource
+from returnn_tf.engine.search.errors import ErrorReport
+from returnn_tf.engine.search.labels import Labels
+from returnn_tf.engine.search.searcher import Hypothesis, Searcher, SearchResult
+from returnn_tf.engine.support.prefetch import Prefetcher
+from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
+from returnn_tf.engine.support.step_errors import naming_sequences
+from returnn_tf.log import STEP_LEVEL, eval_line, log, pass_line, phase_text, step_line
+
+
+class SearchPass:
+    """Searches in a dataset and keeps the texts of the hypotheses."""
+
+    def __init__(
+        self, searcher: Searcher, source: DataSource, labels: Mapping[str, Labels], reports: Sequence[ErrorReport]
+    ) -> None:
+        """
+        :param labels: for each layer of the searcher
+        :param reports: counted along; they need the losses of the searcher
+        """
+        self._searcher = searcher
+        self._source = source
+        self._labels = labels
+        self._reports = reports
+        self._world = source.world
+        self._scores = Scores()
+        self._not_ended: Dict[str, int] = {}  # loop -> sequences
+        self._texts: Dict[int, Tuple[str, Dict[str, Any]]] = {}  # position in the corpus -> tag, layer -> text(s)
+
+    def run(self, epoch: int) -> None:
+        """Goes over all sequences.
+
+        :param epoch: of the model; of the data too, where data is generated
+        :raises DataError: a sequence is left out by the options of the dataset
+        """
+        whole = longest_first(self._source.dataset, epoch)
+        order = self._source.share(whole)
+        phase = phase_text("search", epoch, self._source.name)
+        self._world.board.lasting(phase)
+        start, compute, steps = time.perf_counter(), 0.0, 0
+        batches = self._source.batches(epoch, seq_order=order, chunking=None)
+        prefetcher = Prefetcher(batches, lambda batch: self._searcher.tensors(batch.feed))
+        bar = log.progress(phase)
+        try:
+            for batch, tensors in prefetcher:
+                before = time.perf_counter()
+                with naming_sequences(phase, batch.seq_tags):
+                    result = self._searcher.run(tensors)
+                now = time.perf_counter()
+                compute += now - before
+                self._add(batch, result)
+                self._world.board.done(phase)
+                _log_step(phase, steps, batch, result, now - before, now - start)
+                steps += 1
+                bar.update(steps, batch.complete)
+        finally:
+            bar.close()
+            prefetcher.close()
+        self._world.board.lasting(phase)
+        self._merge()
+        if len(self._texts) < len(whole):
+            missing = self._source.dataset.tag(next(int(index) for index in whole if int(index) not in self._texts))
+            raise DataError(
+                "%s: %d of %d sequences are left out, e.g. %r. Raise the limits on the length of sequences."
+                % (phase, len(whole) - len(self._texts), len(whole), missing)
+            )
+        log.write(3, pass_line(phase, steps, time.perf_counter() - start, compute))
+        for path, count in self._not_ended.items():
+            if count:
+                log.warn(
+                    "Layer %r: of %d sequences the best hypothesis of %d had not ended after max_seq_len steps, so it "
+                    "is cut off. Raise max_seq_len, or train the end better." % (path, len(self._texts), count)
+                )
+
+    def _merge(self) -> None:
+        """Puts the results of all processes together, on all of them."""
+        if self._world.size == 1:
+            return
+        states = [report.state() for report in self._reports]
+        parts = self._world.gather_values((self._texts, self._not_ended, self._scores.sums(), states))
+        self._not_ended = {}
+        for texts, not_ended, _, _ in parts:
+            self._texts.update(texts)
+            for path, count in not_ended.items():
+                self._not_ended[path] = self._not_ended.get(path, 0) + count
+        self._scores = Scores(sums=added_sums([part[2] for part in parts]))
+        for index, report in enumerate(self._reports):
+            report.merge([part[3][index] for part in parts])
+
+    def rows(self) -> List[Tuple[str, Dict[str, Any]]]:
+        """(tag, layer -> text, or [(score, text), ...] best first where a beam is left) in the order of the corpus."""
+        return [self._texts[index] for index in sorted(self._texts)]
+
+    def log_errors(self) -> None:
+        """Scores, error rates, and at level 4 the wrong sequences."""
+        if self._searcher.with_losses:
+            log.write(1, eval_line({self._source.name: (self._scores.scores(), self._scores.errors())}))
+        for report in self._reports:
+            for text in report.tables():
+                log.write(4, text)
+            for line in report.lines():
+                log.write(1, line)
+
+    def _add(self, batch: Any, result: SearchResult) -> None:
+        for row, (index, tag) in enumerate(zip(batch.seq_indices, batch.seq_tags)):
+            texts = {name: self._entry(name, found[row]) for name, found in result.hypotheses.items()}
+            self._texts[index] = (tag, texts)
+        for path, count in result.not_ended.items():
+            self._not_ended[path] = self._not_ended.get(path, 0) + count
+        if result.losses is not None:
+            self._scores.add(result.losses)
+        for report in self._reports:
+            report.add(batch, result.hypotheses[report.layer])
+
+    def _entry(self, name: str, found: Sequence[Hypothesis]) -> Any:
+        labels = self._labels[name]
+        if found[0].score is None:
+            return labels.text(found[0].labels)
+        return [(hypothesis.score, labels.text(hypothesis.labels)) for hypothesis in found]
+
+
+def longest_first(dataset: Any, epoch: int) -> np.ndarray:
+    """Each sequence of an epoch once, sorted by length, descending; in corpus order if lengths are not known."""
+    order = dataset.seq_order(epoch)
+    if order is None:
+        raise ConfigError(
+            "The dataset %r is endless, so a search in it would never end; give it num_seqs." % dataset.name
+        )
+    order = np.unique(order)
+    lengths = dataset.seq_lengths()
+    if lengths is None:
+        log.write(
+            4, "The lengths of %r are not known before reading, so it is searched in its own order." % dataset.name
+        )
+        return order
+    return order[np.argsort(-np.asarray(lengths)[order], kind="stable")]
+
+
+def _log_step(phase: str, number: int, batch: Any, result: SearchResult, seconds: float, elapsed: float) -> None:
+    if log.shows(STEP_LEVEL):
+        values: Dict[str, Any] = {} if result.losses is None else batch_means(result.losses)
+        values.update({"max_size:%s" % key: size for key, size in batch.max_frames.items()}, num_seqs=batch.num_seqs)
+        complete = batch.complete
+        line = step_line(phase, number, values, seconds_per_step=seconds, elapsed=elapsed, complete=complete)
+        log.write(STEP_LEVEL, line)

@@ -1,0 +1,137 @@
+"""Search with a network: the hypotheses of some layers for whole datasets, and the losses behind the search."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.engine.support.step_result import Packer, StepResult
+from returnn_tf.graph.node import Node
+from returnn_tf.network.lower import lower, needed_extern_keys
+from returnn_tf.network.planning.plan import Plan
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.util.lazy_tf import tf
+
+
+class Hypothesis(NamedTuple):
+    """Label indices [labels], and their log score where a beam is left."""
+
+    labels: np.ndarray
+    score: Optional[np.float32] = None
+
+
+class SearchResult(NamedTuple):
+    """What the search gave for a batch."""
+
+    hypotheses: Dict[str, List[List[Hypothesis]]]  # layer -> sequence -> best first
+    losses: Optional[StepResult]  # None without losses
+    not_ended: Dict[str, int]  # loop -> sequences whose best hypothesis was cut off by max_seq_len
+
+
+class Searcher:
+    """One traced function from a batch to the hypotheses of layers, and the losses if wanted."""
+
+    def __init__(self, net: Any, layers: Sequence[str], *, with_losses: bool = True) -> None:
+        """
+        :param net: Network, planned for search
+        :param layers: paths
+        :param with_losses: also the losses; they need targets
+        :raises ConfigError: there is no such layer, or its output is no sequence of labels
+        """
+        assert net.search, "the network is not planned for search"
+        self.net = net
+        self.nodes: Dict[str, Node] = {name: searched_node(net.plan, name) for name in layers}
+        self.with_losses = with_losses and bool(net.plan.losses)
+        self.used_data_keys: List[str] = needed_extern_keys(net.plan, list(self.nodes.values()), self.with_losses)
+        self._packer = Packer()
+        self._function: Optional[Any] = None
+
+    def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+        """The entries of a feed which are needed, as tensors."""
+        return self.net.convert_feed(feed, self.used_data_keys)
+
+    def run(self, feed: Mapping[str, Any]) -> SearchResult:
+        """Searches in one batch.
+
+        :param feed: feed key -> array or tensor, batch axis first; the same keys in each call
+        """
+        tensors = self.tensors(feed)
+        if self._function is None:
+            signature = self.net.input_signature(self.used_data_keys)
+            signature = {name: spec for name, spec in signature.items() if name in tensors}
+            self._function = tf.function(self._emit, input_signature=[signature], autograph=False)
+        found, packed, not_ended = self._function(tensors)
+        hypotheses = {
+            name: _split(labels.numpy(), lens.numpy(), None if scores is None else scores.numpy())
+            for name, (labels, lens, scores) in found.items()
+        }
+        losses = self._packer.unpack(packed.numpy()) if self.with_losses else None
+        return SearchResult(hypotheses, losses, {path: int(count) for path, count in not_ended.items()})
+
+    def _emit(self, feed: Dict[str, Any]) -> Any:
+        graph = lower(
+            self.net.plan,
+            self.net.params,
+            feed,
+            train=False,
+            outputs=list(self.nodes.values()),
+            with_losses=self.with_losses,
+            step=self.net.step,
+            seed=self.net.seed,
+        )
+        found = {name: self._hypotheses(graph, node) for name, node in self.nodes.items()}
+        return found, self._packer.pack(graph, {"total_loss": graph.total_loss}), dict(graph.lowering.not_ended)
+
+    def _hypotheses(self, graph: Any, node: Node) -> Tuple[Any, Any, Any]:
+        """(labels [batch * beam, labels], numbers of labels [batch * beam], scores [batch, beam] or None)."""
+        output = node.output
+        batch = output.batch_axis
+        assert batch is not None
+        labels = transpose(graph.values[node.path], [batch] + [a for a in range(output.rank) if a != batch])
+        rows = tf.shape(labels)[:1]
+        lens = graph.lens_by_axis(output)
+        if output.rank == 1:
+            labels, count = tf.expand_dims(labels, 1), tf.ones(rows, tf.int32)
+        elif lens:
+            (count,) = lens.values()
+        else:
+            count = tf.shape(labels)[1]
+        scores = None if output.beam is None else graph.lowering.beam_scores[output.beam.of]
+        return labels, tf.broadcast_to(count, rows), scores
+
+
+def searched_node(plan: Plan, name: str) -> Node:
+    """The layer which ``search_output_layer`` names.
+
+    :param plan: planned for search
+    :raises ConfigError: there is none, or its output is not labels [batch] or [batch, time]
+    """
+    layers = {node.path: node for node in plan.nodes if node.extern_key is None}
+    if name not in layers:
+        raise ConfigError(
+            "search_output_layer: layer %r is not part of the network when it searches. Nothing needs it, unless it "
+            "has is_output_layer=True. %s" % (name, did_you_mean(name, layers))
+        )
+    node = layers[name]
+    output = node.output
+    if not output.sparse or output.batch_axis is None or output.rank > 2:
+        raise ConfigError(
+            "search_output_layer: layer %r gives %s, which is no sequence of labels. Name the 'choice' or 'rec' layer "
+            "which searches, or the 'decide' layer behind it." % (name, output)
+        )
+    return node
+
+
+def _split(labels: np.ndarray, lens: np.ndarray, scores: Optional[np.ndarray]) -> List[List[Hypothesis]]:
+    """The hypotheses of each sequence, best first; of the same score the earlier one first."""
+    if scores is None:
+        return [[Hypothesis(row[:size])] for row, size in zip(labels, lens)]
+    beam = scores.shape[1]
+    result = []
+    for seq, seq_scores in enumerate(scores):
+        order = np.argsort(-seq_scores, kind="stable")
+        rows = [(seq * beam + entry, seq_scores[entry]) for entry in order]
+        result.append([Hypothesis(labels[row][: lens[row]], score) for row, score in rows])
+    return result

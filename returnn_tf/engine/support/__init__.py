@@ -1,0 +1,1 @@
+"""Small parts that the rest of the engine is built from: devices, signals, scores, prefetching, atomic files."""

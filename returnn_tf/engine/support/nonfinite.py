@@ -1,0 +1,113 @@
+"""The error when a loss or a gradient is NaN or Inf, and the search for the first layer which went bad."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from returnn_tf.config import DataError
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.util.lazy_tf import tf
+
+_MAX_TAGS = 20
+_DATA = "data"  # the path of the input with this key; those of other keys are data:<key>
+
+
+class NonFiniteError(DataError):
+    """Loss or gradient of a step is NaN or Inf; no variable was changed by that step. Ends with exit code 1."""
+
+    def __init__(self, step: int, total_loss: float, grad_norm: Optional[float], losses: Dict[str, float]) -> None:
+        """
+        :param step: global step, from 0
+        :param total_loss: the objective
+        :param grad_norm: L2 norm of the raw gradient, None outside of training
+        :param losses: loss by name
+        """
+        self.step = step
+        self.total_loss = total_loss
+        self.grad_norm = grad_norm
+        self.losses = losses
+        self.seq_tags: List[str] = []
+        self.layer: Optional[str] = None  # or the input, see `first_bad_layer`
+        self.where = ""  # rank and host, if there are several
+        self.own_finite = False  # whether those of this rank alone are finite
+        self.common = False  # whether all ranks see it in the same step
+        super().__init__()
+
+    def at(self, seq_tags: Sequence[str], layer: Optional[str]) -> "NonFiniteError":
+        """The same error with the sequences of the batch and the first layer with a bad value, as far as known."""
+        self.seq_tags = [str(tag) for tag in seq_tags]
+        self.layer = layer
+        return self
+
+    def __str__(self) -> str:
+        where = " on %s" % self.where if self.where else ""
+        parts = ["Step %i: the loss or its gradient is not finite%s" % (self.step, where)]
+        parts.append("loss %s" % self.total_loss)
+        if self.grad_norm is not None:
+            parts.append("gradient norm %s" % self.grad_norm)
+        parts.extend("%s: %s" % item for item in sorted(self.losses.items()))
+        text = ", ".join(parts) + ". The parameters were not changed by this step."
+        key = data_key(self.layer)
+        if key is not None:
+            text += " The data has NaN or Inf itself, in the key %r: look at these sequences in the dataset." % key
+        elif self.layer is not None:
+            text += " First layer with NaN or Inf in its output: %r." % self.layer
+        elif self.seq_tags:
+            text += " All layer outputs are finite, so it arises in a loss or in a gradient."
+        if self.seq_tags:
+            more = len(self.seq_tags) - _MAX_TAGS
+            text += " Sequences: %s%s." % (
+                ", ".join(self.seq_tags[:_MAX_TAGS]),
+                " and %i more" % more if more > 0 else "",
+            )
+        return text + (" Often a smaller learning_rate or gradient_clip_global_norm helps." if key is None else "")
+
+
+def data_key(path: Optional[str]) -> Optional[str]:
+    """The key of the data whose input has this path; None if it is that of a layer."""
+    if path == _DATA:
+        return _DATA
+    return path[len(_DATA) + 1 :] if path is not None and path.startswith(_DATA + ":") else None
+
+
+def first_bad_layer(net: Any, feed: Mapping[str, Any], *, step: int, train: bool = True) -> Optional[str]:
+    """The first input or layer, in the order of the network, whose output has NaN or Inf; None if all are finite.
+
+    Inputs come before all layers: what they have, the layers need not be blamed for. Frames beyond the end of a
+    sequence count only if all others are good. Builds and runs the network once more, so it is meant for the moment
+    before the program ends.
+
+    :param net: Network
+    :param feed: feed key -> array or tensor
+    :param step: global train step (random masks depend on it)
+    :param train: whether the step was one of training
+    :return: the path of the layer; ``data`` or ``data:<key>`` for an input
+    """
+    names: List[str] = []
+    tensors = net.convert_feed(feed)
+    signature = {name: spec for name, spec in net.input_signature().items() if name in tensors}
+
+    def check(feed: Dict[str, Any]) -> Any:
+        graph = net.lower(feed, train=train, step=tf.constant(step, "int64"))
+        flags = [tf.constant([True, True])]
+        for node, value in graph.lowering.values.items():
+            if tf.is_tensor(value) and (value.dtype.is_floating or value.dtype.is_complex):
+                names.append(node.path)
+                flags.append(_finite(EmitContext(node, graph.lowering), value))
+        return tf.stack(flags)
+
+    flags = tf.function(check, input_signature=[signature], autograph=False)(tensors).numpy()[1:]
+    for within in (True, False):
+        for name, (in_sequences, everywhere) in zip(names, flags):
+            if not (in_sequences if within else everywhere):
+                return name
+    return None
+
+
+def _finite(ctx: EmitContext, value: Any) -> Any:
+    """Whether all values of an output are finite: within the sequences, and with what is beyond their ends."""
+    good, data = tf.math.is_finite(tf.math.abs(value)), ctx.output
+    known = [axis for axis in data.dynamic_axes if ctx.has_lens(data.dims[axis]) and ctx.knows_mask(data, [axis])]
+    mask = ctx.masks(data, known)
+    within = good if mask is None else tf.logical_or(good, tf.logical_not(mask))
+    return tf.stack([tf.reduce_all(within), tf.reduce_all(good)])

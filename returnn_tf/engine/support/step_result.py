@@ -1,0 +1,71 @@
+"""What one step returns, packed so that a step needs a single copy from the device to the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+from returnn_tf.util.lazy_tf import tf
+
+_KINDS = ("losses", "errors", "counts")
+_FLAGS = ("finite", "spike", "updated", "own", "own_finite")
+_HEARD = "heard"
+
+
+@dataclass
+class StepResult:
+    """Numbers of one batch, summed over it unless said otherwise."""
+
+    total_loss: float  # the objective before the update
+    losses: Dict[str, float] = field(default_factory=dict)  # by loss name, unscaled sums
+    errors: Dict[str, float] = field(default_factory=dict)  # by loss name, sums
+    counts: Dict[str, float] = field(default_factory=dict)  # by loss name: frames or sequences to divide by
+    grad_norm: Optional[float] = None  # L2 norm of the raw gradient; None without training
+    learning_rate: Optional[float] = None  # what the optimizer got, before its multiplier
+    step: Optional[int] = None  # global step of this update, from 0
+    finite: bool = True  # False: loss or gradient was NaN or Inf and this step changed no parameter
+    spike: bool = False  # the loss was far above those before, see ``loss_spike``
+    updated: bool = True  # False: this step changed no parameter
+    own: bool = True  # False: this rank had no batch and computed along with weight zero
+    own_finite: bool = True  # whether loss and gradient of this rank were finite
+    communication: float = 0.0  # seconds in which this rank waited for others or sent numbers
+    heard: List[float] = field(default_factory=list)  # what all ranks said, see `returnn_tf.engine.distributed.control`
+
+
+class Packer:
+    """Packs named scalars of a traced function into one float64 vector and unpacks it outside."""
+
+    def __init__(self) -> None:
+        self._layout: List[Tuple[str, str]] = []
+
+    def pack(self, graph: Any, scalars: Dict[str, Any]) -> Any:
+        """The vector; called while tracing.
+
+        :param graph: lowered network with ``losses``, ``errors`` and ``counts``
+        :param scalars: further scalar tensors by name of a :class:`StepResult` field
+        """
+        named: Dict[Tuple[str, str], Any] = {("", name): value for name, value in scalars.items()}
+        for kind, values in zip(_KINDS, (graph.losses, graph.errors, graph.counts)):
+            named.update({(kind, name): value for name, value in values.items()})
+        self._layout = list(named)
+        return tf.stack([tf.cast(value, "float64") for value in named.values()])
+
+    def unpack(self, vector: Any) -> StepResult:
+        """The result from the values of the vector.
+
+        :param vector: numpy float64 [n]
+        """
+        fields: Dict[str, Any] = {kind: {} for kind in _KINDS}
+        for (kind, name), value in zip(self._layout, vector.tolist()):
+            if kind:
+                fields[kind][name] = value
+            elif name.startswith(_HEARD):
+                fields.setdefault(_HEARD, []).append(value)
+            else:
+                fields[name] = value
+        if "step" in fields:
+            fields["step"] = int(fields["step"])
+        for flag in _FLAGS:
+            if flag in fields:
+                fields[flag] = bool(fields[flag])
+        return StepResult(**fields)

@@ -1,0 +1,1 @@
+"""The training engine: from the first set-up to the last epoch."""

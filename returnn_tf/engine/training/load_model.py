@@ -1,0 +1,61 @@
+"""A network with the parameters of the checkpoint which the config asks for; for all tasks but training."""
+
+from __future__ import annotations
+
+from typing import Any, Tuple
+
+from returnn_tf.config import ConfigError
+from returnn_tf.engine.checkpoints import checkpoint, model_dir, preload
+from returnn_tf.engine.checkpoints import params as checkpoint_params
+from returnn_tf.engine.checkpoints.selection import ModelChoice, find_step_checkpoints
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.search.beam import with_beam_size
+from returnn_tf.engine.support import devices
+from returnn_tf.log import log
+from returnn_tf.network.network import Network
+
+
+def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelChoice]:
+    """The network as a training plans it, so that losses inside of loops exist, and the checkpoint which was loaded.
+
+    What ``preload_from_files`` sets does not come from the checkpoint.
+
+    :param config: Config with ``load``, or ``model`` and perhaps ``load_epoch``
+    :param search: plan it for search instead
+    :raises ConfigError: there is no checkpoint
+    :raises DataError: it is damaged or does not fit the network
+    """
+    schedule = NetworkSchedule(config)
+    choice = model_dir.choose_whole(config, report_defect)
+    # without an epoch in the name of the checkpoint it is the network after all pretraining
+    entry = schedule.at(choice.epoch or max(config.int("num_epochs", 5), schedule.pretrain_epochs + 1))
+    devices.set_up(config)
+    net_config = with_beam_size(entry.config) if search else entry.config
+    net = Network.from_config(net_config, train=not search, search=search)
+    values = {} if choice.path is None else checkpoint.read(choice.path)
+    lacking = {name: variable for name, variable in net.params.items() if name not in values}
+    loaded = preload.load_on_init(net.plan, lacking) | preload.load(config, net.params)
+    rest = {name: variable for name, variable in net.params.items() if name not in loaded}
+    if choice.path is not None:
+        checkpoint_params.assign(rest, values, source="The checkpoint %s" % choice.path)
+        log.write(3, "Loaded %s" % choice.path)
+    elif rest or not loaded:
+        raise ConfigError(_nothing_to_load(config.str("model", "")))
+    return net, choice
+
+
+def _nothing_to_load(model: str) -> str:
+    text = "There is no checkpoint to load: no file %s.<epoch>.index. " % (model or "<model>")
+    within = [path for _, path in sorted(find_step_checkpoints(model).items()) if not checkpoint.unfinished(path)]
+    if not within:
+        return text + "Train first, or set load = '<path prefix>'."
+    return text + "There %s from within an epoch, which %s only by name; for the newest one set load = %r." % (
+        "is one" if len(within) == 1 else "are %i" % len(within),
+        "is loaded" if len(within) == 1 else "are loaded",
+        within[-1],
+    )
+
+
+def report_defect(path: str, reason: str) -> None:
+    """Says that a checkpoint is passed over."""
+    log.warn("The checkpoint %s is not used: %s. The one before is taken." % (path, reason.rstrip(".")))

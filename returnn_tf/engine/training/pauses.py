@@ -1,0 +1,100 @@
+"""What is done between two steps of a training: checkpoints within the epoch, and the end on a signal."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Iterable, Iterator
+
+from returnn_tf.engine.checkpoints.lock import ModelLock
+from returnn_tf.engine.checkpoints.saver import Saver
+from returnn_tf.engine.distributed.control import Control
+from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.support.signals import Stopped, StopRequest, name_of
+
+
+class Pauses:
+    """Looks for what is to be done; most of the time nothing."""
+
+    def __init__(
+        self, saver: Saver, stop: StopRequest, lock: ModelLock, world: World, *, begins_anew: bool = False
+    ) -> None:
+        """
+        :param saver: writes the checkpoints
+        :param stop: tells of signals
+        :param lock: on the files of the model
+        :param world: all of its processes stop at the same step
+        :param begins_anew: the same command would begin where it did this time: with ``start_epoch``
+        """
+        self._saver = saver
+        self._stop = stop
+        self._lock = lock
+        self._world = world
+        self._next = "Without start_epoch the" if begins_anew else "The"
+        self._control = Control()
+
+    def begin(self, control: Control, step: Callable[[], int]) -> None:
+        """From now on there is something to save when a signal comes.
+
+        :param control: by which all processes agree, with each step, on a pause after it
+        :param step: gives the number of steps of the whole training after the one which comes next
+        """
+        self._stop.graceful = True
+        self._control = control
+        control.wants_pause = lambda: self._saver.due(step()) or self._stop.signum is not None
+
+    def after_step(self, save: Callable[[], None]) -> None:
+        """Between two steps of training.
+
+        :param save: writes the state
+        :raises Stopped: by a signal; the state is on the disk
+        :raises DataError: a checkpoint could not be written
+        :raises ConfigError: another process has taken the lock
+        """
+        self._saver.check()
+        self._lock.check()
+        if not self._control.any_pause:
+            return
+        signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
+        save()
+        self._world.committed()
+        if signals:
+            self._saver.wait()
+            saved = "its state is saved" if self._saver.model else "nothing is saved, for the config has no model"
+            raise self._stopped(signals[0], "within the epoch; %s" % saved)
+
+    def until_signal(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """The batches of an evaluation; those of one process out of several end when it gets a signal.
+
+        They can't raise :class:`Stopped` then, as the others wait for the result: all do, :meth:`after_evaluation`.
+        """
+        return batches if self._world.size == 1 else self._until_signal(batches)
+
+    def _until_signal(self, batches: Iterable[Any]) -> Iterator[Any]:
+        with contextlib.ExitStack() as resources:
+            if hasattr(batches, "close"):
+                resources.callback(batches.close)
+            for batch in batches:
+                yield batch
+                if self._stop.signum is not None:
+                    return
+
+    def after_batch(self) -> None:
+        """Between two batches of an evaluation.
+
+        :raises Stopped: by a signal
+        """
+        if self._world.size == 1 and self._stop.signum is not None:
+            raise self._stopped(self._stop.signum, "while evaluating, which is done anew when it goes on")
+
+    def after_evaluation(self) -> None:
+        """When all processes are done with an evaluation, or have left it because of a signal.
+
+        :raises Stopped: by a signal to one of them
+        """
+        if self._world.any(self._stop.signum is not None):
+            signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
+            raise self._stopped(signals[0], "while evaluating, or after it")
+
+    def _stopped(self, signum: int, when: Any) -> Stopped:
+        text = "Stopped by %s %s. %s same command goes on from there." % (name_of(signum), when, self._next)
+        return Stopped(signum, text)

@@ -1,0 +1,68 @@
+"""Operations on the gradient of one parameter, in the order in which the updater applies them. Pure functions."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Sequence
+
+from returnn_tf.engine.update.options import UpdateOptions
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclass
+class Gradients:
+    """The gradients of a step, all by parameter name."""
+
+    raw: Dict[str, Any]  # dense gradients of this step
+    norm: Any  # float32 scalar: L2 norm of them all
+    constraints: Dict[str, Any]  # gradients of the constraints, only if they are decoupled
+
+
+def dense(grad: Any) -> Any:
+    """The gradient as a tensor; rows which occur several times in an ``IndexedSlices`` are summed up."""
+    return tf.convert_to_tensor(grad)
+
+
+def global_norm(grads: Sequence[Any]) -> Any:
+    """L2 norm over all entries of all gradients, float32 scalar; NaN or Inf in any of them shows in it."""
+    if not grads:
+        return tf.constant(0.0)
+    squares = [tf.nn.l2_loss(grad if grad.dtype.size >= 4 else tf.cast(grad, "float32")) for grad in grads]
+    return tf.sqrt(2.0 * tf.add_n([tf.cast(square, "float32") for square in squares]))
+
+
+def process(grad: Any, options: UpdateOptions, *, name: str, norm: Any, clip_norm: Optional[Any], seed: Any) -> Any:
+    """Noise, clipping and filters on one gradient.
+
+    :param grad: dense gradient, after accumulation
+    :param options: of this parameter
+    :param name: of the parameter; each has its own noise
+    :param norm: scalar, L2 norm of the raw gradients of all parameters
+    :param clip_norm: the same over the parameters which count for ``gradient_clip_global_norm``
+    :param seed: int32 [2], changes each step
+    """
+    if options.gradient_noise:
+        own_seed = tf.bitwise.bitwise_xor(seed, tf.constant(zlib.crc32(name.encode("utf8")) & 0x7FFFFFFF, seed.dtype))
+        grad += options.gradient_noise * tf.random.stateless_truncated_normal(grad.shape, own_seed, dtype=grad.dtype)
+    if options.gradient_clip:
+        grad = tf.clip_by_value(grad, -options.gradient_clip, options.gradient_clip)
+    if options.gradient_clip_norm:
+        grad = tf.clip_by_norm(grad, options.gradient_clip_norm)
+    if options.gradient_clip_avg_norm:
+        grad = clip_to(grad, tf.norm(grad) / tf.cast(tf.size(grad), grad.dtype), options.gradient_clip_avg_norm)
+    if options.gradient_clip_global_norm:
+        grad = clip_to(grad, clip_norm, options.gradient_clip_global_norm)
+    if options.gradient_nan_inf_filter:
+        grad = tf.where(tf.math.is_finite(grad), grad, tf.zeros_like(grad))
+    if options.grad_norm_to_clip_to_zero:
+        # "not <=" is true for NaN as well
+        grad = tf.where(norm <= options.grad_norm_to_clip_to_zero, grad, tf.zeros_like(grad))
+    return grad
+
+
+def clip_to(grad: Any, norm: Any, limit: float) -> Any:
+    """Scales the gradient by ``limit / norm`` if the norm is above the limit; all NaN if the norm is not finite."""
+    norm = tf.cast(norm, grad.dtype)
+    factor = tf.cast(limit, grad.dtype) / tf.maximum(norm, tf.cast(limit, grad.dtype))
+    return grad * tf.where(tf.math.is_finite(norm), factor, tf.cast(float("nan"), grad.dtype))

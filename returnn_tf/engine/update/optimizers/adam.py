@@ -1,0 +1,105 @@
+"""Adam (Kingma and Ba 2015) and its relatives.
+
+``t`` is the number of the application, from 1. The shared step size is ``lr_t = lr * sqrt(1-beta2^t) / (1-beta1^t)``
+and epsilon is added outside of the square root: ``w -= lr_t * m / (sqrt(v) + epsilon)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Dict
+
+from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
+from returnn_tf.engine.update.optimizers.registry import register_optimizer
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_optimizer("adam", "customadam")
+@dataclass
+class Adam(Optimizer):
+    """``m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2; w -= lr_t m / (sqrt(v) + epsilon)``."""
+
+    beta1: float = 0.9  # decay of the mean of the gradient
+    beta2: float = 0.999  # decay of the mean of the squared gradient
+    epsilon: float = DEFAULT_EPSILON  # added to the root of the mean square
+
+    nesterov: ClassVar[bool] = False
+
+    def slot_inits(self) -> Dict[str, float]:
+        """First and second moment."""
+        return {"m": 0.0, "v": 0.0}
+
+    def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
+        """Rate and the powers of the betas."""
+        t = iteration + 1.0
+        return {"lr": rate, "beta1_power": self.beta1**t, "beta2_power": self.beta2**t}
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """One kernel."""
+        beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
+        tf.raw_ops.ResourceApplyAdam(
+            var=var.handle,
+            m=slots["m"].handle,
+            v=slots["v"].handle,
+            beta1_power=hyper["beta1_power"],
+            beta2_power=hyper["beta2_power"],
+            lr=hyper["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            grad=grad,
+            use_locking=self.use_locking,
+            use_nesterov=self.nesterov,
+        )
+
+
+@register_optimizer("nadam")
+@dataclass
+class Nadam(Adam):
+    """Adam with Nesterov momentum without schedule: the numerator is ``beta1 m + (1-beta1) g`` (Dozat 2016).
+
+    The variant with a momentum schedule is ``nadamkeras``; the flag ``nadam = True`` selects that one.
+    """
+
+    nesterov: ClassVar[bool] = True
+
+
+@register_optimizer("adamw")
+@dataclass
+class AdamW(Adam):
+    """Adam after ``w -= lr * weight_decay * w`` (Loshchilov and Hutter 2019)."""
+
+    weight_decay: float = 0.004  # share of each weight which is removed per step, times the learning rate
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """Decay, then Adam."""
+        var.assign_sub(hyper["lr"] * like(var, self.weight_decay)[0] * var)
+        super().update(grad, var, slots, hyper)
+
+
+@register_optimizer("amsgrad")
+@dataclass
+class AmsGrad(Adam):
+    """Adam with the largest second moment so far in the denominator (Reddi et al. 2018)."""
+
+    def slot_inits(self) -> Dict[str, float]:
+        """First moment, second moment and its maximum."""
+        return {"m": 0.0, "v": 0.0, "vhat": 0.0}
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """One kernel."""
+        beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
+        tf.raw_ops.ResourceApplyAdamWithAmsgrad(
+            var=var.handle,
+            m=slots["m"].handle,
+            v=slots["v"].handle,
+            vhat=slots["vhat"].handle,
+            beta1_power=hyper["beta1_power"],
+            beta2_power=hyper["beta2_power"],
+            lr=hyper["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            grad=grad,
+            use_locking=self.use_locking,
+        )

@@ -1,0 +1,103 @@
+"""Optimizers with a rate per weight from past squared gradients: Adagrad, Adadelta, RMSProp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict
+
+from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
+from returnn_tf.engine.update.optimizers.registry import register_optimizer
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_optimizer("adagrad")
+@dataclass
+class Adagrad(Optimizer):
+    """``a += g^2; w -= lr * g / sqrt(a)`` (Duchi et al. 2011)."""
+
+    initial_accumulator_value: float = 0.1  # of the sum of squares; keeps the first steps small
+
+    def slot_inits(self) -> Dict[str, float]:
+        """The sum of squares."""
+        return {"accumulator": self.initial_accumulator_value}
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """One kernel."""
+        tf.raw_ops.ResourceApplyAdagrad(
+            var=var.handle,
+            accum=slots["accumulator"].handle,
+            lr=hyper["lr"],
+            grad=grad,
+            use_locking=self.use_locking,
+            update_slots=True,
+        )
+
+
+@register_optimizer("adadelta")
+@dataclass
+class Adadelta(Optimizer):
+    """``a = rho a + (1-rho) g^2; d = g sqrt(u + eps) / sqrt(a + eps); u = rho u + (1-rho) d^2; w -= lr d``.
+
+    Zeiler 2012.
+    """
+
+    rho: float = 0.95  # decay of both means of squares
+    epsilon: float = DEFAULT_EPSILON  # inside of both roots
+
+    def slot_inits(self) -> Dict[str, float]:
+        """Mean squares of the gradients and of the changes."""
+        return {"accum": 0.0, "accum_update": 0.0}
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """One kernel."""
+        rho, epsilon = like(var, self.rho, self.epsilon)
+        tf.raw_ops.ResourceApplyAdadelta(
+            var=var.handle,
+            accum=slots["accum"].handle,
+            accum_update=slots["accum_update"].handle,
+            lr=hyper["lr"],
+            rho=rho,
+            epsilon=epsilon,
+            grad=grad,
+            use_locking=self.use_locking,
+        )
+
+
+@register_optimizer("rmsprop")
+@dataclass
+class RmsProp(Optimizer):
+    """``s = decay s + (1-decay) g^2; d = momentum d + lr g / sqrt(s + epsilon); w -= d``.
+
+    ``centered`` subtracts the square of the mean gradient from ``s`` inside of the root.
+    """
+
+    decay: float = 0.9  # of the mean square and the mean
+    momentum: float = 0.0  # factor on the last change
+    epsilon: float = DEFAULT_EPSILON  # inside of the root
+    centered: bool = False  # normalise by the variance instead of the mean square
+
+    def slot_inits(self) -> Dict[str, float]:
+        """Mean square (starts at one), last change and, if centered, mean."""
+        slots = {"rms": 1.0, "momentum": 0.0}
+        if self.centered:
+            slots["mean"] = 0.0
+        return slots
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """One kernel."""
+        rho, momentum, epsilon = like(var, self.decay, self.momentum, self.epsilon)
+        kwargs = {
+            "var": var.handle,
+            "ms": slots["rms"].handle,
+            "mom": slots["momentum"].handle,
+            "lr": hyper["lr"],
+            "rho": rho,
+            "momentum": momentum,
+            "epsilon": epsilon,
+            "grad": grad,
+            "use_locking": self.use_locking,
+        }
+        if self.centered:
+            tf.raw_ops.ResourceApplyCenteredRMSProp(mg=slots["mean"].handle, **kwargs)
+        else:
+            tf.raw_ops.ResourceApplyRMSProp(**kwargs)

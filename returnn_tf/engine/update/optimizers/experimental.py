@@ -1,0 +1,68 @@
+"""Less common update rules: normalised gradients, learnt sign rules, scaling by the variance of the gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict
+
+from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
+from returnn_tf.engine.update.optimizers.registry import register_optimizer
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_optimizer("normalizedsgd")
+@dataclass
+class NormalizedSgd(Optimizer):
+    """``w -= lr * g / |g|`` with the L2 norm over all entries of the parameter."""
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """Normalise, then descend."""
+        var.assign_sub(hyper["lr"] * tf.math.l2_normalize(grad))
+
+
+@register_optimizer("neuraloptimizer1")
+@dataclass
+class NeuralOptimizer1(Optimizer):
+    """Gradient descent with small steps where the sign disagrees with the running mean (after Bello et al. 2017).
+
+    ``m = beta1 m + (1-beta1) g; w -= lr * g * (1 if sign(g) == sign(m) else decrease_factor)``.
+    """
+
+    beta1: float = 0.9  # decay of the mean
+    decrease_factor: float = 0.1  # on the gradient where signs differ
+
+    def slot_inits(self) -> Dict[str, float]:
+        """The running mean."""
+        return {"m": 0.0}
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """Mean first, then the variable."""
+        beta1, decrease = like(var, self.beta1, self.decrease_factor)
+        m = slots["m"].assign(beta1 * slots["m"] + (1.0 - beta1) * grad)
+        factor = tf.where(tf.equal(tf.sign(m), tf.sign(grad)), tf.ones_like(grad), decrease)
+        var.assign_sub(hyper["lr"] * grad * factor)
+
+
+@register_optimizer("gradvariancescaled")
+@dataclass
+class GradVarianceScaled(Optimizer):
+    """Gradient descent with small steps for outliers: ``w -= lr * g * min(v / ((g-m)^2 + epsilon), 1)``.
+
+    m and v are the running mean of the gradient and of its squared deviation, both updated before.
+    """
+
+    beta1: float = 0.9  # decay of the mean
+    beta2: float = 0.999  # decay of the variance
+    epsilon: float = DEFAULT_EPSILON  # added to the squared deviation
+
+    def slot_inits(self) -> Dict[str, float]:
+        """Mean and variance."""
+        return {"m": 0.0, "v": 0.0}
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """Statistics first, then the variable."""
+        beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
+        m = slots["m"].assign(beta1 * slots["m"] + (1.0 - beta1) * grad)
+        deviation = tf.square(grad - m)
+        v = slots["v"].assign(beta2 * slots["v"] + (1.0 - beta2) * deviation)
+        var.assign_sub(hyper["lr"] * grad * tf.minimum(v / (deviation + epsilon), 1.0))

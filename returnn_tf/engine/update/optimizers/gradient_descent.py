@@ -1,0 +1,49 @@
+"""Plain gradient descent and gradient descent with momentum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict
+
+from returnn_tf.engine.update.optimizers.base import Optimizer, like
+from returnn_tf.engine.update.optimizers.registry import register_optimizer
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_optimizer("gradientdescent", "customgradientdescent")
+@dataclass
+class GradientDescent(Optimizer):
+    """``w -= lr * g``."""
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """One kernel."""
+        del slots
+        tf.raw_ops.ResourceApplyGradientDescent(
+            var=var.handle, alpha=hyper["lr"], delta=grad, use_locking=self.use_locking
+        )
+
+
+@register_optimizer("momentum")
+@dataclass
+class Momentum(Optimizer):
+    """``a = momentum * a + g; w -= lr * a``; with Nesterov ``w -= lr * (g + momentum * a)`` (Sutskever et al. 2013)."""
+
+    momentum: float = 0.0  # factor on the accumulated gradient; usually 0.9
+    use_nesterov: bool = False  # look ahead by one step
+
+    def slot_inits(self) -> Dict[str, float]:
+        """The decaying sum of the gradients."""
+        return {"momentum": 0.0}
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """One kernel."""
+        (momentum,) = like(var, self.momentum)
+        tf.raw_ops.ResourceApplyMomentum(
+            var=var.handle,
+            accum=slots["momentum"].handle,
+            lr=hyper["lr"],
+            grad=grad,
+            momentum=momentum,
+            use_locking=self.use_locking,
+            use_nesterov=self.use_nesterov,
+        )

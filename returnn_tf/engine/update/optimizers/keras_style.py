@@ -1,0 +1,137 @@
+"""The optimizers which follow the rules of Keras: ``sgd``, ``nadamkeras`` and ``adamax``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict
+
+from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
+from returnn_tf.engine.update.optimizers.registry import register_optimizer
+from returnn_tf.util.lazy_tf import tf
+
+_SCHEDULE_BASE = 0.96  # of the momentum schedule of Nadam
+_SCHEDULE_DECAY = 0.004
+
+
+@dataclass
+class KerasStyle(Optimizer):
+    """Base of the two which correct the bias of their running means by the number ``t`` of the update.
+
+    By default ``t`` stays at 1, because configs with these optimizers were tuned that way: the moments are then always
+    scaled by ``1 / (1 - beta)``. With ``count_updates`` the rules are those of the papers.
+    """
+
+    count_updates: bool = False  # let t grow with every update
+
+    def number(self, iteration: Any) -> Any:
+        """The ``t`` of the current update, float64 scalar."""
+        return iteration + 1.0 if self.count_updates else tf.ones_like(iteration)
+
+
+@register_optimizer("sgd")
+@dataclass
+class Sgd(Optimizer):
+    """``v = momentum * v - lr * g; w += v``; with Nesterov ``w += momentum * v - lr * g``."""
+
+    momentum: float = 0.0  # factor on the last change
+    nesterov: bool = False  # look ahead by one step
+
+    def slot_inits(self) -> Dict[str, float]:
+        """The last change, if there is a momentum."""
+        return {"momentum": 0.0} if self.momentum else {}
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """One kernel."""
+        if not self.momentum:
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=var.handle, alpha=hyper["lr"], delta=grad, use_locking=self.use_locking
+            )
+            return
+        tf.raw_ops.ResourceApplyKerasMomentum(
+            var=var.handle,
+            accum=slots["momentum"].handle,
+            lr=hyper["lr"],
+            grad=grad,
+            momentum=like(var, self.momentum)[0],
+            use_locking=self.use_locking,
+            use_nesterov=self.nesterov,
+        )
+
+
+@register_optimizer("nadamkeras")
+@dataclass
+class NadamKeras(KerasStyle):
+    """Nadam (Dozat 2016) with the momentum schedule ``u_t = beta1 * (1 - 0.5 * 0.96^(0.004 t))``.
+
+    With the product P of the ``u`` of all updates and the next one u': ``lr * ((1-u) g / (1-P) + u' m / (1-P u'))``
+    over ``sqrt(v / (1-beta2^t)) + epsilon``.
+    """
+
+    beta1: float = 0.9  # decay of the mean of the gradient
+    beta2: float = 0.999  # decay of the mean of the squared gradient
+    epsilon: float = DEFAULT_EPSILON  # added to the root of the mean square
+
+    def slot_inits(self) -> Dict[str, float]:
+        """First and second moment."""
+        return {"m": 0.0, "v": 0.0}
+
+    def scalar_inits(self) -> Dict[str, float]:
+        """The product of the momentum schedule so far."""
+        return {"schedule_product": 1.0}
+
+    def _momentum(self, t: Any) -> Any:
+        return self.beta1 * (1.0 - 0.5 * tf.pow(tf.constant(_SCHEDULE_BASE, "float64"), _SCHEDULE_DECAY * t))
+
+    def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
+        """Factors of gradient, first and second moment; moves the schedule on."""
+        t = self.number(iteration)
+        now, following = self._momentum(t), self._momentum(t + 1.0)
+        product = scalars["schedule_product"] * now
+        scalars["schedule_product"].assign(product)
+        return {
+            "grad_factor": rate * (1.0 - now) / (1.0 - product),
+            "m_factor": rate * following / (1.0 - product * following),
+            "v_factor": 1.0 / (1.0 - self.beta2**t),
+        }
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """Moments, then the variable."""
+        beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
+        m = slots["m"].assign(beta1 * slots["m"] + (1.0 - beta1) * grad)
+        v = slots["v"].assign(beta2 * slots["v"] + (1.0 - beta2) * tf.square(grad))
+        step = hyper["grad_factor"] * grad + hyper["m_factor"] * m
+        var.assign_sub(step / (tf.sqrt(hyper["v_factor"] * v) + epsilon))
+
+
+@register_optimizer("adamax")
+@dataclass
+class Adamax(KerasStyle):
+    """Adam with the infinity norm: ``v = max(beta2 v, |g|); w -= lr / (1-beta1^t) * m / (v + epsilon)``."""
+
+    beta1: float = 0.9  # decay of the mean of the gradient
+    beta2: float = 0.999  # decay of the largest absolute gradient
+    epsilon: float = DEFAULT_EPSILON  # added to that maximum
+
+    def slot_inits(self) -> Dict[str, float]:
+        """First moment and infinity norm."""
+        return {"m": 0.0, "v": 0.0}
+
+    def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
+        """Rate and the power of beta1."""
+        return {"lr": rate, "beta1_power": self.beta1 ** self.number(iteration)}
+
+    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+        """One kernel."""
+        beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
+        tf.raw_ops.ResourceApplyAdaMax(
+            var=var.handle,
+            m=slots["m"].handle,
+            v=slots["v"].handle,
+            beta1_power=hyper["beta1_power"],
+            lr=hyper["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            grad=grad,
+            use_locking=self.use_locking,
+        )

@@ -1,0 +1,218 @@
+"""From a loss to new parameter values: gradients, their operations, accumulation, optimizers, extra updates.
+
+The order of operations per parameter: gradient (with the ``maximize_grad_norm`` term), accumulation, noise, clipping by
+value, by norm, by average norm and by global norm, NaN and Inf filter, clip to zero; then the decoupled constraints,
+the optimizer and ``extra_updates``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.engine.update import dynamic_learning_rate, gradients
+from returnn_tf.engine.update import options as update_options
+from returnn_tf.engine.update.gradients import Gradients
+from returnn_tf.engine.update.optimizers import Optimizer, create_optimizer
+from returnn_tf.engine.update.options import UpdateOptions
+from returnn_tf.graph.check_numerics import ALL, checked_finite
+from returnn_tf.graph.check_numerics import option as check_numerics_option
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclass
+class _Group:
+    """Parameters with the same optimizer dict and the same number of steps per update: one optimizer instance."""
+
+    optimizer: Optimizer
+    interval: int  # steps per update
+    names: List[str] = field(default_factory=list)
+
+
+class Updater:
+    """All options and all state of the update; its methods emit ops while a ``tf.function`` is traced."""
+
+    def __init__(self, net: Any, config: Any) -> None:
+        """
+        :param net: Network; every trainable floating point parameter of it is updated
+        :param config: Config
+        :raises ConfigError: wrong options, of the config or of ``updater_opts`` of a layer
+        """
+        self._params: Mapping[str, Any] = net.params
+        self._variables: Dict[str, Any] = {
+            name: var for name, var in net.params.items() if net.param_specs[name].trainable and var.dtype.is_floating
+        }
+        default = update_options.from_config(config)
+        self._default = default
+        self._options: Dict[str, UpdateOptions] = {
+            name: default.for_layer(net.param_specs[name].updater_opts, "parameter %r" % name)
+            for name in self._variables
+        }
+        self._decouple = config.bool("decouple_constraints", False)
+        self._rate = dynamic_learning_rate.from_config(config, net)
+        self._seed = config.int("random_seed", 42)
+        self._check_numerics = check_numerics_option(config) == ALL
+        self._extra_updates = _extra_updates(config.typed("extra_updates", None) or {}, net.params)
+        epsilon = config.typed("optimizer_epsilon", None)
+        self._groups = _groups(self._options, None if epsilon is None else config.float("optimizer_epsilon", 0.0))
+        for index, group in enumerate(self._groups):
+            group.optimizer.build({name: self._variables[name] for name in group.names}, "optimizer_%i" % index)
+        self._accumulated: Dict[str, Any] = {
+            name: tf.Variable(tf.zeros_like(self._variables[name]), trainable=False, name="accum_grad")
+            for group in self._groups
+            if group.interval > 1
+            for name in group.names
+        }
+        #: whether the gradients of all parameters are filtered, so that a step with NaN or Inf may be done
+        self.tolerates_nonfinite = bool(self._options) and all(
+            options.tolerates_nonfinite() for options in self._options.values()
+        )
+
+    def state(self) -> Dict[str, Any]:
+        """The variables which an exact resume needs, by name: slots, counters, accumulated gradients."""
+        result: Dict[str, Any] = {}
+        for group in self._groups:
+            result.update(group.optimizer.state())
+        result.update({"%s/accum_grad" % name: var for name, var in self._accumulated.items()})
+        return result
+
+    def learning_rate(self, rate: Any, step: Any) -> Any:
+        """The learning rate of this step (float32 scalar) from the one of the epoch, by ``dynamic_learning_rate``."""
+        return self._rate(rate, step)
+
+    def total_loss(self, graph: Any) -> Any:
+        """The objective whose gradient is taken: scaled losses, plus the constraints unless these are decoupled."""
+        return graph.objective if self._decouple else graph.total_loss
+
+    def gradients(self, graph: Any) -> Gradients:
+        """Gradients of a lowered training graph with respect to all parameters which influence it."""
+        names, variables = list(self._variables), list(self._variables.values())
+        found = _gradients(self.total_loss(graph), names, variables)
+        found = self._with_norm_reward(found)
+        raw = {name: gradients.dense(grad) for name, grad in found.items()}
+        if self._check_numerics:
+            raw = {name: checked_finite(grad, "the gradient of parameter %r" % name) for name, grad in raw.items()}
+        constraints: Dict[str, Any] = {}
+        if self._decouple and tf.is_tensor(graph.constraints):
+            constraints = _gradients(graph.constraints, names, variables)
+        norm = gradients.global_norm([grad for _, grad in sorted(raw.items())])
+        return Gradients(raw=raw, norm=norm, constraints=constraints)
+
+    def apply(self, grads: Gradients, learning_rate: Any, step: Any) -> None:
+        """Emits the update of all parameters.
+
+        :param grads: of this step
+        :param learning_rate: scalar, as :meth:`learning_rate` gives it
+        :param step: int64 scalar, global train step before it is increased
+        """
+        summed = dict(grads.raw)
+        for name, accumulated in self._accumulated.items():
+            if name in summed:
+                accumulated.assign_add(summed[name])
+                summed[name] = accumulated.read_value()
+        norms = self._norms(grads, summed)
+        for group in self._groups:
+            names = [name for name in group.names if name in summed]
+            if not names:
+                continue
+            update = self._update_function(group, names, summed, grads.constraints, norms, learning_rate, step)
+            if group.interval > 1:
+                tf.cond(tf.equal(step % group.interval, group.interval - 1), update, lambda: tf.constant(False))
+            else:
+                update()
+        for name, function in self._extra_updates.items():
+            if name not in summed:  # nothing else changes it
+                function(self._params[name])
+
+    def _update_function(
+        self,
+        group: _Group,
+        names: List[str],
+        summed: Mapping[str, Any],
+        constraints: Mapping[str, Any],
+        norms: Mapping[Optional[str], Any],
+        learning_rate: Any,
+        step: Any,
+    ) -> Callable[[], Any]:
+        seed = tf.stack([tf.constant(self._seed, "int32"), tf.cast(step % 0x7FFFFFFF, "int32")])
+
+        def update() -> Any:
+            pairs: List[Tuple[str, Any, Any]] = []
+            for name in names:
+                options = self._options[name]
+                grad = gradients.process(
+                    summed[name],
+                    options,
+                    name=name,
+                    norm=norms[None],
+                    clip_norm=norms[options.gradient_clip_global_norm_tag],
+                    seed=seed,
+                )
+                pairs.append((name, grad, self._variables[name]))
+            for name in names:
+                if name in constraints:
+                    self._variables[name].assign_sub(gradients.dense(constraints[name]))
+            group.optimizer.apply(pairs, learning_rate)
+            for name in names:
+                if name in self._accumulated:
+                    self._accumulated[name].assign(tf.zeros_like(self._accumulated[name]))
+                if name in self._extra_updates:
+                    self._extra_updates[name](self._variables[name])
+            return tf.constant(True)
+
+        return update
+
+    def _norms(self, grads: Gradients, summed: Mapping[str, Any]) -> Dict[Optional[str], Any]:
+        """Global norm by tag; by None over all parameters."""
+        norms: Dict[Optional[str], Any] = {
+            None: gradients.global_norm(list(summed.values())) if self._accumulated else grads.norm
+        }
+        for options in self._options.values():
+            tag = options.gradient_clip_global_norm_tag
+            if tag not in norms:
+                norms[tag] = gradients.global_norm(
+                    [grad for name, grad in summed.items() if tag in self._options[name].tags]
+                )
+        return norms
+
+    def _with_norm_reward(self, grads: Dict[str, Any]) -> Dict[str, Any]:
+        """Adds the gradient of ``- maximize_grad_norm * (L2 norm of the gradients of all parameters)``."""
+        factor = self._default.maximize_grad_norm
+        if not factor:
+            return grads
+        names = list(grads)
+        norm = gradients.global_norm([gradients.dense(grads[name]) for name in names])
+        extra = _gradients(-factor * norm, names, [self._variables[name] for name in names])
+        return {name: tf.add(grads[name], extra[name]) if name in extra else grads[name] for name in names}
+
+
+def _gradients(loss: Any, names: List[str], variables: List[Any]) -> Dict[str, Any]:
+    if not variables:
+        return {}
+    found = tf.gradients(loss, variables)
+    return {name: grad for name, grad in zip(names, found) if grad is not None}
+
+
+def _groups(options: Mapping[str, UpdateOptions], epsilon: Optional[float]) -> List[_Group]:
+    groups: Dict[Any, _Group] = {}
+    for name, opts in options.items():
+        interval = max(opts.accum_grad_multiple_step, 1)
+        key = (repr(sorted(opts.optimizer.items())), interval)
+        if key not in groups:
+            where = "optimizer of parameter %r" % name
+            optimizer = create_optimizer(dict(opts.optimizer), where=where, default_epsilon=epsilon)
+            groups[key] = _Group(optimizer=optimizer, interval=interval)
+        groups[key].names.append(name)
+    return list(groups.values())
+
+
+def _extra_updates(given: Any, params: Mapping[str, Any]) -> Dict[str, Callable[[Any], Any]]:
+    if not isinstance(given, dict):
+        raise ConfigError("extra_updates must be a dict from parameter name to function, not %r." % (given,))
+    for name, function in given.items():
+        if name not in params:
+            raise ConfigError("extra_updates: no parameter %r. %s" % (name, did_you_mean(name, params)))
+        if not callable(function):
+            raise ConfigError("extra_updates: the value of %r must be a function of the variable." % name)
+    return dict(given)

@@ -1,0 +1,58 @@
+"""Checks of values as they are computed: ``debug_add_check_numerics_ops``, ``debug_add_check_numerics_on_output``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.graph.node import Node
+from returnn_tf.util.lazy_tf import tf
+
+#: Which layers are checked: those with ``is_output_layer`` or a loss, and "output"; or all of them.
+OUTPUTS, ALL = "outputs", "all"
+
+
+def option(config: Any) -> str:
+    """What the config wants to be checked: ``ALL``, ``OUTPUTS``, or "" for nothing.
+
+    :param config: Config or None
+    """
+    if config is None:
+        return ""
+    if config.bool("debug_add_check_numerics_ops", False):
+        return ALL
+    return OUTPUTS if config.bool("debug_add_check_numerics_on_output", False) else ""
+
+
+def checked_output(node: Node, value: Any, which: str) -> Any:
+    """The output of a layer, with an error that names the layer if there is a NaN in it.
+
+    Inf passes: scores of what is masked out are -Inf. It shows as NaN or in a loss if it should not be there.
+
+    :param which: result of `option`
+    """
+    wanted = which == ALL or which == OUTPUTS and _is_output(node)
+    if not wanted or not value.dtype.is_floating:
+        return value
+    return _with_assertion(
+        value,
+        tf.logical_not(tf.reduce_any(tf.math.is_nan(value))),
+        "Layer %r (class %r): there is NaN in its output. Its sources: %s."
+        % (node.path, node.layer.class_name, ", ".join(source.path for source in node.sources) or "none"),
+    )
+
+
+def checked_finite(value: Any, what: str) -> Any:
+    """A loss or a gradient, with an error if it has NaN or Inf.
+
+    :param what: words for the message, e.g. "the loss of layer 'output'"
+    """
+    return _with_assertion(value, tf.reduce_all(tf.math.is_finite(value)), "There is NaN or Inf in %s." % what)
+
+
+def _is_output(node: Node) -> bool:
+    return node.path == "output" or bool(node.layer.is_output_layer) or bool(node.layer.loss)
+
+
+def _with_assertion(value: Any, good: Any, message: str) -> Any:
+    with tf.control_dependencies([tf.debugging.Assert(good, [message])]):
+        return tf.identity(value)

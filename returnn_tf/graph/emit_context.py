@@ -1,0 +1,360 @@
+"""What a layer sees while its ops are emitted, and the values of one lowering."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from returnn_tf.config import ConfigError
+from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
+from returnn_tf.ops.frames.shape import expand_at, to_layout
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+_KEEP_IN_LOOP = ", or set 'optimize_move_layers_out': False in the rec layer around it"
+
+
+@dataclasses.dataclass
+class Lowering:
+    """All values while one graph is emitted.
+
+    :param variables: parameter name -> variable
+    :param train: whether this is a training graph
+    :param step: the global train step, int64 scalar
+    """
+
+    variables: Dict[str, Any]
+    train: bool
+    search: bool
+    behavior_version: int
+    step: Any = None
+    seed: int = 42
+    #: Which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`.
+    check_numerics: str = ""
+    batch_size: Any = None
+    values: Dict[Node, Any] = dataclasses.field(default_factory=dict)
+    sub_values: Dict[Tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
+    notes: Dict[Tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
+    lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    derived_lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    sizes: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    #: Dims whose lengths differ by frame of another dim, not by sequence: dim -> (that dim, lengths [its frames]).
+    lens_over: Dict[Dim, Tuple[Dim, Any]] = dataclasses.field(default_factory=dict)
+    params: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    updates: List[Callable[[], Any]] = dataclasses.field(default_factory=list)
+    constraints: List[Any] = dataclasses.field(default_factory=list)
+    masks: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    #: In the step of a loop: the values which the loop hands in, the new values of states, and the number of the step.
+    given: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    next_states: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    loop_index: Any = None
+    #: In the step of a loop: the number of the step by the axis of the steps, also those of loops around it.
+    loop_indices: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.layers.loops.hypotheses`.
+    hypotheses: Any = None
+    #: In the step of another loop: bool [batch], which sequences had ended before this step; None if it has no such.
+    ended: Any = None
+    #: Final scores [batch, beam] by path of the loop, and the dims whose lengths differ among the hypotheses of a beam.
+    beam_scores: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    beam_dims: Dict[Dim, int] = dataclasses.field(default_factory=dict)
+    #: By path of a searching loop: the number of sequences whose best hypothesis had not ended when the loop did.
+    not_ended: Dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def child(self) -> "Lowering":
+        """For the body of a loop: sees everything, and what is added to it stays inside."""
+        copies: Dict[str, Any] = {"updates": [], "constraints": []}
+        for field in dataclasses.fields(self):
+            if field.default_factory is dict:
+                copies[field.name] = dict(getattr(self, field.name))
+        return dataclasses.replace(self, **copies)
+
+    def get_lens(self, dim: Dim) -> Any:
+        """Lengths of a dim: int32 [batch] or a scalar where they don't depend on the sequence."""
+        if dim.size is not None:
+            return tf.constant(dim.size, tf.int32)
+        if dim in self.lens:
+            return self.lens[dim]
+        if dim in self.lens_over:
+            return self._lens_of_step(dim)
+        if dim not in self.derived_lens:
+            assert dim.expr is not None, "no lengths were set for %r" % dim
+            self.derived_lens[dim] = dim.expr.evaluate(self.get_lens, tf.maximum)
+        return self.derived_lens[dim]
+
+    def _lens_of_step(self, dim: Dim) -> Any:
+        over, lens = self.lens_over[dim]
+        if over not in self.loop_indices:
+            raise ConfigError(
+                "the lengths of the axis %s differ by frame of the axis %s; this layer knows only lengths by sequence. "
+                "Combine it with the axis %s first, e.g. by dot or softmax_over_spatial." % (dim, over, over)
+            )
+        return tf.gather(lens, self.loop_indices[over])
+
+    def lens_in_beam(self, dim: Dim, beam: int) -> Any:
+        """Lengths of a dim for every hypothesis: int32 [batch * beam], or a scalar."""
+        lens = self.get_lens(dim)
+        if beam == 1 or lens.shape.rank == 0 or self.differs_in_beam(dim):
+            return lens
+        return tf.repeat(lens, beam)
+
+    def differs_in_beam(self, dim: Dim) -> bool:
+        """Whether the lengths are those of hypotheses, not of sequences."""
+        if dim in self.beam_dims:
+            return True
+        return dim.expr is not None and any(self.differs_in_beam(a) for a in dim.expr.args if isinstance(a, Dim))
+
+    def get_size(self, dim: Dim) -> Any:
+        """Size of the padded axis: an int if static, else an int32 scalar."""
+        if dim.size is not None:
+            return dim.size
+        if dim in self.sizes:
+            return self.sizes[dim]
+        if dim.is_batch:
+            assert dim.expr is None, "the size of %r was not set" % dim
+            return self.batch_size
+        if dim.expr is not None and dim not in self.lens:
+            self.sizes[dim] = dim.expr.evaluate(self.get_size, tf.maximum)
+        else:
+            self.sizes[dim] = tf.reduce_max(tf.concat([tf.reshape(self.lens[dim], [-1]), [0]], axis=0))
+        return self.sizes[dim]
+
+
+class EmitContext:
+    """Given to `Layer.emit`."""
+
+    def __init__(self, node: Node, lowering: Lowering) -> None:
+        self.node = node
+        self.lowering = lowering
+        self.train = lowering.train
+        self.search = lowering.search
+        self.behavior_version = lowering.behavior_version
+
+    @property
+    def output(self) -> Data:
+        """The template of this layer's output."""
+        return self.node.output
+
+    @property
+    def step(self) -> Any:
+        """The global train step, int64 scalar."""
+        return self.lowering.step
+
+    # --- values ---
+
+    def value(self, node: Node, sub: Optional[str] = None) -> Any:
+        """The tensor of a node (or of its further output ``sub``), in the layout of its template.
+
+        For a layer whose batch axis holds the hypotheses of a search, everything has them.
+        """
+        value = self.lowering.values[node] if sub is None else self.lowering.sub_values[node, sub]
+        data = node.output if sub is None else node.sub_outputs.get(sub, node.output)
+        if self.beam > 1 and data.beam is None and data.batch_axis is not None:
+            return tf.repeat(value, self.beam, axis=data.batch_axis)
+        return value
+
+    @property
+    def beam(self) -> int:
+        """Hypotheses per sequence in the batch axis of this layer's output; 1 without search and within a loop."""
+        data = self.node.output if self.node.planned else None
+        return 1 if data is None or data.beam is None else data.beam.size
+
+    def source(self, index: int = 0) -> Any:
+        """The tensor of a source."""
+        return self.value(self.node.sources[index])
+
+    def broadcast(self, node: Node, into: Data) -> Any:
+        """The tensor of a node, transposed and expanded so that it broadcasts against the layout."""
+        return to_layout(self.value(node), node.output, into)
+
+    def set_sub_output(self, name: str, tensor: Any) -> None:
+        """Sets a further output, see `PlanContext.sub_output`."""
+        self.lowering.sub_values[self.node, name] = tensor
+
+    # --- dims ---
+
+    def lens(self, dim: Dim) -> Any:
+        """Lengths of a dim: int32 [batch], or a scalar where they don't depend on the sequence."""
+        return self.lowering.lens_in_beam(dim, self.beam)
+
+    def size(self, dim: Dim) -> Any:
+        """Size of the padded axis: an int if static, else an int32 scalar. For a batch dim the number of entries."""
+        size = self.lowering.get_size(dim)
+        return size * self.beam if dim.is_batch and self.beam > 1 else size
+
+    def shape(self, data: Data) -> List[Any]:
+        """Sizes of all axes of a template."""
+        return [self.size(d) for d in data.dims]
+
+    def define_lens(self, dim: Dim, lens: Any, size: Any = None) -> None:
+        """Sets the lengths of a dim which this layer brings.
+
+        :param lens: int32 [batch] or scalar; [batch * beam] in a layer behind a search
+        :param size: of the padded axis; the largest length if not given
+        """
+        lens = tf.cast(lens, tf.int32)
+        self.lowering.lens[dim] = lens
+        if self.beam > 1 and lens.shape.rank != 0:
+            self.lowering.beam_dims[dim] = self.beam
+        if size is not None:
+            self.lowering.sizes[dim] = size
+
+    def define_lens_over(self, dim: Dim, over: Dim, lens: Any, size: Any) -> None:
+        """Sets lengths which differ by frame of another dim instead of by sequence.
+
+        :param lens: int32 [frames of ``over``]
+        :param size: of the padded axis
+        """
+        self.lowering.lens_over[dim] = over, lens
+        self.lowering.sizes[dim] = size
+
+    def define_size(self, dim: Dim, size: Any) -> None:
+        """Sets the number of entries of a batch dim which this layer brings."""
+        self.lowering.sizes[dim] = size
+
+    def has_lens(self, dim: Dim) -> bool:
+        """Whether the lengths of a dynamic dim are known at this point."""
+        if dim.size is not None or dim in self.lowering.lens:
+            return True
+        return dim.expr is not None and all(self.has_lens(a) for a in dim.expr.args if isinstance(a, Dim))
+
+    def mask(self, data: Data, axis: int) -> Any:
+        """Bool mask of the valid frames of a dynamic axis, with the rank of ``data``, size 1 on all other axes but
+        batch."""
+        dim = data.dims[axis]
+        if self.differs_by_frame(dim):
+            return self._mask_by_frame(data, axis)
+        flat = self.seq_mask(dim)
+        if flat.shape.rank == 1:
+            return expand_at(flat, [i for i in range(data.rank) if i != axis])
+        batch = data.batch_axis
+        if batch is None:
+            raise ValueError("%s has lengths by sequence but %s has no batch axis" % (dim, data))
+        if batch > axis:
+            flat = tf.transpose(flat)
+        return expand_at(flat, [i for i in range(data.rank) if i not in (axis, batch)])
+
+    def differs_by_frame(self, dim: Dim) -> bool:
+        """Whether the lengths differ by frame of another dim here, see `define_lens_over`."""
+        return dim in self.lowering.lens_over and self.lowering.lens_over[dim][0] not in self.lowering.loop_indices
+
+    def knows_mask(self, data: Data, axes: Sequence[int]) -> bool:
+        """Whether `mask` can be said for these axes: whether the axis is there by which the lengths differ."""
+        dims = [data.dims[axis] for axis in axes]
+        return all(self.lowering.lens_over[d][0] in data.dims for d in dims if self.differs_by_frame(d))
+
+    def _mask_by_frame(self, data: Data, axis: int) -> Any:
+        dim = data.dims[axis]
+        over, lens = self.lowering.lens_over[dim]
+        if over not in data.dims:
+            raise ConfigError(
+                "the lengths of the axis %s differ by frame of the axis %s, which %s does not have. Combine it with "
+                "that axis first, e.g. by dot with a query%s."
+                % (dim, over, data, _KEEP_IN_LOOP if over.is_loop else "")
+            )
+        frames = data.dims.index(over)
+        mask = tf.sequence_mask(lens, self.size(dim))
+        mask = tf.transpose(mask) if frames > axis else mask
+        return expand_at(mask, [i for i in range(data.rank) if i not in (axis, frames)])
+
+    def seq_mask(self, dim: Dim) -> Any:
+        """Bool mask [batch, size] of the valid frames, or [size] if the lengths don't depend on the sequence."""
+        cache = self.lowering.masks
+        if (dim, self.beam) not in cache:
+            cache[dim, self.beam] = tf.sequence_mask(self.lens(dim), self.size(dim))
+        return cache[dim, self.beam]
+
+    def seq_mask_by_batch(self, data: Data, axis: int) -> Any:
+        """Bool mask [batch, size] of the valid frames of a dynamic axis, also if all sequences are equally long."""
+        flat = self.seq_mask(data.dims[axis])
+        if flat.shape.rank == 2 or data.batch_axis is None:
+            return flat
+        return tf.broadcast_to(flat, [self.size(data.dims[data.batch_axis]), tf.shape(flat)[0]])
+
+    def masks(self, data: Data, axes: Sequence[int]) -> Any:
+        """`mask` of all dynamic axes among these, combined; None if there is none."""
+        result = None
+        for axis in axes:
+            if data.dims[axis].is_dynamic:
+                mask = self.mask(data, axis)
+                result = mask if result is None else tf.logical_and(result, mask)
+        return result
+
+    # --- the step of a loop ---
+
+    @property
+    def ended(self) -> Any:
+        """Bool [batch]: for which sequences or hypotheses the step only goes on because others have not ended, so that
+        their values don't matter; None if that is not known."""
+        hyps = self.lowering.hypotheses
+        return self.lowering.ended if hyps is None else hyps.ended
+
+    def loop_state(self, key: str) -> Any:
+        """The value of a state in the step before, see `PlanContext.loop_state`."""
+        return self.lowering.given[self.node, key]
+
+    def set_loop_state(self, key: str, value: Any) -> None:
+        """Sets the value of a state for the next step."""
+        self.lowering.next_states[self.node, key] = value
+
+    # --- parameters, randomness, side effects ---
+
+    def param(self, name: str) -> Any:
+        """The value of a parameter; see `PlanContext.param`. Parameter noise and dropout are applied in training."""
+        spec = self.node.params[name]
+        if isinstance(spec, LayerAsParam):
+            data = spec.node.output
+            into = Data.from_dims(spec.dims, dtype=data.dtype)
+            return to_layout(self.value(spec.node), data, into)
+        if spec.name not in self.lowering.params:
+            self.lowering.params[spec.name] = self._noisy(
+                spec, tf.convert_to_tensor(self.lowering.variables[spec.name])
+            )
+        return self.lowering.params[spec.name]
+
+    def _noisy(self, spec: ParamSpec, value: Any) -> Any:
+        layer = self.node.layer
+        if not self.train or not spec.trainable:
+            return value
+        noise = layer.param_variational_noise
+        if noise:
+            value += tf.random.stateless_normal(spec.shape, self.seed("noise/" + spec.name), stddev=noise)
+        rate = layer.param_dropout
+        if rate and len(spec.shape) >= (layer.param_dropout_min_ndim or 0):
+            value = self.dropout(value, rate, seed="dropout/" + spec.name)
+        return value
+
+    def variable(self, name: str) -> Any:
+        """The variable itself, for assignments."""
+        return self.lowering.variables[self.node.params[name].name]
+
+    def seed(self, name: str = "") -> Any:
+        """Seed for ``tf.random.stateless_*``: another one for every layer, name and train step."""
+        crc = zlib.crc32(("%d/%s/%s" % (self.lowering.seed, self.node.path, name)).encode("utf8")) & 0x7FFFFFFF
+        step = tf.constant(0, tf.int64) if self.step is None else tf.cast(self.step, tf.int64)
+        if self.lowering.loop_index is not None:
+            # Far apart, so that no step of this loop draws the numbers of another train step.
+            step = step + (tf.cast(self.lowering.loop_index, tf.int64) + 1) * 2**40
+        return tf.stack([tf.constant(crc, tf.int64), step])
+
+    def dropout(
+        self, x: Any, rate: float, *, noise_shape: Optional[Sequence[Any]] = None, seed: str = "dropout"
+    ) -> Any:
+        """Inverted dropout: entries are zero with probability ``rate``, the others are scaled by ``1 / (1 - rate)``."""
+        if not rate:
+            return x
+        shape = tf.shape(x) if noise_shape is None else tf.stack([tf.cast(s, tf.int32) for s in noise_shape])
+        keep = tf.random.stateless_uniform(shape, self.seed(seed), dtype=x.dtype) >= rate
+        return x * tf.cast(keep, x.dtype) * (1.0 / (1.0 - rate))
+
+    def update(self, func: Callable[[], Any]) -> None:
+        """A side effect to run once after the outputs of this step are computed, e.g. running means."""
+        self.lowering.updates.append(func)
+
+    def note(self, node: Node, key: str, value: Any) -> None:
+        """Keeps something about a node for layers and losses that know the key, e.g. the values before a softmax."""
+        self.lowering.notes[node, key] = value
+
+    def noted(self, node: Node, key: str) -> Any:
+        """What `note` kept, or None."""
+        return self.lowering.notes.get((node, key))

@@ -1,0 +1,147 @@
+"""The base of all layer classes: the options that every layer has, and the two things a layer does.
+
+A layer class declares its options as typed fields, infers the template of its output (`template`, no TensorFlow), and
+emits its ops (`emit`). See `returnn_tf.layers.math.linear` for a model to follow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+
+from returnn_tf.config.options import option
+from returnn_tf.tensor import Data, Dim
+
+if TYPE_CHECKING:
+    from returnn_tf.graph.emit_context import EmitContext
+    from returnn_tf.graph.node import Node
+    from returnn_tf.graph.plan_context import PlanContext
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Layer:
+    """What every layer can be told.
+
+    The attributes hold the options; those which name layers hold the planned `Node` once the layer is planned, and dims
+    which another layer defined are replaced by their definition.
+    """
+
+    class_name: ClassVar[str] = ""
+    #: Whether the option ``from`` may be left out.
+    needs_sources: ClassVar[bool] = True
+    #: Whether it only connects a loop with the outside: not shown to people.
+    is_connector: ClassVar[bool] = False
+    #: Whether the output has no hypotheses of a search, even if a source has them.
+    ends_search: ClassVar[bool] = False
+    #: Whether the state that this layer carries from step to step of a loop gets larger in each step.
+    history_grows: ClassVar[bool] = False
+    #: Of such a layer: the masks (nodes) which pick the steps that its history takes, see `masked_computation`.
+    history_masks: ClassVar[Sequence[Any]] = ()
+    #: The place of this layer in the plan, a `Node`; set by the compiler.
+    node: ClassVar[Any]
+
+    n_out: Optional[int] = option(None, help="size of the new feature axis; from the target if absent")
+    out_dim: Optional[Dim] = option(None, help="the new feature dim, instead of n_out")
+    out_type: Optional[Dict[str, Any]] = option(None, help="changes to the output template: dim, dtype, shape, sparse")
+    out_shape: Any = option(None, help="set of dims which the output must have, verified")
+    target: Any = option(None, help="data key or layer with the reference of the loss; gives n_out where absent")
+    loss: Optional[str] = option(None, help="name of the loss on this layer")
+    loss_scale: float = option(1.0, help="factor of the loss in the objective; 0: only reported")
+    loss_opts: Optional[Dict[str, Any]] = option(None, help="options of the loss")
+    loss_only_on_non_search: Optional[bool] = option(None, help="no loss while searching")
+    copy_output_loss_from_source_idx: Optional[int] = option(
+        None, help="hand on what this source gives for the loss 'via_layer'"
+    )
+    only_on_eval: bool = option(False, help="build this layer only where losses are computed, if nothing else needs it")
+    only_on_search: bool = option(False, help="build this layer only while searching, if nothing else needs it")
+    is_output_layer: Optional[bool] = option(None, help="build the layer even if nothing needs it; part of the results")
+    trainable: Optional[bool] = option(None, help="whether the optimizer updates the parameters (default True)")
+    L2: Optional[float] = option(None, help="L2 constraint: this times the sum of squares of all parameters")
+    darc1: Optional[float] = option(None, help="factor of the DARC1 regulariser (Kawaguchi et al. 2017)")
+    spatial_smoothing: float = option(0.0, help="penalty on high frequencies in the feature map seen as an image")
+    param_dropout: Optional[float] = option(None, help="dropout on the parameters in training")
+    param_dropout_min_ndim: Optional[int] = option(None, help="param_dropout only on parameters of at least this rank")
+    param_variational_noise: Optional[float] = option(
+        None, help="stddev of Gaussian noise on the parameters in training"
+    )
+    param_device: Optional[str] = option(None, help="device which holds the parameters, e.g. 'CPU'")
+    updater_opts: Optional[Dict[str, Any]] = option(None, help="options of the updater for these parameters")
+    reuse_params: Any = option(None, help="layer whose parameters are used, or {'map': {name: layer, None or dict}}")
+    name_scope: Optional[str] = option(None, help="scope of the parameters instead of the name; '/abs', 'rel' or ''")
+    batch_norm: Any = option(None, help="True or options of batch_norm: normalise the output after the activation")
+    size_target: Optional[str] = option(None, help="take the sequence lengths of this data key")
+    register_as_extern_data: Optional[str] = option(None, help="make the output known as this data key")
+    control_dependencies_on_output: Any = option(None, help="layers to run before the output is used", refs=True)
+    extra_deps: Any = option(None, help="layers which must be built and computed too", refs=True)
+    initial_output: Any = option(None, help="in a loop: what prev: gives in the first step")
+    need_last: bool = option(False, help="in a loop: keep the value of the last step")
+    rec_previous_layer: Any = option(None, help="in a loop: internal")
+    collocate_with: Any = option(None, help="layers on whose device this one is computed")
+    state: Any = option(None, help="in a loop: explicit state")
+
+    @classmethod
+    def takes_data(cls, options: Mapping[str, Any]) -> bool:
+        """Whether the source is "data" where the option ``from`` is left out, which only old configs may do."""
+        return cls.needs_sources
+
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Layer names which this layer needs beside ``from`` and the options declared with ``refs``.
+
+        :param options: the dict of the config
+        """
+        return iter(())
+
+    @classmethod
+    def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
+        """Whether this layer ignores its sources in a loop and just puts out the target, as `choice` does in
+        training."""
+        return False
+
+    @classmethod
+    def only_in_step(cls) -> bool:
+        """Whether a layer of this class must run step by step in a loop, even if nothing holds it there."""
+        return False
+
+    @classmethod
+    def source_list(cls, given: Any) -> List[Any]:
+        """What ``from`` says, as a list of names."""
+        if given is None:
+            return []
+        return [given] if isinstance(given, str) else list(given)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The template of the output; parameters are declared here. No TensorFlow.
+
+        :raises ConfigError: by ``ctx.error``, if the sources or options don't fit
+        """
+        raise AssertionError("%s has no template()" % type(self).__name__)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The ops. The value has the dims and the axis order of the template."""
+        raise AssertionError("%s has no emit()" % type(self).__name__)
+
+    def before_loop(self, ctx: "EmitContext") -> None:
+        """Of a layer in a loop: makes and notes what all steps share. It may do nothing."""
+
+    def sub_node(self, ctx: "PlanContext", name: str) -> Optional["Node"]:
+        """The layer that is reached as ``<this layer>/<name>``, or None."""
+        return None
+
+    @property
+    def sources(self) -> List["Node"]:
+        """What ``from`` says."""
+        return self.node.sources
+
+    @property
+    def source(self) -> "Node":
+        """The first source."""
+        return self.node.sources[0]
+
+    def sub_names(self) -> Sequence[str]:
+        """Names of all further outputs, for error messages."""
+        return tuple(self.node.sub_outputs)
+
+
+AxisOption = Union[Dim, str, int]
+AxesOption = Union[Dim, str, int, List[Any], Tuple[Any, ...], set]

@@ -1,0 +1,190 @@
+"""The base of all losses: options, what a loss sees when it is planned and emitted, and by what a report divides it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import LossNode, Node
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+class LossPlanContext:
+    """Given to `Loss.check`: templates only.
+
+    :param node: the layer with the loss
+    """
+
+    def __init__(self, node: Node, target: Optional[Node], behavior_version: int) -> None:
+        self.node = node
+        self.behavior_version = behavior_version
+        self.output = node.output
+        self.target_node = target
+        self.target = None if target is None else target.output
+
+    @property
+    def target_name(self) -> str:
+        """How configs call the target: the data key or the layer."""
+        assert self.target_node is not None
+        return self.target_node.extern_key or self.target_node.path
+
+    def error(self, message: str) -> ConfigError:
+        """To be raised; the compiler puts the layer path in front."""
+        return ConfigError(message)
+
+
+class LossContext:
+    """Given to `Loss.value` and `Loss.error`: the values of the layer and of its target.
+
+    :param ctx: that of the layer with the loss
+    """
+
+    def __init__(self, loss_node: LossNode, ctx: EmitContext) -> None:
+        self.loss_node = loss_node
+        self.ctx = ctx
+        self.node = ctx.node
+        self.output = ctx.node.output
+        self.target_node = loss_node.target
+        self.train = ctx.train
+        #: For what value and error share, e.g. the frames; lives as long as the context.
+        self.cache: Dict[str, Any] = {}
+
+    @property
+    def target(self) -> Data:
+        """Template of the target."""
+        assert self.target_node is not None
+        return self.target_node.output
+
+    @property
+    def output_value(self) -> Any:
+        """The values of the layer."""
+        return self.ctx.value(self.node)
+
+    @property
+    def target_value(self) -> Any:
+        """The values of the target."""
+        assert self.target_node is not None
+        return self.ctx.value(self.target_node)
+
+    def pre_activation(self, *names: str) -> Any:
+        """The values before the activation, if the layer (or the one it copies) has one of these; else None."""
+        noted = self.ctx.noted(self.node, "pre_activation")
+        if noted is None or not isinstance(noted[1], str) or noted[1].strip().lower() not in names:
+            return None
+        return noted[0]
+
+    def lens(self, data: Data) -> Any:
+        """[batch] lengths of the time axis; ones if there is none."""
+        time = frame_axis(data)
+        batch = self.ctx.size(data.dims[data.batch_axis]) if data.batch_axis is not None else 1
+        if time is None:
+            return tf.ones([batch], tf.int32)
+        return tf.broadcast_to(self.ctx.lens(data.dims[time]), [batch])
+
+    def require(self, good: Any, message: str, **shown: Any) -> List[Any]:
+        """Makes the step fail if a sequence of the batch does not fit.
+
+        :param good: bool [batch]
+        :param message: what is wrong and how to mend it; layer path and class are put in front, the numbers of the bad
+            sequences within the batch and ``shown`` behind
+        :param shown: name -> [batch], printed for the bad sequences
+        :return: for ``tf.control_dependencies``, so that no other op fails earlier with a worse message
+        """
+        bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
+        # TensorFlow escapes quotes in what it prints, so there are none here.
+        where = "Layer %s (class %s)" % (self.node.path, self.node.layer.class_name)
+        parts: List[Any] = ["%s: %s The sequences of the batch, counted from 0:" % (where, message), bad]
+        for name, values in shown.items():
+            parts += ["%s:" % name.replace("_", " "), tf.gather(values, bad)]
+        op = tf.debugging.Assert(tf.reduce_all(good), parts, summarize=20)
+        return [] if op is None else [op]
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Loss:
+    """What every loss can be told by ``loss_opts``.
+
+    A loss gives its value as a sum over frames or sequences, and optionally an error in the same unit.
+    """
+
+    class_name: ClassVar[str] = ""
+    #: Whether it compares the layer with a target; the default target is "classes".
+    needs_target: ClassVar[bool] = True
+
+    use_flatten_frames: bool = option(True, help="leave out padded frames; False: they count too")
+    use_normalized_loss: bool = option(False, help="divide the loss in the objective by the number of frames")
+    custom_norm_factor: Any = option(None, help="number or layer by which the sum is multiplied for reports", refs=True)
+    custom_inv_norm_factor: Any = option(None, help="layer whose sum divides the loss for reports", refs=True)
+    scale: float = option(1.0, help="factor of the loss in the objective, together with loss_scale")
+
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Layer names which the loss needs beside its target and the options declared with ``refs``."""
+        return iter(())
+
+    def check(self, ctx: LossPlanContext) -> None:
+        """Whether layer and target fit; no TensorFlow.
+
+        :raises ConfigError: by ``ctx.error``
+        """
+
+    def value(self, ctx: LossContext) -> Optional[Any]:
+        """Scalar, summed over frames or sequences; None if this loss is only an error."""
+        raise AssertionError("%s has no value()" % type(self).__name__)
+
+    def error(self, ctx: LossContext) -> Optional[Any]:
+        """Scalar in the unit of `value`, or None if the loss defines none."""
+        return None
+
+    def unreduced_template(self, output: Data) -> Data:
+        """The template of what `unreduced` gives, for the layer "loss".
+
+        :raises ConfigError: if this loss has no values before the sum
+        """
+        raise ConfigError("the loss %r has no values per frame or sequence." % self.class_name)
+
+    def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
+        """The values (or errors) before the sum, in the layout of `unreduced_template`."""
+        raise AssertionError("%s has no unreduced()" % type(self).__name__)
+
+    def count(self, ctx: LossContext) -> Any:
+        """Float scalar: the number of frames (or sequences without time axis) by which reports divide."""
+        if self.custom_inv_norm_factor is not None:
+            return tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_inv_norm_factor)), tf.float32)
+        if isinstance(self.custom_norm_factor, Node):
+            return 1.0 / tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_norm_factor)), tf.float32)
+        if self.custom_norm_factor is not None:
+            return tf.constant(1.0 / self.custom_norm_factor, tf.float32)
+        data = ctx.target if ctx.target_node is not None else ctx.output
+        return tf.cast(tf.reduce_sum(ctx.lens(data)), tf.float32)
+
+
+def frame_order(data: Data) -> List[int]:
+    """The axes with batch first, then time (if any), then the others, feature last."""
+    order: List[int] = []
+    if data.batch_axis is not None:
+        order.append(data.batch_axis)
+    time = frame_axis(data)
+    if time is not None:
+        order.append(time)
+    order += [i for i in range(data.rank) if i not in order and i != data.feature_axis]
+    if data.feature_axis is not None:
+        order.append(data.feature_axis)
+    return order
+
+
+def batch_major(x: Any, data: Data) -> Any:
+    """The tensor and the template in the order of `frame_order`."""
+    order = frame_order(data)
+    return transpose(x, order), data.permuted(order)
+
+
+def frame_axis(data: Data) -> Optional[int]:
+    """The axis over which a frame-wise loss runs: time, if it is no feature axis."""
+    axis = data.time_axis
+    return None if axis is None or axis == data.feature_axis else axis

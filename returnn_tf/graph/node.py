@@ -1,0 +1,127 @@
+"""A layer in its place in a planned network, and the parameters that it owns."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from returnn_tf.tensor import Data, Dim
+
+if TYPE_CHECKING:
+    from returnn_tf.graph.layer import Layer
+    from returnn_tf.graph.loss import Loss
+
+
+@dataclasses.dataclass(eq=False)
+class ParamSpec:
+    """One parameter, known before any TF op exists.
+
+    :param name: full name as in checkpoints, e.g. "output/W"
+    :param shape: static sizes
+    :param init: function (shape, numpy Generator) -> array
+    :param trainable: whether the optimizer updates it
+    :param layer_path: the layer that owns it
+    :param l2: factor of the L2 constraint, 0 for none
+    :param updater_opts: the layer option of this name
+    :param device: where the variable lives, e.g. "CPU"; None: TensorFlow decides
+    """
+
+    name: str
+    shape: Tuple[int, ...]
+    dtype: str
+    init: Any
+    trainable: bool
+    layer_path: str
+    l2: float = 0.0
+    updater_opts: Optional[Dict[str, Any]] = None
+    device: Optional[str] = None
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        result = 1
+        for s in self.shape:
+            result *= s
+        return result
+
+
+@dataclasses.dataclass(eq=False)
+class LossNode:
+    """A loss of a layer in a plan.
+
+    :param name: as it is reported, the path of the layer
+    :param target: the node with the reference, or None
+    """
+
+    name: str
+    loss: "Loss"
+    target: Optional["Node"]
+    scale: float = 1.0
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    """One layer of a plan.
+
+    :param path: full path, e.g. "encoder/lstm0"; "data:<key>" for inputs
+    :param layer: options, and how to infer the template and to emit the ops
+    :param scope: the scope of its parameters
+    :param sources: what ``from`` says
+    :param deps: all nodes it needs: sources, layers named in options, inner layers
+    :param output: the template; set when the node is planned
+    :param sub_outputs: templates of further outputs by name, which configs reach as ``path/name``
+    :param params: own and shared parameters by the name that the layer uses
+    :param owned: the parameters which this layer brings
+    :param extern_key: for inputs: the data key
+    """
+
+    path: str
+    layer: "Layer"
+    scope: str
+    sources: List["Node"] = dataclasses.field(default_factory=list)
+    deps: List["Node"] = dataclasses.field(default_factory=list)
+    _output: Optional[Data] = None
+    sub_outputs: Dict[str, Data] = dataclasses.field(default_factory=dict)
+    params: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    owned: List[ParamSpec] = dataclasses.field(default_factory=list)
+    losses: List[LossNode] = dataclasses.field(default_factory=list)
+    extern_key: Optional[str] = None
+    #: In a loop: state -> (template, function that gives the first value); see `PlanContext.loop_state`.
+    loop_states: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: Of a loop: the layers of one step, in order.
+    inner: List["Node"] = dataclasses.field(default_factory=list)
+
+    @property
+    def output(self) -> Data:
+        """The template of the output."""
+        assert self._output is not None, "layer %s is not planned yet" % self.path
+        return self._output
+
+    @output.setter
+    def output(self, value: Data) -> None:
+        self._output = value
+
+    @property
+    def planned(self) -> bool:
+        """Whether the template is known."""
+        return self._output is not None
+
+    def depend(self, node: "Node") -> None:
+        """Adds a node that must be emitted before this one."""
+        if node not in self.deps:
+            self.deps.append(node)
+
+    def __repr__(self) -> str:
+        return "<%s %r>" % (type(self).__name__, self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerAsParam:
+    """``reuse_params`` with ``layer_output``: another layer's output stands in for a parameter.
+
+    :param node: that layer
+    :param dims: the axes in the order of the parameter
+    """
+
+    node: Node
+    dims: Tuple[Dim, ...]

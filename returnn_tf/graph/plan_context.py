@@ -1,0 +1,335 @@
+"""What a layer sees while its template is inferred: no TensorFlow here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Sequence, Tuple
+
+from returnn_tf.config import ConfigError
+from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
+from returnn_tf.ops.initializers import get_initializer
+from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
+
+if TYPE_CHECKING:
+    from returnn_tf.graph.layer import Layer
+
+
+class Builder(Protocol):
+    """The part of the compiler which layers use."""
+
+    behavior_version: int
+    search: bool
+    #: Whether the layers are those of one step of a loop.
+    in_step: bool
+    #: The axis of the steps, for layers of a loop which are computed for all steps at once.
+    loop_dim: Optional[Dim]
+
+    def bind_dim(self, declared: Dim, definition: Dim) -> None:
+        """From now on the declared dim stands for its definition."""
+
+    @property
+    def sink(self) -> List[Node]:
+        """Where planned nodes are collected, in the order of their computation."""
+
+    def subnetwork(
+        self,
+        owner: Node,
+        network: Dict[str, Any],
+        inputs: Dict[str, Node],
+        scope: str,
+        loop_dim: Optional[Dim] = None,
+    ) -> Node:
+        """Plans a nested network; gives its output layer."""
+
+    def step_network(self, owner: Node) -> Node:
+        """Plans the network that is the unit of a `rec` layer; gives its output for all steps."""
+
+    def nested_node(self, owner: Node, name: str) -> Optional[Node]:
+        """A layer of the nested network of ``owner``."""
+
+    def target_data(self, owner: Node, target: str) -> Data:
+        """The template of a target: a layer or a data key."""
+
+    def target_node(self, owner: Node, target: str) -> Node:
+        """The node of a target: a layer or a data key."""
+
+    def extern_node(self, key: str) -> Node:
+        """The input node of a data key."""
+
+    def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
+        """A planned layer or an input which has this dim, so that its lengths are known once that one is emitted."""
+
+    def implicit_layer(self, owner: Node, name: str, layer: "Layer", sources: Sequence[Node]) -> Node:
+        """Plans a layer which the config does not name."""
+
+    def sub_output(self, owner: Node, name: str) -> Node:
+        """A node for a further output of a layer."""
+
+
+class PlanContext:
+    """Given to `Layer.template`."""
+
+    def __init__(self, node: Node, builder: Builder) -> None:
+        self.node = node
+        self.builder = builder
+        self.behavior_version = builder.behavior_version
+        self.search = builder.search
+        self.in_step = builder.in_step
+        self.loop_dim = builder.loop_dim
+
+    # --- errors and axes ---
+
+    def error(self, message: str) -> ConfigError:
+        """To be raised; the compiler puts layer path, class and sources in front of the message."""
+        return ConfigError(message)
+
+    def axis(self, data: Data, desc: AxisDesc) -> int:
+        """Index of the one axis that is meant."""
+        return resolve_axis(data, desc, behavior_version=self.behavior_version)
+
+    def axes(self, data: Data, desc: Any) -> List[int]:
+        """Indices of all axes that are meant."""
+        return resolve_axes(data, desc, behavior_version=self.behavior_version)
+
+    def single_source(self) -> Data:
+        """The template of the only source."""
+        if len(self.node.sources) != 1:
+            raise self.error("needs exactly one source in 'from', got %d." % len(self.node.sources))
+        return self.node.sources[0].output
+
+    def need_feature(self, data: Data, what: str = "the source") -> Dim:
+        """The feature dim; an error if there is none or if its size is not static."""
+        if data.sparse_dim is not None:
+            raise self.error(
+                "%s is sparse (label indices of %s), but dense features are needed. Embed it by a linear layer first, "
+                "or make it one-hot." % (what, data.sparse_dim)
+            )
+        dim = data.feature_dim
+        if dim is None:
+            raise self.error(
+                "%s %s has no feature axis. Add one by expand_dims, or mark one by reinterpret_data." % (what, data)
+            )
+        return dim
+
+    def need_static(self, dim: Dim, what: str) -> int:
+        """The static size of a dim."""
+        if dim.size is None:
+            raise self.error("%s must have a static size, but %s is dynamic." % (what, dim))
+        return dim.size
+
+    # --- dims ---
+
+    def out_feature(self, default: Optional[Dim] = None, what: str = "n_out") -> Dim:
+        """The new feature dim by the options out_dim, n_out, out_type, else from the target, else ``default``."""
+        layer = self.node.layer
+        out_type = layer.out_type or {}
+        n_out = layer.n_out if layer.n_out is not None else out_type.get("dim")
+        if layer.out_dim is not None:
+            if n_out is not None and layer.out_dim.size not in (None, n_out):
+                raise self.error("n_out is %d but out_dim has size %s. Give one of them." % (n_out, layer.out_dim.size))
+            if layer.out_dim.size is None and n_out is not None:
+                return self.bind(layer.out_dim, self.new_feature(n_out))
+            return layer.out_dim
+        if n_out is not None:
+            if n_out <= 0:
+                raise self.error("n_out must be positive, got %d." % n_out)
+            return self.new_feature(n_out)
+        size = self.target_dim()
+        if size is not None:
+            return self.new_feature(size)
+        if default is not None:
+            return default
+        raise self.error(
+            "the option 'n_out' is missing: the size of the output. Give n_out, out_dim, or a target whose dim it is."
+        )
+
+    def target_dim(self) -> Optional[int]:
+        """The output size that the target asks for (with loss "ctc" one more than there are labels), or None."""
+        layer = self.node.layer
+        target = layer.target
+        if isinstance(target, (list, tuple)):
+            target = target[0] if target else None
+        if not target:
+            return None
+        dim = self.builder.target_data(self.node, target).dim
+        if dim is None:
+            return None
+        return dim + 1 if layer.loss == "ctc" else dim
+
+    def new_feature(self, size: int, name: str = "") -> Dim:
+        """A feature dim that the program makes for a number; it agrees with every static dim of its size."""
+        return Dim(DimKind.FEATURE, size, name or "%s:feature" % self.node.path, auto=True)
+
+    def new_spatial(self, size: Optional[int], name: str) -> Dim:
+        """A spatial dim that this layer brings; a dynamic one gets its lengths in `emit` by ``define_lens``."""
+        return Dim(DimKind.SPATIAL, size, "%s:%s" % (self.node.path, name), auto=True)
+
+    def bind(self, declared: Optional[Dim], definition: Dim) -> Dim:
+        """Makes a dim that the user declared stand for what this layer found it to be; gives the definition.
+
+        :param declared: what the option says, or None
+        """
+        if declared is None or declared is definition:
+            return definition
+        if declared.size is not None and declared.size != definition.size:
+            raise self.error("the declared dim %s does not fit, the result has %s there." % (declared, definition))
+        if declared.size is not None or (definition.expr is None and definition.size is None and definition.auto):
+            return declared  # the layer made the dim up; the user's own is as good
+        self.builder.bind_dim(declared, definition)
+        return definition
+
+    # --- parameters ---
+
+    def param(
+        self,
+        name: str,
+        shape: Sequence[Any],
+        init: Any,
+        *,
+        dtype: str = "float32",
+        trainable: Optional[bool] = None,
+    ) -> None:
+        """Declares a parameter; `emit` gets it by ``ctx.param(name)``.
+
+        :param name: below the scope of the layer, e.g. "W"
+        :param shape: ints and dims of static size
+        :param init: anything `get_initializer` understands
+        """
+        sizes = tuple(
+            self.need_static(s, "An axis of parameter %r" % name) if isinstance(s, Dim) else int(s) for s in shape
+        )
+        shared, suffix = self._shared_param(name, sizes)
+        if shared is not None:
+            self.node.params[name] = shared
+            return
+        layer = self.node.layer
+        if layer.trainable is False:
+            trainable = False
+        spec = ParamSpec(
+            "%s/%s%s" % (self.node.scope, name, suffix) if self.node.scope else name + suffix,
+            sizes,
+            dtype,
+            get_initializer(init),
+            True if trainable is None else trainable,
+            self.node.path,
+            l2=float(layer.L2 or 0.0),
+            updater_opts=layer.updater_opts,
+            device=layer.param_device,
+        )
+        self.node.params[name] = spec
+        self.node.owned.append(spec)
+
+    def _shared_param(self, name: str, shape: Tuple[int, ...]) -> Tuple[Any, str]:
+        """(the parameter or layer that stands in for this one or None, suffix of an own variable)."""
+        reuse = self.node.layer.reuse_params
+        if reuse is None:
+            return None, ""
+        if isinstance(reuse, Node):
+            return self._param_of(reuse, name, shape), ""
+        entry = reuse.get("map", {}).get(name, reuse.get("reuse_layer"))
+        if reuse.get("auto_create_missing") and isinstance(entry, Node) and name not in entry.params:
+            entry = None
+        if entry is None:
+            if name in reuse.get("map", {}) or reuse.get("auto_create_missing"):
+                # Where another layer's parameters are used, the reference opens the scope a second time, which adds to
+                # the name.
+                entries = [*reuse.get("map", {}).values(), reuse]
+                opened = any(_names_layer(entry) for entry in entries)
+                return None, "/%s_1" % name.rpartition("/")[2] if opened else ""
+            raise self.error(
+                "reuse_params: 'map' says nothing about the parameter %r. Add it, None for an own one." % name
+            )
+        if isinstance(entry, dict):
+            if "layer_output" in entry:
+                node = entry["layer_output"]
+                self.node.depend(node)
+                dims = tuple(entry.get("shape") or node.output.dims)
+                got = tuple(d.size for d in dims)
+                if got != shape:
+                    raise self.error("reuse_params: %r needs shape %s, layer_output gives %s." % (name, shape, got))
+                return LayerAsParam(node, dims), ""
+            entry = entry.get("reuse_layer")
+        return self._param_of(entry, name, shape), ""
+
+    def _param_of(self, node: Node, name: str, shape: Tuple[int, ...]) -> Any:
+        # The "rec/" of recurrent layers is not there in those with a name_scope.
+        other_name = name[len("rec/") :] if name.startswith("rec/") else "rec/" + name
+        spec = node.params.get(name) or node.params.get(other_name)
+        if spec is None:
+            raise self.error(
+                "reuse_params: layer %r has no parameter %r, only %s."
+                % (node.path, name, sorted(node.params) or "none")
+            )
+        if isinstance(spec, ParamSpec) and spec.shape != shape:
+            raise self.error(
+                "reuse_params: parameter %r of layer %r has shape %s, but %s is needed here."
+                % (name, node.path, spec.shape, shape)
+            )
+        return spec
+
+    # --- the step of a loop ---
+
+    def loop_state(self, key: str, data: Data, initial: Any) -> None:
+        """Declares a tensor that this layer carries from step to step; for layers in the step of a loop.
+
+        :param initial: function of the `EmitContext` which gives the value before the first step
+        """
+        self.node.loop_states[key] = (data, initial)
+
+    # --- further layers ---
+
+    def depend(self, node: Node) -> Node:
+        """Notes that `emit` will ask for this node."""
+        self.node.depend(node)
+        return node
+
+    def depend_on_dim(self, dim: Dim) -> None:
+        """Notes that `emit` will ask for the size of a dim which no source of this layer need have.
+
+        :raises ConfigError: if its lengths are unknown
+        """
+        if dim.size is not None:
+            return
+        node = self.builder.node_with_dim(self.node, dim)
+        if node is not None:
+            if node is not self.node:
+                self.depend(node)
+            return
+        operands = [a for a in dim.expr.args if isinstance(a, Dim)] if dim.expr is not None else []
+        if not operands:
+            raise self.error(
+                "the lengths of the dim %s are not known here. Use the dim of a data key or of a layer which this "
+                "layer gets as a source or in an option such as shape_deps." % dim
+            )
+        for operand in operands:
+            self.depend_on_dim(operand)
+
+    def subnetwork(
+        self,
+        network: Dict[str, Any],
+        inputs: Dict[str, Node],
+        *,
+        scope: Optional[str] = None,
+        loop_dim: Optional[Dim] = None,
+    ) -> Node:
+        """Plans a nested network as part of this layer; gives its output layer.
+
+        :param inputs: data key inside -> node
+        :param scope: scope of the parameters, by default that of this layer
+        :param loop_dim: the axis of the steps inside, if it is another one than here
+        """
+        scope = self.node.scope if scope is None else scope
+        return self.depend(self.builder.subnetwork(self.node, network, inputs, scope, loop_dim))
+
+    def implicit(self, name: str, layer: "Layer", sources: Sequence[Node]) -> Node:
+        """Plans a layer which the config does not name, e.g. the concatenation of several sources."""
+        return self.depend(self.builder.implicit_layer(self.node, name, layer, sources))
+
+    def sub_output(self, name: str, data: Data) -> None:
+        """Declares a further output, which configs reach as ``<layer>/<name>``; `emit` sets it by
+        ``set_sub_output``."""
+        self.node.sub_outputs[name] = data
+
+
+def _names_layer(entry: Any) -> bool:
+    """Whether an entry of the map of ``reuse_params`` takes a parameter of a layer."""
+    return isinstance(entry, Node) or (isinstance(entry, dict) and entry.get("reuse_layer") is not None)

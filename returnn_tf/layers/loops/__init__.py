@@ -1,0 +1,1 @@
+"""The emitted loop: its nodes, inputs, states and hypotheses."""

@@ -1,0 +1,101 @@
+"""Values of the layers of a loop, seen from outside: `get_rec_accumulated`, `rec_last_output`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.rec.rec import RecLayer
+from returnn_tf.layers.shared.last_frame import last_frame
+from returnn_tf.tensor import Data
+
+
+@register_layer("get_rec_accumulated")
+class GetRecAccumulatedLayer(Layer):
+    """The values of a layer of a loop in all steps, as ``<loop>/<layer>`` is. The layer needs ``is_output_layer``.
+
+    Lengths: the steps of the loop.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": "data", "unit": {
+                "h": {"class": "linear", "activation": "tanh", "n_out": 3, "from": ["data:source", "prev:h"],
+                      "is_output_layer": True},
+                "output": {"class": "linear", "activation": None, "n_out": 2, "from": "h"}}},
+            "output": {"class": "get_rec_accumulated", "from": "loop", "sub_layer": "h"}}
+    """
+
+    sub_layer: str = option(help="name of the layer inside of the loop")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """[steps, batch, ...]."""
+        ctx.single_source()
+        self._inner = layer_of_loop(ctx, self.source, self.sub_layer, "is_output_layer")
+        return self._inner.output
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """No op."""
+        for key in ("pre_activation", "output_loss"):
+            value = ctx.noted(self._inner, key)
+            if value is not None:
+                ctx.note(self.node, key, value)
+        return ctx.value(self._inner)
+
+
+@register_layer("rec_last_output")
+class RecLastOutputLayer(Layer):
+    """The value of a layer of a loop in the last step of each sequence. The layer needs ``need_last``.
+
+    Lengths: the axis of the steps is gone. A sequence without steps gets zeros.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": "data", "unit": {
+                "h": {"class": "linear", "activation": "tanh", "n_out": 3, "from": ["data:source", "prev:h"],
+                      "need_last": True},
+                "output": {"class": "linear", "activation": None, "n_out": 2, "from": "h"}}},
+            "output": {"class": "rec_last_output", "rec_layer": "loop", "sub_layer_name": "h"}}
+    """
+
+    needs_sources = False
+    rec_layer: Any = option(help="the loop", refs=True)
+    sub_layer_name: str = option(help="name of the layer inside of the loop")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """[batch, ...]."""
+        self._inner = layer_of_loop(ctx, self.rec_layer, self.sub_layer_name, "need_last")
+        data = self._inner.output
+        if data.time_axis is None:
+            return data  # the same in all steps
+        return data.without_axes([data.time_axis])
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The last step of each sequence."""
+        return last_frame(ctx, self._inner)
+
+
+def layer_of_loop(ctx: "PlanContext", loop: Any, name: str, needed: str) -> Node:
+    """A layer of a loop for all steps.
+
+    :param needed: the option which it must have
+    :raises ConfigError: no loop, no such layer, or it is not kept
+    """
+    if not isinstance(loop, Node) or not isinstance(loop.layer, RecLayer) or not isinstance(loop.layer.unit, dict):
+        raise ctx.error("%r is not a 'rec' layer with a network as unit." % (getattr(loop, "path", loop),))
+    node = loop.layer.sub_node(ctx, name)
+    if node is not None:
+        return ctx.depend(node)
+    if name not in loop.layer.unit:
+        raise ctx.error("loop %r has no layer %r. %s" % (loop.path, name, did_you_mean(name, loop.layer.unit)))
+    raise ctx.error(
+        "the values of layer %r of loop %r are not kept. Give that layer the option %r: True."
+        % (name, loop.path, needed)
+    )

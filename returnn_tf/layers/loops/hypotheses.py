@@ -1,0 +1,137 @@
+"""The hypotheses of a search while a loop runs: scores, which have ended, where they came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+
+from returnn_tf.graph.emit_context import Lowering
+from returnn_tf.graph.node import Node
+from returnn_tf.ops.sequence.beam import flat_index
+from returnn_tf.util.lazy_tf import tf
+
+#: Of a value from outside of a loop, which is there once per hypothesis: (the value once per sequence, hypotheses).
+#: Whoever uses it saves the copies.
+PER_SEQUENCE_NOTE = "once per sequence"
+
+
+@dataclasses.dataclass
+class Hypotheses:
+    """The state of a search within one step.
+
+    :param step: number of the step, int32 scalar
+    :param scores: [batch, beam]
+    :param ended: bool [batch * beam]: whether a hypothesis had ended before this step
+    :param beam: hypotheses per sequence now
+    :param source: [batch, beam]: the entry at the start of the step which each hypothesis continues
+    :param choices: how many choices were made in this step
+    :param chosen: [batch, beam]: set by a choice: the entry before it which each hypothesis continues
+    :param counts: int32 [batch * beam]: the steps which each hypothesis took before this one
+    :param normalize: whether the final scores are divided by the number of steps
+    :param exponent: of that number, where every hypothesis is divided by its own
+    """
+
+    step: Any
+    scores: Any
+    ended: Any
+    beam: int
+    source: Any
+    choices: int = 0
+    chosen: Optional[Any] = None
+    counts: Any = None
+    normalize: bool = False
+    exponent: float = 1.0
+
+    def choose(self, scores: Any, source: Any) -> None:
+        """A choice was made: from now on these are the hypotheses."""
+        self.scores, self.chosen = scores, source
+        self.choices += 1
+
+
+def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: List[Any], batch: Any) -> None:
+    """Reorders, after a choice, all values that are needed later, so that they belong to the hypotheses chosen.
+
+    :param later: nodes whose values are needed after the choice
+    :param states: keys of the states of layers of the loop
+    :param batch: number of sequences
+    """
+    hyps: Hypotheses = state.hypotheses
+    assert hyps.chosen is not None
+    before, after = hyps.beam, hyps.scores.shape[1]
+    index = flat_index(hyps.chosen, before)
+
+    def reorder(value: Any, axis: Optional[int]) -> Any:
+        return value if axis is None else tf.gather(value, index, axis=axis)
+
+    for node in later:
+        if node in state.values and node is not choice:
+            state.values[node] = reorder(state.values[node], node.output.batch_axis)
+            for name, data in node.sub_outputs.items():
+                if (node, name) in state.sub_values:
+                    state.sub_values[node, name] = reorder(state.sub_values[node, name], data.batch_axis)
+        if node in state.given:
+            state.given[node] = reorder(state.given[node], node.output.batch_axis)
+    for node, key in states:
+        axis = node.loop_states[key][0].batch_axis
+        for values in (state.given, state.next_states):
+            if (node, key) in values and node is not choice:
+                values[node, key] = reorder(values[node, key], axis)
+    change_notes(
+        state, [node for node in later if node is not choice], lambda value, axis: tf.gather(value, index, axis=axis)
+    )
+    hyps.ended = tf.gather(hyps.ended, index)
+    hyps.counts = tf.gather(hyps.counts, index)
+    hyps.source = tf.gather(hyps.source, hyps.chosen, batch_dims=1)
+    hyps.chosen = None
+    if after != before:
+        hyps.beam = after
+        resize_beam(state, before, after, batch)
+
+
+def change_notes(state: Lowering, nodes: Iterable[Node], func: Callable[[Any, int], Any]) -> None:
+    """Keeps what is noted about the values of nodes in line with values whose batch entries were changed.
+
+    :param func: (tensor, batch axis) -> tensor
+    """
+    for node in nodes:
+        axis = node.output.batch_axis
+        if axis is None:
+            continue
+        noted = state.notes.get((node, "pre_activation"))
+        if noted is not None:
+            state.notes[node, "pre_activation"] = (func(noted[0], axis), noted[1])
+        beams = state.notes.get((node, "source_beams"))
+        if beams is not None:
+            state.notes[node, "source_beams"] = func(beams, 0)
+        states = state.notes.get((node, "hidden_state"))
+        if states is not None:
+            state.notes[node, "hidden_state"] = tuple(func(part, axis) for part in states)
+
+
+def steps_taken(ended: Any, lens: Any, step: Any, include_eos: bool) -> Any:
+    """How many steps each hypothesis took whose end the loop finds out, int32 [batch * beam].
+
+    :param ended: bool [batch * beam]
+    :param lens: int32 [batch * beam]: without the step of the end, unless ``include_eos``
+    :param step: number of steps of the loop so far
+    """
+    return tf.where(ended, lens + (0 if include_eos else 1), step)
+
+
+def normalized(scores: Any, counts: Any, exponent: float) -> Any:
+    """Scores divided by ``counts ** exponent``, where a hypothesis without steps counts as one step."""
+    return scores / tf.cast(tf.maximum(counts, 1), scores.dtype) ** exponent
+
+
+def resize_beam(state: Lowering, before: int, after: int, batch: Any) -> None:
+    """Lengths for another number of hypotheses; they are the same for all hypotheses of a sequence."""
+
+    def resize(lens: Any) -> Any:
+        return lens if lens.shape.rank == 0 else tf.repeat(lens[::before], after)
+
+    state.batch_size = batch * after
+    for lens in (state.lens, state.derived_lens):
+        resized: Dict[Any, Any] = {dim: resize(value) for dim, value in lens.items()}
+        lens.clear()
+        lens.update(resized)
+    state.masks = {}

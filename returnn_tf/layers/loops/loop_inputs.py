@@ -1,0 +1,57 @@
+"""What enters a loop: parameters, arrays that are read step by step, and values once per hypothesis of a search."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.node import LayerAsParam, Node
+from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE_NOTE, change_notes, resize_beam
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+def read_params(ctx: "EmitContext", nodes: List[Node]) -> None:
+    """Reads the parameters of layers, those in loops inside too."""
+    for node in nodes:
+        inner = type(ctx)(node, ctx.lowering)
+        for name, spec in node.params.items():
+            if not isinstance(spec, LayerAsParam):
+                inner.param(name)
+        read_params(ctx, node.inner)
+
+
+def step_array(x: Any, steps: Any) -> Any:
+    """To be read step by step."""
+    return tf.TensorArray(x.dtype, size=steps, element_shape=x.shape[1:]).unstack(x)
+
+
+def in_beam(lowering: Lowering, nodes: List[Node], beam: int, *, stays: bool) -> Lowering:
+    """The values from outside as the loop sees them: once per hypothesis.
+
+    :param stays: the number of hypotheses is the same at all times
+    """
+    state = lowering.child()
+    if state.step is not None:
+        state.step = tf.convert_to_tensor(state.step)  # not to be read in each step
+    if beam == 1:
+        return state
+    batch = lowering.batch_size
+    for node in nodes:
+        axis = node.output.batch_axis
+        if axis is not None and node in state.values:
+            if stays:
+                state.notes[node, PER_SEQUENCE_NOTE] = (state.values[node], beam)
+            state.values[node] = tf.repeat(state.values[node], beam, axis=axis)
+    for node in nodes:
+        # The reference knows only the probabilities of a softmax outside of the loop; this matters where scores tie.
+        state.notes.pop((node, "pre_activation"), None)
+    change_notes(state, nodes, lambda value, axis: tf.repeat(value, beam, axis=axis))
+    resize_beam(state, 1, beam, batch)
+    return state
+
+
+def shaped(x: Any, data: Data) -> Any:
+    """The tensor, with all sizes that its template knows."""
+    x.set_shape(data.static_shape)
+    return x

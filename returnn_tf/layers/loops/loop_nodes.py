@@ -1,0 +1,264 @@
+"""The layers that connect a step network with the outside: slices, earlier values, accumulated values. Not for
+configs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, List, Optional
+
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.ops.frames.shape import move_axis, to_layout
+from returnn_tf.tensor import Beam, Data, Dim, DimKind
+from returnn_tf.util.lazy_tf import tf
+
+#: Notes which are tensors in the layout of the output, and move with it.
+_MOVED_NOTES = ("pre_activation",)
+
+
+class EnterLayer(Layer):
+    """A sequence from outside, seen by layers that are computed for all steps at once: its time axis is the loop axis.
+
+    :param axis: the axis of the source which the loop runs over
+    :param loop_dim: what that axis is inside
+    """
+
+    class_name = "enter"
+    is_connector = True
+
+    def __init__(self, axis: int, loop_dim: Dim) -> None:
+        super().__init__()
+        self._axis, self._loop_dim = axis, loop_dim
+
+    def template(self, ctx: Any) -> Data:
+        """The loop axis is no time axis inside."""
+        data = self.source.output
+        time = data.time_axis
+        return data.with_dim(self._axis, self._loop_dim).replace(time_axis=None if time == self._axis else time)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """No op."""
+        return ctx.source()
+
+
+class ExitLayer(Layer):
+    """A value of all steps, seen from outside: the loop axis comes first and is the time axis.
+
+    :param time_dim: what the loop axis is outside
+    """
+
+    class_name = "exit"
+    is_connector = True
+
+    def __init__(self, loop_dim: Dim, time_dim: Dim) -> None:
+        super().__init__()
+        self._loop_dim, self._time_dim = loop_dim, time_dim
+
+    def template(self, ctx: Any) -> Data:
+        """Unchanged if the value is the same in all steps."""
+        data = self.source.output
+        self._axes: List[int] = data.axes_of(self._loop_dim)
+        if not self._axes:
+            return data
+        data = data.permuted(self._perm(data)).with_dim(0, self._time_dim)
+        return data.replace(time_axis=0)
+
+    def _perm(self, data: Data) -> List[int]:
+        axis = self._axes[0]
+        return [axis] + [i for i in range(data.rank) if i != axis]
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A transposition, of the values before an activation too."""
+        x = ctx.source()
+        if not self._axes:
+            return x
+        rank, axis = self.source.output.rank, self._axes[0]
+        for key in _MOVED_NOTES:
+            note = ctx.noted(self.source, key)
+            if note is not None:
+                ctx.note(self.node, key, (move_axis(note[0], rank, axis, 0), note[1]))
+        return move_axis(x, rank, axis, 0)
+
+
+class SliceLayer(Layer):
+    """The current step of a value that is known for all steps. The loop sets the tensor."""
+
+    class_name = "slice of the step"
+    is_connector = True
+
+    def __init__(self, loop_dim: Dim) -> None:
+        super().__init__()
+        self.loop_dim = loop_dim
+
+    def template(self, ctx: Any) -> Data:
+        """Without the loop axis."""
+        data = self.source.output
+        return data.without_axes(data.axes_of(self.loop_dim))
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Given by the loop."""
+        return ctx.lowering.given[ctx.node]
+
+
+class PrevLayer(Layer):
+    """The value of a layer in the step before. The loop carries it.
+
+    :param of: name of the layer
+    """
+
+    class_name = "prev"
+    is_connector = True
+
+    def __init__(self, of: str) -> None:
+        super().__init__()
+        self.of = of
+        #: Of a recurrent layer: its state, see `returnn_tf.layers.rec.state`, and the layer itself once it is planned.
+        self.hidden_state: Any = None
+        self.state_of: Optional[Node] = None
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Given by the loop."""
+        return ctx.lowering.given[ctx.node]
+
+
+class ShiftLayer(Layer):
+    """The value of the step before, for a value known for all steps: shifted by one, with the initial output in front.
+
+    :param initial: what ``prev:`` gives in the first step
+    """
+
+    class_name = "prev"
+    is_connector = True
+
+    def __init__(self, loop_dim: Dim, initial: "InitialOutput") -> None:
+        super().__init__()
+        self._loop_dim, self._initial = loop_dim, initial
+
+    def template(self, ctx: Any) -> Data:
+        """That of the source; what is the same in all steps still differs in the first one."""
+        data = self.source.output
+        self._same = self._loop_dim not in data.dims
+        return data.with_axis(0, self._loop_dim) if self._same else data
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Concatenation with the initial value, the last step dropped."""
+        data: Data = self.node.output
+        x = ctx.source()
+        if self._same:
+            x = tf.repeat(x[None], ctx.size(self._loop_dim), axis=0)
+        axis = data.dims.index(self._loop_dim)
+        first = tf.expand_dims(self._initial.emit(ctx, data.without_axes([axis])), axis)
+        size = ctx.size(self._loop_dim)
+        x = self._with_checked_steps(x, axis, size)
+        rest = tf.gather(x, tf.range(tf.maximum(size - 1, 0)), axis=axis)
+        return tf.concat([first, rest], axis=axis)
+
+    def _with_checked_steps(self, x: Any, axis: int, size: Any) -> Any:
+        """The values of the source, of which a target with lengths of its own may have too few."""
+        followed = getattr(self.source.layer, "followed_dims", ())
+        if all(dim.as_kind(DimKind.LOOP) is self._loop_dim for dim in followed):
+            return x
+        steps = tf.shape(x)[axis]
+        text = (
+            "Layer %r: the target has fewer labels than the loop has steps: the lengths of the target and of the "
+            "source of the loop must be the same. Longest target and steps:" % self.source.path
+        )
+        with tf.control_dependencies([tf.debugging.Assert(steps >= size - 1, [text, steps, size])]):
+            return tf.identity(x)
+
+
+class StepIndexLayer(Layer):
+    """``:i``, the number of the step from 0. In the loop it is set by that, elsewhere it is a range over the loop
+    axis."""
+
+    class_name = "step index"
+    is_connector = True
+
+    def __init__(self, loop_dim: Optional[Dim]) -> None:
+        super().__init__()
+        self._loop_dim = loop_dim
+
+    def template(self, ctx: Any) -> Data:
+        """int32, scalar in a step."""
+        return Data(() if self._loop_dim is None else (self._loop_dim,), "int32")
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Scalar or [steps]."""
+        return ctx.lowering.loop_index if self._loop_dim is None else tf.range(ctx.size(self._loop_dim))
+
+
+class AccumLayer(Layer):
+    """The values of a layer of the loop in all steps, loop axis first.
+
+    :param of: the node in the loop
+    """
+
+    class_name = "of all steps"
+    is_connector = True
+
+    def __init__(self, of: Node, loop_dim: Dim, beam: Optional[Beam]) -> None:
+        super().__init__()
+        self.of, self._loop_dim, self._beam = of, loop_dim, beam
+
+    def template(self, ctx: Any) -> Data:
+        """A further axis in front."""
+        data = self.of.output.with_axis(0, self._loop_dim)
+        return data.replace(beam=self._beam if data.batch_axis is not None else None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """What the loop collected."""
+        return ctx.lowering.sub_values[self.source, self.of.path]
+
+
+@dataclasses.dataclass
+class InitialOutput:
+    """What ``prev:x`` is in the first step.
+
+    :param constant: a number for all entries
+    :param param: node and name of the parameter for "var"
+    :param node: a layer
+    :param apply: the layer x itself, to be computed on zeros, and its sources in the loop
+    """
+
+    constant: Any = 0
+    param: Optional[Any] = None
+    node: Optional[Node] = None
+    apply: Optional[Node] = None
+    state: Optional[Any] = None
+
+    def emit(self, ctx: "EmitContext", data: Data) -> Any:
+        """A tensor in the layout of ``data``."""
+        shape = ctx.shape(data)
+        if self.state is not None:
+            value = self.state(ctx)
+        elif self.node is not None:
+            value = to_layout(ctx.value(self.node), self.node.output, data)
+        elif self.param is not None:
+            owner, name = self.param
+            flat = tf.convert_to_tensor(ctx.lowering.variables[owner.params[name].name])
+            value = tf.reshape(flat, [-1 if i == data.feature_axis else 1 for i in range(data.rank)])
+        elif self.apply is not None:
+            value = self._apply_on_zeros(ctx)
+        else:
+            value = tf.cast(self.constant, data.dtype)
+        return tf.broadcast_to(tf.cast(value, data.dtype), tf.stack(shape) if shape else [])
+
+    def _apply_on_zeros(self, ctx: "EmitContext") -> Any:
+        node = self.apply
+        assert node is not None
+        inner = ctx.lowering.child()
+        inner.masks = {}
+        for dim in node.output.dims:
+            if dim.is_loop:  # one step is enough
+                inner.sizes[dim], inner.lens[dim] = 1, tf.constant(1)
+        for source in node.deps:
+            shape = [inner.get_size(d) for d in source.output.dims]
+            inner.values[source] = tf.zeros(tf.stack(shape) if shape else [], source.output.dtype)
+        value = node.layer.emit(type(ctx)(node, inner))
+        return tf.squeeze(value, axis=node.output.loop_axes) if node.output.loop_axes else value
+
+
+def loop_dim_for(time_dim: Dim) -> Dim:
+    """The loop axis which a time axis becomes inside."""
+    return time_dim.as_kind(DimKind.LOOP, "steps")

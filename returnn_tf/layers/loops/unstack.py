@@ -1,0 +1,65 @@
+"""`rec_unstack`: the frames of a layer outside, one in each step of the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("rec_unstack")
+class RecUnstackLayer(Layer):
+    """``y_t = x[t]`` in step t of a loop, along one axis of the source.
+
+    In a loop without a source of its own and without a layer "end", this axis says how many steps there are.
+
+    Lengths: those of the axis are the steps of the loop.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": [], "unit": {
+                "x": {"class": "rec_unstack", "from": "base:data", "axis": "T", "declare_rec_time": True},
+                "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["x", "prev:output"]}}},
+            "output": {"class": "copy", "from": "loop"}}
+    """
+
+    axis: Any = option(None, help="the axis of the source with a frame for each step (default: time)")
+    declare_rec_time: bool = option(False, help="this axis says how many steps the loop has")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Without the axis in a step."""
+        data = ctx.single_source()
+        if not ctx.in_step and ctx.loop_dim is None:
+            raise ctx.error("takes the frame of a step, for the network inside of a 'rec' layer.")
+        axis = unstacked_axis(ctx, data, self.axis)
+        self._axis = axis
+        if ctx.loop_dim is None:
+            return data.without_axes([axis])
+        if ctx.loop_dim in data.dims:
+            raise ctx.error("the source %s is a layer of the loop, it must be one outside, as 'base:encoder'." % data)
+        return data.with_dim(axis, ctx.loop_dim).replace(time_axis=None if data.time_axis == axis else data.time_axis)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """No op before the loop, a slice in a step."""
+        x = ctx.source()
+        if self.node.output.rank == self.source.output.rank:
+            return x
+        return tf.gather(x, ctx.lowering.loop_index, axis=self._axis)
+
+
+def unstacked_axis(ctx: "PlanContext", data: Data, axis: Any) -> int:
+    """Index of the axis with a frame for each step.
+
+    :param axis: the option, None: time
+    """
+    found = data.time_axis if axis is None else ctx.axis(data, axis)
+    if found is None:
+        raise ctx.error("the source %s has no time axis. Name one by the option 'axis'." % data)
+    return found

@@ -1,0 +1,1 @@
+"""Computation on a masked subset of frames or steps."""

@@ -1,0 +1,111 @@
+"""What a layer that keeps its last value puts out before it got one: the option ``initial_output``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Mapping, Optional
+
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
+from returnn_tf.layers.nested.subnetwork import SubnetworkLayer
+from returnn_tf.ops.frames.shape import to_layout
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+#: Values of the option which name no layer.
+KEYWORDS = ("zeros", "ones", "var", "apply(0)")
+
+_CONSTANTS = {"zeros": 0, "ones": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldInitial:
+    """The initial output: exactly one of a constant, a parameter, a layer, an initial state, and a unit on zeros.
+
+    :param param: name as in `PlanContext.param`
+    :param state_of: a layer with an initial value of its own
+    """
+
+    constant: Any = None
+    param: Optional[str] = None
+    node: Optional[Node] = None
+    state_of: Optional[Node] = None
+    unit: Optional[UnitOnZeros] = None
+
+    def emit(self, ctx: EmitContext, data: Data) -> Any:
+        """A tensor which broadcasts against the layout of ``data``, in its dtype."""
+        if self.param is not None:
+            value = ctx.param(self.param)
+            return tf.reshape(value, [-1 if i == data.feature_axis else 1 for i in range(data.rank)])
+        if self.unit is not None:
+            return tf.cast(self.unit.emit(ctx, data), data.dtype)
+        if self.node is not None:
+            return tf.cast(ctx.broadcast(self.node, data), data.dtype)
+        if self.state_of is not None:
+            layer: Any = self.state_of.layer
+            value = layer.initial_output_value(EmitContext(self.state_of, ctx.lowering))
+            state = getattr(layer, "hidden_state", None)
+            output = self.state_of.output
+            return to_layout(value, output.without_axes(output.loop_axes) if state is None else state.data, data)
+        return tf.cast(self.constant, data.dtype)
+
+
+def plan_held_initial(
+    ctx: "PlanContext",
+    given: Any,
+    data: Data,
+    inner: Optional[Node],
+    unit: Any,
+    on_zeros: Optional[UnitOnZeros] = None,
+) -> HeldInitial:
+    """The initial output of a layer that keeps the value of an inner one.
+
+    :param given: the option, with layers as nodes; None: what the inner layer says, else zeros
+    :param data: template of one step
+    :param inner: the planned inner layer
+    :param unit: its layer dict
+    :param on_zeros: for "apply(0)"
+    :raises ConfigError: an unknown form
+    """
+    if given is None:
+        given = _of_unit(unit)
+        state_of = _recurrent(inner)
+        if given is None and state_of is not None:
+            return HeldInitial(state_of=state_of)
+    if given is None:
+        return HeldInitial(constant=0)
+    if isinstance(given, Node):
+        return HeldInitial(node=given)
+    if isinstance(given, (bool, int, float)):
+        return HeldInitial(constant=given)
+    if given == "var":
+        name = "init_%s_var" % ctx.node.path.rpartition("/")[2]
+        ctx.param(name, (ctx.need_feature(data, "the output"),), 0.0)
+        return HeldInitial(param=name)
+    if isinstance(given, str) and given in _CONSTANTS:
+        return HeldInitial(constant=_CONSTANTS[given])
+    if given == "apply(0)" and on_zeros is not None:
+        return HeldInitial(unit=on_zeros)
+    last = ", 'apply(0)'" if on_zeros is not None else ""
+    raise ctx.error(
+        "initial_output must be a number, 'zeros', 'ones', 'var'%s or a layer here, not %r." % (last, given)
+    )
+
+
+def _of_unit(unit: Any) -> Any:
+    """What the option of the inner layer says."""
+    while isinstance(unit, Mapping):
+        given = unit.get("initial_output")
+        if given is not None:
+            return given
+        unit = (unit.get("subnetwork") or {}).get("output")
+    return None
+
+
+def _recurrent(node: Optional[Node]) -> Optional[Node]:
+    """The layer with an initial value of its own which an inner layer is: recurrent, or held under a mask itself."""
+    while node is not None and isinstance(node.layer, SubnetworkLayer):
+        node = node.layer.inner
+    return node if node is not None and hasattr(node.layer, "initial_output_value") else None

@@ -1,0 +1,232 @@
+"""`masked_computation`: a layer that is computed only in the frames where a mask is true."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, Mapping, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.attention.history import mask_history
+from returnn_tf.layers.masked.held_initial import KEYWORDS, plan_held_initial
+from returnn_tf.layers.masked.pack import (
+    PackLayer,
+    PickedIndexLayer,
+    batch_of,
+    check_mask,
+    in_full_layout,
+    leading,
+    picked,
+)
+from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
+from returnn_tf.layers.nested.unit_network import unit_network, unit_references
+from returnn_tf.ops.frames.masking import last_picked, spread
+from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.util.lazy_tf import tf
+
+_STATE = "output"
+
+
+@register_layer("masked_computation")
+class MaskedComputationLayer(Layer):
+    """``y = unit(x)`` in the frames where the mask is true; the unit never sees the others.
+
+    In a loop, a step without the mask keeps the output of the step before, and so do all states inside of the unit;
+    before the first step of the mask the output is ``initial_output``, else the initial state of a recurrent unit, else
+    zero. What does not depend on the loop is computed for all steps at once: only the picked frames, packed.
+
+    Parameters: those of the unit, as if it were this layer: ``<layer>/W``, with a subnetwork ``<layer>/<inner>/W``.
+
+    Lengths: in a loop unchanged. Outside of loops the output consists of the picked frames only; `unmask` puts them
+    back.
+
+    Example::
+
+        network = {
+            "energy": {"class": "reduce", "mode": "sum", "axes": "F", "from": "data"},
+            "mask": {"class": "compare", "kind": "greater", "value": 0.0, "from": "energy"},
+            "h": {"class": "masked_computation", "mask": "mask", "from": "data",
+                  "unit": {"class": "rec", "unit": "lstm", "n_out": 3}},
+            "output": {"class": "unmask", "mask": "mask", "from": "h"}}
+    """
+
+    mask: Any = option(None, help="layer with a bool for each frame", refs=True)
+    unit: Any = option(help="the layer to compute, a dict; its source 'data' is the source of this layer")
+    masked_from: Any = option(
+        None, help="layer with the picked frames, used instead of source and mask where all steps are known", refs=True
+    )
+    initial_output: Any = option(
+        None, help="in a loop: the output before the first picked frame", refs=True, keywords=KEYWORDS
+    )
+
+    #: What the unit gives; its hidden state is that of this layer.
+    inner: Any = None
+    #: The dim of the packed frames, if the output has it.
+    frames: Optional[Dim] = None
+
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """What the unit takes from the layers around."""
+        yield from unit_references(options.get("unit"), own_data=True)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the unit."""
+        source = ctx.single_source()
+        self.frames = None
+        if self.n_out is None and isinstance(self.unit, Mapping):
+            self.n_out = self.unit.get("n_out")  # what the output may be, while the loop is not known yet
+        if ctx.in_step and ctx.loop_dim is None:
+            return self._step_template(ctx)
+        if isinstance(self.masked_from, Node):
+            # Source and mask are not even computed: in training they may be those of an alignment that is unknown.
+            ctx.node.deps = [dep for dep in ctx.node.deps if dep not in (self.source, self.mask)]
+            ctx.depend(self.masked_from)
+            self.inner = self._plan_unit(ctx, {"data": self.masked_from})
+            self.frames = self.masked_from.output.time_dim
+            self._prepare_initial(ctx, self.inner.output, self.frames)
+            self._mode = self._emit_inner
+            return self.inner.output
+        frames = ctx.loop_dim if ctx.loop_dim is not None else source.time_dim
+        if frames is None:
+            raise ctx.error("the source %s has no time axis whose frames could be picked." % source)
+        check_mask(ctx, self.mask, frames)
+        return self._packed_template(ctx, frames)
+
+    def _plan_unit(self, ctx: "PlanContext", inputs: Dict[str, Node], loop_dim: Optional[Dim] = None) -> Node:
+        def outside(name: str) -> str:
+            if name == "data":
+                return name
+            return "data:" + _key(name) if _key(name) in inputs else "base:" + name
+
+        network = unit_network(
+            self.unit, outside, own_data=True, owner=lambda name: "base:" + name, where="the option 'unit'"
+        )
+        before = len(ctx.builder.sink)
+        inner = ctx.subnetwork(network, inputs, loop_dim=loop_dim)
+        prefix = ctx.node.path + "/"
+        self._unit_nodes = [node for node in ctx.builder.sink[before:] if node.path.startswith(prefix)]
+        self._unit_source = inputs["data"]
+        return inner
+
+    def _prepare_initial(self, ctx: "PlanContext", data: Data, frames: Optional[Dim] = None) -> None:
+        on_zeros = UnitOnZeros(self._unit_nodes, self.inner, [self._unit_source], frames)
+        self.initial = plan_held_initial(ctx, self.initial_output, data, self.inner, self.unit, on_zeros)
+
+    # --- one step of a loop ---
+
+    def _step_template(self, ctx: "PlanContext") -> Data:
+        check_mask(ctx, self.mask, None)
+        source = self.source
+        if PickedIndexLayer.suits(source.output, self.mask.output):
+            source = ctx.implicit("picked", PickedIndexLayer(), [source, self.mask])
+        self.inner = self._plan_unit(ctx, {"data": source})
+        for node in self._unit_nodes:
+            if node.layer.history_grows and node.loop_states:  # it can't stand still, but may skip what is not picked
+                mask_history(node, self.mask)
+        self._stateful = [node for node in self._unit_nodes if node.loop_states and not node.layer.history_grows]
+        data = self.inner.output
+        self._check_fixed_shape(ctx)
+        batch = batch_of(self.mask.output)
+        if batch is not None and data.batch_axis is None:
+            data = data.with_axis(0, batch)
+        self._prepare_initial(ctx, data)
+        ctx.loop_state(_STATE, data, self.initial_output_value)
+        self._mode = self._emit_step
+        return data
+
+    def _check_fixed_shape(self, ctx: "PlanContext") -> None:
+        """What is kept from step to step cannot have the axis of a history which grows."""
+        for node in self._unit_nodes:
+            history = getattr(node.layer, "history", None)
+            if history in self.inner.output.dims:
+                raise ctx.error(
+                    "the output of the unit, %s, has the history %r of layer %r, which grows from step to step, so it "
+                    "cannot be kept where the mask is false. Let the unit reduce that axis, e.g. by attention over it."
+                    % (self.inner.output, history, node.path)
+                )
+
+    def initial_output_value(self, ctx: EmitContext) -> Any:
+        """What ``prev:`` gives in the first step of a loop."""
+        data = self._one_step(ctx.output)
+        return tf.broadcast_to(self.initial.emit(ctx, data), tf.stack(ctx.shape(data)))
+
+    def _one_step(self, data: Data) -> Data:
+        return data.without_axes(data.loop_axes)
+
+    def _emit_step(self, ctx: EmitContext) -> Any:
+        """The states of the unit only go on where the mask is true."""
+        for node in self._stateful:
+            inner = EmitContext(node, ctx.lowering)
+            for key, (data, _) in node.loop_states.items():
+                new = ctx.lowering.next_states[node, key]
+                mask = ctx.broadcast(self.mask, data)
+                inner.set_loop_state(key, tf.where(mask, new, inner.loop_state(key)))
+        new = ctx.broadcast(self.inner, ctx.output)
+        value = tf.where(ctx.broadcast(self.mask, ctx.output), new, ctx.loop_state(_STATE))
+        ctx.set_loop_state(_STATE, value)
+        return value
+
+    # --- all frames at once ---
+
+    def _packed_template(self, ctx: "PlanContext", frames: Dim) -> Data:
+        kind = DimKind.LOOP if frames.is_loop else DimKind.SPATIAL
+        packed = Dim(kind, None, "%s:masked" % ctx.node.path, auto=True)
+        inputs = {"data": ctx.implicit("packed", PackLayer(frames, packed), [self.source, self.mask])}
+        for name in unit_references(self.unit, own_data=True, values_only=True) if frames.is_loop else ():
+            copy = {"output": {"class": "copy", "from": "base:" + name}}
+            node = ctx.builder.subnetwork(ctx.node, copy, {}, ctx.node.scope)
+            if frames in node.output.dims:
+                pack = PackLayer(frames, packed)
+                inputs[_key(name)] = ctx.implicit("packed " + name, pack, [node, self.mask])
+        self.inner = self._plan_unit(ctx, inputs, packed if frames.is_loop else None)
+        data = self.inner.output
+        if frames.is_loop:
+            self._check_fixed_shape(ctx)
+        if not frames.is_loop:
+            self.frames = packed
+            self._prepare_initial(ctx, data, packed)
+            self._mode = self._emit_inner
+            return data
+        self._loop_dim = frames
+        self._packed = leading(data, batch_of(data, self.mask.output), packed)
+        data = self._packed.with_dim(self._packed.dims.index(packed), frames)
+        self._prepare_initial(ctx, self._one_step(data))
+        self._mode = self._emit_held
+        return data
+
+    def _emit_inner(self, ctx: EmitContext) -> Any:
+        for key in ("pre_activation", "hidden_state"):
+            value = ctx.noted(self.inner, key)
+            if value is not None:
+                ctx.note(self.node, key, value)
+        return ctx.value(self.inner)
+
+    def _emit_held(self, ctx: EmitContext) -> Any:
+        """For each step the last picked frame up to it."""
+        x = in_full_layout(ctx, self.inner, self._packed)
+        batch = batch_of(self._packed)
+        index = last_picked(picked(ctx, self.mask, batch, self._loop_dim))
+        initial = initial_in_layout(ctx, self, ctx.output, self._loop_dim)
+        if batch is None:
+            return spread(x[None], index, initial[None])[0]
+        return spread(x, index, initial)
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """As planned: one step, all steps, or only the picked frames."""
+        return self._mode(ctx)
+
+
+def initial_in_layout(ctx: EmitContext, layer: Any, data: Data, frames: Dim) -> Any:
+    """The initial output of a layer with ``initial``, broadcasting against ``data``."""
+    axis = data.dims.index(frames)
+    one = data.without_axes([axis])
+    value = tf.convert_to_tensor(layer.initial.emit(ctx, one))
+    return value if value.shape.rank == 0 else tf.expand_dims(value, axis)
+
+
+def _key(name: str) -> str:
+    """The data key inside of the unit for a layer of the loop whose picked frames it gets."""
+    return "masked " + name

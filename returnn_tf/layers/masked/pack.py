@@ -1,0 +1,139 @@
+"""The frames that a mask picks, packed next to each other, or alone in a step; made by `masked_computation`."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.ops.frames.masking import packed_frames, packed_lens
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+
+class PackLayer(Layer):
+    """The first source at the frames where the second one is true.
+
+    :param frames: the dim with the frames; a source without it is the same in all frames
+    :param packed: the dim which it becomes, with the number of picked frames as its lengths
+    """
+
+    class_name = "pack"
+
+    def __init__(self, frames: Dim, packed: Dim) -> None:
+        super().__init__()
+        self.frames, self.packed = frames, packed
+
+    def template(self, ctx: Any) -> Data:
+        """Batch axis first, packed axis second, the others behind."""
+        mask = self.sources[1].output
+        data = leading(self.source.output, batch_of(self.source.output, mask), self.frames)
+        self._full = data
+        return data.with_dim(data.dims.index(self.frames), self.packed)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A gather of the frames."""
+        x = in_full_layout(ctx, self.source, self._full)
+        mask = picked(ctx, self.sources[1], batch_of(self._full), self.frames)
+        lens = packed_lens(mask)
+        # At least one frame, so that the layers behind never see an axis of size 0.
+        size = tf.reduce_max(tf.concat([lens, [1]], axis=0))
+        places = packed_frames(mask, size)
+        if self._full.batch_axis is None:
+            ctx.define_lens(self.packed, lens[0], size)
+            return _padded(tf.gather(x, places[0]), tf.range(size) < lens[0])
+        ctx.define_lens(self.packed, lens, size)
+        return _padded(tf.gather(x, places, batch_dims=1), tf.sequence_mask(lens, size))
+
+
+def _padded(x: Any, inside: Any) -> Any:
+    """Indices with 0 in the padding, which every layer knows, unlike perhaps those of frames that are not picked.
+
+    :param x: [..., more axes], with the axes of ``inside`` first
+    """
+    if not x.dtype.is_integer:
+        return x
+    more = tf.ones([x.shape.rank - inside.shape.rank], tf.int32)
+    return tf.where(tf.reshape(inside, tf.concat([tf.shape(inside), more], axis=0)), x, tf.zeros_like(x))
+
+
+class PickedIndexLayer(Layer):
+    """In a step of a loop: the indices of the first source where the second one is true, else 0.
+
+    A unit of `masked_computation` is computed for the whole batch there, also for sequences whose frame is not picked.
+    That frame may be a label which the unit does not know, such as the blank of a transducer.
+    """
+
+    class_name = "picked_index"
+
+    @staticmethod
+    def suits(source: Data, mask: Data) -> bool:
+        """Whether the source holds indices, for each of which the mask has a value."""
+        return source.dtype.startswith(("int", "uint")) and set(mask.dims) <= set(source.dims)
+
+    def template(self, ctx: Any) -> Data:
+        """That of the first source."""
+        return self.source.output
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One op."""
+        x = ctx.source()
+        return tf.where(ctx.broadcast(self.sources[1], ctx.output), x, tf.zeros_like(x))
+
+
+def batch_of(*datas: Data) -> Optional[Dim]:
+    """The batch dim of the first template that has one."""
+    return next((d for data in datas for d in data.dims if d.is_batch), None)
+
+
+def leading(data: Data, batch: Optional[Dim], frames: Dim) -> Data:
+    """The template with the batch axis first and the frames second; both are added where it has none."""
+    if frames not in data.dims:
+        data = data.with_axis(0, frames)
+    if batch is not None and data.batch_axis is None:
+        data = data.with_axis(0, batch)
+    first = [axis for axis in (data.batch_axis, data.dims.index(frames)) if axis is not None]
+    return data.permuted(first + [axis for axis in range(data.rank) if axis not in first])
+
+
+def in_full_layout(ctx: "EmitContext", node: Node, layout: Data) -> Any:
+    """The value of a node in the layout, axes that it has not repeated."""
+    x = ctx.broadcast(node, layout)
+    return x if node.output.rank == layout.rank else tf.broadcast_to(x, tf.stack(ctx.shape(layout)))
+
+
+def picked(ctx: "EmitContext", mask: Node, batch: Optional[Dim], frames: Dim) -> Any:
+    """The mask as bool [batch or 1, frames], false in the padding."""
+    dims = (frames,) if batch is None else (batch, frames)
+    value = ctx.broadcast(mask, Data(dims, "bool"))
+    if frames.is_dynamic:
+        value = tf.logical_and(value, ctx.seq_mask(frames))
+    value = tf.broadcast_to(value, tf.stack([ctx.size(d) for d in dims]))
+    return tf.expand_dims(value, 0) if batch is None else value
+
+
+def check_mask(ctx: "PlanContext", mask: Any, frames: Optional[Dim]) -> None:
+    """A mask must be bool with one value per sequence and frame.
+
+    :param frames: the dim of the frames, None in a step of a loop
+    :raises ConfigError: says what it is instead
+    """
+    if not isinstance(mask, Node):
+        raise ctx.error("the option 'mask' must name a layer with a bool for each frame, not %r." % (mask,))
+    data = mask.output
+    if data.unknown:
+        return
+    if data.dtype != "bool":
+        raise ctx.error(
+            "the mask %r must be bool, but it is %s. Compare it, e.g. by a layer of class 'compare'."
+            % (mask.path, data)
+        )
+    rest = [dim for dim in data.dims if not dim.is_batch and dim is not frames and dim.size != 1]
+    if rest:
+        raise ctx.error(
+            "the mask %r is %s, but it must have one value for each %s. Reduce the axis %s, or let the frames of mask "
+            "and source be the same dim (reinterpret_data with size_base)."
+            % (mask.path, data, "sequence" if frames is None else "frame of %s" % frames, rest[0])
+        )

@@ -1,0 +1,72 @@
+"""What the layers inside of a layer give for a source of zeros: "apply(0)" as the initial output of
+`masked_computation` and of subnetworks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, List, Optional, Sequence
+
+from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.node import Node
+from returnn_tf.layers.emit_node import emit_node
+from returnn_tf.ops.frames.shape import to_layout
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitOnZeros:
+    """The unit, computed for one frame of zeros, with all its states as before the first frame.
+
+    :param nodes: of the unit, in the order of their computation
+    :param result: the output of the unit
+    :param sources: what the unit sees as its sources
+    :param frames: the axis of the frames, None in a step of a loop
+    """
+
+    nodes: List[Node]
+    result: Node
+    sources: Sequence[Node]
+    frames: Optional[Dim]
+
+    def emit(self, ctx: EmitContext, data: Data) -> Any:
+        """A tensor that broadcasts against the layout of ``data``."""
+        inner = ctx.lowering.child()
+        needed = self._needed()
+        # What was prepared for the steps of the loop is for other inputs.
+        inner.masks, inner.notes = {}, {key: value for key, value in inner.notes.items() if key[0] not in needed}
+        if any(node.loop_states for node in needed):
+            inner.loop_index = tf.constant(0)
+        for node in needed:
+            self._one_frame(inner, node)
+            for dep in node.deps:
+                self._one_frame(inner, dep)
+        for node in needed:
+            for dep in node.deps:
+                if dep not in needed and (dep in self.sources or dep not in inner.values or self._frame_axes(dep)):
+                    shape = [inner.get_size(d) for d in dep.output.dims]
+                    inner.values[dep] = tf.zeros(tf.stack(shape) if shape else [], dep.output.dtype)
+            for key, (_, initial) in node.loop_states.items():
+                inner.given[node, key] = initial(EmitContext(node, inner))
+        for node in needed:
+            emit_node(inner, node)
+        value, axes = inner.values[self.result], self._frame_axes(self.result)
+        value = tf.squeeze(value, axis=axes) if axes else value
+        return to_layout(value, self.result.output.without_axes(axes), data)
+
+    def _needed(self) -> List[Node]:
+        todo, needed = [self.result], {self.result}
+        while todo:
+            for dep in todo.pop().deps:
+                if dep in self.nodes and dep not in self.sources and dep not in needed:
+                    needed.add(dep)
+                    todo.append(dep)
+        return [node for node in self.nodes if node in needed]
+
+    def _frame_axes(self, node: Node) -> List[int]:
+        return [i for i, dim in enumerate(node.output.dims) if dim.is_loop or dim is self.frames]
+
+    def _one_frame(self, lowering: Lowering, node: Node) -> None:
+        for axis in self._frame_axes(node):
+            dim = node.output.dims[axis]
+            lowering.sizes[dim], lowering.lens[dim] = 1, tf.constant(1)

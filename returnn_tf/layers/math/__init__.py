@@ -1,0 +1,1 @@
+"""Layers that compute: products, convolutions, normalisation, reductions, element-wise functions."""

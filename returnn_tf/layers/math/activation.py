@@ -1,0 +1,86 @@
+"""`activation` and `gating`: functions of one source."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.linear import feature_last
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.activations import changes_dtype, check_activation, get_activation, is_over_features
+from returnn_tf.ops.frames.shape import move_axis
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("activation")
+class ActivationLayer(ConcatInputLayer):
+    """``y = f(x)``.
+
+    softmax and log_softmax run over the feature axis and move it to the end; all others keep the order of the axes.
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "activation", "activation": "relu", "from": "data"}}
+    """
+
+    activation: Any = option(help="name of the function, e.g. 'relu', or a function")
+    opts: Optional[Dict[str, Any]] = option(None, help="keyword arguments of the function")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Same axes; bool for the logical functions."""
+        check_activation(self.activation)
+        data = self.input_template(ctx)
+        if is_over_features(self.activation) or (data.sparse and isinstance(self.activation, str)):
+            ctx.need_feature(data)
+            data = feature_last(data)
+        return data.replace(dtype=changes_dtype(self.activation, data.dtype))
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The function, with the feature axis last if it runs over that."""
+        x = self.emit_input(ctx)
+        axis = self.input.feature_axis
+        if is_over_features(self.activation) and axis is not None:
+            x = move_axis(x, self.input.rank, axis, self.input.rank - 1)
+        ctx.note(self.node, "pre_activation", (x, self.activation))
+        return get_activation(self.activation, self.opts)(x)
+
+
+@register_layer("gating")
+class GatingLayer(ConcatInputLayer):
+    """``y = f(a) * g(b)`` with a and b the two halves of the feature axis (gated linear units, Dauphin et al. 2017).
+
+    Lengths: unchanged. The feature dim is halved.
+
+    Example::
+
+        network = {"output": {"class": "gating", "activation": "tanh", "from": "data"}}
+    """
+
+    activation: Any = option(help="name of f, or None")
+    gate_activation: Any = option("sigmoid", help="name of g")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Half of the feature axis."""
+        check_activation(self.activation)
+        check_activation(self.gate_activation)
+        data = self.input_template(ctx)
+        size = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
+        if size % 2:
+            raise ctx.error("the feature dim must be even to be halved, but the source has %d." % size)
+        if self.n_out is not None and self.n_out != size // 2:
+            raise ctx.error(
+                "n_out is %d, but half of the %d features is %d. Leave n_out out." % (self.n_out, size, size // 2)
+            )
+        axis = data.feature_axis
+        assert axis is not None
+        return data.with_feature(axis, ctx.bind(self.out_dim, ctx.new_feature(size // 2)))
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Split and multiply."""
+        a, b = tf.split(self.emit_input(ctx), 2, axis=self.input.feature_axis)
+        return get_activation(self.activation)(a) * get_activation(self.gate_activation)(b)

@@ -1,0 +1,115 @@
+"""`weighted_sum` and `elemwise_prod`: parameters over some axes."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple, Union
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.norm import param_in_layout
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.spatial import check_padding, conv_dim, per_axis, to_lead_form
+from returnn_tf.ops.dense.convolution import convolution
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("weighted_sum")
+class WeightedSumLayer(ConcatInputLayer):
+    """Sum over some axes with a weight for every position, or over a window which slides along these axes.
+
+    Parameters: ``W`` [size per axis], initially all ``1 / number of weights``, so that it starts as the mean.
+    Lengths: without ``size`` the axes, which must be static, are gone; with it as in `conv`.
+
+    Example::
+
+        network = {"output": {"class": "weighted_sum", "axes": "F", "from": "data"}}
+    """
+
+    axes: Any = option(help="the axes of the weights, one or a list")
+    size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="window per axis; None: the whole axes")
+    padding: Any = option(None, help="with size: 'same' or 'valid'")
+    keep_dims: Optional[bool] = option(None, help="keep the axes; default: if size is given")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The axes removed, of size 1, or as long as the window leaves them."""
+        data = self.input_template(ctx)
+        self._axes = ctx.axes(data, self.axes)
+        if not self._axes:
+            raise ctx.error("axes %r means no axis of %s." % (self.axes, data))
+        dims = [data.dims[i] for i in self._axes]
+        padding = check_padding(ctx, self.padding or "valid", len(dims))
+        if self.size is None:
+            size = [ctx.need_static(d, "an axis which is summed up whole") for d in dims]
+        else:
+            size = per_axis(ctx, "size", self.size, len(dims))
+        keep = self.size is not None if self.keep_dims is None else self.keep_dims
+        ctx.param("W", size, 1.0 / _product(size))
+        self._whole = [d.size for d in dims] == size and "same" not in padding
+        if not self._whole:
+            self._padding = padding
+        elif not keep:
+            return data.without_axes(self._axes)
+        self._keep = keep
+        for axis, dim, k, pad in zip(self._axes, dims, size, padding):
+            new = conv_dim(dim, k, 1, 1, pad)
+            if self._whole:
+                new = ctx.new_feature(1) if axis == data.feature_axis else ctx.new_spatial(1, "sum")
+            data = data.with_dim(axis, new)
+        if not keep:
+            raise ctx.error("keep_dims must be True, since the window slides: %s is left of its axes." % data)
+        return data
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A matrix-vector product, or a convolution with one channel."""
+        x, w = self.emit_input(ctx), ctx.param("W")
+        if self._whole:
+            y = tf.tensordot(x, w, [self._axes, list(range(len(self._axes)))])
+            return tf.reshape(y, ctx.shape(ctx.output)) if ctx.output.rank == self.input.rank else y
+        lead = [i for i in range(self.input.rank) if i not in self._axes]
+        order = lead + self._axes
+        x = to_lead_form(transpose(x, order), len(lead))[..., None]
+        y = convolution(x, w[..., None, None], padding=self._padding)
+        y = tf.reshape(y, [ctx.size(ctx.output.dims[i]) for i in order])
+        return transpose(y, [order.index(i) for i in range(len(order))])
+
+
+def _product(sizes: List[int]) -> int:
+    result = 1
+    for size in sizes:
+        result *= size
+    return result
+
+
+@register_layer("elemwise_prod")
+class ElemwiseProdLayer(ConcatInputLayer):
+    """``y = x * W``, where ``W`` has some axes of the source and is the same for all positions in the others.
+
+    Parameters: ``W`` [dims of the axes], initially 1. Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "elemwise_prod", "axes": "F", "from": "data"}}
+    """
+
+    axes: Any = option(help="the axes of the weights, one or a list; static")
+    size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="sizes of these axes, verified")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the source."""
+        data = self.input_template(ctx)
+        self._axes = ctx.axes(data, self.axes)
+        if not self._axes:
+            raise ctx.error("axes %r means no axis of %s." % (self.axes, data))
+        sizes = [ctx.need_static(data.dims[i], "an axis of the weights") for i in self._axes]
+        if self.size is not None and per_axis(ctx, "size", self.size, len(sizes)) != sizes:
+            raise ctx.error("size is %s, but the axes have the sizes %s." % (self.size, sizes))
+        ctx.param("W", sizes, 1.0)
+        return data.replace(vocab=None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One product."""
+        return self.emit_input(ctx) * param_in_layout(ctx.param("W"), self._axes, self.input)

@@ -1,0 +1,169 @@
+"""`combine` and `compare`: elementwise functions of several sources, which are broadcast to one layout."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any, Callable, Dict, List, Optional
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.eval_code import compile_code, run_code
+from returnn_tf.layers.shared.out_type import apply_out_type
+from returnn_tf.ops.activations import check_activation, get_activation
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import common_layout
+from returnn_tf.util.lazy_tf import tf
+
+_KINDS: Dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "truediv": lambda a, b: a / b,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: tf.math.floormod(a, b),
+    "pow": lambda a, b: a**b,
+    "maximum": lambda a, b: tf.maximum(a, b),
+    "minimum": lambda a, b: tf.minimum(a, b),
+    "logical_and": lambda a, b: tf.logical_and(a, b),
+    "logical_or": lambda a, b: tf.logical_or(a, b),
+    "squared_difference": lambda a, b: tf.math.squared_difference(a, b),
+    "logaddexp": lambda a, b: tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b))),
+    "average": lambda a, b: a + b,
+}
+
+_COMPARE: Dict[str, Callable[[Any, Any], Any]] = {
+    "equal": lambda a, b: tf.equal(a, b),
+    "not_equal": lambda a, b: tf.not_equal(a, b),
+    "less": lambda a, b: a < b,
+    "less_equal": lambda a, b: a <= b,
+    "greater": lambda a, b: a > b,
+    "greater_equal": lambda a, b: a >= b,
+}
+
+
+class ElementwiseLayer(Layer):
+    """Sources broadcast to the layout of the source with most axes."""
+
+    def common(self, ctx: "PlanContext", allow_broadcast_all: Any) -> Data:
+        """The layout of the result; sources which no source covers need a flag since behavior version 4."""
+        if not self.sources:
+            raise ctx.error("needs sources: add 'from', e.g. 'from': ['a', 'b'].")
+        allow = allow_broadcast_all
+        if allow is None:
+            allow = ctx.behavior_version < 4 or self.out_shape is not None
+        self.layout = common_layout([node.output for node in self.sources], allow_broadcast_all=bool(allow))
+        return self.layout
+
+    def values(self, ctx: "EmitContext") -> List[Any]:
+        """All sources in the common layout, size 1 where they have no such axis."""
+        return [ctx.broadcast(node, self.layout) for node in self.sources]
+
+
+@register_layer("combine")
+class CombineLayer(ElementwiseLayer):
+    """``y = f(x0 o x1 o ...)`` from left to right, with o one of add, sub, mul, truediv, floordiv, mod, pow, maximum,
+    minimum,
+    logical_and, logical_or, squared_difference, logaddexp, average, eval.
+
+    Parameters: with_bias: ``b`` [dim]. Sources with fewer axes are broadcast.
+    Lengths: those of the source with most axes.
+
+    Example::
+
+        network = {
+            "a": {"class": "linear", "activation": "sigmoid", "n_out": 4, "from": "data"},
+            "output": {"class": "combine", "kind": "mul", "from": ["data", "a"]}}
+    """
+
+    kind: str = option(help="the operation, e.g. 'add'; 'eval' for code given by the option eval")
+    activation: Any = option(None, help="name of the activation function f, or None")
+    with_bias: bool = option(False, help="whether to add b in front of the activation")
+    eval: Any = option(None, help="with kind 'eval': code or function, as in the layer eval")
+    eval_locals: Optional[Dict[str, Any]] = option(None, help="names for the code")
+    eval_for_output_loss: bool = option(False, help="apply the code to the output_loss of the sources as well")
+    allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The common layout, changed by out_type."""
+        check_activation(self.activation)
+        if self.kind != "eval" and self.kind not in _KINDS:
+            raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, [*_KINDS, "eval"])))
+        data = self.common(ctx, self.allow_broadcast_all_sources)
+        if self.kind == "eval":
+            if self.eval is None:
+                raise ctx.error("kind 'eval' needs the option 'eval', e.g. 'eval': 'source(0) + source(1)'.")
+            compile_code(ctx, self.eval)
+        data = apply_out_type(ctx, data.replace(vocab=None), self.out_type)
+        if self.n_out is not None and data.dim != self.n_out:
+            raise ctx.error("n_out is %d, but the sources give %s. Leave n_out out." % (self.n_out, data))
+        if self.with_bias:
+            ctx.param("b", (ctx.need_feature(data),), 0.0)
+        return data
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Reduction from left to right, bias, activation."""
+        if self.kind == "eval":
+            y = run_code(ctx, self.eval, self.eval_locals, self.layout)
+        else:
+            values = self.values(ctx)
+            y = reduce(_KINDS[self.kind], values)
+            if self.kind == "average":
+                y = y / tf.cast(len(values), y.dtype)
+        if self.with_bias:
+            data = ctx.output
+            assert data.feature_axis is not None
+            y += tf.reshape(ctx.param("b"), [-1 if i == data.feature_axis else 1 for i in range(data.rank)])
+        if self.eval_for_output_loss:
+            self._combine_output_loss(ctx)
+        if self.activation is not None:
+            ctx.note(self.node, "pre_activation", (y, self.activation))
+            y = get_activation(self.activation)(y)
+        return y
+
+    def _combine_output_loss(self, ctx: "EmitContext") -> None:
+        losses = [ctx.noted(node, "output_loss") for node in self.sources]
+        if any(loss is None for loss in losses):
+            missing = [n.path for n, loss in zip(self.sources, losses) if loss is None]
+            raise ValueError("eval_for_output_loss: the sources %s have no output_loss" % ", ".join(missing))
+        if self.kind == "eval":
+            value = run_code(ctx, self.eval, self.eval_locals, self.layout, replace=losses)
+        else:
+            value = reduce(_KINDS[self.kind], losses)
+        ctx.note(self.node, "output_loss", value)
+
+
+@register_layer("compare")
+class CompareLayer(ElementwiseLayer):
+    """Elementwise comparison, a bool per entry.
+
+    Lengths: those of the source with most axes.
+
+    Example::
+
+        network = {"output": {"class": "compare", "kind": "greater", "value": 0.5, "from": "data"}}
+    """
+
+    kind: str = option("equal", help="equal, not_equal, less, less_equal, greater or greater_equal")
+    value: Any = option(None, help="number to compare with, as the last operand")
+    allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The common layout, bool."""
+        if self.kind not in _COMPARE:
+            raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, _COMPARE)))
+        if len(self.sources) + (self.value is not None) < 2:
+            raise ctx.error("needs two operands: two sources, or one source and the option 'value'.")
+        data = self.common(ctx, self.allow_broadcast_all_sources)
+        return data.replace(dtype="bool", sparse_dim=None, vocab=None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """With more than two operands, all neighbours must compare true."""
+        values = self.values(ctx)
+        if self.value is not None:
+            values.append(tf.constant(self.value, dtype=values[0].dtype))
+        results = [_COMPARE[self.kind](a, b) for a, b in zip(values, values[1:])]
+        return reduce(tf.logical_and, results)

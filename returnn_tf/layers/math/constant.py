@@ -1,0 +1,95 @@
+"""`constant`: a fixed value."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+import numpy
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.axis_marks import with_feature_default
+from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("constant")
+class ConstantLayer(Layer):
+    """``y = value``.
+
+    Lengths: those of the dims in ``shape``.
+
+    Example::
+
+        network = {
+            "two": {"class": "constant", "value": 2.0, "from": []},
+            "output": {"class": "combine", "kind": "mul", "from": ["data", "two"]}}
+    """
+
+    needs_sources = False
+    value: Any = option(0.0, help="a number, bool, string or numpy array")
+    shape: Any = option(None, help="dims or sizes; a number is repeated to fill it")
+    dtype: Optional[str] = option(None, help="by default that of the array, or int32, float32, bool")
+    with_batch_dim: bool = option(False, help="add a batch axis")
+    sparse_dim: Optional[Dim] = option(None, help="the values are indices of these labels")
+    feature_dim: Optional[Dim] = option(None, help="which dim of the shape is the feature dim")
+    shape_deps: Any = option((), help="layers which have the dynamic dims of the shape", refs=True)
+
+    def __post_init__(self) -> None:
+        #: The value, set when planned.
+        self.array = numpy.zeros([])
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The dims of ``shape``, or static ones as the value has them."""
+        if self.sources:
+            raise ctx.error("takes no sources: 'from' must be [].")
+        array = self.array = self._as_array(ctx)
+        dims = self._dims(ctx)
+        if self.with_batch_dim and not any(d.is_batch for d in dims):
+            dims.insert(0, batch_dim)
+        for dim in dims:
+            ctx.depend_on_dim(dim)
+        data = Data.from_dims(dims, dtype=array.dtype.name, sparse_dim=self.sparse_dim)
+        if array.dtype.kind in "OSU":
+            data = data.replace(dtype="string")
+        if self.feature_dim is not None:
+            return data.replace(feature_axis=ctx.axis(data, self.feature_dim))
+        return with_feature_default(data)
+
+    def _as_array(self, ctx: "PlanContext") -> numpy.ndarray:
+        array = numpy.asarray(self.value)
+        if array.dtype.kind == "O":
+            raise ctx.error("value must be a number, bool, string or numpy array, got %r." % (self.value,))
+        if not isinstance(self.value, (numpy.ndarray, numpy.generic)):
+            array = array.astype({"i": "int32", "f": "float32", "b": "bool"}.get(array.dtype.kind, array.dtype))
+        try:
+            return array if self.dtype is None else array.astype(self.dtype)
+        except TypeError as exc:
+            raise ctx.error("the value %r does not fit dtype %r: %s." % (self.value, self.dtype, exc)) from None
+
+    def _dims(self, ctx: "PlanContext") -> List[Dim]:
+        sizes = self.array.shape
+        if self.shape is None:
+            return [self._new_dim(i, size) for i, size in enumerate(sizes)]
+        dims = [d if isinstance(d, Dim) else self._new_dim(i, d) for i, d in enumerate(self.shape)]
+        fitting = [d for d in dims if not d.is_batch] if self.with_batch_dim else dims
+        if sizes and tuple(d.size for d in fitting) != sizes:
+            raise ctx.error(
+                "the value has the shape %s, but the option 'shape' says [%s]. They must agree, or the value must be a "
+                "number." % (sizes, ", ".join(map(str, dims)))
+            )
+        return dims
+
+    def _new_dim(self, axis: int, size: int) -> Dim:
+        return Dim(DimKind.SPATIAL, size, "%s:static%d" % (self.node.path, axis), auto=True)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A constant, broadcast to the shape if that has more axes."""
+        data = ctx.output
+        value = tf.constant(self.array, data.dtype)
+        if value.shape.rank == data.rank and (data.rank or not data.dims):
+            return value
+        return tf.broadcast_to(value, tf.stack(ctx.shape(data)))

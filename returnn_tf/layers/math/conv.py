@@ -1,0 +1,119 @@
+"""`conv`: convolution along one to three axes."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple, Union
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.conv_params import ConvParams
+from returnn_tf.layers.shared.spatial import (
+    bind_spatial,
+    check_padding,
+    conv_dim,
+    fixed_padding,
+    per_axis,
+    spatial_axes,
+)
+from returnn_tf.ops.dense.convolution import convolution
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+Sizes = Union[int, List[int], Tuple[int, ...]]
+FilterSizes = Union[int, List[Union[int, Dim]], Tuple[Union[int, Dim], ...]]
+
+
+@register_layer("conv")
+class ConvLayer(ConcatInputLayer, ConvParams):
+    """``y[t] = activation(sum over k of x[t * stride + k * dilation - left] W[k] + bias)`` along 1 to 3 axes.
+
+    The output has the axes [batch, others, spatial, features]; axes that are not in ``in_spatial_dims`` count as batch.
+    Padding refers to the ends of the array: unless ``use_time_mask`` is set, frames after the end of a sequence are
+    seen like all others. The outputs of a group see only the inputs of the same group; with as many groups as input
+    features this is a depthwise convolution (Sifre & Mallat 2014).
+
+    Parameters: ``W`` [filter..., in / groups, n_out], ``bias`` [n_out] (default only since behavior version 10).
+    Lengths: padding "same" ``ceil(n / stride)``; "valid" ``ceil((n - (filter - 1) * dilation) / stride)``, at least 0;
+    a number p adds p zeros at both ends and goes on as "valid". "same_static" is "same" with ``filter - 1`` zeros
+    whatever the length is, ``(filter - stride) // 2`` of them in front.
+
+    Example::
+
+        network = {
+            "output": {
+                "class": "conv", "filter_size": (3,), "padding": "same", "strides": 2, "n_out": 5, "from": "data"}}
+    """
+
+    filter_size: FilterSizes = option(help="size of the filter per axis, which says how many axes there are")
+    padding: Any = option(help="'same', 'valid', 'same_static', a number or a pair of frames; or a list of these")
+    strides: Sizes = option(1, help="steps of the filter, one number or one per axis")
+    dilation_rate: Sizes = option(1, help="distance of the frames that the filter sees, one number or one per axis")
+    groups: int = option(1, help="number of groups of features which don't see each other")
+    in_spatial_dims: Any = option(None, help="axes to move along, one per axis of the filter (default: all spatial)")
+    out_spatial_dims: Any = option(None, help="the dims of these axes in the output")
+    input_expand_dims: int = option(0, help="adds so many spatial axes of size 1 to the source")
+    input_add_feature_dim: bool = option(False, help="the features are a spatial axis; adds a feature axis of size 1")
+    input_split_feature_dim: Optional[int] = option(
+        None, help="splits the features into a spatial axis and so many features"
+    )
+    auto_use_channel_first: Any = option(None, help="no effect, the fastest layout is chosen")
+    use_time_mask: bool = option(False, help="frames after the end of a sequence count as 0")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Batch and other axes, spatial axes, features."""
+        data = self._expanded(ctx, self.input_template(ctx))
+        count = 1 if isinstance(self.filter_size, int) else len(self.filter_size)
+        if not 1 <= count <= 3:
+            raise ctx.error("filter_size must have 1 to 3 entries, got %r." % (self.filter_size,))
+        self._spatial = spatial_axes(ctx, data, self.in_spatial_dims, count, "filter_size")
+        size = per_axis(ctx, "filter_size", self.filter_size, count)
+        self._strides = per_axis(ctx, "strides", self.strides, count)
+        self._dilations = per_axis(ctx, "dilation_rate", self.dilation_rate, count)
+        given = check_padding(ctx, self.padding, count)
+        steps = list(zip(size, self._strides, self._dilations))
+        self._padding = [fixed_padding(d, p, *step) for d, p, step in zip(self._spatial.dims, given, steps)]
+        dims = [conv_dim(d, *step, p) for d, p, step in zip(self._spatial.dims, given, steps)]
+        out = ctx.out_feature()
+        n_in, n_out = ctx.need_static(ctx.need_feature(data), "the feature axis"), ctx.need_static(out, "out_dim")
+        if self.groups < 1 or n_in % self.groups or n_out % self.groups:
+            raise ctx.error("%d input and %d output features cannot make %d groups." % (n_in, n_out, self.groups))
+        with_bias = ctx.behavior_version >= 10 if self.with_bias is None else self.with_bias
+        self.declare_params(ctx, "W", [*size, n_in // self.groups, n_out], n_out, with_bias)
+        return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), out)
+
+    def _expanded(self, ctx: "PlanContext", data: Data) -> Data:
+        """The source with the axes that the options add."""
+        if self.input_split_feature_dim:
+            size = ctx.need_static(ctx.need_feature(data), "the feature axis")
+            if size % self.input_split_feature_dim:
+                raise ctx.error("%d features cannot be split by %d." % (size, self.input_split_feature_dim))
+            assert data.feature_axis is not None
+            split = ctx.new_spatial(size // self.input_split_feature_dim, "split-features")
+            data = data.with_dim(data.feature_axis, ctx.new_feature(self.input_split_feature_dim))
+            data = data.with_axis(data.feature_axis, split)  # type: ignore[arg-type]
+        if self.input_add_feature_dim:
+            ctx.need_feature(data)
+            data = data.with_axis(data.rank, ctx.new_feature(1), feature=True)
+        for _ in range(self.input_expand_dims):
+            at = data.rank if data.feature_axis is None else data.feature_axis
+            data = data.with_axis(at, ctx.new_spatial(1, "expanded"))
+        return data
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One convolution; a reshape if several axes count as batch."""
+        x = self.emit_input(ctx)
+        data = self._spatial.data
+        if data is not self.input:
+            x = tf.reshape(x, ctx.shape(data))
+        y = convolution(
+            self._spatial.to_op(ctx, x, use_time_mask=self.use_time_mask),
+            self.emit_filter(ctx),
+            strides=self._strides,
+            dilations=self._dilations,
+            groups=self.groups,
+            padding=self._padding,
+        )
+        return self.finish(ctx, self._spatial.from_op(ctx, y, ctx.output))

@@ -1,0 +1,92 @@
+"""`copy`: the sources concatenated, and the layers which hand on what they get."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.tensor import Data
+
+#: Notes which a layer with the same values hands on (see `EmitContext.note`).
+_HANDED_ON = ("pre_activation", "output_loss", "hidden_state")
+
+
+@register_layer("copy")
+class CopyLayer(ConcatInputLayer):
+    """``y = x``, several sources concatenated in the feature axis; with option dropout also dropout in training.
+
+    Lengths: unchanged.
+
+    Example::
+
+        network = {
+            "a": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"},
+            "output": {"class": "copy", "from": ["data", "a"]}}
+    """
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the input."""
+        data = self.input_template(ctx)
+        if self.out_dim is not None and data.feature_axis is not None:
+            dim = ctx.bind(self.out_dim, data.dims[data.feature_axis])
+            data = data.with_dim(data.feature_axis, dim)
+        if self.n_out is not None and data.dim != self.n_out:
+            raise ctx.error("n_out is %d, but the source has %s. Leave n_out out." % (self.n_out, data))
+        return data
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """No op for a single source."""
+        if len(self.sources) == 1:
+            hand_on_notes(ctx)
+        return self.emit_input(ctx)
+
+
+@register_layer("dropout")
+class DropoutLayer(CopyLayer):
+    """Dropout on the source in training, else the identity (Srivastava et al. 2014).
+
+    By default one mask serves all frames and sequences; ``dropout_noise_shape: {"*": None}`` draws every entry.
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "dropout", "dropout": 0.2, "from": "data"}}
+    """
+
+
+@register_layer("identity")
+class IdentityLayer(Layer):
+    """``y = x``, after the layers in ``control_dependencies`` were computed.
+
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "identity", "from": "data"}}
+    """
+
+    control_dependencies: Any = option(None, help="layers to compute first", refs=True)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the source."""
+        return ctx.single_source()
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """No op."""
+        hand_on_notes(ctx)
+        return ctx.source()
+
+
+def hand_on_notes(ctx: "EmitContext", source: Optional[Node] = None) -> None:
+    """What is known about the values of a node, by default the source, holds for this layer too."""
+    source = ctx.node.sources[0] if source is None else source
+    for key in _HANDED_ON:
+        value = ctx.noted(source, key)
+        if value is not None:
+            ctx.note(ctx.node, key, value)

@@ -1,0 +1,148 @@
+"""`dot`: the product of two sources, summed over some axes."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.dot_axes import match_leftovers, prefer_axes
+from returnn_tf.ops.dense.dot import contract, gather_rows
+from returnn_tf.ops.frames.reduce import fill_masked
+from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.util.lazy_tf import tf
+
+_AUTO: Any = "auto"
+#: What a missing option means before behavior version 3: (red1, red2, var1, var2).
+_OLD_DEFAULTS = (-1, -2, -2, -1)
+
+
+@register_layer("dot")
+class DotLayer(Layer):
+    """``y[common, var1, var2] = sum over red of x1[common, var1, red] * x2[common, red, var2]``.
+
+    The axes of both sources are those that are summed over (red1, red2, pairwise in this order), those that only one
+    has (var1, var2), and all others, which both must have. The output has the common axes in the order of the first
+    source, then var1, then var2. If var2 is not empty, the last axis is the feature axis. Frames after the end of a
+    sequence count as 0 where a dynamic axis is summed over. A sparse source acts as one-hot vectors: ``reduce`` with
+    its sparse dim looks up rows of the other source.
+
+    No parameters. Lengths: unchanged for the axes that are left.
+
+    Example::
+
+        network = {
+            "query": {"class": "linear", "activation": None, "n_out": 3, "from": "data"},
+            "last": {"class": "reduce", "mode": "max", "axis": "T", "from": "query"},
+            "output": {"class": "dot", "red1": "F", "red2": "F", "var1": "T", "var2": None, "from": ["query", "last"]}}
+    """
+
+    red1: Any = option(_AUTO, help="axes of the first source to sum over")
+    red2: Any = option(_AUTO, help="axes of the second source to sum over, in the order of red1")
+    reduce: Any = option(None, help="axes to sum over, of both sources; instead of red1 and red2")
+    var1: Any = option(_AUTO, help="axes which only the first source has; found by the dims if var1 is not given")
+    var2: Any = option(_AUTO, help="axes which only the second source has; found by the dims if var2 is not given")
+    add_var2_if_empty: Optional[bool] = option(
+        None, help="without var2: add an axis of size 1 at the end (default only before behavior version 3)"
+    )
+    use_mask: bool = option(True, help="False: frames after the end of a sequence count too")
+    debug: bool = option(False, help="no effect; shapes are always checked")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Common axes, var1, var2."""
+        if len(self.sources) != 2:
+            raise ctx.error("needs exactly two sources in 'from', got %d." % len(self.sources))
+        a, b = (node.output for node in self.sources)
+        self._sparse = self._sparse_source(ctx, a, b)
+        red1, red2 = self._reduced(ctx, a, b)
+        var1, var2 = self._given_var(ctx, a, 0), self._given_var(ctx, b, 1)
+        self._axes = match_leftovers(ctx, (a, b), (red1, red2), (var1, var2))
+        return self._output(ctx, a, b)
+
+    def _sparse_source(self, ctx: "PlanContext", a: Data, b: Data) -> Optional[int]:
+        """Which source acts as one-hot vectors."""
+        if not isinstance(self.reduce, Dim):
+            return None
+        found = [i for i, data in enumerate((a, b)) if data.sparse_dim is not None and not data.axes_of(self.reduce)]
+        found = [i for i in found if (a, b)[i].sparse_dim.agrees_with(self.reduce)]  # type: ignore[union-attr]
+        if len(found) == 2:
+            raise ctx.error("both sources are sparse, %s and %s; make one of them dense." % (a, b))
+        return found[0] if found else None
+
+    def _reduced(self, ctx: "PlanContext", a: Data, b: Data) -> Tuple[List[int], List[int]]:
+        if self.reduce is not None:
+            if self.red1 is not _AUTO or self.red2 is not _AUTO:
+                raise ctx.error("give either 'reduce' or 'red1' and 'red2', not both.")
+            given: List[Any] = [self.reduce, self.reduce]
+        else:
+            old = ctx.behavior_version < 3
+            given = [d if r is _AUTO and old else r for r, d in zip((self.red1, self.red2), _OLD_DEFAULTS)]
+            if any(g is _AUTO for g in given):
+                raise ctx.error("the axes to sum over are missing: give 'reduce', or 'red1' and 'red2'.")
+        both = []
+        for i, (data, desc) in enumerate(zip((a, b), given)):
+            axes = [] if i == self._sparse else prefer_axes(ctx, data, desc)
+            if not axes and i != self._sparse and desc not in (None, [], ()):
+                raise ctx.error("there is no axis %s to sum over in source %d, %s." % (_show(desc), i + 1, data))
+            both.append(axes)
+        return both[0], both[1]
+
+    def _given_var(self, ctx: "PlanContext", data: Data, index: int) -> Optional[List[int]]:
+        value = (self.var1, self.var2)[index]
+        if value is _AUTO:
+            if ctx.behavior_version >= 3 or self.reduce is not None:
+                return None
+            value = _OLD_DEFAULTS[2 + index]
+        return [] if value is None else prefer_axes(ctx, data, value)
+
+    def _output(self, ctx: "PlanContext", a: Data, b: Data) -> Data:
+        axes = self._axes
+        dims = [a.dims[i] for i in axes.common1] + [a.dims[i] for i in axes.var1] + [b.dims[i] for i in axes.var2]
+        add = ctx.behavior_version < 3 if self.add_var2_if_empty is None else self.add_var2_if_empty
+        has_var2 = any(not b.dims[i].is_loop for i in axes.var2)
+        self._add_axis = bool(add and not has_var2)
+        if self._add_axis:
+            dims.append(ctx.new_feature(1))
+        dtype = b.dtype if self._sparse == 0 else a.dtype
+        if self._sparse is None and a.dtype != b.dtype:
+            raise ctx.error("the sources have dtypes %s and %s. Cast one of them." % (a.dtype, b.dtype))
+        out = Data.from_dims(dims, dtype=dtype)
+        if has_var2 or self._add_axis:
+            last = len(dims) - 1
+            times = (i for i, d in enumerate(dims) if d.is_dynamic and d.kind is DimKind.SPATIAL and i != last)
+            out = out.replace(feature_axis=last, time_axis=next(times, None))
+        return out
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One (batched) matrix product, or a row lookup."""
+        x1, x2 = ctx.source(0), ctx.source(1)
+        axes = self._axes
+        if self._sparse is not None:
+            y = gather_rows(x1, x2, axes, sparse=self._sparse)
+        else:
+            x1, x2 = self._masked(ctx, x1, x2)
+            y = contract(x1, x2, axes)
+        return tf.expand_dims(y, -1) if self._add_axis else y
+
+    def _masked(self, ctx: "EmitContext", x1: Any, x2: Any) -> Tuple[Any, Any]:
+        """One source with zeros in the frames that don't count: the one with fewer axes."""
+        a, b = (node.output for node in self.sources)
+        first = a.rank < b.rank
+        data, red, x = (a, self._axes.red1, x1) if first else (b, self._axes.red2, x2)
+        other, other_red = (b, self._axes.red2) if first else (a, self._axes.red1)
+        if self.use_mask and data.batch_axis is None and other.batch_axis is not None:
+            first, data, red, x = not first, other, other_red, x2 if first else x1
+        if self.use_mask and not ctx.knows_mask(data, red):
+            first, data, red, x = not first, other, other_red, x2 if first else x1
+        mask = ctx.masks(data, red) if self.use_mask and data.batch_axis is not None else None
+        if mask is None:
+            return x1, x2
+        x = fill_masked(x, mask, 0)
+        return (x, x2) if first else (x1, x)
+
+
+def _show(desc: Any) -> str:
+    return repr(desc) if isinstance(desc, str) else str(desc)

@@ -1,0 +1,68 @@
+"""`eval`: an output computed by code of the config."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.combine import ElementwiseLayer
+from returnn_tf.layers.math.eval_code import compile_code, run_code
+from returnn_tf.layers.shared.out_type import apply_out_type
+from returnn_tf.ops.activations import check_activation, get_activation
+from returnn_tf.tensor import Data
+
+
+@register_layer("eval")
+class EvalLayer(ElementwiseLayer):
+    """``y = code``: an expression or a function of ``source(i)``.
+
+    ``source(i)`` is the i-th source, broadcast to the layout of the source with most axes; ``source(i,
+    auto_convert=False)``
+    is the tensor as it is; ``source(i, as_data=True)`` has ``.placeholder``, ``.get_sequence_lengths()`` and so on. A
+    string
+    also sees ``tf`` (with TensorFlow 1 names), ``np``, ``self`` and the names in eval_locals. A function is called with
+    ``source``, ``self`` and eval_locals as keywords. The output has the layout of the source with most axes unless
+    out_type says otherwise.
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "eval", "eval": "tf.nn.relu(source(0)) * scale", "eval_locals": {"scale": 2.0},
+            "from": "data"}}
+    """
+
+    eval: Any = option(help="expression or function")
+    eval_locals: Optional[Dict[str, Any]] = option(None, help="further names for the code")
+    activation: Any = option(None, help="name of an activation function applied to the result")
+    with_bias: bool = option(False, help="obsolete; must be False")
+    out_type: Any = option(
+        None, help="what the output is, where it differs from the sources: dtype, shape, dim and so on"
+    )
+    allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The common layout, changed by out_type."""
+        check_activation(self.activation)
+        compile_code(ctx, self.eval)
+        # The code may do anything with its sources, so they need not fit together unless it takes them broadcast.
+        allow = True if self.out_type else self.allow_broadcast_all_sources
+        data = self.common(ctx, allow).replace(vocab=None)
+        out_type = self.out_type
+        if callable(out_type):
+            out_type = out_type(sources=self.sources, name=ctx.node.path)
+        if isinstance(out_type, Data):
+            return out_type
+        if self.n_out is not None:
+            out_type = dict(out_type or {}, dim=self.n_out)
+        return apply_out_type(ctx, data, out_type)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Runs the code."""
+        y = run_code(ctx, self.eval, self.eval_locals, self.layout)
+        if self.activation is not None:
+            ctx.note(self.node, "pre_activation", (y, self.activation))
+            y = get_activation(self.activation)(y)
+        return y

@@ -1,0 +1,102 @@
+"""`linear` and `softmax`: a matrix product over the feature axis."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.activations import check_activation, get_activation, is_over_features
+from returnn_tf.ops.frames.shape import move_axis
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("linear", "hidden", "forward")
+class LinearLayer(ConcatInputLayer):
+    """``y = activation(x W + b)`` over the feature axis, wherever it is.
+
+    Parameters: ``W`` [in, n_out] ([n_out, in] with use_transposed_weights), ``b`` [n_out].
+    Sparse input: row lookup in ``W`` (an embedding); the new feature axis is the last one.
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"}}
+    """
+
+    activation: Any = option(None, help="name of the activation function, or None")
+    with_bias: bool = option(True, help="whether to add b")
+    forward_weights_init: Any = option("glorot_uniform", help="initialiser of W")
+    bias_init: Any = option(0.0, help="initialiser of b")
+    use_transposed_weights: bool = option(False, help="store W as [n_out, in]")
+    grad_filter: Optional[float] = option(None, help="obsolete; gradients above this norm are dropped")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Feature axis replaced; for sparse input appended."""
+        check_activation(self.activation)
+        data = self.input_template(ctx)
+        if data.sparse_dim is not None:
+            n_in = ctx.need_static(data.sparse_dim, "the number of labels of a sparse source")
+        else:
+            n_in = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
+        out = ctx.out_feature()
+        n_out = ctx.need_static(out, "out_dim")
+        ctx.param("W", (n_out, n_in) if self.use_transposed_weights else (n_in, n_out), self.forward_weights_init)
+        if self.with_bias:
+            ctx.param("b", (n_out,), self.bias_init)
+        if data.sparse_dim is not None:
+            data = data.replace(sparse_dim=None, dtype="float32")
+            return data.with_axis(data.rank, out, feature=True)
+        assert data.feature_axis is not None
+        data = data.with_feature(data.feature_axis, out)
+        if is_over_features(self.activation):
+            data = feature_last(data)
+        return data.replace(vocab=None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One GEMM over all frames, or a row lookup."""
+        x = self.emit_input(ctx)
+        w = ctx.param("W")
+        data = ctx.output
+        if self.input.sparse_dim is not None:
+            y = tf.gather(tf.transpose(w) if self.use_transposed_weights else w, x)
+        else:
+            y = tf.tensordot(x, w, [[self.input.feature_axis], [1 if self.use_transposed_weights else 0]])
+        if self.with_bias:
+            y = y + ctx.param("b")
+        if self.activation is None:
+            return self._place(y, data)
+        ctx.note(self.node, "pre_activation", (self._place(y, data), self.activation))
+        return self._place(get_activation(self.activation)(y), data)
+
+    def _place(self, y: Any, data: Data) -> Any:
+        """The feature axis is the last one of ``y``; moves it to where the template has it."""
+        assert data.feature_axis is not None
+        return move_axis(y, data.rank, data.rank - 1, data.feature_axis)
+
+
+@register_layer("softmax")
+class SoftmaxLayer(LinearLayer):
+    """`linear` with the activation softmax: a distribution over ``n_out`` labels per frame.
+
+    Parameters: as `linear`. Losses such as "ce" and "ctc" use the values before the softmax.
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}}
+    """
+
+    activation: Any = option("softmax", help="softmax or log_softmax")
+
+
+def feature_last(data: Data) -> Data:
+    """The feature axis moved to the end."""
+    axis = data.feature_axis
+    if axis is None or axis == data.rank - 1:
+        return data
+    return data.permuted([i for i in range(data.rank) if i != axis] + [axis])

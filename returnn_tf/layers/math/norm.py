@@ -1,0 +1,111 @@
+"""`layer_norm` and `norm`: mean and variance over axes of one frame or sequence normalised."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.reduce import given_axes
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.shape import expand_at, transpose
+from returnn_tf.ops.normalize import moments, normalize
+from returnn_tf.tensor import Data
+
+
+@register_layer("layer_norm")
+class LayerNormLayer(ConcatInputLayer):
+    """``y = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the features (Ba et al. 2016).
+
+    Mean and (biased) variance are those of the features of one frame. The order of the axes is kept.
+
+    Parameters: ``scale`` [features], initially 1, ``bias`` [features], initially 0. Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "layer_norm", "from": "data"}}
+    """
+
+    epsilon: float = option(1e-6, help="added to the variance")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the source."""
+        data = self.input_template(ctx)
+        dim = ctx.need_feature(data)
+        out = ctx.bind(self.out_dim, dim)
+        ctx.param("scale", (dim,), 1.0)
+        ctx.param("bias", (dim,), 0.0)
+        assert data.feature_axis is not None
+        return data.with_dim(data.feature_axis, out).replace(vocab=None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Moments and one multiply-add."""
+        axis = self.input.feature_axis
+        assert axis is not None
+        x = self.emit_input(ctx)
+        mean, variance = moments(x, [axis])
+        others = range(axis + 1, self.input.rank)
+        scale, bias = (_behind(ctx.param(name), len(others)) for name in ("scale", "bias"))
+        return normalize(x, mean, variance, self.epsilon, scale, bias)
+
+
+def _behind(param: Any, count: int) -> Any:
+    """``count`` axes of size 1 behind those of a parameter."""
+    rank = param.shape.rank
+    return expand_at(param, range(rank, rank + count))
+
+
+@register_layer("norm")
+class NormLayer(ConcatInputLayer):
+    """``y = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over any axes.
+
+    Mean and (biased) variance are over all frames of the array, those after the end of a sequence too. With axis "F"
+    this is layer normalisation (Ba et al. 2016), with time instance normalisation (Ulyanov et al. 2016).
+
+    Parameters: ``scale``, initially 1, and ``bias``, initially 0, both of the shape of the dims of ``param_shape``.
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "norm", "axis": ["T", "F"], "from": "data"}}
+    """
+
+    axis: Any = option(None, help="the axis to normalise over, or a list of axes")
+    axes: Any = option(None, help="the same as axis")
+    param_shape: Any = option("F", help="axes of the parameters")
+    scale: bool = option(True, help="whether there is a scale")
+    bias: bool = option(True, help="whether there is a bias")
+    epsilon: float = option(1e-6, help="added to the variance")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the source."""
+        data = self.input_template(ctx)
+        self._axes = given_axes(ctx, data, self.axis, self.axes)
+        self._param_axes: List[int] = ctx.axes(data, self.param_shape)
+        if not self._param_axes:
+            raise ctx.error("param_shape %r means no axis of %s." % (self.param_shape, data))
+        shape = [data.dims[i] for i in self._param_axes]
+        if self.scale:
+            ctx.param("scale", shape, 1.0)
+        if self.bias:
+            ctx.param("bias", shape, 0.0)
+        return data.replace(vocab=None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Moments and one multiply-add."""
+        x = self.emit_input(ctx)
+        mean, variance = moments(x, self._axes)
+        scale = self._param(ctx, "scale") if self.scale else None
+        bias = self._param(ctx, "bias") if self.bias else None
+        return normalize(x, mean, variance, self.epsilon, scale, bias)
+
+    def _param(self, ctx: "EmitContext", name: str) -> Optional[Any]:
+        return param_in_layout(ctx.param(name), self._param_axes, self.input)
+
+
+def param_in_layout(param: Any, axes: List[int], data: Data) -> Any:
+    """A parameter whose axes are some of a layout's, so that it broadcasts against the layout."""
+    param = transpose(param, sorted(range(len(axes)), key=lambda i: axes[i]))
+    return expand_at(param, [i for i in range(data.rank) if i not in axes])

@@ -1,0 +1,101 @@
+"""`pool`: maximum or mean over a sliding window."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple, Union
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.spatial import (
+    bind_spatial,
+    check_padding,
+    conv_dim,
+    fixed_padding,
+    per_axis,
+    spatial_axes,
+    to_lead_form,
+)
+from returnn_tf.ops.dense.pooling import pool
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+Sizes = Union[int, List[int], Tuple[int, ...]]
+
+
+@register_layer("pool")
+class PoolLayer(ConcatInputLayer):
+    """Maximum or mean over a window that slides along one to three axes, e.g. to make sequences shorter.
+
+    The output has the axes [batch, others, spatial, features]; axes that are not in ``in_spatial_dims`` count as batch.
+    Entries which padding adds don't count; frames after the end of a sequence do, unless ``use_time_mask`` is set.
+
+    No parameters. Lengths: as in `conv`; padding "same" gives ``ceil(n / stride)``, and strides are the pool_size if
+    they are not given.
+
+    Example::
+
+        network = {"output": {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "from": "data"}}
+    """
+
+    mode: str = option(help="'max' or 'avg'")
+    pool_size: Sizes = option(help="size of the window per axis, which says how many axes there are")
+    padding: Any = option("valid", help="'same', 'valid', 'same_static', a number or a pair; or a list of these")
+    strides: Optional[Sizes] = option(None, help="steps of the window, one number or one per axis (default: pool_size)")
+    dilation_rate: Sizes = option(1, help="distance of the frames in the window, one number or one per axis")
+    in_spatial_dims: Any = option(None, help="axes to move along, one per axis of the window (default: all spatial)")
+    out_spatial_dims: Any = option(None, help="the dims of these axes in the output")
+    use_channel_first: Any = option(None, help="no effect, the fastest layout is chosen")
+    use_time_mask: bool = option(False, help="frames after the end of a sequence don't count")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Batch and other axes, spatial axes, features."""
+        if self.mode.lower() not in ("max", "avg"):
+            raise ctx.error("mode must be 'max' or 'avg', not %r." % self.mode)
+        count = 1 if isinstance(self.pool_size, int) else len(self.pool_size)
+        if not 1 <= count <= 3:
+            raise ctx.error("pool_size must have 1 to 3 entries, got %r." % (self.pool_size,))
+        self._spatial = spatial_axes(ctx, self.input_template(ctx), self.in_spatial_dims, count, "pool_size")
+        self._size = per_axis(ctx, "pool_size", self.pool_size, count)
+        self._strides = per_axis(ctx, "strides", self._size if self.strides is None else self.strides, count)
+        self._dilations = per_axis(ctx, "dilation_rate", self.dilation_rate, count)
+        given = check_padding(ctx, self.padding, count)
+        steps = list(zip(self._size, self._strides, self._dilations))
+        self._padding = [fixed_padding(d, p, *step) for d, p, step in zip(self._spatial.dims, given, steps)]
+        dims = [conv_dim(d, *step, p) for d, p, step in zip(self._spatial.dims, given, steps)]
+        return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), self._out_feature(ctx))
+
+    def _out_feature(self, ctx: "PlanContext") -> Any:
+        dim = ctx.need_feature(self._spatial.data)
+        if self.n_out not in (None, dim.size):
+            raise ctx.error("n_out is %s, but pooling keeps the %s features. Leave n_out out." % (self.n_out, dim.size))
+        return ctx.bind(self.out_dim, dim)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One pooling operation."""
+        data = self._spatial.data
+        mask = ctx.masks(data, self._spatial.spatial) if self.use_time_mask else None
+        if mask is not None:
+            mask = self._mask_in_op_form(ctx, mask)
+        y = pool(
+            self._spatial.to_op(ctx, self.emit_input(ctx), use_time_mask=False),
+            self.mode.lower(),
+            self._size,
+            strides=self._strides,
+            dilations=self._dilations,
+            padding=self._padding,
+            mask=mask,
+        )
+        return self._spatial.from_op(ctx, y, ctx.output)
+
+    def _mask_in_op_form(self, ctx: "EmitContext", mask: Any) -> Any:
+        """[N, spatial..., 1]; axes in which the mask does not differ stay at size 1 unless they are merged into N."""
+        axes, data = self._spatial, self._spatial.data
+        mask = transpose(mask, axes.order)
+        if len(axes.lead) > 1:
+            lead = [ctx.size(data.dims[i]) for i in axes.lead]
+            mask = tf.broadcast_to(mask, tf.concat([tf.stack(lead), tf.shape(mask)[len(lead) :]], axis=0))
+        return to_lead_form(mask, len(axes.lead))

@@ -1,0 +1,185 @@
+"""`reduce`, `math_norm` and `reduce_out`: axes, or pieces of the feature axis, reduced to one value."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, List, Optional
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.reduce import REDUCE_MODES, canonical_mode, is_arg_mode, masked_reduce, p_norm
+from returnn_tf.ops.frames.shape import move_axis
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+def given_axes(ctx: "PlanContext", data: Data, axis: Any, axes: Any) -> List[int]:
+    """What the options ``axis`` or ``axes`` mean, at least one axis; only "T?" may mean none.
+
+    :raises ConfigError: none or both given, or no such axis
+    """
+    if (axis is None) == (axes is None):
+        raise ctx.error("give exactly one of the options 'axis' and 'axes', e.g. 'axis': 'T'.")
+    desc = axes if axis is None else axis
+    found = ctx.axes(data, desc)
+    if not found and str(desc).lower() not in ("t?", "time?"):
+        raise ctx.error("%s means no axis of %s." % (desc if not isinstance(desc, str) else repr(desc), data))
+    return found
+
+
+def reduced_template(ctx: "PlanContext", data: Data, axes: List[int], keep_dims: bool) -> Data:
+    """The axes removed, or with ``keep_dims`` of size 1; then time and feature axis keep their marks."""
+    if not keep_dims:
+        return data.without_axes(axes)
+    for axis in axes:
+        is_feature = axis == data.feature_axis
+        data = data.with_dim(axis, ctx.new_feature(1) if is_feature else ctx.new_spatial(1, "reduced"))
+    return data
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class _ReduceAxes(ConcatInputLayer):
+    """What `reduce` and `math_norm` have in common."""
+
+    keep_dims: bool = option(False, help="keep the axes, of size 1")
+    use_time_mask: Optional[bool] = option(None, help="False: frames after the end of a sequence count too")
+
+    def reduced_axes(self, ctx: "PlanContext", axis: Any, axes: Any) -> Data:
+        """The template; sets the axes."""
+        data = self.input_template(ctx)
+        self._axes = given_axes(ctx, data, axis, axes)
+        return reduced_template(ctx, data, self._axes, self.keep_dims)
+
+    def frame_mask(self, ctx: "EmitContext") -> Optional[Any]:
+        """Mask of the frames which count, None for all."""
+        if self.use_time_mask is False:
+            return None
+        # Without a batch axis the frames are those of all sequences together.
+        axes = [a for a in self._axes if self.input.batch_axis is not None or _same_lens(ctx, self.input, a)]
+        return ctx.masks(self.input, axes)
+
+
+def _same_lens(ctx: "EmitContext", data: Data, axis: int) -> bool:
+    """Whether all sequences are equally long in this axis."""
+    return ctx.lens(data.dims[axis]).shape.rank == 0
+
+
+@register_layer("reduce")
+class ReduceLayer(_ReduceAxes):
+    """Sum, mean, maximum etc. over some axes.
+
+    Frames after the end of a sequence don't count where a dynamic axis is reduced; a mean divides by the number of
+    frames that count, at least 1. If batch and time are reduced together, it is over all frames of all sequences;
+    over batch alone, the frames after the ends count. "argmax" and "argmin" give int32 indices, sparse in the reduced
+    dim.
+
+    No parameters. Lengths: gone with the axes that are reduced, else unchanged.
+
+    Example::
+
+        network = {
+            "label": {"class": "reduce", "mode": "argmax", "axis": "F", "from": "data", "is_output_layer": True},
+            "output": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"}}
+    """
+
+    mode: str = option(help="'sum', 'mean', 'avg', 'max', 'min', 'prod', 'logsumexp', 'any', 'all', 'argmax', 'argmin'")
+    axis: Any = option(None, help="the axis to reduce, or a list of axes")
+    axes: Any = option(None, help="the same as axis")
+    enforce_batch_dim_axis: Optional[int] = option(None, help="index of the batch axis in the output")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Without the axes."""
+        self._mode = canonical_mode(self.mode)
+        if self._mode not in REDUCE_MODES:
+            raise ctx.error("unknown mode %r. %s" % (self.mode, did_you_mean(self.mode, REDUCE_MODES)))
+        out = self.reduced_axes(ctx, self.axis, self.axes)
+        if is_arg_mode(self._mode):
+            if len(self._axes) != 1:
+                raise ctx.error("mode %r is over a single axis, got %d." % (self.mode, len(self._axes)))
+            dim = self.input.dims[self._axes[0]]
+            out = out.replace(dtype="int32", sparse_dim=dim, feature_axis=None, vocab=None)
+        if self.n_out is not None and out.feature_axis is not None and out.dim != self.n_out:
+            raise ctx.error("n_out is %d, but the result is %s. Leave n_out out." % (self.n_out, out))
+        batch = out.batch_axis
+        self._batch_move = None
+        if self.enforce_batch_dim_axis is not None and batch not in (None, self.enforce_batch_dim_axis):
+            order = [i for i in range(out.rank) if i != batch]
+            order.insert(self.enforce_batch_dim_axis, batch)
+            self._batch_move = (batch, self.enforce_batch_dim_axis)
+            out = out.permuted(order)
+        return out
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One reduction, after a where for the mask."""
+        x = self.emit_input(ctx)
+        y = masked_reduce(self._mode, x, self._axes, self.frame_mask(ctx), keepdims=self.keep_dims)
+        return y if self._batch_move is None else move_axis(y, ctx.output.rank, *self._batch_move)
+
+
+@register_layer("math_norm")
+class MathNormLayer(_ReduceAxes):
+    """The p-norm ``sum(|x| ** p) ** (1 / p)`` over some axes; infinite p gives the largest absolute value.
+
+    Frames after the end of a sequence don't count. No parameters. Lengths: as `reduce`.
+
+    Example::
+
+        network = {"output": {"class": "math_norm", "p": 2, "axis": "F", "from": "data"}}
+    """
+
+    p: float = option(help="the exponent, positive")
+    axis: Any = option(None, help="the axis to reduce, or a list of axes")
+    axes: Any = option(None, help="the same as axis")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Without the axes."""
+        if not self.p > 0:
+            raise ctx.error("p must be positive, got %s." % self.p)
+        return self.reduced_axes(ctx, self.axis, self.axes)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Power, sum, root."""
+        return p_norm(self.emit_input(ctx), self.p, self._axes, self.frame_mask(ctx), keepdims=self.keep_dims)
+
+
+@register_layer("reduce_out")
+class ReduceOutLayer(ConcatInputLayer):
+    """Every ``num_pieces`` neighbouring features reduced to one, e.g. maxout (Goodfellow et al. 2013).
+
+    The feature axis [n] is seen as [n / num_pieces, num_pieces] and the second part is reduced.
+    No parameters. Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "reduce_out", "mode": "max", "num_pieces": 2, "from": "data"}}
+    """
+
+    mode: str = option(help="'max', 'mean', 'sum', ... as in reduce")
+    num_pieces: int = option(help="how many features make one")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Feature axis replaced."""
+        self._mode = canonical_mode(self.mode)
+        if self._mode not in REDUCE_MODES or is_arg_mode(self._mode):
+            raise ctx.error("unknown mode %r. %s" % (self.mode, did_you_mean(self.mode, REDUCE_MODES)))
+        data = self.input_template(ctx)
+        size = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
+        if self.num_pieces < 1 or size % self.num_pieces:
+            raise ctx.error("the feature axis of size %d cannot be cut into num_pieces=%d." % (size, self.num_pieces))
+        if self.n_out is not None and self.n_out != size // self.num_pieces:
+            raise ctx.error("n_out is %d, but the result has %d features." % (self.n_out, size // self.num_pieces))
+        assert data.feature_axis is not None
+        out = ctx.bind(self.out_dim, ctx.new_feature(size // self.num_pieces))
+        return data.with_dim(data.feature_axis, out).replace(vocab=None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Reshape and reduction."""
+        axis = self.input.feature_axis
+        assert axis is not None
+        shape = ctx.shape(self.input)
+        shape[axis : axis + 1] = [shape[axis] // self.num_pieces, self.num_pieces]
+        return masked_reduce(self._mode, tf.reshape(self.emit_input(ctx), shape), [axis + 1])

@@ -1,0 +1,66 @@
+"""`scaled_grad`: the identity, with another gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.copy import CopyLayer
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("scaled_grad")
+class ScaledGradientLayer(CopyLayer):
+    """``y = x``; backward ``dx = scale * dy + shift``.
+
+    With scale_shift_by_sum_over_axis ``shift`` is multiplied by the sum of ``|dy|`` over that axis. clip_max_axis
+    bounds
+    ``dy`` by its maximum along that axis, which changes nothing by itself. A negative scale is gradient reversal
+    (Ganin &
+    Lempitsky 2015).
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "scaled_grad", "scale": 0.5, "from": "data"}}
+    """
+
+    scale: float = option(help="factor of the gradient")
+    shift: Optional[float] = option(None, help="added to the gradient")
+    scale_shift_by_sum_over_axis: Optional[AxisOption] = option(None, help="weight shift by the sum over this axis")
+    clip_max_axis: Optional[AxisOption] = option(None, help="bound the gradient by its values along this axis")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the input."""
+        data = super().template(ctx)
+        self._sum_axis = self._clip_axis = None
+        if self.scale_shift_by_sum_over_axis is not None:
+            self._sum_axis = ctx.axis(data, self.scale_shift_by_sum_over_axis)
+        if self.clip_max_axis is not None:
+            self._clip_axis = ctx.axis(data, self.clip_max_axis)
+        return data
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Identity with its own gradient."""
+
+        @tf.custom_gradient
+        def identity(x: Any) -> Any:
+            return tf.identity(x), self._backward
+
+        return identity(super().emit(ctx))
+
+    def _backward(self, dy: Any) -> Any:
+        if self._clip_axis is not None:
+            dy = tf.minimum(dy, tf.reduce_max(dy, axis=self._clip_axis, keepdims=True))
+        dx = dy * self.scale
+        if self.shift is not None:
+            weight = 1.0
+            if self._sum_axis is not None:
+                weight = tf.reduce_sum(tf.abs(dy), axis=self._sum_axis, keepdims=True)
+            dx += self.shift * weight
+        return dx

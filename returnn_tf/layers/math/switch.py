@@ -1,0 +1,74 @@
+"""`switch`: one of two sources per entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import common_layout
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("switch")
+class SwitchLayer(Layer):
+    """``y = true_from where condition else false_from``, per entry, with broadcasting. Both are computed.
+
+    Lengths: those of the operand with most axes.
+
+    Example::
+
+        network = {
+            "c": {"class": "compare", "kind": "greater", "value": 0.0, "from": "data"},
+            "output": {"class": "switch", "condition": "c", "true_from": "data", "false_from": 0.0}}
+    """
+
+    needs_sources = False
+    condition: Any = option(help="layer with a bool per entry, or a bool, or a function giving a bool", refs=True)
+    true_from: Any = option(help="layer, or a number", refs=True)
+    false_from: Any = option(help="layer, or a number", refs=True)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The common layout of condition and branches; the dtype is that of the branches."""
+        branches = [b for b in (self.true_from, self.false_from) if isinstance(b, Node)]
+        if isinstance(self.condition, Node) and self.condition.output.dtype != "bool":
+            raise ctx.error("condition %r must be bool, but it is %s." % (self.condition.path, self.condition.output))
+        if len({b.output.dtype for b in branches}) > 1:
+            raise ctx.error(
+                "true_from is %s, but false_from is %s. Cast one of them." % (branches[0].output, branches[1].output)
+            )
+        operands = [n.output for n in [*branches, self.condition] if isinstance(n, Node)]
+        if not isinstance(self.condition, Node):
+            chosen = self.true_from if self._static_condition() else self.false_from
+            operands = [chosen.output] if isinstance(chosen, Node) else []
+        self.layout = common_layout(operands, allow_broadcast_all=True) if operands else Data(())
+        data = self.layout
+        if branches:
+            first = branches[0].output
+            data = data.replace(dtype=first.dtype, sparse_dim=first.sparse_dim, vocab=None)
+            if first.sparse_dim is not None:
+                data = data.replace(feature_axis=None)
+        else:
+            numbers = (self.true_from, self.false_from)
+            data = data.replace(dtype="int32" if all(isinstance(n, int) for n in numbers) else "float32")
+        return data
+
+    def _static_condition(self) -> bool:
+        return bool(self.condition() if callable(self.condition) else self.condition)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """`tf.where` with broadcasting."""
+
+        def operand(value: Any) -> Any:
+            if isinstance(value, Node):
+                return ctx.broadcast(value, self.layout)
+            return tf.constant(value, dtype=ctx.output.dtype)
+
+        if not isinstance(self.condition, Node):
+            return operand(self.true_from if self._static_condition() else self.false_from)
+        return tf.where(operand(self.condition), operand(self.true_from), operand(self.false_from))

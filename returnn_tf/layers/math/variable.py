@@ -1,0 +1,189 @@
+"""`variable`: a parameter as a layer; `variable_assign`, `variable_read`: its value changed, and read in order."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.cast import check_dtype
+from returnn_tf.layers.math.constant import ConstantLayer
+from returnn_tf.layers.shared.axis_marks import with_feature_default
+from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
+from returnn_tf.tensor.match import match_axes
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("variable")
+class VariableLayer(Layer):
+    """A parameter.
+
+    Parameters: ``<param_name>`` (default: the name of the layer) of the given shape.
+    Lengths: none; all axes of the parameter are static.
+
+    Example::
+
+        network = {
+            "v": {"class": "variable", "shape": [4], "init": "glorot_uniform", "add_batch_axis": True},
+            "output": {"class": "combine", "kind": "add", "from": ["data", "v"], "loss": "as_is"}}
+    """
+
+    needs_sources = False
+    shape: Any = option(help="dims or sizes; of sizes, the last is the feature axis")
+    dtype: str = option("float32", help="dtype of the parameter")
+    init: Any = option(None, help="initialiser: a number, an array, or a name such as 'glorot_uniform' (default 0)")
+    init_by_layer: Any = option(None, help="a constant layer whose value is the initial one", refs=True)
+    param_name: Optional[str] = option(None, help="name of the parameter; the name of the layer by default")
+    add_batch_axis: bool = option(False, help="put a batch axis in front, with the same values for all sequences")
+    add_time_axis: bool = option(False, help="put a time axis of size 1 in front")
+    saveable: bool = option(True, help="obsolete: all parameters are part of checkpoints")
+    non_critical_for_restore: bool = option(False, help="obsolete: has no effect")
+
+    def __post_init__(self) -> None:
+        #: The parameter itself, without added axes; set when planned.
+        self.param_data = Data(())
+        self.name = ""
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The dims of the parameter, after the added ones."""
+        if self.sources:
+            raise ctx.error("takes no sources: 'from' must be [].")
+        dims = self._dims(ctx)
+        self.name = self.param_name or self.node.path.rpartition("/")[2]
+        is_float = check_dtype(ctx, self.dtype).startswith(("float", "bfloat", "complex"))
+        init = 0 if self.init is None else self.init
+        if self.init_by_layer is not None:
+            init = self._init_of(ctx, self.init_by_layer)
+        ctx.param(self.name, dims, init, dtype=self.dtype, trainable=None if is_float else False)
+        data = self.param_data = with_feature_default(Data(tuple(dims), self.dtype))
+        if self.add_time_axis:
+            data = data.with_axis(0, ctx.new_spatial(1, "time"), time=True)
+        if self.add_batch_axis:
+            ctx.depend_on_dim(batch_dim)
+            data = data.with_axis(0, batch_dim)
+        return data
+
+    def _dims(self, ctx: "PlanContext") -> List[Dim]:
+        shape = [self.shape] if isinstance(self.shape, (int, Dim)) else list(self.shape)
+        dims = []
+        for i, size in enumerate(shape):
+            if isinstance(size, int):
+                kind = DimKind.FEATURE if i == len(shape) - 1 else DimKind.SPATIAL
+                size = Dim(kind, size, "%s:static%d" % (self.node.path, i), auto=True)
+            if not isinstance(size, Dim) or size.size is None:
+                raise ctx.error("shape must hold sizes and static dims, got %s." % (size,))
+            dims.append(size)
+        return dims
+
+    def _init_of(self, ctx: "PlanContext", node: Node) -> Any:
+        if self.init is not None:
+            raise ctx.error("init and init_by_layer are both given. Give one of them.")
+        if not isinstance(node.layer, ConstantLayer):
+            raise ctx.error(
+                "init_by_layer %r must be a constant layer, since parameters get their values before anything is "
+                "computed. Use 'init' with a number, an array or the name of an initialiser." % node.path
+            )
+        return node.layer.array
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The value of the parameter, repeated for all sequences if there is a batch axis."""
+        value = ctx.param(self.name)
+        data = ctx.output
+        if data.rank == self.param_data.rank:
+            return value
+        return tf.broadcast_to(value, tf.stack(ctx.shape(data)))
+
+
+class VariableAccess(Layer):
+    """What `variable_assign` and `variable_read` share; not registered."""
+
+    needs_sources = False
+
+    def layer_of(self, ctx: "PlanContext", var: Node) -> VariableLayer:
+        """The layer which owns the variable."""
+        if self.sources:
+            raise ctx.error("takes no sources: 'from' must be [].")
+        layer = var.layer
+        if not isinstance(layer, VariableLayer):
+            raise ctx.error("var %r must be a layer of class 'variable', not %r." % (var.path, layer.class_name))
+        return layer
+
+    def resource(self, ctx: "EmitContext", var: Node) -> Any:
+        """The variable."""
+        assert isinstance(var.layer, VariableLayer)
+        return ctx.lowering.variables[var.params[var.layer.name].name]
+
+
+@register_layer("variable_assign")
+class VariableAssignLayer(VariableAccess):
+    """Sets a variable, or adds to it, whenever this layer is computed. The output is a dummy, the int32 scalar 0.
+
+    Layers which read the variable by its `variable` layer see the old value; `variable_read` sees the new one.
+    Lengths: none.
+
+    Example::
+
+        network = {
+            "v": {"class": "variable", "shape": (), "init": 1, "trainable": False},
+            "two": {"class": "constant", "value": 2.0},
+            "inc": {"class": "variable_assign", "var": "v", "value": "two", "op": "add"},
+            "output": {"class": "variable_read", "var": "v", "control_dependencies": ["inc"]}}
+    """
+
+    var: Any = option(help="the variable layer", refs=True)
+    value: Any = option(help="layer with the value; axes which it lacks are repeated", refs=True)
+    op: str = option("assign", help="assign or add")
+    control_dependencies: Any = option(None, help="layers to compute first", refs=True)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """A scalar."""
+        into = self.layer_of(ctx, self.var).param_data
+        if self.op not in ("assign", "add"):
+            raise ctx.error("op must be 'assign' or 'add', got %r." % self.op)
+        value = self.value.output
+        missing = [d for d, target in zip(value.dims, match_axes(value, into)) if target is None and d.size != 1]
+        if missing:
+            raise ctx.error(
+                "the value %s has the axis %s, which the variable %s has not. Reduce it first."
+                % (value, missing[0], into)
+            )
+        if value.dtype != into.dtype:
+            raise ctx.error("the value is %s, but the variable is %s. Cast the value." % (value.dtype, into.dtype))
+        return Data((), "int32")
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The assignment; what is emitted later reads the new value."""
+        variable = self.resource(ctx, self.var)
+        value = tf.broadcast_to(ctx.broadcast(self.value, self.var.layer.param_data), variable.shape)
+        done = variable.assign_add(value) if self.op == "add" else variable.assign(value)
+        with tf.control_dependencies([done]):
+            return tf.constant(0)
+
+
+@register_layer("variable_read")
+class VariableReadLayer(VariableAccess):
+    """The value of a variable after the layers in ``control_dependencies`` were computed, e.g. after an assignment.
+
+    Lengths: none.
+
+    Example::
+
+        network = {
+            "v": {"class": "variable", "shape": [3], "init": "ones"},
+            "output": {"class": "variable_read", "var": "v"}}
+    """
+
+    var: Any = option(help="the variable layer", refs=True)
+    control_dependencies: Any = option(None, help="layers to compute first", refs=True)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The dims of the parameter."""
+        return self.layer_of(ctx, self.var).param_data
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A new read of the variable."""
+        return self.resource(ctx, self.var).read_value()

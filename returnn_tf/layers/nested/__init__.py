@@ -1,0 +1,1 @@
+"""Layers that contain a network: subnetworks, conditions, networks as units."""

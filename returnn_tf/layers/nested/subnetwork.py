@@ -1,0 +1,97 @@
+"""`subnetwork`: a network as a layer."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, Mapping, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.copy import CopyLayer, hand_on_notes
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer, concat_template
+from returnn_tf.tensor import Data
+
+
+@register_layer("subnetwork")
+class SubnetworkLayer(ConcatInputLayer):
+    """A nested network whose layer "output" is the output. Inside, ``data`` is the concatenated input.
+
+    ``base:x`` inside is layer x of the network outside. Other layers are reached from outside as ``<name>/<layer>``.
+    Parameters: those of the inner layers, ``<name>/<layer>/...``; the names don't depend on the depth of the graph.
+    Losses inside are reported as ``<name>/<layer>``.
+    Lengths: as the inner network makes them.
+
+    Example::
+
+        network = {"output": {"class": "subnetwork", "from": "data", "subnetwork": {
+            "h": {"class": "linear", "activation": "relu", "n_out": 4, "from": "data"},
+            "output": {"class": "linear", "activation": None, "n_out": 2, "from": "h"}}}}
+    """
+
+    needs_sources = False
+    subnetwork: Dict[str, Any] = option(help="the nested network")
+    concat_sources: bool = option(True, help="False: the sources are data:0, data:1, ... and data:<layer name>")
+    load_on_init: Any = option(None, help="checkpoint whose parameters are loaded at the start")
+
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """What the inner layers take from outside by ``base:``."""
+        yield from base_references(options.get("subnetwork"))
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the inner output."""
+        self.inner = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
+        return self.inner.output
+
+    def _inputs(self, ctx: "PlanContext") -> Dict[str, Node]:
+        if not self.sources:
+            return {}
+        if not self.concat_sources:
+            inputs = {}
+            for i, node in enumerate(self.sources):
+                inputs[str(i)] = node
+                inputs[node.path.rpartition("/")[2].replace("data:", "")] = node
+            inputs.setdefault("data", self.sources[0])
+            return inputs
+        if len(self.sources) == 1 and not self.dropout and self.in_dim is None:
+            return {"data": self.source}
+        concat_template(ctx, self.sources)
+        copy = CopyLayer(dropout=self.dropout, dropout_noise_shape=self.dropout_noise_shape, in_dim=self.in_dim)
+        return {"data": ctx.implicit("data", copy, self.sources)}
+
+    def sub_node(self, ctx: "PlanContext", name: str) -> Optional[Node]:
+        """An inner layer."""
+        return ctx.builder.nested_node(ctx.node, name)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The inner layers were emitted already, as part of the whole plan."""
+        hand_on_notes(ctx, self.inner)
+        return ctx.value(self.inner)
+
+
+#: Options with a network of layers, where ``base:`` means the network around.
+NESTED = ("subnetwork", "unit")
+
+
+def is_network(value: Any) -> bool:
+    """Whether the value of such an option is a network, and not a single layer, whose names are those around it."""
+    return isinstance(value, Mapping) and not isinstance(value.get("class"), str)
+
+
+def base_references(value: Any) -> Iterator[str]:
+    """The names ``x`` of all strings ``base:x`` inside of a nested network, networks nested deeper included."""
+    if isinstance(value, str):
+        if value.startswith("base:"):
+            yield value[len("base:") :]
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            names = base_references(item)
+            if "class" in value and key in NESTED and is_network(item):
+                # One level deeper, ``base:`` means this network and ``base:base:`` the one outside of it.
+                names = (n[len("base:") :] for n in names if n.startswith("base:"))
+            yield from names
+    elif isinstance(value, (list, tuple, set)):
+        for item in value:
+            yield from base_references(item)

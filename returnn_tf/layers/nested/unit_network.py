@@ -1,0 +1,100 @@
+"""A layer dict as an option of another layer (`masked_computation`, `cond`): planned as a network of that one layer."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import declared_options, map_strings
+from returnn_tf.graph.registry import LAYERS
+from returnn_tf.layers.nested.subnetwork import NESTED, is_network
+from returnn_tf.layers.rec.rec import RecLayer
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+
+
+def unit_network(
+    unit: Any,
+    outside: Callable[[str], str],
+    *,
+    own_data: bool = False,
+    owner: Optional[Callable[[str], str]] = None,
+    where: str,
+) -> Dict[str, Any]:
+    """A network whose only layer "output" is the given one, with the parameter scope of the layer that it belongs to.
+
+    :param unit: the layer dict; its names are those of the network around
+    :param outside: from such a name to what the layer in the new network calls it, e.g. ``"base:" + name``
+    :param own_data: whether the layer gets an input of its own as "data", which it has as its source unless it says so
+    :param owner: as ``outside``, for layers whose parameters are used but not their values; default: ``outside``
+    :param where: how an error begins
+    :raises ConfigError: no layer dict, or an unknown class
+    """
+    if isinstance(unit, str):
+        unit = {"class": "copy", "from": unit}
+    if not isinstance(unit, Mapping) or "class" not in unit:
+        raise ConfigError("%s must be a layer such as {'class': 'linear', ...}, not %r." % (where, unit))
+    cls = LAYERS.get(unit["class"], where)
+    layer = {name: value for name, value in unit.items() if name != "is_output_layer"}  # the layer around may be one
+    if "from" not in layer and (cls.needs_sources or (own_data and issubclass(cls, ConcatInputLayer))):
+        layer["from"] = "data"
+    layer["from"] = [
+        (outside(s[0]), *s[1:]) if isinstance(s, tuple) else outside(s) for s in cls.source_list(layer.get("from"))
+    ]
+    infos = declared_options(cls)
+    for name, value in layer.items():
+        if name in infos and infos[name].refs and value is not None:
+            layer[name] = map_strings(infos[name], value, outside)
+        elif name in NESTED and is_network(value):
+            layer[name] = _nested(value, outside, 1)
+    if "reuse_params" in layer:
+        layer["reuse_params"] = _reuse(layer["reuse_params"], owner or outside)
+    # Its parameters are in the scope of the layer around, as if that were this one.
+    layer.setdefault("name_scope", "rec" if issubclass(cls, RecLayer) else "")
+    return {"output": layer}
+
+
+def unit_references(unit: Any, *, own_data: bool = False, values_only: bool = False) -> Iterator[str]:
+    """The names of the layers around which a layer dict needs; none if it is no layer dict.
+
+    :param values_only: without those of which only the parameters are used
+    """
+    names: Dict[str, None] = {}
+
+    def note(name: str) -> str:
+        names.setdefault(name)
+        return name
+
+    try:
+        unit_network(unit, note, owner=str if values_only else note, where="the option")
+    except ConfigError:
+        return iter(())  # planning the layer tells what is wrong
+    return iter([name for name in names if not (own_data and name == "data")])
+
+
+def _reuse(value: Any, owner: Callable[[str], str]) -> Any:
+    """The option ``reuse_params`` with all names of layers replaced."""
+    if isinstance(value, str):
+        return owner(value)
+    if not isinstance(value, Mapping):
+        return value
+    result = {k: _reuse(v, owner) if k in ("reuse_layer", "layer_output") else v for k, v in value.items()}
+    if isinstance(value.get("map"), Mapping):
+        result["map"] = {name: _reuse(entry, owner) for name, entry in value["map"].items()}
+    return result
+
+
+def _nested(value: Any, outside: Callable[[str], str], level: int) -> Any:
+    """A nested network with all references to the network around the unit replaced.
+
+    :param level: how many "base:" lead from here to the network with the unit
+    """
+    base = "base:" * level
+    if isinstance(value, str):
+        return base + outside(value[len(base) :]) if value.startswith(base) else value
+    if isinstance(value, Mapping):
+        return {
+            key: _nested(item, outside, level + (key in NESTED and is_network(item))) for key, item in value.items()
+        }
+    if type(value) in (list, tuple, set):
+        return type(value)(_nested(item, outside, level) for item in value)
+    return value

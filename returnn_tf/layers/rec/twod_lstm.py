@@ -1,0 +1,161 @@
+"""`twod_lstm`: an LSTM over the grid of target and source frames."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.rec.mdlstm_kernel import native_mdlstm_or_none
+from returnn_tf.ops.cells.base import project
+from returnn_tf.ops.dense.mdlstm import GATES
+from returnn_tf.ops.dense.twod_lstm import POOLINGS, Weights, pooled_grid, pooled_image, pooled_row, row, whole_grid
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+_STATES = ("h", "c")
+
+
+@register_layer("twod_lstm")
+class TwoDLstmLayer(Layer):
+    """A two-dimensional LSTM (Bahar et al. 2018, cell of Leifert et al. 2016; formulas in `returnn_tf.ops.dense.twod_lstm`).
+
+    Its two sources are the source sequence (such as ``base:encoder``) and the target (such as the embedding of the
+    label before). Cell (i, j) sees target frame i and source frame j, and the cells (i - 1, j) and (i, j - 1). The
+    output of target frame i is the row i pooled over the valid source frames; 0 if there is none.
+
+    In the step of a loop it computes one row, and keeps it as the state for the next step. Where the target is known,
+    as in training, it computes the whole grid at once, one anti-diagonal after the other: source + target - 1 steps
+    instead of source * target. On CPU that is the native op of `mdlstm`, where it can be compiled.
+
+    Parameters, below ``<layer>/rec/``: ``W`` [source dim + target dim, 5 n] (rows: source first), ``V_h`` [n, 5 n]
+    from the source frame before, ``V_v`` [n, 5 n] from the target frame before, ``b`` [5 n]. Order of the gates:
+    input, forget, lambda, output, cell input. (No reference case was at hand for names and order.)
+    Lengths: those of the target.
+
+    Example::
+
+        network = {
+            "encoder": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"},
+            "loop": {"class": "rec", "from": [], "target": "classes", "max_seq_len": 10, "unit": {
+                "output": {"class": "choice", "target": "classes", "beam_size": 2, "from": "p", "initial_output": 0},
+                "end": {"class": "compare", "from": "output", "value": 0},
+                "embed": {"class": "linear", "activation": None, "n_out": 2, "from": "prev:output"},
+                "s": {"class": "twod_lstm", "n_out": 3, "pooling": "max", "size_target": "classes",
+                      "from": ["base:encoder", "embed"]},
+                "p": {"class": "softmax", "from": "s", "target": "classes", "loss": "ce"}}},
+            "output": {"class": "copy", "from": "loop"}}
+    """
+
+    pooling: str = option("last", help="how a row becomes one vector: last, max or mean over its valid source frames")
+    size_target: Optional[str] = option(None, help="no effect: the number of rows is that of the target source")
+    unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the cell; it has none")
+    forward_weights_init: Any = option(None, help="initialiser of W (default glorot_uniform)")
+    recurrent_weights_init: Any = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
+    bias_init: Any = option(None, help="initialiser of the bias (default 0)")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """[target, batch, n], in a step [batch, n]."""
+        self.size_target = None
+        if len(self.sources) != 2:
+            raise ctx.error(
+                "needs two sources, the source sequence and the target, e.g. 'from': ['base:encoder', 'target_embed'], "
+                "got %d." % len(self.sources)
+            )
+        if self.pooling not in POOLINGS:
+            raise ctx.error("unknown pooling %r. %s" % (self.pooling, did_you_mean(self.pooling, POOLINGS)))
+        if self.unit_opts:
+            raise ctx.error("unit_opts: the cell has no options, got %s. Remove it." % sorted(self.unit_opts))
+        source, target = (node.output for node in self.sources)
+        frames = source.time_dim
+        if frames is None:
+            raise ctx.error("the source sequence %r has no time axis, it is %s." % (self.source.path, source))
+        self._source_axes = _axes(ctx, self.source, frames)
+        self._steps = None if ctx.in_step and target.time_dim is None else self._target_dim(ctx, target)
+        self._target_axes = _axes(ctx, self.sources[1], self._steps if self._steps in target.dims else None)
+        out, batch = ctx.out_feature(), source.dims[self._source_axes[1]]
+        self._declare_params(ctx, ctx.need_static(out, "n_out"))
+        output = Data((batch, out), "float32", feature_axis=1)
+        self._row = output.with_axis(0, frames).replace(time_axis=0)
+        if self._steps is not None:
+            output = output.with_axis(0, self._steps)
+            return output.replace(time_axis=None if self._steps.is_loop else 0)
+        for key in _STATES:
+            ctx.loop_state(key, self._row, lambda emit: tf.zeros(tf.stack(emit.shape(self._row))))
+        return output
+
+    def _target_dim(self, ctx: "PlanContext", target: Data) -> Dim:
+        if ctx.loop_dim is not None and (ctx.loop_dim in target.dims or target.time_dim is None):
+            return ctx.loop_dim
+        if target.time_dim is None:
+            raise ctx.error(
+                "the target %r has no time axis, it is %s. Outside of a loop the target is a sequence too."
+                % (self.sources[1].path, target)
+            )
+        return target.time_dim
+
+    def _declare_params(self, ctx: "PlanContext", n: int) -> None:
+        # A name_scope stands for "<layer>/rec".
+        self._prefix = "rec/" if self.name_scope is None else ""
+        sizes = [ctx.need_static(ctx.need_feature(s.output, "source %r" % s.path), "it") for s in self.sources]
+        recurrent = self.recurrent_weights_init or "glorot_uniform"
+        ctx.param(self._prefix + "W", (sum(sizes), GATES * n), self.forward_weights_init or "glorot_uniform")
+        ctx.param(self._prefix + "V_h", (n, GATES * n), recurrent)
+        ctx.param(self._prefix + "V_v", (n, GATES * n), recurrent)
+        ctx.param(self._prefix + "b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The projections of both sources, then the grid or a row of it."""
+        z_source, z_target = self._projected(ctx)
+        weights = Weights(ctx.param(self._prefix + "V_h"), ctx.param(self._prefix + "V_v"))
+        lens = self._source_lens(ctx, tf.shape(z_source)[1])
+        if self._steps is not None:
+            return tf.ensure_shape(self._grid(z_source, z_target, lens, weights), ctx.output.static_shape)
+        h, c = row(z_source, z_target, ctx.loop_state("h"), ctx.loop_state("c"), weights)
+        for key, value in zip(_STATES, (h, c)):
+            ctx.set_loop_state(key, tf.ensure_shape(value, self._row.static_shape))
+        return pooled_row(h, lens, self.pooling)
+
+    def _grid(self, z_source: Any, z_target: Any, lens: Any, weights: Weights) -> Any:
+        """All rows, by the native MDLSTM where it can be used."""
+        native = native_mdlstm_or_none()
+        if native is None:
+            return pooled_grid(z_source, z_target, lens, weights, self.pooling)
+        z = whole_grid(z_source, z_target)
+        rows = tf.fill([tf.shape(z)[0]], tf.shape(z)[1])
+        (h,) = native([z], [weights.left], [weights.up], rows, lens, [(False, False)])
+        return pooled_image(h, lens, self.pooling)
+
+    def _projected(self, ctx: "EmitContext") -> Tuple[Any, Any]:
+        """([source, batch, 5 n], [target, batch, 5 n] or in a step [batch, 5 n])."""
+        weights = ctx.param(self._prefix + "W")
+        rows = self.source.output.dim
+        source = transpose(ctx.source(0), self._source_axes)
+        target = transpose(ctx.source(1), self._target_axes)
+        if self._steps is not None and len(self._target_axes) == 2:  # the same in all steps
+            target = tf.repeat(target[None], ctx.size(self._steps), axis=0)
+        return project(source, weights[:rows]), project(target, weights[rows:], ctx.param(self._prefix + "b"))
+
+    def _source_lens(self, ctx: "EmitContext", batch: Any) -> Any:
+        assert self._row.time_dim is not None
+        return tf.broadcast_to(ctx.lens(self._row.time_dim), [batch])
+
+
+def _axes(ctx: "PlanContext", node: Node, frames: Optional[Dim]) -> List[int]:
+    """The order frames, batch, feature of the axes of a source; without frames, if there are none."""
+    data = node.output
+    ctx.need_feature(data, "source %r" % node.path)
+    axes = [] if frames is None else [data.dims.index(frames)]
+    axes += [axis for axis in (data.batch_axis, data.feature_axis) if axis is not None]
+    if len(axes) != data.rank or data.batch_axis is None:
+        raise ctx.error(
+            "source %r is %s, but it must have the axes batch, %sfeature, and no others."
+            % (node.path, data, "" if frames is None else "%s, " % frames)
+        )
+    return axes

@@ -1,0 +1,136 @@
+"""Layers which look at the hypotheses of a search: scores, where they came from, the beam as an axis."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+#: The note of a choice: int32 [batch * beam], the entry before it which each hypothesis continues.
+SOURCE_BEAMS_NOTE = "source_beams"
+
+
+@register_layer("choice_get_beam_scores")
+class BeamScoresLayer(Layer):
+    """The scores of the hypotheses, float per hypothesis: in a loop those of the step, outside those of the result.
+
+    Lengths: unchanged.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": [], "target": "classes", "unit": {
+                "prob": {"class": "softmax", "target": "classes", "from": "emb"},
+                "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+                "output": {"class": "choice", "target": "classes", "beam_size": 3, "initial_output": 0,
+                    "from": "prob"}}},
+            "output": {"class": "choice_get_beam_scores", "from": "loop"}}
+    """
+
+    @classmethod
+    def only_in_step(cls) -> bool:
+        """In a loop the value is one of each step."""
+        return True
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """[batch]."""
+        source = ctx.single_source()
+        batch = next((d for d in source.dims if d.is_batch), None)
+        if batch is None:
+            raise ctx.error("the source %s has no batch axis, so no hypotheses." % source)
+        return Data((batch,), "float32")
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Zero without search."""
+        hyps = ctx.lowering.hypotheses
+        if hyps is not None:
+            return tf.reshape(hyps.scores, [-1])
+        beam = self.source.output.beam
+        if beam is None:
+            return tf.zeros([ctx.size(ctx.output.dims[0])])
+        return tf.reshape(ctx.lowering.beam_scores[beam.of], [-1])
+
+
+@register_layer("choice_get_src_beams")
+class SourceBeamsLayer(Layer):
+    """For each hypothesis of a choice, which entry of the beam before it continues, int32; in a loop.
+
+    Lengths: unchanged.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": [], "target": "classes", "unit": {
+                "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+                "prob": {"class": "softmax", "target": "classes", "from": "emb"},
+                "source": {"class": "choice_get_src_beams", "from": "output", "is_output_layer": True},
+                "output": {"class": "choice", "target": "classes", "beam_size": 3, "initial_output": 0,
+                    "from": "prob"}}},
+            "output": {"class": "copy", "from": "loop/source"}}
+    """
+
+    @classmethod
+    def only_in_step(cls) -> bool:
+        """In a loop the value is one of each step."""
+        return True
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """That of the choice, no labels."""
+        source = ctx.single_source()
+        return source.replace(dtype="int32", sparse_dim=None, vocab=None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Zero without search."""
+        noted = ctx.noted(self.source, SOURCE_BEAMS_NOTE)
+        return tf.zeros_like(ctx.source(), tf.int32) if noted is None else noted
+
+
+@register_layer("split_batch_beam")
+class SplitBatchBeamLayer(Layer):
+    """The hypotheses of a search as an axis of their own: [batch * beam, ...] -> [batch, beam, ...].
+
+    Lengths: those of the best hypothesis of each sequence. Without search the beam has size 1.
+
+    Example::
+
+        network = {"output": {"class": "split_batch_beam", "from": "data"}}
+    """
+
+    ends_search = True
+    beam_dim: Optional[Dim] = option(None, help="the dim which the beam becomes")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """A static axis behind the batch axis."""
+        data = ctx.single_source()
+        axis = data.batch_axis
+        if axis is None:
+            raise ctx.error("the source %s has no batch axis." % data)
+        self._beam = 1 if data.beam is None else data.beam.size
+        beam = ctx.bind(self.beam_dim, ctx.new_spatial(self._beam, "beam"))
+        time = data.time_axis
+        if self._beam > 1 and time is not None:
+            self._time = data.dims[time]
+            data = data.with_dim(time, ctx.new_spatial(None, "time"))
+        is_feature = data.feature_axis is None and data.sparse_dim is None
+        return data.replace(beam=None).with_axis(axis + 1, beam, feature=is_feature)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A reshape."""
+        source, x = self.source.output, ctx.source()
+        axis = source.batch_axis
+        assert axis is not None
+        shape = tf.shape(x)
+        x = tf.reshape(x, tf.concat([shape[:axis], [-1, self._beam], shape[axis + 1 :]], axis=0))
+        if self._beam > 1 and source.time_axis is not None:
+            lens = ctx.lowering.lens_in_beam(self._time, self._beam)
+            lens = lens[:: self._beam] if lens.shape.rank else lens
+            time = ctx.output.time_axis
+            assert time is not None
+            ctx.define_lens(ctx.output.dims[time], lens, shape[source.time_axis])
+        return x

@@ -1,0 +1,280 @@
+"""`choice`: the labels of a step, by search, by samples, or from the target."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, Optional
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.config.options import OptionError, option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.search.choice_scores import log_probs_of
+from returnn_tf.layers.search.choice_step import ChoiceStep
+from returnn_tf.layers.search.choice_truth import true_label
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+_INPUT_TYPES = ("prob", "log_prob", "logits", "regression")
+_RECOMBINE = ("max", "sum")
+
+
+@register_layer("choice")
+class ChoiceLayer(Layer):
+    """The label of each step. In training it is the target; in search the best ``beam_size`` hypotheses are kept.
+
+    Search: ``score = prob_scale * log p(label) + base_beam_score_scale * score of the hypothesis``, the best of all
+    hypotheses and labels, best first. A hypothesis that has ended goes on with label 0 and an unchanged score; with
+    length_normalization that is multiplied by ``((t + 1) / t) ** length_normalization_exponent`` in step t, and at the
+    end of the loop all scores are divided by the number of steps of the longest one. So the scores depend on which
+    other sequences are in the batch. With ``independent_of_batch`` they do not: hypotheses are compared by
+    ``score / steps ** length_normalization_exponent`` with their own numbers of steps, the final scores are these, one
+    that has ended goes on with its last label, and where the number of steps is known no padded frame is scored. (What
+    ``max_seq_len`` gives is one limit for the batch.)
+
+    Several sources: of each the best ``source_beam_sizes`` labels are kept, and all combinations of them compete by the
+    sum of their scores. The labels of source i are the part ``<layer>/out_<i>``; the layer itself is those of the
+    first.
+
+    Recombination (``recombine``): of hypotheses which stand for the same, the best one goes on, with its own score
+    ("max") or with the sum of the probabilities ("sum"). They stand for the same if the layer ``recombine_by`` gives
+    the same number for them (an output of earlier steps, e.g. "prev:hash"; merged at the start of a step), or without
+    it if their labels so far are the same, the label ``recombine_blank`` left out (the ``2 * beam_size`` best ways to
+    go on are merged in the step in which they get the same). Only what is left of two hypotheses with the same future
+    is compared, so recombination is exact where the scores depend on the labels without blanks alone.
+
+    Scheduled sampling (Bengio et al. 2015): in training, labels drawn from the source instead of the target; with
+    ``gold_mixin_prob`` the target is kept with this probability. Gradients do not go through the labels.
+
+    Lengths: one label per step of the loop.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": [], "target": "classes", "unit": {
+                "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+                "prob": {"class": "softmax", "target": "classes", "loss": "ce", "from": "emb"},
+                "output": {"class": "choice", "target": "classes", "beam_size": 3, "initial_output": 0,
+                    "from": "prob"}}},
+            "output": {"class": "linear", "activation": None, "n_out": 2, "from": "loop"}}
+    """
+
+    beam_size: int = option(help="hypotheses to keep for each sequence")
+    keep_beams: bool = option(False, help="every hypothesis is continued by beam_size / (their number) labels")
+    search: Optional[bool] = option(None, help="False: follow the target in search too; True: search in training too")
+    input_type: str = option("prob", help="what the sources are: prob, log_prob, logits or regression")
+    prob_scale: float = option(1.0, help="factor of the log probability of a label")
+    base_beam_score_scale: float = option(1.0, help="factor of the score so far")
+    random_sample_scale: float = option(0.0, help="factor of Gumbel noise on the scores")
+    length_normalization: bool = option(True, help="normalise the scores by the number of steps")
+    length_normalization_exponent: float = option(1.0, help="exponent while a hypothesis waits for the others")
+    independent_of_batch: bool = option(False, help="every sequence is searched as if it were alone, see above")
+    custom_score_combine: Any = option(None, help="function (scores_in, scores_base, t, end_flags, ...) -> scores")
+    source_beam_sizes: Any = option(None, help="with several sources: labels to keep of each (default: beam_size)")
+    scheduled_sampling: Any = option(
+        False, help="True, the probability to draw a label, or {'gold_mixin_prob': probability of the target}"
+    )
+    cheating: Any = option(False, help="True: the target is always a hypothesis; 'exclusive': only once")
+    recombine: Optional[str] = option(None, help="merge hypotheses which stand for the same: max or sum")
+    recombine_by: Any = option(None, help="layer whose number says for what a hypothesis stands", refs=True)
+    recombine_blank: Optional[int] = option(None, help="label which does not count when hypotheses are merged")
+    explicit_search_source: Any = option(None, help="the choice before this, where no source leads to it", refs=True)
+    explicit_search_sources: Any = option(None, help="the choices before this, where no source leads to it", refs=True)
+    num_beams: Any = option(None, help="obsolete")
+
+    @classmethod
+    def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
+        """In training the sources are ignored."""
+        given = options.get("search")
+        searches = search if given is None else bool(given)
+        return bool(options.get("target")) and not searches and (search or not options.get("scheduled_sampling"))
+
+    @classmethod
+    def only_in_step(cls) -> bool:
+        """A search goes step by step."""
+        return True
+
+    # --- plan ---
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Labels, one per sequence in a step."""
+        self._check_options(ctx)
+        self._followed: List[Node] = []
+        self.truths: List[Node] = []
+        given = {
+            "target": self.target,
+            "search": self.search,
+            "scheduled_sampling": self.scheduled_sampling,
+        }
+        if type(self).follows_target(given, ctx.search):
+            return self._target_template(ctx)
+        if not self.sources:
+            raise OptionError(
+                "has no source whose scores could be searched. Name the layer with the probabilities of the labels in "
+                "'from', and the reference for training in 'target'."
+            )
+        self.samples = bool(self.scheduled_sampling) and not self.search and not ctx.search and bool(self.target)
+        if self.cheating or self.samples:
+            if not self.cheating or len(self.sources) == 1:
+                self.truths = [ctx.depend(ctx.builder.target_node(ctx.node, t)) for t in self._targets()]
+            else:
+                raise ctx.error("cheating needs a single source, but there are %d." % len(self.sources))
+        return self._search_template(ctx)
+
+    def _check_options(self, ctx: "PlanContext") -> None:
+        if self.input_type not in _INPUT_TYPES:
+            raise OptionError(
+                "unknown input_type %r. %s" % (self.input_type, did_you_mean(self.input_type, _INPUT_TYPES))
+            )
+        if self.beam_size < 1:
+            raise OptionError("beam_size must be at least 1, got %d." % self.beam_size)
+        if self.cheating and not self.target:
+            raise OptionError("cheating needs the option 'target', whose labels stay in the beam.")
+        if not self.target and self.search is False:
+            raise OptionError("with search=False it follows the target, but there is none. Give the option 'target'.")
+        if self.recombine is None and (self.recombine_by is not None or self.recombine_blank is not None):
+            raise OptionError("recombine_by and recombine_blank need the option 'recombine': 'max' or 'sum'.")
+        if self.recombine is not None and self.recombine not in _RECOMBINE:
+            raise OptionError("unknown recombine %r. %s" % (self.recombine, did_you_mean(self.recombine, _RECOMBINE)))
+        if self.recombine and self.recombine_by is None and (self.keep_beams or len(self.sources) > 1):
+            raise OptionError("recombine without recombine_by is for a single source and without keep_beams.")
+        self._check_sampling()
+        if ctx.loop_dim is None and not ctx.in_step:
+            raise ctx.error("chooses labels in a loop: put it into the unit of a 'rec' layer.")
+
+    def _check_sampling(self) -> None:
+        """The option scheduled_sampling as the probability of the target."""
+        given = self.scheduled_sampling
+        if isinstance(given, Mapping):
+            unknown = sorted(set(given) - {"enable", "gold_mixin_prob"})
+            if unknown:
+                raise OptionError(
+                    "scheduled_sampling: unknown %r. %s" % (unknown[0], did_you_mean(unknown[0], ["gold_mixin_prob"]))
+                )
+            gold = float(given.get("gold_mixin_prob") or 0.0) if given.get("enable", True) else 1.0
+        elif isinstance(given, (bool, int, float)):
+            gold = 1.0 - float(given)
+        else:
+            gold = -1.0
+        if not 0.0 <= gold <= 1.0:
+            raise OptionError(
+                "scheduled_sampling must be True, a probability, or {'gold_mixin_prob': probability}, not %r."
+                % (given,)
+            )
+        self._gold_prob = gold
+
+    @property
+    def searches(self) -> bool:
+        """Whether this layer chooses among hypotheses, once it is planned."""
+        return not self._followed and not self.samples and self.input_type != "regression"
+
+    @property
+    def followed_dims(self) -> List[Dim]:
+        """The time axes of the targets which it follows, once it is planned."""
+        return [node.output.dims[node.output.time_axis or 0] for node in self._followed]
+
+    def _targets(self) -> List[str]:
+        return list(self.target) if isinstance(self.target, (list, tuple)) else [self.target]
+
+    def _target_template(self, ctx: "PlanContext") -> Data:
+        templates = []
+        self._in_step = ctx.loop_dim is None  # where the loop finds its end step by step
+        for target in self._targets():
+            node = ctx.depend(ctx.builder.target_node(ctx.node, target))
+            data, time = node.output, node.output.time_axis
+            if time is None:
+                raise ctx.error("the target %r %s has no time axis." % (target, data))
+            self._followed.append(node)
+            data = data.without_axes([time]) if ctx.loop_dim is None else data.with_dim(time, ctx.loop_dim)
+            templates.append(data.replace(time_axis=None, vocab=None))
+        self._declare_parts(ctx, templates)
+        return templates[0]
+
+    def _declare_parts(self, ctx: "PlanContext", templates: List[Data]) -> None:
+        if len(templates) > 1 or len(self.sources) > 1:
+            for i, data in enumerate(templates):
+                ctx.sub_output("out_%d" % i, data)
+
+    def _search_template(self, ctx: "PlanContext") -> Data:
+        if self.input_type == "regression":
+            return ctx.single_source()
+        targets = self._targets() if self.target else []
+        if len(targets) not in (0, len(self.sources)):
+            raise ctx.error(
+                "there are %d sources but %d targets; the i-th source gives the scores of the labels of the i-th "
+                "target." % (len(self.sources), len(targets))
+            )
+        padded: List[Optional[str]] = [*targets] or [None] * len(self.sources)
+        templates = [self._labels_of(ctx, source.output, target) for source, target in zip(self.sources, padded)]
+        self._declare_parts(ctx, templates)
+        self._check_source_beams(ctx)
+        data = templates[0]
+        if self.independent_of_batch and not self.samples:
+            for i, part in enumerate(templates):
+                ctx.loop_state("label_%d" % i, part, lambda emit, d=part: tf.zeros(tf.stack(emit.shape(d)), "int32"))
+        if self.recombine and self.recombine_by is None and not self.samples:
+            state = data.replace(dtype="int64", sparse_dim=None, feature_axis=None)
+            ctx.loop_state("history", state, lambda emit: tf.zeros(tf.stack(emit.shape(state)), "int64"))
+        return data
+
+    def _labels_of(self, ctx: "PlanContext", source: Data, target: Optional[str]) -> Data:
+        dim = ctx.need_feature(source)
+        size = ctx.need_static(dim, "the number of labels")
+        if self.n_out is not None and self.n_out != size:
+            raise ctx.error("n_out is %d, but the source %s has scores for %d labels." % (self.n_out, source, size))
+        labels = ctx.builder.target_data(ctx.node, target).sparse_dim if target else None
+        if labels is None or labels.size != size:
+            labels = ctx.new_feature(size, "%s:labels" % ctx.node.path)
+        data = source.without_axes([source.feature_axis] if source.feature_axis is not None else [])
+        if data.rank != 1:
+            raise ctx.error("the source must be [batch, labels] in a step, it is %s." % source)
+        return data.replace(dtype="int32", sparse_dim=labels, vocab=None)
+
+    def _check_source_beams(self, ctx: "PlanContext") -> None:
+        sizes = self.source_beam_sizes
+        count = len(self.sources)
+        if sizes is None:
+            sizes = [self.beam_size] * count
+        elif isinstance(sizes, int):
+            sizes = [sizes] * count
+        if len(sizes) != count or not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise ctx.error(
+                "source_beam_sizes must be %d positive numbers, one for each source, not %r."
+                % (count, self.source_beam_sizes)
+            )
+        self.source_beams: List[int] = list(sizes)
+
+    # --- emit ---
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The target, samples, or one step of the search."""
+        if self._followed:
+            labels = [self._followed_labels(ctx, node) for node in self._followed]
+        elif self.input_type == "regression":
+            return ctx.source()
+        elif self.samples:
+            labels = self._sampled(ctx)
+        else:
+            labels = ChoiceStep(ctx, self).run()
+        for name in ctx.node.sub_outputs:
+            ctx.set_sub_output(name, labels[int(name[len("out_") :])])
+        return labels[0]
+
+    def _followed_labels(self, ctx: "EmitContext", node: Node) -> Any:
+        """The target of all steps, or of the current one."""
+        return tf.cast(true_label(ctx, node, 1), node.output.dtype) if self._in_step else ctx.value(node)
+
+    def _sampled(self, ctx: "EmitContext") -> List[Any]:
+        """For each source [batch] labels, drawn in training."""
+        truths = [true_label(ctx, node, 1) for node in self.truths]
+        if not ctx.train:
+            return truths
+        keep = tf.random.stateless_uniform(tf.shape(truths[0]), ctx.seed("gold")) < self._gold_prob
+        labels = []
+        for i, (source, truth) in enumerate(zip(self.sources, truths)):
+            log_probs = log_probs_of(ctx, source, self.input_type)
+            drawn = tf.random.stateless_categorical(log_probs, 1, ctx.seed("sample %d" % i), dtype=tf.int32)[:, 0]
+            labels.append(tf.where(keep, truth, drawn))
+        return labels

@@ -1,0 +1,78 @@
+"""The scores of all ways in which the hypotheses of a search can go on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, List, Optional, Sequence
+
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import Node
+from returnn_tf.ops.activations import safe_log
+from returnn_tf.ops.sequence.beam import ended_scores
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass
+class Candidates:
+    """The labels which may come next, for each hypothesis; with several sources all combinations of their labels.
+
+    :param scores: [batch, beam, candidates]
+    :param kept: for each source [batch, beam, kept]: the labels kept of it; None with a single source, where the
+        candidates are its labels
+    """
+
+    scores: Any
+    kept: Optional[List[Any]] = None
+
+    def labels(self, source: Any, candidate: Any) -> List[Any]:
+        """The label of each source, [batch, entries].
+
+        :param source: [batch, entries]: the hypothesis which goes on
+        :param candidate: [batch, entries]: by which candidate
+        """
+        if self.kept is None:
+            return [candidate]
+        result: List[Any] = []
+        for labels in reversed(self.kept):
+            count = tf.shape(labels)[2]
+            of_source = tf.gather(labels, source, batch_dims=1)
+            result.insert(0, tf.gather(of_source, candidate % count, batch_dims=2))
+            candidate = candidate // count
+        return result
+
+
+def candidates(
+    log_probs: Sequence[Any], sizes: Optional[Sequence[int]], ended: Any, ended_labels: Optional[Sequence[Any]]
+) -> Candidates:
+    """The candidates of a step.
+
+    :param log_probs: of each source [batch, beam, labels]
+    :param sizes: with several sources: the number of labels to keep of each
+    :param ended: bool [batch, beam]
+    :param ended_labels: of each source [batch, beam]: the label by which an ended hypothesis goes on; default 0
+    """
+    labels = ended_labels or [None] * len(log_probs)
+    scores = [ended_scores(x, ended, label) for x, label in zip(log_probs, labels)]
+    if len(scores) == 1:
+        return Candidates(scores[0])
+    assert sizes is not None
+    total, kept = tf.zeros(tf.concat([tf.shape(ended), [1]], axis=0)), []
+    for values, size in zip(scores, sizes):
+        best, index = tf.math.top_k(values, k=min(size, values.shape[2]))
+        kept.append(index)
+        combined = total[:, :, :, None] + best[:, :, None, :]
+        total = tf.reshape(combined, [tf.shape(best)[0], tf.shape(best)[1], -1])
+    return Candidates(total, kept)
+
+
+def log_probs_of(ctx: "EmitContext", source: Node, input_type: str) -> Any:
+    """[batch * beam, labels]; of a softmax layer by its values before the softmax."""
+    x = ctx.value(source)
+    if input_type == "log_prob":
+        return x
+    if input_type == "logits":
+        return tf.nn.log_softmax(x)
+    noted = ctx.noted(source, "pre_activation")
+    if noted is not None and noted[1] == "softmax":
+        return tf.nn.log_softmax(noted[0])
+    return safe_log(x)

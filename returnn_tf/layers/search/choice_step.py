@@ -1,0 +1,183 @@
+"""One step of a search at a choice: from the scores of all ways to go on to the hypotheses that are kept."""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+from returnn_tf.config import ConfigError
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.views import LayerView
+from returnn_tf.layers.loops.hypotheses import Hypotheses, normalized
+from returnn_tf.layers.search.beams import SOURCE_BEAMS_NOTE
+from returnn_tf.layers.search.choice_scores import Candidates, candidates, log_probs_of
+from returnn_tf.layers.search.choice_truth import true_label, with_truth, without_truth
+from returnn_tf.ops.sequence.beam import best_of_each, choose
+from returnn_tf.ops.sequence.recombine import extended_history, merge_equal
+from returnn_tf.util.lazy_tf import tf
+
+
+class ChoiceStep:
+    """One step of a search.
+
+    :param layer: the `ChoiceLayer`, with its options
+    """
+
+    def __init__(self, ctx: "EmitContext", layer: Any) -> None:
+        self._ctx = ctx
+        self._layer = layer
+        hyps: Hypotheses = ctx.lowering.hypotheses
+        self._hyps = hyps
+        #: Hypotheses per sequence before this choice, and which of them have ended, bool [batch, beam].
+        self._beam = hyps.beam
+        self._ended = tf.reshape(hyps.ended, [-1, hyps.beam])
+
+    def run(self) -> List[Any]:
+        """For each source [batch * beam] labels of the hypotheses that are kept."""
+        ctx, hyps = self._ctx, self._hyps
+        beam, first = hyps.beam, hyps.choices == 0
+        found = self._candidates()
+        scores = unmasked = self._combined(found.scores, self._base_scores())
+        copies = tf.logical_and(tf.equal(hyps.step, 0), tf.range(beam) > 0)
+        if first:
+            # Before the first choice all hypotheses are copies of one.
+            scores = tf.where(copies[None, :, None], float("-inf"), scores)
+        truth = true_label(ctx, self._layer.truths[0], beam) if self._layer.cheating else None
+        if self._layer.cheating == "exclusive":
+            scores = without_truth(scores, truth, hyps)
+        best, source, candidate = self._chosen(scores)
+        if first:
+            empty = tf.logical_and(tf.equal(hyps.step, 0), tf.math.is_inf(best))
+            source, candidate = tf.where(empty, 0, source), tf.where(empty, 0, candidate)
+        if self._layer.cheating:
+            best, source, candidate = with_truth(unmasked, truth, hyps, (best, source, candidate))
+        labels = found.labels(source, candidate)
+        self._set_states(source, labels)
+        hyps.choose(best, source)
+        hyps.normalize = hyps.normalize or self._layer.length_normalization
+        hyps.exponent = self._layer.length_normalization_exponent
+        ctx.note(self._layer.node, SOURCE_BEAMS_NOTE, tf.reshape(source, [-1]))
+        return [tf.reshape(x, [-1]) for x in labels]
+
+    def _candidates(self) -> Candidates:
+        log_probs = []
+        for source in self._layer.sources:
+            x = log_probs_of(self._ctx, source, self._layer.input_type)
+            log_probs.append(tf.reshape(x, [-1, self._beam, x.shape[-1]]))
+        ended_labels = None
+        if self._layer.independent_of_batch:
+            states = [self._ctx.loop_state("label_%d" % i) for i in range(len(self._layer.sources))]
+            ended_labels = [tf.reshape(state, [-1, self._beam]) for state in states]
+        return candidates(log_probs, self._layer.source_beams, self._ended, ended_labels)
+
+    def _base_scores(self) -> Any:
+        """[batch, beam]: the scores so far."""
+        base, first = self._hyps.scores, self._hyps.choices == 0
+        if self._layer.length_normalization and first and not self._layer.independent_of_batch:
+            step = tf.cast(self._hyps.step, tf.float32)
+            factor = ((step + 1.0) / tf.maximum(step, 1.0)) ** self._layer.length_normalization_exponent
+            base = tf.where(tf.logical_and(self._ended, step > 0), base * factor, base)
+        if self._layer.recombine_by is not None:
+            identity = tf.reshape(self._ctx.value(self._layer.recombine_by), [-1, self._beam])
+            merged = merge_equal(base, identity, self._layer.recombine or "max")
+            base = tf.where(tf.equal(self._hyps.step, 0), base, merged)  # before the first step all are copies of one
+        return base
+
+    def _chosen(self, scores: Any) -> Tuple[Any, Any, Any]:
+        """Scores, source beams and candidates of the hypotheses which are kept, each [batch, beam]."""
+        if self._layer.recombine and self._layer.recombine_by is None:
+            pool, source, candidate = self._ranked(scores, 2 * self._layer.beam_size)
+            merged = merge_equal(pool, self._histories(source, candidate), self._layer.recombine)
+            _, index = tf.math.top_k(self._ranks(merged, source), k=self._layer.beam_size)
+            best, source, candidate = (tf.gather(x, index, batch_dims=1) for x in (merged, source, candidate))
+            return best, source, candidate
+        return self._ranked(scores, self._layer.beam_size)
+
+    def _ranked(self, scores: Any, count: int) -> Tuple[Any, Any, Any]:
+        """The ``count`` best: scores, source beams and candidates.
+
+        :param scores: [batch, beam, candidates]
+        """
+        pick = best_of_each if self._layer.keep_beams else choose
+        source = tf.range(self._beam)[None, :, None]
+        ranks = self._ranks(scores, source)
+        best, source, candidate = pick(ranks, count)
+        if ranks is not scores:
+            of_source = tf.gather(scores, source, batch_dims=1)
+            best = tf.where(tf.math.is_inf(best), best, tf.gather(of_source, candidate, batch_dims=2))
+        return best, source, candidate
+
+    def _ranks(self, scores: Any, source: Any) -> Any:
+        """By what hypotheses are compared.
+
+        :param source: which hypothesis each score continues, as many axes as ``scores``
+        """
+        if not (self._layer.independent_of_batch and self._layer.length_normalization):
+            return scores
+        counts = tf.reshape(self._hyps.counts, [-1, self._beam]) + tf.cast(tf.logical_not(self._ended), tf.int32)
+        source = tf.broadcast_to(source, tf.concat([tf.shape(counts)[:1], tf.shape(source)[1:]], axis=0))
+        return normalized(scores, tf.gather(counts, source, batch_dims=1), self._layer.length_normalization_exponent)
+
+    def _histories(self, source: Any, label: Any) -> Any:
+        """int64 [batch, entries]: the labels so far of hypotheses which go on by a label."""
+        before = tf.gather(tf.reshape(self._ctx.loop_state("history"), [-1, self._beam]), source, batch_dims=1)
+        ended = tf.gather(self._ended, source, batch_dims=1)
+        if self._layer.recombine_blank is not None:
+            ended = tf.logical_or(ended, tf.equal(label, self._layer.recombine_blank))
+        return tf.where(ended, before, extended_history(before, label))
+
+    def _set_states(self, source: Any, labels: List[Any]) -> None:
+        """What is carried to the next step, for the new hypotheses."""
+        if self._layer.independent_of_batch:
+            for i, label in enumerate(labels):
+                self._ctx.set_loop_state("label_%d" % i, tf.reshape(label, [-1]))
+        if self._layer.recombine and self._layer.recombine_by is None:
+            self._ctx.set_loop_state("history", tf.reshape(self._histories(source, labels[0]), [-1]))
+
+    def _combined(self, scores_in: Any, base: Any) -> Any:
+        scores_base = tf.expand_dims(base, 2)
+        if self._layer.custom_score_combine is not None:
+            scores = self._layer.custom_score_combine(
+                layer=ChoiceView(self._ctx, self._layer),
+                scores_in=scores_in,
+                scores_base=scores_base,
+                t=self._hyps.step,
+                end_flags=self._ended,
+                batch_dim=tf.shape(scores_in)[0],
+                scores_beam_in=self._beam,
+                base_beam_in=self._beam,
+            )
+            scores = self._checked(scores, scores_in)
+        else:
+            scores = self._layer.prob_scale * scores_in + self._layer.base_beam_score_scale * scores_base
+        if self._layer.random_sample_scale:
+            uniform = tf.random.stateless_uniform(tf.shape(scores), self._ctx.seed("sample"), minval=1e-20)
+            scores += self._layer.random_sample_scale * -tf.math.log(-tf.math.log(uniform))
+        return scores
+
+    def _checked(self, scores: Any, scores_in: Any) -> Any:
+        """What the function of the user gave, which has to be a score for each label of each hypothesis."""
+        what = "Layer %r: custom_score_combine has to return scores of the shape and dtype of scores_in, [batch, beam, "
+        what = (what + "labels] %s") % (self._ctx.node.path, scores_in.dtype.name)
+        if (
+            not tf.is_tensor(scores)
+            or scores.dtype != scores_in.dtype
+            or not scores.shape.is_compatible_with(scores_in.shape)
+        ):
+            found = "%s %s" % (scores.dtype.name, scores.shape) if tf.is_tensor(scores) else repr(scores)
+            raise ConfigError("%s, but it returned %s." % (what, found))
+        same = tf.debugging.assert_equal(tf.shape(scores), tf.shape(scores_in), message=what + ".")
+        with tf.control_dependencies([same]):
+            return tf.identity(scores)
+
+
+class ChoiceView(LayerView):
+    """The choice in the function custom_score_combine."""
+
+    def __init__(self, ctx: "EmitContext", layer: Any) -> None:
+        super().__init__(ctx, layer.node)
+        for name in ("beam_size", "prob_scale", "base_beam_score_scale", "length_normalization", "input_type"):
+            setattr(self, name, getattr(layer, name))
+        given = layer.explicit_search_sources
+        nodes = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+        #: Views of the layers which the option of this name lists.
+        self.explicit_search_sources = [LayerView(ctx, node) for node in nodes]

@@ -1,0 +1,67 @@
+"""`decide`: the best hypothesis of a search."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+#: The note of a decision: float [batch], the score of the hypothesis that was taken.
+DECIDED_SCORES_NOTE = "decided_scores"
+
+
+@register_layer("decide")
+class DecideLayer(Layer):
+    """The best hypothesis of a search; without search a copy.
+
+    Lengths: those of the best hypotheses; the time axis is cut to the longest one.
+
+    Example::
+
+        network = {"output": {"class": "decide", "from": "data"}}
+    """
+
+    ends_search = True
+    length_normalization: bool = option(False, help="divide the scores by the lengths before comparing")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Without hypotheses."""
+        data = ctx.single_source()
+        self._time: Optional[Any] = None
+        if data.beam is None:
+            return data
+        if data.time_axis is not None and data.batch_axis is not None:
+            self._time = data.dims[data.time_axis]
+            data = data.with_dim(data.time_axis, ctx.new_spatial(None, "time"))
+        return data.replace(beam=None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Gather of the best entry of each sequence."""
+        source = self.source.output
+        x = ctx.source()
+        if source.beam is None or source.batch_axis is None:
+            return x
+        beam = source.beam.size
+        scores = ctx.lowering.beam_scores[source.beam.of]
+        lens = None
+        if self._time is not None:
+            lens = ctx.lowering.lens_in_beam(self._time, beam)
+            lens = lens if lens.shape.rank else tf.fill([tf.size(scores)], lens)
+        if self.length_normalization and lens is not None:
+            scores /= tf.maximum(tf.cast(tf.reshape(lens, [-1, beam]), tf.float32), 1.0)
+        entry = tf.argmax(scores, axis=1, output_type=tf.int32)
+        ctx.note(self.node, DECIDED_SCORES_NOTE, tf.gather(scores, entry, batch_dims=1))
+        best = entry + tf.range(tf.shape(scores)[0]) * beam
+        y = tf.gather(x, best, axis=source.batch_axis)
+        if lens is None or source.time_axis is None:
+            return y
+        lens = tf.gather(lens, best)
+        size = tf.reduce_max(tf.concat([lens, [0]], axis=0))
+        ctx.define_lens(ctx.output.dims[source.time_axis], lens, size)
+        return tf.gather(y, tf.range(size), axis=source.time_axis)

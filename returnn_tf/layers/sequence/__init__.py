@@ -1,0 +1,1 @@
+"""Layers on whole sequences: alignments, CTC, masks, ranges, edit distance."""

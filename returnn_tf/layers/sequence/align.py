@@ -1,0 +1,250 @@
+"""`fast_bw` and `forced_align`: soft and best alignments of labels to frames."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, best_alignment, soft_alignment
+from returnn_tf.ops.cross_entropy import safe_log
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.sequence.fast_bw import Topology, chain_topology, ctc_topology, label_topology
+from returnn_tf.ops.sequence.fsa import Acceptors, acceptors_by_function
+from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.util.lazy_tf import tf
+
+_ALIGN_TARGETS = ("ctc", "hmm", "staircase", "automaton")
+_TOPOLOGIES = ("ctc", "rna", "automaton")
+_INPUT_TYPES = ("prob", "log_prob")
+#: Native ops check the states there; made on a GPU they would have to be waited for.
+_HOST = "CPU:0"
+
+
+@register_layer("fast_bw")
+class FastBaumWelchLayer(Layer):
+    """The posteriors of all labels at each frame, summed over all alignments of the target (Baum-Welch).
+
+    align_target "ctc": the labels in ``align_target_key``, each for one or more frames, with optional blanks between
+    (Graves et al. 2006). "hmm": the same without blanks. "staircase": class 0, 1, 2, ... in this order, each for one or
+    more frames, as many as ``staircase_seq_len_source`` has frames. "automaton": what the function in ``automaton``
+    says. It gets the labels of a sequence, an int array, and gives a list of edges ``(from, to, class)`` or ``(from,
+    to, class, cost)``; each edge reads one frame; state 0 is where it begins, the highest one where it ends; costs
+    (minus logs of probabilities) are scaled by ``tdp_scale``. It is Python, called in every step of the training.
+
+    For the loss "via_layer", which makes the gradient out of it.
+    Output: time-major, probabilities which sum to 1 in every valid frame, zeros in padded ones; no gradient.
+    The loss of a sequence, minus the log of the sum over all alignments, goes to that loss.
+    Parameters: none. Lengths: unchanged.
+
+    Example::
+
+        network = {
+            "p": {"class": "softmax", "n_out": 4, "from": "data"},
+            "output": {
+                "class": "fast_bw", "align_target": "ctc", "align_target_key": "classes",
+                "input_type": "prob", "from": "p"}}
+    """
+
+    align_target: str = option(help="ctc, hmm, staircase or automaton")
+    automaton: Any = option(None, help="for automaton: function from the labels of a sequence to edges, see above")
+    align_target_key: Optional[str] = option(None, help="data key of the labels")
+    ctc_opts: Optional[Dict[str, Any]] = option(None, help="for ctc: blank_idx (default: the last class), label_loop")
+    input_type: str = option("log_prob", help="what the source gives: prob or log_prob")
+    tdp_scale: float = option(1.0, help="scale of the costs of an automaton; they are 0 in the other topologies")
+    am_scale: float = option(1.0, help="scale of the log scores")
+    min_prob: float = option(0.0, help="least probability")
+    staircase_seq_len_source: Any = option(None, help="layer whose lengths give the number of classes", refs=True)
+    sprint_opts: Optional[Dict[str, Any]] = option(None, help="options of an external process; not supported")
+
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """The labels, if a layer gives them."""
+        if isinstance(options.get("align_target_key"), str):
+            yield options["align_target_key"]
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Time-major."""
+        data = _scores_template(ctx, self.input_type)
+        if self.align_target == "sprint":
+            raise ctx.error(
+                "align_target 'sprint' needs automata from an external process, which is not supported. Use 'ctc' or "
+                "'hmm' with align_target_key, or 'automaton' with a function 'automaton' that gives them."
+            )
+        if self.align_target not in _ALIGN_TARGETS:
+            raise ctx.error(
+                "unknown align_target %r. %s" % (self.align_target, did_you_mean(self.align_target, _ALIGN_TARGETS))
+            )
+        if (self.align_target == "automaton") != callable(self.automaton):
+            raise ctx.error(
+                "align_target 'automaton' and the option 'automaton', a function from labels to edges, belong "
+                "together; got align_target %r and automaton %r." % (self.align_target, self.automaton)
+            )
+        if self.ctc_opts and self.align_target != "ctc":
+            raise ctx.error("ctc_opts is for align_target 'ctc', not %r. Remove it." % self.align_target)
+        for name in self.ctc_opts or {}:
+            if name not in ("blank_idx", "label_loop"):
+                raise ctx.error(
+                    "ctc_opts: unknown option %r. %s" % (name, did_you_mean(name, ["blank_idx", "label_loop"]))
+                )
+        self.labels: Optional[Node] = None
+        if self.align_target != "staircase":
+            self.labels = ctx.depend(ctx.builder.target_node(ctx.node, self.align_target_key or "classes"))
+            _check_labels(ctx, data, self.labels.output, self.align_target_key or "classes")
+        return data
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One pass over time, forward and backward side by side."""
+        data = ctx.output
+        scores, lens = _scores(ctx, self.input_type, self.min_prob)
+        scores *= self.am_scale
+        if self.align_target == "automaton":
+            posteriors, total = acceptor_alignment(scores, lens, self._acceptors(ctx))
+        else:
+            with tf.device(_HOST):
+                topology = self._topology(ctx)
+            posteriors, total = soft_alignment(scores, lens, topology)
+        loss = tf.where(tf.equal(total, float("-inf")), tf.zeros_like(total), -total)  # NaN stays, to be noticed
+        ctx.note(self.node, "output_loss", loss)
+        return tf.ensure_shape(posteriors, data.static_shape)
+
+    def _acceptors(self, ctx: "EmitContext") -> Acceptors:
+        assert self.labels is not None and ctx.output.dim is not None
+        where = "Layer %r: automaton" % ctx.node.path
+        given = acceptors_by_function(self.automaton, *_labels(ctx, self.labels), ctx.output.dim, where)
+        return Acceptors(given.edges, given.costs * self.tdp_scale, given.num_states)
+
+    def _topology(self, ctx: "EmitContext") -> Topology:
+        if self.labels is not None:
+            if self.align_target == "hmm":
+                return label_topology(*_labels(ctx, self.labels))
+            opts = self.ctc_opts or {}
+            labels, label_lens = _labels(ctx, self.labels)
+            classes = ctx.output.dim
+            assert classes is not None
+            blank = opts.get("blank_idx", classes - 1) % classes
+            return ctc_topology(labels, label_lens, blank, label_loop=opts.get("label_loop", True))
+        source: Node = self.staircase_seq_len_source or self.source
+        dim = source.output.time_dim
+        assert dim is not None
+        return chain_topology(_lens(ctx, dim), ctx.size(dim))
+
+
+@register_layer("forced_align")
+class ForcedAlignLayer(Layer):
+    """The best alignment of labels to frames (Viterbi): a label or the blank for every frame.
+
+    topology "ctc": every label lasts one or more frames; "rna": exactly one frame (Sak et al. 2017). "automaton": what
+    the function in ``automaton`` says, as in `fast_bw`.
+    Output: time-major, sparse. Sub output ``scores`` [batch]: the log score of the best path.
+    Parameters: none. Lengths: those of the source.
+
+    Example::
+
+        network = {
+            "p": {"class": "softmax", "n_out": 4, "from": "data"},
+            "output": {
+                "class": "forced_align", "align_target": "data:classes", "topology": "ctc",
+                "input_type": "prob", "from": "p"}}
+    """
+
+    align_target: Any = option(help="layer or data:key with the labels", refs=True)
+    topology: str = option(help="ctc, rna or automaton")
+    automaton: Any = option(None, help="for automaton: function from the labels of a sequence to edges, see fast_bw")
+    input_type: str = option(help="what the source gives: prob or log_prob")
+    blank_idx: int = option(-1, help="index of the blank; -1: the last class")
+    blank_included: bool = option(False, help="whether the labels count the blank as one of theirs")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Time-major, without the class axis."""
+        data = _scores_template(ctx, self.input_type)
+        if self.topology not in _TOPOLOGIES:
+            raise ctx.error("unknown topology %r. %s" % (self.topology, did_you_mean(self.topology, _TOPOLOGIES)))
+        if (self.topology == "automaton") != callable(self.automaton):
+            raise ctx.error(
+                "topology 'automaton' and the option 'automaton', a function from labels to edges, belong together; "
+                "got topology %r and automaton %r." % (self.topology, self.automaton)
+            )
+        labels = self.align_target.output
+        _check_labels(ctx, data, labels, self.align_target.path)
+        classes = data.feature_dim
+        assert classes is not None and classes.size is not None and labels.sparse_dim is not None
+        if self.blank_included and labels.dim != classes.size:
+            raise ctx.error(
+                "blank_included: the source has %s classes and the labels of %r have %s; both must be the same."
+                % (classes.size, self.align_target.path, labels.dim)
+            )
+        sparse_dim = (
+            labels.sparse_dim
+            if self.blank_included
+            else Dim(DimKind.FEATURE, classes.size, classes.description, auto=True)
+        )
+        ctx.sub_output("scores", Data((data.dims[1],), "float32"))
+        return Data(data.dims[:2], "int32", None, 0, sparse_dim)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One pass over time forward, one back."""
+        scores, lens = _scores(ctx, self.input_type, 0.0)
+        labels, label_lens = _labels(ctx, self.align_target)
+        classes = scores.shape[-1]
+        if self.topology == "automaton":
+            where = "Layer %r: automaton" % ctx.node.path
+            acceptors = acceptors_by_function(self.automaton, labels, label_lens, classes, where)
+            path, total = acceptor_path(scores, lens, acceptors)
+        else:
+            with tf.device(_HOST):
+                topology = ctc_topology(labels, label_lens, self.blank_idx % classes, label_loop=self.topology == "ctc")
+            path, total = best_alignment(scores, lens, topology)
+        ctx.set_sub_output("scores", total)
+        return path
+
+
+def _scores_template(ctx: "PlanContext", input_type: str) -> Data:
+    """The source with time first, batch second, classes last."""
+    data = ctx.single_source()
+    if input_type not in _INPUT_TYPES:
+        raise ctx.error("unknown input_type %r. %s" % (input_type, did_you_mean(input_type, _INPUT_TYPES)))
+    ctx.need_static(ctx.need_feature(data), "the class axis")
+    if data.rank != 3 or data.time_axis is None or data.batch_axis is None or data.time_axis == data.feature_axis:
+        raise ctx.error("the source must have batch, time and classes, but it is %s." % data)
+    assert data.feature_axis is not None
+    return data.permuted([data.time_axis, data.batch_axis, data.feature_axis])
+
+
+def _check_labels(ctx: "PlanContext", scores: Data, labels: Data, name: str) -> None:
+    """Sparse sequences whose labels and the blank are among the classes."""
+    if not labels.sparse or labels.rank != 2 or labels.time_axis is None:
+        raise ctx.error("the labels of %r must be sparse sequences [batch, time], but they are %s." % (name, labels))
+    if labels.dim is not None and scores.dim is not None and labels.dim > scores.dim:
+        raise ctx.error(
+            "the source has %d classes, but the labels of %r are of %d. It needs one class per label, and one for the "
+            "blank." % (scores.dim, name, labels.dim)
+        )
+
+
+def _scores(ctx: "EmitContext", input_type: str, min_prob: float) -> Tuple[Any, Any]:
+    """([time, batch, classes] log scores, [batch] lengths)."""
+    data = ctx.node.sources[0].output
+    assert data.time_axis is not None and data.batch_axis is not None and data.feature_axis is not None
+    x = transpose(ctx.source(), [data.time_axis, data.batch_axis, data.feature_axis])
+    if input_type == "prob":
+        x = safe_log(x, eps=max(min_prob, 1e-20))
+    elif min_prob > 0:
+        x = tf.maximum(x, tf.math.log(tf.cast(min_prob, x.dtype)))
+    return x, _lens(ctx, data.dims[data.time_axis])
+
+
+def _labels(ctx: "EmitContext", node: "Node") -> Tuple[Any, Any]:
+    """([batch, time] labels, [batch] lengths)."""
+    data = node.output
+    assert data.time_axis is not None and data.batch_axis is not None
+    return transpose(ctx.value(node), [data.batch_axis, data.time_axis]), _lens(ctx, data.dims[data.time_axis])
+
+
+def _lens(ctx: "EmitContext", dim: Dim) -> Any:
+    return tf.broadcast_to(ctx.lens(dim), [tf.shape(ctx.source())[ctx.node.sources[0].output.batch_axis]])

@@ -1,0 +1,166 @@
+"""`edit_distance`, `edit_distance_table`, `optimal_completions`: Levenshtein distances to a reference."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Mapping, Tuple
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.ops.sequence.edit_distance import edit_distance
+from returnn_tf.ops.sequence.edit_distance_table import completions, first_row, next_row
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("edit_distance")
+class EditDistanceLayer(Layer):
+    """The edit distance of two label sequences: insertions, deletions and substitutions, not normalised; int32 [batch].
+
+    No parameters. Lengths: none are left.
+
+    Example::
+
+        extern_data = {"data": {"dim": 4, "sparse": True}, "classes": {"dim": 4, "sparse": True}}
+        network = {"output": {"class": "edit_distance", "a": "data:data", "b": "data:classes"}}
+    """
+
+    needs_sources = False
+    a: Any = option(help="layer with labels [batch, time]", refs=True)
+    b: Any = option(help="layer with labels [batch, time]", refs=True)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """[batch]."""
+        for name, node in (("a", self.a), ("b", self.b)):
+            _check_labels(ctx, name, node.output)
+        data = self.a.output
+        return Data.from_dims([data.dims[data.batch_axis]], dtype="int32")
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One op."""
+        a, b = (_labels(ctx, node) for node in (self.a, self.b))
+        return tf.cast(edit_distance(*a, *b), tf.int32)
+
+
+class _WithReference(Layer):
+    """A layer of a loop with a reference as target."""
+
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """The target, if it names a layer."""
+        target = options.get("target")
+        if isinstance(target, str) and target.startswith("layer:"):
+            yield target[len("layer:") :]
+
+    @classmethod
+    def only_in_step(cls) -> bool:
+        """A row needs the one before."""
+        return True
+
+    def _reference(self, ctx: "PlanContext") -> Node:
+        if not isinstance(self.target, str):
+            raise ctx.error("target must name the layer or data key with the reference, got %r." % (self.target,))
+        node = ctx.depend(ctx.builder.target_node(ctx.node, self.target))
+        _check_labels(ctx, "target", node.output)
+        return node
+
+
+@register_layer("edit_distance_table")
+class EditDistanceTableLayer(_WithReference):
+    """In a loop: the distances of the labels so far to all prefixes of the reference, int32 [batch, reference + 1].
+
+    ``d[i, j] = min(d[i-1, j] + 1, d[i, j-1] + 1, d[i-1, j-1] + (a[i] != b[j]))``, one row i per step (Wagner & Fischer
+    1974). ``prev:`` gives the row of the empty sequence in the first step. No parameters.
+    Lengths: those of the reference plus one.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": [], "target": "classes", "unit": {
+                "prob": {"class": "softmax", "target": "classes", "from": "emb"},
+                "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+                "output": {"class": "choice", "target": "classes", "beam_size": 2, "initial_output": 0,
+                    "from": "prob"},
+                "table": {"class": "edit_distance_table", "from": "output", "target": "layer:base:data:classes"},
+                "best": {"class": "optimal_completions", "from": "prev:table", "is_output_layer": True,
+                    "target": "layer:base:data:classes"}}},
+            "output": {"class": "copy", "from": "loop/best"}}
+    """
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """[batch, reference + 1]."""
+        if not ctx.in_step:
+            raise ctx.error("this layer makes one row per step of a loop. Put it into the unit of a 'rec' layer.")
+        data = ctx.single_source()
+        if data.sparse_dim is None or data.rank != 1 or data.batch_axis is None:
+            raise ctx.error("the source must be one label per sequence, not %s." % data)
+        self._node = self._reference(ctx)
+        self._time = _time_dim(self._node.output)
+        out = Data.from_dims([data.dims[0], self._time + 1], dtype="int32").replace(beam=data.beam)
+        ctx.loop_state("row", out, self.initial_output_value)
+        return out
+
+    def initial_output_value(self, ctx: "EmitContext") -> Any:
+        """The row before the first step."""
+        return first_row(ctx.size(ctx.output.dims[0]), ctx.size(self._time))
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The next row."""
+        row = next_row(ctx.loop_state("row"), ctx.source(), _labels(ctx, self._node)[0])
+        ctx.set_loop_state("row", row)
+        return row
+
+
+@register_layer("optimal_completions")
+class OptimalCompletionsLayer(_WithReference):
+    """For each label: the least edit distance to the reference that is possible if it comes next (Sabour et al. 2019).
+
+    The source is a row of `edit_distance_table`, usually that of the step before. The output is int32 [batch, labels].
+    No parameters. Lengths: none are left.
+
+    Example::
+
+        network = {
+            "loop": {"class": "rec", "from": [], "target": "classes", "unit": {
+                "prob": {"class": "softmax", "target": "classes", "from": "emb"},
+                "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+                "output": {"class": "choice", "target": "classes", "beam_size": 2, "initial_output": 0,
+                    "from": "prob"},
+                "table": {"class": "edit_distance_table", "from": "output", "target": "layer:base:data:classes"},
+                "best": {"class": "optimal_completions", "from": "prev:table", "is_output_layer": True,
+                    "target": "layer:base:data:classes"}}},
+            "output": {"class": "copy", "from": "loop/best"}}
+    """
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """[batch, labels]."""
+        data = ctx.single_source()
+        if data.rank != 2 or data.batch_axis != 0 or not data.dtype.startswith("int"):
+            raise ctx.error("the source must be a row of an edit_distance_table, not %s." % data)
+        self._node = self._reference(ctx)
+        labels = self._node.output.dim
+        return Data.from_dims([data.dims[0], ctx.new_feature(labels or 0)], dtype="int32").replace(beam=data.beam)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A minimum per label."""
+        reference, lens = _labels(ctx, self._node)
+        return completions(ctx.source(), reference, lens, ctx.output.dims[1].size or 0)
+
+
+def _check_labels(ctx: "PlanContext", name: str, data: Data) -> None:
+    if data.sparse_dim is None or data.rank != 2 or data.batch_axis is None:
+        raise ctx.error("%s must be label sequences [batch, time], not %s." % (name, data))
+
+
+def _time_dim(data: Data) -> Any:
+    return data.dims[1 - (data.batch_axis or 0)]
+
+
+def _labels(ctx: "EmitContext", node: Node) -> Tuple[Any, Any]:
+    """Labels [batch, time] and their lengths [batch]."""
+    x, data = ctx.value(node), node.output
+    x = x if data.batch_axis == 0 else tf.transpose(x)
+    return x, tf.broadcast_to(ctx.lens(_time_dim(data)), tf.shape(x)[:1])

@@ -1,0 +1,114 @@
+"""`kenlm`: scores of an n-gram language model for the labels of a loop."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional
+
+import numpy
+
+from returnn_tf.config import DataError
+from returnn_tf.config.options import OptionError, option
+from returnn_tf.datasets.label_file import read_labels
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.ops.sequence.ngram import LabelScorer, load_ngram_model
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("kenlm")
+class KenLmLayer(Layer):
+    """The log probability (natural log) which an n-gram model gives to the label of the step after those before it.
+
+    With dense_output those of all labels which may follow the label of the step: with "prev:output" as source, what a
+    search needs. Pieces of words (bpe_merge_symbol) count when their word is complete. Sentences begin with ``<s>``;
+    their end counts if ``</s>`` is one of the labels. The model is read by the package kenlm (``returnn-tf[kenlm]``),
+    which also knows its binary files; without it, text files in the ARPA format are read by this program. It runs in
+    Python on the CPU: for large vocabularies dense_output is slow. No gradient.
+
+    Parameters: none. Lengths: one value per step of the loop.
+
+    Example::
+
+        import os, tempfile
+
+        path = os.path.join(tempfile.mkdtemp(), "example.%s")
+        with open(path % "arpa", "w") as file:
+            file.write("\\\\data\\\\\\nngram 1=4\\n\\n\\\\1-grams:\\n-99 <s>\\n")
+            file.write("-0.4 a\\n-0.6 b\\n-0.5 <unk>\\n\\n\\\\end\\\\\\n")
+        with open(path % "vocab", "w") as file:
+            file.write("a\\nb\\n<unk>\\n")
+        network = {"output": {"class": "rec", "from": "data", "unit": {
+            "lm": {"class": "kenlm", "from": "prev:label", "lm_file": path % "arpa",
+                "vocab_file": path % "vocab", "vocab_unknown_label": "<unk>",
+                "input_step_offset": 1, "dense_output": True},
+            "am": {"class": "linear", "activation": "log_softmax", "n_out": 3, "from": "data:source"},
+            "scores": {"class": "combine", "kind": "add", "from": ["am", "lm"]},
+            "label": {"class": "choice", "input_type": "log_prob", "target": "classes", "beam_size": 2,
+                "initial_output": 0, "from": "scores"},
+            "output": {"class": "copy", "from": "scores"}}}}
+    """
+
+    lm_file: Any = option(help="n-gram model: ARPA file, or what kenlm reads; or a function which returns the path")
+    vocab_file: Any = option(help="the labels of the source: dict from label to index, or one in each line")
+    vocab_unknown_label: str = option("UNK", help="the label which stands for words the model does not know")
+    bpe_merge_symbol: Optional[str] = option(None, help="what pieces of words end with if they go on, e.g. '@@'")
+    input_step_offset: int = option(0, help="labels of earlier steps do not count; 1 for 'prev:output'")
+    dense_output: bool = option(False, help="the scores of all labels which may follow, as features")
+
+    @classmethod
+    def only_in_step(cls) -> bool:
+        """The label string grows from step to step."""
+        return True
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """[batch], or with dense_output [batch, labels]."""
+        source = ctx.single_source()
+        if not ctx.in_step:
+            raise ctx.error("scores the labels of a loop step by step: put it into the unit of a 'rec' layer.")
+        path = self.lm_file() if callable(self.lm_file) else self.lm_file
+        self._path, self._vocab = str(path), str(self.vocab_file() if callable(self.vocab_file) else self.vocab_file)
+        for option_name, file in (("lm_file", self._path), ("vocab_file", self._vocab)):
+            if not os.path.exists(file):
+                raise OptionError("%s %r does not exist (current directory: %s)." % (option_name, file, os.getcwd()))
+        if source.sparse_dim is None or source.rank != 1 or source.batch_axis is None:
+            raise ctx.error("the source must be a label for each sequence, it is %s." % source)
+        try:
+            self._labels = read_labels(self._vocab)
+        except DataError as exc:
+            raise OptionError("vocab_file: %s" % exc) from exc
+        size = ctx.need_static(source.sparse_dim, "the number of labels")
+        if len(self._labels) != size:
+            raise ctx.error("vocab_file has %d labels, but the source %s has %d." % (len(self._labels), source, size))
+        history = source.replace(dtype="string", sparse_dim=None, vocab=None)
+        ctx.loop_state("history", history, lambda emit: tf.fill(emit.shape(history), ""))
+        data = source.replace(dtype="float32", sparse_dim=None, vocab=None)
+        return data.with_axis(1, ctx.new_feature(size), feature=True) if self.dense_output else data
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A Python function of the label strings."""
+        scorer = LabelScorer(
+            load_ngram_model(self._path), self._labels, self.vocab_unknown_label, self.bpe_merge_symbol or ""
+        )
+        before = ctx.loop_state("history")
+        labels = tf.strings.as_string(ctx.source())
+        longer = tf.where(before == "", labels, tf.strings.join([before, labels], " "))
+        counts = ctx.lowering.loop_index >= self.input_step_offset
+        after = tf.where(counts, longer, before)
+        ctx.set_loop_state("history", after)
+        dense, size = self.dense_output, len(self._labels)
+
+        def score(strings: Any, strings_before: Any) -> Any:
+            histories = [tuple(map(int, text.split())) for text in strings]
+            if dense:
+                rows = [scorer.next_scores(history) for history in histories]
+                return numpy.array(rows, "float32").reshape([len(rows), size])
+            earlier = [tuple(map(int, text.split())) for text in strings_before]
+            return numpy.array([scorer.total(a) - scorer.total(b) for a, b in zip(histories, earlier)], "float32")
+
+        value = tf.numpy_function(score, [after, before], tf.float32, stateful=False)
+        value.set_shape(ctx.output.static_shape)
+        return tf.stop_gradient(value)

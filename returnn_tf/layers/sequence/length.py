@@ -1,0 +1,64 @@
+"""`length`: the sequence lengths as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import AxisOption, Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.cast import check_dtype
+from returnn_tf.tensor import Data, Dim, batch_dim
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("length")
+class LengthLayer(Layer):
+    """The lengths of an axis: one number per sequence; a scalar if the axis is static or the batch axis.
+
+    With sparse, the numbers are indices into the axis (or its end).
+    Lengths: none; with add_time_axis there is a time axis of size 1.
+
+    Example::
+
+        network = {"output": {"class": "length", "axis": "T", "from": "data"}}
+    """
+
+    axis: AxisOption = option("T", help="the axis whose lengths are meant")
+    add_time_axis: bool = option(False, help="add a time axis of size 1")
+    dtype: str = option("int32", help="e.g. 'int32' or 'float32'")
+    sparse: bool = option(False, help="make the output indices into the axis")
+
+    def __post_init__(self) -> None:
+        #: The dim whose lengths are given; `range_from_length` looks at it.
+        self.dim: Dim = batch_dim
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """[batch] for a dynamic axis, else a scalar."""
+        source = ctx.single_source()
+        self.dim = source.dims[ctx.axis(source, self.axis)]
+        dims = [source.dims[source.batch_axis] if source.batch_axis is not None else batch_dim]
+        if not self.dim.is_dynamic:
+            dims = []
+        if self.add_time_axis:
+            dims.append(ctx.new_spatial(1, "time"))
+        return Data(
+            tuple(dims),
+            check_dtype(ctx, self.dtype),
+            time_axis=len(dims) - 1 if self.add_time_axis else None,
+            sparse_dim=self.dim if self.sparse else None,
+        )
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """No op but the cast, usually."""
+        dim, data = self.dim, ctx.output
+        if dim.is_dynamic:
+            lens = ctx.lens(dim)
+            if lens.shape.rank == 0:
+                lens = tf.fill([ctx.size(data.dims[0])], lens)
+        else:
+            lens = tf.convert_to_tensor(ctx.size(dim))
+        lens = tf.cast(lens, self.dtype)
+        return tf.expand_dims(lens, -1) if self.add_time_axis else lens

@@ -1,0 +1,137 @@
+"""Losses as layers: `loss`, and `sparse_softmax_cross_entropy_with_logits`."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, Mapping, Optional
+
+from returnn_tf.config.options import check_options, declared_options, map_strings, option, referenced_names
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
+from returnn_tf.graph.node import LossNode, Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import LOSSES, register_layer
+from returnn_tf.ops.cross_entropy import sparse_softmax_cross_entropy
+from returnn_tf.ops.frames.shape import move_axis, sizes_of, to_layout
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import match_axes
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("loss")
+class LossLayer(Layer):
+    """The values of a loss before they are summed, e.g. the cross entropy of every frame, as an output.
+
+    The source is what otherwise had the loss. Frame-wise losses give its layout without the feature axis, padded frames
+    included; losses on sequences give [batch].
+    Parameters: none. Lengths: unchanged.
+
+    Example::
+
+        network = {
+            "p": {"class": "softmax", "n_out": 3, "from": "data"},
+            "output": {"class": "loss", "loss_": "ce", "target_": "classes", "from": "p"}}
+    """
+
+    loss_: str = option(help="name of the loss")
+    loss_opts_: Optional[Dict[str, Any]] = option(None, help="options of the loss")
+    target_: Optional[str] = option(None, help="data key or layer:<name>; default: classes")
+    use_error: bool = option(False, help="give the errors instead of the values")
+
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """The target, and the layers in the options of the loss."""
+        yield options.get("target_") or "classes"
+        loss = LOSSES.get(options.get("loss_"), "The option 'loss_'")
+        for name, value in (options.get("loss_opts_") or {}).items():
+            info = declared_options(loss).get(name)
+            if info is not None and info.refs and value is not None:
+                yield from referenced_names(info, value)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """What the loss says."""
+        self.loss_node = self._plan(ctx)
+        return self.loss_node.loss.unreduced_template(ctx.single_source())
+
+    def _plan(self, ctx: "PlanContext") -> LossNode:
+        """The loss with its options, as if it were on the source."""
+        cls = LOSSES.get(self.loss_, "the option 'loss_'")
+        check_options(cls, self.loss_opts_ or {}, where="loss %r" % self.loss_)
+        loss: Loss = cls()
+        infos = declared_options(cls)
+        for name, value in (self.loss_opts_ or {}).items():
+            if infos[name].refs and value is not None:
+                value = map_strings(infos[name], value, lambda ref: ctx.depend(ctx.builder.target_node(ctx.node, ref)))
+            setattr(loss, infos[name].attribute, value)
+        target: Optional[Node] = None
+        if loss.needs_target:
+            target = ctx.depend(ctx.builder.target_node(ctx.node, self.target_ or "classes"))
+        ctx.single_source()
+        loss.check(LossPlanContext(self.source, target, ctx.behavior_version))
+        return LossNode(ctx.node.path, loss, target)
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """The values before the sum."""
+        return self.loss_node.loss.unreduced(
+            LossContext(self.loss_node, EmitContext(self.source, ctx.lowering)), error=self.use_error
+        )
+
+
+@register_layer("sparse_softmax_cross_entropy_with_logits")
+class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
+    """``-log softmax(logits)[targets]`` over one axis of ``logits``, which the output lacks.
+
+    Parameters: none. Lengths: unchanged.
+
+    Example::
+
+        from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
+
+        time = SpatialDim("time")
+        extern_data = {
+            "data": {"dim_tags": [batch_dim, time, FeatureDim("f", 4)]},
+            "classes": {"dim_tags": [batch_dim, time], "sparse": True, "dim": 3}}
+        network = {
+            "z": {"class": "linear", "activation": None, "n_out": 3, "from": "data"},
+            "output": {"class": "sparse_softmax_cross_entropy_with_logits", "logits": "z", "targets": "data:classes"}}
+    """
+
+    needs_sources = False
+    logits: Any = option(help="layer with values that are not normalised", refs=True)
+    targets: Any = option(help="layer or data:key with the labels", refs=True)
+    axis: Any = option(None, help="the class axis of logits; default: the feature axis")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The logits without the class axis."""
+        data, targets = self.logits.output, self.targets.output
+        if self.axis is None:
+            ctx.need_feature(data, "logits")
+            self.class_axis = data.feature_axis
+        else:
+            self.class_axis = ctx.axis(data, self.axis)
+        classes = data.dims[self.class_axis].size
+        if not targets.sparse:
+            raise ctx.error("targets must be labels (sparse), but they are %s." % targets)
+        if classes is not None and targets.dim is not None and classes != targets.dim:
+            raise ctx.error(
+                "logits have %d classes but the targets %r have %d labels." % (classes, self.targets.path, targets.dim)
+            )
+        out = data.without_axes([self.class_axis])
+        missing = [str(targets.dims[a]) for a, into in enumerate(match_axes(targets, out)) if into is None]
+        if missing:
+            raise ctx.error(
+                "the targets %s have the axis %s, which logits %s lack. If both mean the same frames, say so by a "
+                "reinterpret_data layer with size_base, or by one Dim for both." % (targets, ", ".join(missing), data)
+            )
+        return out.replace(vocab=None)
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """One op; axes which the targets lack are repeated."""
+        data = self.logits.output
+        logits = move_axis(ctx.value(self.logits), data.rank, self.class_axis, data.rank - 1)
+        labels = to_layout(ctx.value(self.targets), self.targets.output, ctx.output)
+        labels = tf.broadcast_to(labels, tf.stack(sizes_of(logits)[:-1]))
+        mask = ctx.masks(ctx.output, ctx.output.dynamic_axes)
+        if mask is not None:
+            labels = tf.where(mask, labels, tf.zeros_like(labels))
+        return sparse_softmax_cross_entropy(logits, labels)

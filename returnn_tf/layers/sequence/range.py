@@ -1,0 +1,143 @@
+"""`range`, `range_in_axis`, `range_from_length`: 0, 1, 2, ..."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Union
+
+import numpy
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import AxisOption, Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.cast import check_dtype, is_int
+from returnn_tf.layers.sequence.length import LengthLayer
+from returnn_tf.layers.shared.axis_marks import with_feature_default
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.data import default_time_axis
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("range")
+class RangeLayer(Layer):
+    """``start, start + delta, ...`` as long as it is below ``limit``.
+
+    Lengths: one static axis, which is the feature axis unless sparse.
+
+    Example::
+
+        network = {"output": {"class": "range", "limit": 7, "start": 1, "delta": 2, "from": []}}
+    """
+
+    needs_sources = False
+    limit: Union[int, float] = option(help="the end, which does not belong to the range")
+    start: Union[int, float] = option(0, help="the first number")
+    delta: Union[int, float] = option(1, help="difference of neighbours")
+    dtype: Optional[str] = option(None, help="int32 by default, float32 if one of the numbers is a float")
+    sparse: bool = option(False, help="make the output label indices")
+    out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """One axis."""
+        if self.sources:
+            raise ctx.error("takes no sources: 'from' must be [].")
+        if not self.delta:
+            raise ctx.error("delta must not be 0.")
+        numbers = (self.start, self.limit, self.delta)
+        dtype = self.dtype or ("int32" if all(isinstance(n, int) for n in numbers) else "float32")
+        size = max(0, math.ceil((self.limit - self.start) / self.delta))
+        dim = ctx.bind(self.out_spatial_dim, ctx.new_spatial(size, "range"))
+        labels = ctx.new_feature(int(math.ceil(self.limit)), "%s:labels" % self.node.path) if self.sparse else None
+        return with_feature_default(Data((dim,), check_dtype(ctx, dtype), sparse_dim=labels))
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A constant of the graph."""
+        data = ctx.output
+        return tf.constant(self.start + self.delta * numpy.arange(data.dims[0].size or 0), data.dtype)
+
+
+@register_layer("range_in_axis")
+class RangeInAxisLayer(Layer):
+    """``0, 1, ..., n - 1`` along an axis of the source; the output has only this axis.
+
+    Lengths: those of the axis.
+
+    Example::
+
+        network = {"output": {"class": "range_in_axis", "axis": "T", "from": "data"}}
+    """
+
+    axis: AxisOption = option("T", help="the axis of the source")
+    dtype: str = option("int32", help="e.g. 'int32' or 'float32'")
+    sparse: bool = option(False, help="make the output indices into the axis")
+    unbroadcast: bool = option(False, help="obsolete; must be False")
+    keepdims: bool = option(False, help="obsolete; must be False")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The one axis."""
+        for name in ("unbroadcast", "keepdims"):
+            if getattr(self, name):
+                raise ctx.error(
+                    "the option %s=True does not exist any more: the output has the one axis only, and layers such as "
+                    "combine broadcast it. Remove the option." % name
+                )
+        source = ctx.single_source()
+        axis = ctx.axis(source, self.axis)
+        dim = source.dims[axis]
+        is_feature = axis == source.feature_axis and not self.sparse
+        data = Data(
+            (dim,),
+            check_dtype(ctx, self.dtype),
+            feature_axis=0 if is_feature else None,
+            time_axis=0 if axis == source.time_axis else default_time_axis([dim]),
+            sparse_dim=dim if self.sparse else None,
+        )
+        return data if is_feature else with_feature_default(data)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One range op."""
+        return tf.cast(tf.range(ctx.size(ctx.output.dims[0])), self.dtype)
+
+
+@register_layer("range_from_length")
+class RangeFromLengthLayer(Layer):
+    """``0, 1, ..., n - 1`` along a new axis whose lengths are the values of the source.
+
+    If the source is a `length` layer, the axis is the one whose lengths these are.
+    Lengths: the values of the source.
+
+    Example::
+
+        network = {
+            "len": {"class": "length", "from": "data"},
+            "double": {"class": "eval", "eval": "source(0) * 2", "from": "len"},
+            "output": {"class": "range_from_length", "from": "double"}}
+    """
+
+    axis: AxisOption = option("T", help="obsolete; has no effect")
+    dtype: str = option("int32", help="e.g. 'int32' or 'float32'")
+    sparse: bool = option(False, help="make the output indices into the new axis")
+    out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The new axis alone."""
+        source = ctx.single_source()
+        if not is_int(source.dtype) or any(not d.is_batch for d in source.dims):
+            raise ctx.error(
+                "the source holds lengths: integers, one per sequence or a scalar, but it is %s. "
+                "Use e.g. a length layer." % source
+            )
+        layer = self.source.layer
+        self.defines = not (isinstance(layer, LengthLayer) and layer.dim.is_dynamic)
+        known = ctx.new_spatial(None, "range") if self.defines else layer.dim  # type: ignore[attr-defined]
+        dim = ctx.bind(self.out_spatial_dim, known)
+        return Data((dim,), check_dtype(ctx, self.dtype), time_axis=0, sparse_dim=dim if self.sparse else None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Defines the lengths and gives a range as long as the longest sequence."""
+        dim = ctx.output.dims[0]
+        if self.defines:
+            ctx.define_lens(dim, ctx.source())
+        return tf.cast(tf.range(ctx.size(dim)), self.dtype)

@@ -1,0 +1,94 @@
+"""`search_sorted`: where values belong in a sorted sequence."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, List
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.ops.frames.reduce import fill_masked
+from returnn_tf.ops.frames.shape import to_layout, transpose
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import match_axes
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("search_sorted")
+class SearchSortedLayer(Layer):
+    """For every value the index (int32) at which it could be inserted into a sorted sequence.
+
+    Side "left": the number of entries that are smaller; "right": the number of those that are not larger. All axes of
+    the sequence but ``axis`` must be in the values; the output has the axes of the values. Frames after the end of the
+    sequence don't count.
+
+    No parameters. Lengths: those of the values.
+
+    Example::
+
+        network = {
+            "sorted": {"class": "cumsum", "axis": "F", "from": "data"},
+            "value": {"class": "reduce", "mode": "mean", "axis": "F", "from": "data"},
+            "output": {"class": "search_sorted", "sorted_sequence": "sorted", "values": "value", "axis": "F"}}
+    """
+
+    needs_sources: ClassVar[bool] = False
+
+    sorted_sequence: Any = option(help="layer with ascending values along the axis", refs=True)
+    values: Any = option(help="layer with the values to look for", refs=True)
+    axis: Any = option("T", help="the axis of the sorted sequence")
+    side: str = option("left", help="'left': before equal entries, 'right': after them")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Axes of the values."""
+        for name in ("sorted_sequence", "values"):
+            if not isinstance(getattr(self, name), Node):
+                raise ctx.error("%s must be a layer, got %r." % (name, getattr(self, name)))
+        if self.side not in ("left", "right"):
+            raise ctx.error("side must be 'left' or 'right', not %r." % self.side)
+        seq, values = self.sorted_sequence.output, self.values.output
+        if seq.dtype != values.dtype:
+            raise ctx.error("sorted_sequence is %s, but values is %s. Cast one of them." % (seq.dtype, values.dtype))
+        self._axis = ctx.axis(seq, self.axis)
+        rest = seq.without_axes([self._axis])
+        matched = match_axes(rest, values)
+        missing = [str(d) for d, target in zip(rest.dims, matched) if target is None]
+        if missing:
+            raise ctx.error("the axis %s of sorted_sequence %s is not in values %s." % (missing[0], seq, values))
+        self._common: List[int] = [target for target in matched if target is not None]
+        return values.replace(dtype="int32", sparse_dim=None, vocab=None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One op with the common axes merged, and all other axes of the values too."""
+        seq_data, values_data = self.sorted_sequence.output, self.values.output
+        seq, axis = ctx.value(self.sorted_sequence), self._axis
+        if seq_data.batch_axis is not None or not seq_data.dims[axis].is_dynamic:
+            mask = ctx.masks(seq_data, [axis])
+            seq = seq if mask is None else fill_masked(seq, mask, "highest")
+        frames = tf.shape(seq)[axis]
+        seq = transpose(seq, [i for i in range(seq_data.rank) if i != axis] + [axis])
+        order = self._common + [i for i in range(values_data.rank) if i not in self._common]
+        values = transpose(ctx.value(self.values), order)
+        shape = tf.shape(values)
+        count = tf.reduce_prod(shape[: len(self._common)])
+        index = tf.searchsorted(
+            tf.reshape(seq, tf.stack([count, frames])), tf.reshape(values, tf.stack([count, -1])), side=self.side
+        )
+        lens_limit = self._limit(ctx, seq_data, values_data)
+        index = transpose(tf.reshape(index, shape), [order.index(i) for i in range(len(order))])
+        return index if lens_limit is None else tf.minimum(index, lens_limit)
+
+    def _limit(self, ctx: "EmitContext", seq: Data, values: Data) -> Any:
+        """Lengths of the sorted sequence in the layout of the values: no index is behind the end."""
+        dim = seq.dims[self._axis]
+        if not dim.is_dynamic:
+            return None
+        lens = ctx.lens(dim)
+        if lens.shape.rank == 0:
+            return lens
+        if values.batch_axis is None:
+            return None
+        return to_layout(lens, Data((values.dims[values.batch_axis],), "int32"), values)

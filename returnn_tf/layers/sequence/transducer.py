@@ -1,0 +1,102 @@
+"""`transducer_loss`: the sum over all alignments of a transducer, as a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.sequence.alignments import transducer
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("transducer_loss")
+class TransducerLossLayer(Layer):
+    """``-log p(targets | logits)`` per sequence, the sum over all alignments (Graves 2012, arXiv 1211.3711).
+
+    The logits have, for each frame and each number of labels so far, a value for each label and for the blank, which
+    goes on to the next frame. The axis of the labels is one longer than the targets: pad what comes from the targets by
+    one in front. With ``label_takes_frame`` a label goes on to the next frame too (Sak et al. 2017).
+    Sequences without an alignment have the loss 0, and no gradient.
+    Output: [batch]. Parameters: none. Lengths: none are left.
+
+    Example::
+
+        network = {
+            "encoder": {"class": "linear", "activation": None, "n_out": 4, "from": "data"},
+            "embedding": {"class": "linear", "activation": None, "n_out": 4, "from": "data:classes"},
+            "labels": {"class": "pad", "axes": "T", "padding": (1, 0), "from": "embedding"},
+            "joint": {
+                "class": "combine", "kind": "add", "from": ["encoder", "labels"],
+                "allow_broadcast_all_sources": True},
+            "output": {
+                "class": "transducer_loss", "logits": "joint", "targets": "data:classes", "loss": "as_is"}}
+    """
+
+    needs_sources = False
+    logits: Any = option(help="layer with values [batch, time, labels + 1, classes], not normalised", refs=True)
+    targets: Any = option(help="layer or data:key with the labels", refs=True)
+    label_axis: Any = option(None, help="axis of the logits for the number of labels so far; default: as in targets")
+    blank_index: int = option(-1, help="index of the blank; -1: the last class")
+    label_takes_frame: bool = option(False, help="a frame has one label or the blank")
+    logits_normalized: bool = option(False, help="logits are log probabilities already")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """One value per sequence."""
+        data, targets = self.logits.output, self.targets.output
+        classes = ctx.need_static(ctx.need_feature(data, "logits"), "the class axis of logits")
+        if data.rank != 4 or data.batch_axis is None:
+            raise ctx.error("logits must have batch, time, labels + 1 and classes, but they are %s." % data)
+        if not targets.sparse or targets.rank != 2 or targets.time_axis is None or targets.batch_axis is None:
+            raise ctx.error("targets must be sparse sequences [batch, time], but they are %s." % targets)
+        if not -classes <= self.blank_index < classes:
+            raise ctx.error("blank_index %d: there are only %d classes." % (self.blank_index, classes))
+        if targets.dim is not None and targets.dim > classes:
+            raise ctx.error("logits have %d classes, but the targets %r are of %d labels."
+                            % (classes, self.targets.path, targets.dim))  # fmt: skip
+        label_axis = self._label_axis(ctx)
+        (time_axis,) = set(range(4)) - {data.batch_axis, data.feature_axis, label_axis}
+        self._axes = [data.batch_axis, time_axis, label_axis, data.feature_axis]
+        return Data((data.dims[data.batch_axis],), "float32")
+
+    def _label_axis(self, ctx: "PlanContext") -> int:
+        data, dim = self.logits.output, self.targets.output.time_dim
+        if self.label_axis is not None:
+            axis = ctx.axis(data, self.label_axis)
+            if axis in (data.batch_axis, data.feature_axis):
+                raise ctx.error("label_axis %r is that of the batch or of the classes in %s." % (self.label_axis, data))
+            return axis
+        found = [axis for axis, own in enumerate(data.dims) if own in (dim + 1, 1 + dim)]
+        if len(found) != 1:
+            raise ctx.error(
+                "the logits %s must have one axis which is one longer than the targets %s. Pad what comes from the "
+                "targets by (1, 0), or name the axis with label_axis." % (data, self.targets.output)
+            )
+        return found[0]
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One native op, or a loop over all frames and labels."""
+        data, targets = self.logits.output, self.targets.output
+        logits = transpose(ctx.value(self.logits), self._axes)
+        batch = tf.shape(logits)[0]
+        labels = transpose(ctx.value(self.targets), [targets.batch_axis, targets.time_axis])
+        check = tf.debugging.assert_equal(
+            tf.shape(logits)[2], tf.shape(labels)[1] + 1,
+            "Layer %r: the axis of the labels of logits must be one longer than targets" % ctx.node.path,
+        )  # fmt: skip
+        with tf.control_dependencies([check] if check is not None else []):
+            labels = tf.identity(labels)
+        return transducer(
+            logits,
+            tf.broadcast_to(ctx.lens(data.dims[self._axes[1]]), [batch]),
+            labels,
+            tf.broadcast_to(ctx.lens(targets.dims[targets.time_axis]), [batch]),
+            blank=self.blank_index % logits.shape[-1],
+            label_takes_frame=self.label_takes_frame,
+            normalized=self.logits_normalized,
+        )

@@ -1,0 +1,1 @@
+"""Layers that rearrange axes, pad, cut, gather and repeat."""

@@ -1,0 +1,107 @@
+"""`concat`: the sources one after the other along any axis."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, List, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.ops.frames.shape import to_layout
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.match import common_layout, match_axes
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("concat")
+class ConcatLayer(Layer):
+    """Concatenates along one axis of each source: ``from`` is a list of pairs (layer, axis).
+
+    The axes are in the order of the first source.
+    Lengths: summed. Of dynamic axes the padded arrays are concatenated: the padding of one source stays in front of the
+    next source, and counts as frames if a sequence of the first source is shorter than the longest.
+
+    Example::
+
+        network = {
+            "a": {"class": "linear", "activation": "tanh", "n_out": 2, "from": "data"},
+            "output": {"class": "concat", "from": [("data", "F"), ("a", "F")]}}
+    """
+
+    allow_broadcast: bool = option(False, help="repeat axes which a source lacks")
+    out_dim: Optional[Dim] = option(None, help="the new dim: the sum of the dims of the sources")
+
+    #: Per source the axis as a tuple of one entry; set by the compiler.
+    source_options: ClassVar[Any]
+
+    @classmethod
+    def source_list(cls, given: Any) -> List[Any]:
+        """Pairs (layer, axis) as tuples."""
+        if isinstance(given, (list, tuple)) and len(given) == 2 and isinstance(given[0], str) and _is_axis(given[1]):
+            return [tuple(given)]
+        return [tuple(s) if isinstance(s, list) else s for s in super().source_list(given)]
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The first source with the larger axis."""
+        if not self.sources:
+            raise ctx.error("needs sources: 'from': [(layer, axis), ...].")
+        for node, axis in zip(self.sources, self.source_options):
+            if axis is None or len(axis) != 1:
+                raise ctx.error("'from' must hold pairs (layer, axis), e.g. (%r, 'F')." % node.path)
+        datas = [node.output for node in self.sources]
+        first = datas[0]
+        for data in datas[1:]:
+            if data.dtype != first.dtype or data.sparse != first.sparse:
+                raise ctx.error("the sources must have one dtype, got %s and %s. Use a cast layer." % (first, data))
+        self.axes = [ctx.axis(data, axis[0]) for data, axis in zip(datas, self.source_options)]
+        self.rests = [data.without_axes([axis]) for data, axis in zip(datas, self.axes)]
+        self.common = self._common(ctx, datas)
+        dim = first.dims[self.axes[0]]
+        for data, axis in zip(datas[1:], self.axes[1:]):
+            dim = dim + data.dims[axis]
+        dim = ctx.bind(self.out_dim, dim)
+        is_feature = first.feature_axis == self.axes[0]
+        self.position = min(self.axes[0], self.common.rank)
+        if is_feature and self.common.rank > self.rests[0].rank:
+            self.position = self.common.rank
+        return self.common.with_axis(
+            self.position, dim, feature=is_feature, time=first.time_axis == self.axes[0]
+        ).replace(sparse_dim=first.sparse_dim)
+
+    def _common(self, ctx: "PlanContext", datas: List[Data]) -> Data:
+        """All axes but the concatenated one."""
+        common = self.rests[0]
+        for data, rest in zip(datas, self.rests):
+            missing = [d for d, t in zip(rest.dims, match_axes(rest, common)) if t is None]
+            missing += [d for d, t in zip(common.dims, match_axes(common, rest)) if t is None]
+            if missing and not self.allow_broadcast:
+                raise ctx.error(
+                    "the sources %s and %s have different axes besides the concatenated ones: %s. Set allow_broadcast "
+                    "to repeat a missing axis. Axes are the same by reinterpret_data or by declaring one Dim."
+                    % (datas[0], data, ", ".join(map(str, missing)))
+                )
+        return common_layout(self.rests, allow_broadcast_all=True) if self.allow_broadcast else common
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One concat op."""
+        shape = ctx.shape(self.common)
+        parts = []
+        for node, axis, rest in zip(self.sources, self.axes, self.rests):
+            data, dim = node.output, node.output.dims[axis]
+            into = self.common.with_axis(self.position, dim)
+            targets = match_axes(rest, self.common)
+            mapping = [t if t is None or t < self.position else t + 1 for t in targets]
+            mapping.insert(axis, self.position)
+            part = to_layout(ctx.value(node), data, into, mapping)
+            if rest.rank < self.common.rank:
+                sizes = shape[: self.position] + [tf.shape(part)[self.position]] + shape[self.position :]
+                part = tf.broadcast_to(part, tf.stack(sizes))
+            parts.append(part)
+        return tf.concat(parts, axis=self.position)
+
+
+def _is_axis(value: Any) -> bool:
+    """Whether the second entry of a list of two is an axis, not another source."""
+    return isinstance(value, (int, Dim)) or (isinstance(value, str) and value.upper() in ("B", "T", "F"))

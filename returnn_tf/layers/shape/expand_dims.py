@@ -1,0 +1,127 @@
+"""`expand_dims`: a new axis; `squeeze`: axes of size 1 removed."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Union
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import AxesOption
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.axis_marks import with_feature_default
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.shape import move_axis, moved_axis_perm
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+_FEATURE = ("f", "feature")
+_SPATIAL = ("t", "time", "spatial")
+
+
+@register_layer("expand_dims")
+class ExpandDimsLayer(ConcatInputLayer):
+    """A new axis, of size 1 or with the values repeated ``dim`` times.
+
+    axis "F": after the feature axis; the new one becomes the feature axis, the old one a plain one. axis "T" or
+    "spatial": after the time axis, else after the batch axis. An int (until behavior version 4): the index of the new
+    axis, batch included.
+    Lengths: unchanged; those of ``dim`` for the new axis.
+
+    Example::
+
+        network = {"output": {"class": "expand_dims", "axis": "F", "from": "data"}}
+    """
+
+    axis: Union[str, int] = option(help="'F', 'T' or 'spatial': where the new axis goes")
+    dim: Union[int, Dim] = option(1, help="size or dim of the new axis")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The new axis in its place."""
+        data = self.input_template(ctx)
+        name = self.axis.lower() if isinstance(self.axis, str) else ""
+        is_feature = name in _FEATURE and data.sparse_dim is None
+        self.new_axis = self._index(ctx, data, name)
+        dim = self.dim
+        if not isinstance(dim, Dim):
+            if dim < 1:
+                raise ctx.error("dim must be positive, got %d." % dim)
+            dim = ctx.new_feature(dim) if is_feature else ctx.new_spatial(dim, "expanded")
+        ctx.depend_on_dim(dim)
+        is_time = name in _SPATIAL and data.time_axis is None
+        return with_feature_default(data.with_axis(self.new_axis, dim, feature=is_feature, time=is_time))
+
+    def _index(self, ctx: "PlanContext", data: Data, name: str) -> int:
+        if isinstance(self.axis, int):
+            if ctx.behavior_version >= 5:
+                raise ctx.error(
+                    "axis %d: an index is not allowed since behavior version 5. Use 'F' or 'spatial'." % self.axis
+                )
+            index = self.axis if self.axis >= 0 else self.axis + data.rank + 1
+            if not 0 <= index <= data.rank:
+                raise ctx.error("axis %d is out of range for %s." % (self.axis, data))
+            return index
+        if name in _FEATURE:
+            return data.rank if data.feature_axis is None else data.feature_axis + 1
+        if name in _SPATIAL:
+            before = data.time_axis if data.time_axis is not None else data.batch_axis
+            return 0 if before is None else before + 1
+        raise ctx.error("axis %r: must be 'F' or 'spatial', to say where the new axis goes." % self.axis)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A reshape, and a broadcast if the axis is larger than 1."""
+        x = tf.expand_dims(self.emit_input(ctx), self.new_axis)
+        dim = ctx.output.dims[self.new_axis]
+        if dim.size == 1:
+            return x
+        shape: List[Any] = [tf.shape(x)[a] for a in range(ctx.output.rank)]
+        shape[self.new_axis] = ctx.size(dim)
+        return tf.broadcast_to(x, tf.stack(shape))
+
+
+@register_layer("squeeze")
+class SqueezeLayer(ConcatInputLayer):
+    """Removes axes of size 1.
+
+    If the feature axis is removed, the last static axis that is left becomes the feature axis.
+    Lengths: unchanged.
+
+    Example::
+
+        network = {
+            "a": {"class": "expand_dims", "axis": "F", "from": "data"},
+            "output": {"class": "squeeze", "axis": "F", "from": "a"}}
+    """
+
+    axis: AxesOption = option(help="the axes to remove, or 'auto' for all static axes of size 1")
+    enforce_batch_dim_axis: Optional[int] = option(None, help="move the batch axis to this index first")
+    allow_no_op: bool = option(False, help="no error if there is no such axis")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Without these axes."""
+        data = self.input_template(ctx)
+        self.batch_to = None
+        if self.enforce_batch_dim_axis is not None and data.batch_axis not in (None, self.enforce_batch_dim_axis):
+            self.batch_to = self.enforce_batch_dim_axis
+            assert data.batch_axis is not None
+            data = data.permuted(moved_axis_perm(data.rank, data.batch_axis, self.batch_to))
+        if isinstance(self.axis, str) and self.axis.lower() == "auto":
+            self.removed = [a for a, d in enumerate(data.dims) if d.size == 1]
+        else:
+            self.removed = ctx.axes(data, self.axis)
+            if not self.removed and not self.allow_no_op:
+                raise ctx.error("%s has no axis %r. Set allow_no_op if that is as it should be." % (data, self.axis))
+        for axis in self.removed:
+            if data.dims[axis].size != 1:
+                raise ctx.error(
+                    "the axis %s of %s can't be removed, only axes of size 1 can. Use reduce or gather."
+                    % (data.dims[axis], data)
+                )
+        return with_feature_default(data.without_axes(self.removed).with_time_axis_default())
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A reshape."""
+        x = self.emit_input(ctx)
+        if self.batch_to is not None and self.input.batch_axis is not None:
+            x = move_axis(x, self.input.rank, self.input.batch_axis, self.batch_to)
+        return tf.squeeze(x, axis=self.removed) if self.removed else x

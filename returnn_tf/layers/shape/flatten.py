@@ -1,0 +1,195 @@
+"""`flatten_batch`, `unflatten_batch`: only the valid frames, packed into the batch axis, and back; `unflatten_nd`."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+from weakref import WeakValueDictionary
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.cast import is_int
+from returnn_tf.layers.shared.axis_marks import with_feature_default
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer, concat_template
+from returnn_tf.ops.frames.packing import frame_indices, pack, unflatten, unpack
+from returnn_tf.ops.frames.shape import merge_axes, split_axis, transpose
+from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.util.lazy_tf import tf
+
+
+class PackedBatch(Dim):
+    """The batch dim of packed frames.
+
+    :param batch: the batch dim before
+    :param inner: the dim whose frames are packed
+    :param batch_major: whether the frames of a sequence are next to each other, else those of one time
+    """
+
+    __slots__ = ("batch", "inner", "batch_major")
+
+    def __init__(self, batch: Dim, inner: Dim, batch_major: bool) -> None:
+        super().__init__(DimKind.BATCH, None, "packed(%s)" % inner)
+        self.batch, self.inner, self.batch_major = batch, inner, batch_major
+
+
+_packed: "WeakValueDictionary[Tuple[int, int, bool], PackedBatch]" = WeakValueDictionary()
+
+
+def packed_batch(batch: Dim, inner: Dim, batch_major: bool) -> PackedBatch:
+    """The dim of the packed frames of a dim, always the same object."""
+    key = (id(batch), id(inner), batch_major)
+    dim = _packed.get(key)
+    if dim is None:
+        dim = _packed[key] = PackedBatch(batch, inner, batch_major)
+    return dim
+
+
+def _packed_indices(ctx: "EmitContext", dim: PackedBatch, data: Data, axis: int) -> Any:
+    """Frame indices by [batch, time], or [time, batch] if that is the order.
+
+    :param data: template with the batch axis and the packed axis
+    """
+    mask = ctx.seq_mask_by_batch(data, axis)
+    return frame_indices(mask if dim.batch_major else tf.transpose(mask))
+
+
+@register_layer("flatten_batch")
+class FlattenBatchLayer(ConcatInputLayer):
+    """Packs the valid frames of all sequences: [batch, time, ...] becomes [sum of the lengths, ...].
+
+    Lengths: the axis is gone; the batch axis has all valid frames.
+
+    Example::
+
+        network = {"output": {"class": "flatten_batch", "axis": "T", "from": "data"}}
+    """
+
+    axis: AxisOption = option("T", help="the axis to pack")
+    batch_major: bool = option(True, help="all frames of the first sequence first; else all first frames first")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The packed batch axis in front."""
+        data = self.input_template(ctx)
+        self.packed_axis = ctx.axis(data, self.axis)
+        batch = data.batch_axis
+        if batch is None or batch == self.packed_axis:
+            raise ctx.error("needs a batch axis and another axis to pack, got %r of %s." % (self.axis, data))
+        dim = packed_batch(data.dims[batch], data.dims[self.packed_axis], self.batch_major)
+        rest = data.without_axes([batch, self.packed_axis])
+        return with_feature_default(rest.with_axis(0, dim).with_time_axis_default())
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One gather; for a static axis a reshape."""
+        data, axis, batch = self.input, self.packed_axis, self.input.batch_axis
+        assert batch is not None
+        front = [batch, axis] if self.batch_major else [axis, batch]
+        x = transpose(self.emit_input(ctx), front + [a for a in range(data.rank) if a not in front])
+        dim = ctx.output.dims[0]
+        assert isinstance(dim, PackedBatch)
+        if data.dims[axis].is_dynamic:
+            x = pack(x, _packed_indices(ctx, dim, data, axis))
+        else:
+            x = merge_axes(x, 0, 2)[0]
+        ctx.define_size(dim, tf.shape(x)[0])
+        return x
+
+
+@register_layer("unflatten_batch")
+class UnflattenBatchLayer(ConcatInputLayer):
+    """The inverse of `flatten_batch`: [sum of the lengths, ...] becomes [batch, time, ...]; padded frames are zero.
+
+    Lengths: those before `flatten_batch`.
+
+    Example::
+
+        network = {
+            "f": {"class": "flatten_batch", "axis": "T", "from": "data"},
+            "l": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "f"},
+            "output": {"class": "unflatten_batch", "from": "l"}}
+    """
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Batch and the packed axis in front."""
+        data = self.input_template(ctx)
+        dim = None if data.batch_axis is None else data.dims[data.batch_axis]
+        if not isinstance(dim, PackedBatch):
+            raise ctx.error("the source must come from a flatten_batch layer, but its batch axis is %s." % dim)
+        self.packed = dim
+        rest = data.without_axes([data.batch_axis])  # type: ignore[list-item]
+        is_time = dim.inner.kind is DimKind.SPATIAL
+        return rest.with_axis(0, dim.inner, time=is_time).with_axis(0, dim.batch)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One scatter; for a static axis a reshape."""
+        data, dim = self.input, self.packed
+        batch = data.batch_axis
+        x = transpose(self.emit_input(ctx), [batch] + [a for a in range(data.rank) if a != batch])  # type: ignore
+        sizes = [ctx.size(dim.batch), ctx.size(dim.inner)]
+        if not dim.batch_major:
+            sizes.reverse()
+        if dim.inner.is_dynamic:
+            x = unpack(x, _packed_indices(ctx, dim, ctx.output, 1), sizes[0], sizes[1])
+        else:
+            x = split_axis(x, 0, sizes)
+        return x if dim.batch_major else transpose(x, [1, 0] + list(range(2, data.rank + 1)))
+
+
+@register_layer("unflatten_nd")
+class UnflattenNdLayer(ConcatInputLayer):
+    """Splits the frames of every sequence into several axes, by sizes which each sequence has of its own.
+
+    Frame ``i * w + j`` of a sequence with the sizes ``(h, w)`` becomes entry ``(i, j)``; all other entries are zero.
+    Lengths: the sizes of the sequence.
+
+    Example::
+
+        extern_data = {"data": {"dim": 4}, "sizes": {"shape": (2,), "dtype": "int32", "time_dim_axis": None}}
+        network = {"output": {"class": "unflatten_nd", "sizes": "data:sizes", "num_axes": 2, "from": "data"}}
+    """
+
+    sizes: Any = option(help="layer [batch, num_axes] with the sizes of every sequence", refs=True)
+    num_axes: int = option(help="number of new axes")
+    in_dim: Any = option(None, help="the axis to split (default: time)")
+    out_dims: Any = option(None, help="the new dims; their lengths are defined here unless they are known already")
+    declare_same_sizes_as: Any = option(None, help="{number of the new axis: layer whose time dim it has}", refs=True)
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """[batch, new axes, rest]."""
+        data = self.input = concat_template(ctx, self.sources)
+        self.in_axis = ctx.axis(data, "T" if self.in_dim is None else self.in_dim)
+        sizes = self.sizes.output
+        if data.batch_axis is None or not is_int(sizes.dtype) or sizes.rank != 2 or sizes.batch_axis is None:
+            raise ctx.error("needs a source with batch axis and integer sizes [batch, num_axes], got sizes %s." % sizes)
+        other = sizes.dims[1 - sizes.batch_axis]
+        if other.size != self.num_axes:
+            raise ctx.error("num_axes is %d, but sizes is %s." % (self.num_axes, sizes))
+        self.new_dims = [self._new_dim(ctx, i) for i in range(self.num_axes)]
+        rest = data.without_axes([data.batch_axis, self.in_axis])
+        for i, dim in reversed(list(enumerate(self.new_dims))):
+            rest = rest.with_axis(0, dim, time=i == 0)
+        return with_feature_default(rest.with_axis(0, data.dims[data.batch_axis]))
+
+    def _new_dim(self, ctx: "PlanContext", index: int) -> Dim:
+        same = (self.declare_same_sizes_as or {}).get(index)
+        if same is not None:
+            if same.output.time_dim is None:
+                raise ctx.error("declare_same_sizes_as: layer %r has no time axis." % same.path)
+            return same.output.time_dim
+        declared: Optional[Dim] = self.out_dims[index] if self.out_dims is not None else None
+        if declared is not None and declared.size is None and ctx.builder.node_with_dim(self.node, declared):
+            ctx.depend_on_dim(declared)
+            return declared
+        return ctx.bind(declared, ctx.new_spatial(None, "unflat%d" % index))
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One gather."""
+        data, sizes = self.input, self.sizes.output
+        front = [data.batch_axis, self.in_axis]
+        x = transpose(self.emit_input(ctx), front + [a for a in range(data.rank) if a not in front])  # type: ignore
+        values = tf.cast(transpose(ctx.value(self.sizes), [sizes.batch_axis, 1 - sizes.batch_axis]), tf.int32)
+        for i, dim in enumerate(self.new_dims):
+            if not ctx.has_lens(dim):
+                ctx.define_lens(dim, values[:, i])
+        return unflatten(x, values, [ctx.size(d) for d in self.new_dims])

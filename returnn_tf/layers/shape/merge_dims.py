@@ -1,0 +1,109 @@
+"""`merge_dims`: several axes become one."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import AxesOption
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.axis_marks import index_of, product
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.shape import merge_axes, transpose
+from returnn_tf.tensor import Data, Dim, DimKind
+
+
+@register_layer("merge_dims", "combine_dims")
+class MergeDimsLayer(ConcatInputLayer):
+    """Merges axes: entry ``(i, j)`` of axes with the sizes ``m, n`` becomes entry ``i * n + j``.
+
+    The axes are merged in the order of the list. Before behavior version 6 they are sorted first, batch in front,
+    unless keep_order is set. The result is a batch axis if one is merged, else the feature axis if that is merged; it
+    takes the place of the batch, feature or time axis, else of the first axis.
+    Lengths: multiplied. Frames are not moved together: of two dynamic axes, padding ends up between valid frames.
+
+    Example::
+
+        network = {
+            "a": {"class": "split_dims", "axis": "F", "dims": (2, -1), "from": "data"},
+            "output": {"class": "merge_dims", "axes": ["dim:2", "F"], "keep_order": True, "from": "a"}}
+    """
+
+    axes: AxesOption = option(help="the axes to merge, e.g. ['B', 'T'] or 'static'")
+    keep_order: Optional[bool] = option(None, help="merge in the given order (default since behavior version 6)")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The merged axis instead of the others."""
+        data = self.input_template(ctx)
+        self.merged = self._merged_axes(ctx, data)
+        if len(self.merged) <= 1:
+            self.perm = list(range(data.rank))
+            self.position = self.merged[0] if self.merged else 0
+            return self._checked(ctx, data, data.dims[self.merged[0]] if self.merged else None)
+        where = self._target_axis(data)
+        rest = [a for a in range(data.rank) if a not in self.merged]
+        self.position = sum(a < where for a in rest)
+        self.perm = rest[: self.position] + self.merged + rest[self.position :]
+        dim = self._merged_dim(ctx, data)
+        dims = [data.dims[a] for a in rest]
+        dims.insert(self.position, dim)
+        kept = [-1 if a in self.merged else a for a in rest[: self.position] + [-1] + rest[self.position :]]
+        is_feature = data.feature_axis in self.merged and not dim.is_batch
+        is_time = data.time_axis in self.merged and not dim.is_batch and not is_feature
+        out = data.replace(
+            dims=tuple(dims),
+            feature_axis=self.position if is_feature else index_of(data.feature_axis, kept),
+            time_axis=self.position if is_time else index_of(data.time_axis, kept),
+        )
+        return self._checked(ctx, out.with_time_axis_default(), dim)
+
+    def _merged_axes(self, ctx: "PlanContext", data: Data) -> List[int]:
+        axes = ctx.axes(data, self.axes)
+        keep_order = ctx.behavior_version >= 6 if self.keep_order is None else self.keep_order
+        if keep_order:
+            is_list = isinstance(self.axes, (list, tuple))
+            if len(axes) > 1 and not is_list:
+                raise ctx.error(
+                    "the axes are merged in the order in which they are given, but %r says none for %s. Give a list of "
+                    "axes, e.g. ['B', 'T']." % (self.axes, data)
+                )
+            return axes
+        return sorted(axes, key=lambda a: (not data.dims[a].is_batch, a))
+
+    def _target_axis(self, data: Data) -> int:
+        for axis in (data.batch_axis, data.feature_axis, data.time_axis):
+            if axis is not None and axis in self.merged:
+                return axis
+        return min(self.merged)
+
+    def _merged_dim(self, ctx: "PlanContext", data: Data) -> Dim:
+        dims = [data.dims[a] for a in self.merged]
+        batch = [d for d in dims if d.is_batch]
+        if batch and not dims[0].is_batch:
+            # Entries are in another order than in `batch * time`, so it must not be the same dim.
+            return Dim(DimKind.BATCH, None, "*".join(str(d) for d in dims))
+        dim = product(dims)
+        if data.feature_axis in self.merged and dim.auto and not dim.is_batch:
+            dim = dim.as_kind(DimKind.FEATURE)
+        return dim
+
+    def _checked(self, ctx: "PlanContext", data: Data, dim: Optional[Dim]) -> Data:
+        if dim is None:
+            return data
+        if self.n_out is not None and dim.size not in (None, self.n_out):
+            raise ctx.error("n_out is %d, but the merged axis has %s. Leave n_out out." % (self.n_out, dim))
+        bound = ctx.bind(self.out_dim, dim)
+        return data if bound is dim else data.with_dim(self.position, bound)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A transpose, if the axes are not neighbours in the right order, and a reshape."""
+        x = self.emit_input(ctx)
+        if len(self.merged) <= 1:
+            return x
+        x, size = merge_axes(transpose(x, self.perm), self.position, len(self.merged))
+        dim = ctx.output.dims[self.position]
+        if dim.size is None:
+            ctx.define_size(dim, size)
+        return x

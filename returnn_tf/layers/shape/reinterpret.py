@@ -1,0 +1,183 @@
+"""`reinterpret_data`: the same values with another meaning of axes, dims or entries."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.cast import is_int
+from returnn_tf.layers.shared.axis_marks import with_feature_default
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.shape import moved_axis_perm, transpose
+from returnn_tf.tensor import Data, Dim
+
+_UNSET: Any = "unset"
+_FIELDS = {"t": "time_axis", "f": "feature_axis"}
+_LONG = {"batch": "b", "time": "t", "feature": "f"}
+
+
+@register_layer("reinterpret_data")
+class ReinterpretDataLayer(ConcatInputLayer):
+    """Changes what the axes and the entries of the source mean; the values stay.
+
+    Lengths: unchanged; with size_base those of the time axis there, with set_dim_tags those of the dims, where known.
+
+    Example::
+
+        extern_data = {"data": {"dim": 4}, "other": {"dim": 4}}
+        network = {
+            "r": {"class": "reinterpret_data", "size_base": "data", "from": "data:other"},
+            "output": {"class": "combine", "kind": "add", "from": ["data", "r"]}}
+    """
+
+    switch_axes: Any = option(None, help="two axes which exchange their meaning, e.g. 'bt'; no transpose")
+    size_base: Any = option(None, help="layer whose time dim becomes the time dim", refs=True)
+    batch_dim_base: Any = option(None, help="layer whose batch dim becomes the batch dim", refs=True)
+    set_axes: Optional[Dict[str, Any]] = option(None, help="{'T' or 'F': axis or None}: what is time, what is feature")
+    set_dim_tags: Optional[Dict[Any, Dim]] = option(None, help="{axis: new dim}")
+    enforce_batch_major: bool = option(False, help="move the batch axis to the front")
+    enforce_time_major: bool = option(False, help="move the time axis to the front")
+    set_sparse: Optional[bool] = option(None, help="whether the entries are label indices")
+    set_sparse_dim: Union[None, int, str, Dim] = option("unset", help="number or dim of the labels; None: not sparse")
+    increase_sparse_dim: Optional[int] = option(None, help="this many more labels")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The changes in the order of the options."""
+        source = data = self.input_template(ctx)
+        self.perm = list(range(data.rank))
+        self.renamed: List[Tuple[Dim, Dim]] = []
+        if self.enforce_batch_major:
+            data = self._to_front(data, data.batch_axis)
+        if self.enforce_time_major:
+            data = self._to_front(data, data.time_axis)
+        if self.switch_axes:
+            data = self._switch(ctx, data)
+        data = self._with_sizes(ctx, data)
+        if self.set_axes:
+            data = self._with_axes(ctx, data)
+        if self.set_dim_tags:
+            data = self._with_dims(ctx, data)
+        data = self._with_labels(ctx, data)
+        return data if data.sparse == source.sparse or data.sparse else data.replace(vocab=None)
+
+    def _to_front(self, data: Data, axis: Optional[int]) -> Data:
+        if axis is None or axis == 0:
+            return data
+        perm = moved_axis_perm(data.rank, axis, 0)
+        self.perm = [self.perm[a] for a in perm]
+        return data.permuted(perm)
+
+    def _switch(self, ctx: "PlanContext", data: Data) -> Data:
+        axes = ctx.axes(data, self.switch_axes)
+        if len(axes) != 2:
+            raise ctx.error("switch_axes %r must mean two axes of %s." % (self.switch_axes, data))
+        return _exchanged(data, *axes)
+
+    def _with_sizes(self, ctx: "PlanContext", data: Data) -> Data:
+        if self.size_base is not None:
+            base = self.size_base.output.time_dim
+            if data.time_axis is None and base is not None or data.time_axis is not None and base is None:
+                raise ctx.error(
+                    "size_base: both need a time axis, but the source is %s and layer %r is %s."
+                    % (data, self.size_base.path, self.size_base.output)
+                )
+            if data.time_axis is not None and base is not None:
+                data = data.with_dim(data.time_axis, base)
+        if self.batch_dim_base is not None:
+            base_data = self.batch_dim_base.output
+            if data.batch_axis is None or base_data.batch_axis is None:
+                raise ctx.error("batch_dim_base: both need a batch axis, but the source is %s." % data)
+            data = data.with_dim(data.batch_axis, base_data.dims[base_data.batch_axis])
+        return data
+
+    def _with_axes(self, ctx: "PlanContext", data: Data) -> Data:
+        before = data
+        assert self.set_axes is not None
+        for key, desc in self.set_axes.items():
+            letter = _LONG.get(key.lower(), key.lower())
+            if letter not in ("b", "t", "f"):
+                raise ctx.error("set_axes: the keys are 'B', 'T' and 'F', got %r." % key)
+            axis = None if desc is None else ctx.axis(before, desc)
+            if letter == "b":
+                if axis is None or before.batch_axis is None:
+                    raise ctx.error("set_axes: the batch axis can only be another axis of a source which has one.")
+                if axis != before.batch_axis:
+                    data = _exchanged_dims(data, axis, before.batch_axis)
+            else:
+                data = data.replace(**{_FIELDS[letter]: axis})
+        keys = {_LONG.get(k.lower(), k.lower()) for k in self.set_axes}
+        if data.feature_axis is not None and data.feature_axis == data.time_axis and len(keys & {"t", "f"}) == 1:
+            # The axis can't be both; what the option does not name gives way.
+            data = data.replace(**{_FIELDS["f" if "t" in keys else "t"]: None})
+            if "f" in keys:
+                data = data.with_time_axis_default()
+        return data
+
+    def _with_dims(self, ctx: "PlanContext", data: Data) -> Data:
+        assert self.set_dim_tags is not None
+        before = data
+        for desc, dim in self.set_dim_tags.items():
+            axis = ctx.axis(before, desc)
+            old = before.dims[axis]
+            if old.size is not None and dim.size is None and dim.expr is None:
+                dim = ctx.bind(dim, Dim(dim.kind, old.size, dim.description, auto=True))
+            if old.size is not None and dim.size != old.size:
+                raise ctx.error("set_dim_tags: the axis has %s, which can't become %s." % (old, dim))
+            if dim.is_dynamic and not dim.is_batch:
+                if ctx.builder.node_with_dim(self.node, dim) is not None:
+                    ctx.depend_on_dim(dim)
+                self.renamed.append((old, dim))
+            data = data.with_dim(axis, dim)
+        return data
+
+    def _with_labels(self, ctx: "PlanContext", data: Data) -> Data:
+        dim = data.sparse_dim
+        if self.set_sparse_dim != _UNSET:
+            given: Any = self.set_sparse_dim
+            if isinstance(given, str):
+                raise ctx.error("set_sparse_dim must be a number, a dim or None, got %r." % given)
+            dim = ctx.new_feature(given, "%s:labels" % self.node.path) if isinstance(given, int) else given
+        if self.set_sparse is False:
+            dim = None
+        elif self.set_sparse and dim is None:
+            if data.feature_dim is None or data.feature_dim.size is None or not is_int(data.dtype):
+                raise ctx.error("set_sparse: give set_sparse_dim, the number of labels; %s does not tell it." % data)
+            dim = data.feature_dim
+        if self.increase_sparse_dim and dim is not None:
+            dim = dim + self.increase_sparse_dim
+        if dim is not None and not is_int(data.dtype):
+            raise ctx.error("label indices must be integers, but the source is %s. Use a cast layer." % data.dtype)
+        if dim is data.sparse_dim:
+            return data
+        data = data.replace(sparse_dim=dim, vocab=None)
+        return data.replace(feature_axis=None) if dim is not None else self._dense(data)
+
+    def _dense(self, data: Data) -> Data:
+        named = {_LONG.get(k.lower(), k.lower()) for k in self.set_axes or ()}
+        return data if "f" in named else with_feature_default(data)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """No op, or a transpose."""
+        for old, new in self.renamed:
+            if not ctx.has_lens(new):
+                ctx.define_lens(new, ctx.lens(old), size=ctx.size(old))
+        return transpose(self.emit_input(ctx), self.perm)
+
+
+def _exchanged_dims(data: Data, first: int, second: int) -> Data:
+    a, b = data.dims[first], data.dims[second]
+    return data.with_dim(first, b).with_dim(second, a)
+
+
+def _exchanged(data: Data, first: int, second: int) -> Data:
+    """What one axis meant, the other one means."""
+    where: Mapping[Optional[int], int] = {first: second, second: first}
+    if data.batch_axis in where:
+        data = _exchanged_dims(data, first, second)
+    return data.replace(
+        time_axis=where.get(data.time_axis, data.time_axis),
+        feature_axis=where.get(data.feature_axis, data.feature_axis),
+    )

@@ -1,0 +1,56 @@
+"""`remove`: a label taken out of label sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shape.prefix_postfix import frame_axis
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("remove")
+class RemoveLayer(ConcatInputLayer):
+    """Takes all frames with one label out of label sequences; what is left keeps its order and moves together.
+
+    The output is [batch, axis]. No parameters. Lengths: the number of frames that are left.
+
+    Example::
+
+        network = {"output": {"class": "remove", "symbol": 1, "from": "data:classes"}}
+    """
+
+    symbol: int = option(help="the label to remove; negative ones count from the end of the labels")
+    axis: Any = option("T", help="the axis of the frames")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """A new axis."""
+        data = self.input_template(ctx)
+        if data.sparse_dim is None or data.batch_axis is None or data.rank != 2:
+            raise ctx.error("needs label sequences, sparse with the axes batch and time, but the source is %s." % data)
+        axis = frame_axis(ctx, data, self.axis)
+        self._symbol = self.symbol
+        if self.symbol < 0:
+            self._symbol += ctx.need_static(data.sparse_dim, "with a negative symbol, the number of labels")
+        self._dim = ctx.bind(self.out_dim, ctx.new_spatial(None, "removed"))
+        return data.permuted([data.batch_axis, axis]).with_dim(1, self._dim)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Frames sorted so that those which stay come first."""
+        data = self.input
+        axis = 1 - (data.batch_axis or 0)
+        x = transpose(self.emit_input(ctx), [1 - axis, axis])
+        keep = tf.not_equal(x, tf.cast(self._symbol, x.dtype))
+        if data.dims[axis].is_dynamic:
+            keep = tf.logical_and(keep, ctx.seq_mask_by_batch(data, axis))
+        lens = tf.reduce_sum(tf.cast(keep, tf.int32), axis=1)
+        frames = tf.reduce_max(tf.concat([lens, [0]], axis=0))
+        ctx.define_lens(self._dim, lens, size=frames)
+        order = tf.argsort(tf.cast(keep, tf.int32), axis=1, direction="DESCENDING", stable=True)[:, :frames]
+        return tf.gather(x, order, batch_dims=1)

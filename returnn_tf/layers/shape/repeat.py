@@ -1,0 +1,148 @@
+"""`repeat`: frames repeated; `tile`, `tile_features`: whole axes repeated."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Union
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.cast import is_int
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.repeat import repeat_frames
+from returnn_tf.ops.frames.shape import move_axis, moved_axis_perm, transpose
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.match import match_axes
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("repeat")
+class RepeatLayer(ConcatInputLayer):
+    """Every frame is repeated, all equally often or each as often as a layer says (also never).
+
+    Lengths: times ``repetitions``; with a layer, the sum of its values over the valid frames.
+
+    Example::
+
+        network = {"output": {"class": "repeat", "repetitions": 2, "axis": "T", "from": "data"}}
+    """
+
+    repetitions: Union[int, str] = option(help="how often: an int, or a layer [batch, time] or [batch]", refs=True)
+    axis: AxisOption = option("T", help="the axis of the frames")
+    out_dim: Optional[Dim] = option(None, help="the new dim")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The axis longer; batch-major."""
+        data = self.input_template(ctx)
+        batch = data.batch_axis
+        self.perm = moved_axis_perm(data.rank, batch, 0) if batch is not None else list(range(data.rank))
+        self.data = data.permuted(self.perm)
+        self.repeated = axis = ctx.axis(self.data, self.axis)
+        dim = self.data.dims[axis]
+        if dim.is_batch:
+            raise ctx.error("the batch axis can't be repeated. Use expand_dims with dim, and merge_dims.")
+        if not isinstance(self.repetitions, Node):
+            if self.repetitions < 0:  # type: ignore[operator]
+                raise ctx.error("repetitions must not be negative, got %s." % self.repetitions)
+            return self.data.with_dim(axis, ctx.bind(self.out_dim, dim * self.repetitions))  # type: ignore[operator]
+        self._check_repetitions(ctx, dim)
+        new = ctx.bind(self.out_dim, ctx.new_spatial(None, "repeat"))
+        is_time = self.data.time_axis == axis or (self.data.time_axis is None and self.data.feature_axis != axis)
+        return self.data.with_dim(axis, new).replace(time_axis=axis if is_time else self.data.time_axis)
+
+    def _check_repetitions(self, ctx: "PlanContext", dim: Dim) -> None:
+        """The layout [batch, time] which the repetitions are brought to."""
+        given = self.repetitions.output  # type: ignore[union-attr]
+        batch = self.data.dims[0] if self.data.batch_axis is not None else None
+        self.layout = Data((dim,) if batch is None else (batch, dim), given.dtype)
+        foreign = [d for d, target in zip(given.dims, match_axes(given, self.layout)) if target is None and d.size != 1]
+        if foreign or not is_int(given.dtype):
+            raise ctx.error(
+                "repetitions must be integers per sequence or per frame of %s, but layer %r is %s. If its frames are "
+                "the same, say so with a reinterpret_data layer (option size_base)."
+                % (self.data, self.repetitions.path, given)  # type: ignore[union-attr]
+            )
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One gather."""
+        x = transpose(self.emit_input(ctx), self.perm)
+        axis = self.repeated
+        if not isinstance(self.repetitions, Node):
+            return tf.repeat(x, self.repetitions, axis=axis)
+        has_batch = self.layout.rank == 2
+        x = move_axis(x, self.data.rank, axis, 1 if has_batch else 0)
+        counts = tf.cast(ctx.broadcast(self.repetitions, self.layout), tf.int32)
+        dim = self.data.dims[axis]
+        if dim.is_dynamic:
+            counts = tf.where(ctx.mask(self.layout, self.layout.rank - 1), counts, 0)
+        counts = tf.broadcast_to(counts, tf.shape(x)[: self.layout.rank])
+        if not has_batch:
+            x, counts = x[tf.newaxis], counts[tf.newaxis]
+        y, lens = repeat_frames(x, counts)
+        ctx.define_lens(ctx.output.dims[axis], lens if has_batch else lens[0], size=tf.shape(y)[1])
+        return move_axis(y if has_batch else y[0], self.data.rank, 1 if has_batch else 0, axis)
+
+
+@register_layer("tile")
+class TileLayer(ConcatInputLayer):
+    """Static axes repeated as a whole: ``a b`` becomes ``a b a b``.
+
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "tile", "multiples": {"F": 3}, "from": "data"}}
+    """
+
+    multiples: Dict[Any, int] = option(help="{axis: how often}")
+    out_dims: Optional[Dict[Any, Dim]] = option(None, help="{axis: the new dim}")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The axes larger."""
+        data = out = self.input_template(ctx)
+        declared = {ctx.axis(data, axis): dim for axis, dim in (self.out_dims or {}).items()}
+        self.counts: List[int] = [1] * data.rank
+        for desc, count in self.multiples.items():
+            axis = ctx.axis(data, desc)
+            if data.dims[axis].size is None:
+                raise ctx.error(
+                    "only static axes can be tiled, but %s is dynamic: its padding would end up between the frames. "
+                    "Use repeat." % data.dims[axis]
+                )
+            self.counts[axis] = count
+            out = out.with_dim(axis, ctx.bind(declared.get(axis), data.dims[axis] * count))
+        return out
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One tile op."""
+        return tf.tile(self.emit_input(ctx), self.counts)
+
+
+@register_layer("tile_features")
+class TileFeaturesLayer(ConcatInputLayer):
+    """The feature axis repeated as a whole, ``repetitions`` times.
+
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "tile_features", "repetitions": 2, "from": "data"}}
+    """
+
+    repetitions: int = option(1, help="how often")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The feature axis larger."""
+        data = self.input_template(ctx)
+        dim = ctx.need_feature(data)
+        ctx.need_static(dim, "the feature axis")
+        assert data.feature_axis is not None
+        return data.with_dim(data.feature_axis, dim * self.repetitions)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One tile op."""
+        counts = [self.repetitions if a == self.input.feature_axis else 1 for a in range(self.input.rank)]
+        return tf.tile(self.emit_input(ctx), counts)

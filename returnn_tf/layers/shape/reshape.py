@@ -1,0 +1,108 @@
+"""`reshape`: several axes become several others."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.axis_marks import index_of, product, with_feature_default
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.shape import merge_axes, split_axis, transpose
+from returnn_tf.tensor import Data, Dim, DimKind
+
+
+@register_layer("reshape")
+class ReshapeLayer(ConcatInputLayer):
+    """The axes ``in_dims``, put next to each other in this order, are reshaped to ``out_dims``.
+
+    One of the out_dims may be of unknown size and is inferred. If the feature axis is reshaped, the last of the
+    out_dims that is a feature dim (else the last static axis) is the new one.
+    Lengths: of an inferred dim, the product of the lengths of the in_dims, divided by the other out_dims.
+
+    Example::
+
+        from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
+        time, s, f = SpatialDim("time"), SpatialDim("s", 5), FeatureDim("f", 4)
+        extern_data = {"data": {"dim_tags": [batch_dim, time, s, f]}}
+        network = {"output": {"class": "reshape", "in_dims": [s, f], "from": "data",
+            "out_dims": [SpatialDim("a", 2), FeatureDim("b", 10)]}}
+    """
+
+    in_dims: Any = option(help="dims of the source")
+    out_dims: Any = option(help="dims of the output in their place")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The new axes in the place of the first of the in_dims."""
+        data = self.input_template(ctx)
+        self.merged = [ctx.axis(data, d) for d in self.in_dims]
+        if not self.merged:
+            raise ctx.error("in_dims must not be empty.")
+        rest = [a for a in range(data.rank) if a not in self.merged]
+        self.position = sum(a < self.merged[0] for a in rest)
+        self.perm = rest[: self.position] + self.merged + rest[self.position :]
+        self.outs = self._out_dims(ctx, [data.dims[a] for a in self.merged])
+        kept = rest[: self.position] + [-1] * len(self.outs) + rest[self.position :]
+        dims = [self.outs[i - self.position] if a == -1 else data.dims[a] for i, a in enumerate(kept)]
+        feature, time = index_of(data.feature_axis, kept), index_of(data.time_axis, kept)
+        if data.feature_axis in self.merged:
+            new = [i for i, a in enumerate(kept) if a == -1 and dims[i].kind is DimKind.FEATURE]
+            feature = new[-1] if new else None
+        out = data.replace(dims=tuple(dims), feature_axis=feature, time_axis=time)
+        return with_feature_default(out.with_time_axis_default())
+
+    def _out_dims(self, ctx: "PlanContext", ins: List[Dim]) -> List[Dim]:
+        outs = list(self.out_dims)
+        dynamic = [d for d in ins if d.size is None]
+        open_outs = []
+        for i, dim in enumerate(outs):
+            if dim.size is None and dim in dynamic:
+                dynamic.remove(dim)
+            elif dim.size is None:
+                open_outs.append(i)
+        numbers = [d.size for d in ins if d.size is not None], [d.size for d in outs if d.size is not None]
+        have, want = _product(numbers[0]), _product(numbers[1])
+        what = "in_dims [%s] and out_dims [%s]" % (", ".join(map(str, ins)), ", ".join(map(str, outs)))
+        if len(open_outs) > 1:
+            raise ctx.error("%s: only one dim of unknown size can be inferred." % what)
+        if not open_outs:
+            if dynamic or have != want:
+                raise ctx.error("%s have different numbers of entries. Correct the sizes of the dims." % what)
+            return outs
+        if not dynamic:
+            if have % want:
+                raise ctx.error("%s don't fit: %d is no multiple of %d." % (what, have, want))
+            size = Dim(outs[open_outs[0]].kind, have // want, "%s:reshaped" % self.node.path, auto=True)
+        else:
+            size = (product(dynamic) * have).ceildiv_right(want)
+        outs[open_outs[0]] = ctx.bind(outs[open_outs[0]], size)
+        return outs
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A transpose, if the axes are not neighbours in this order, and a reshape."""
+        x = transpose(self.emit_input(ctx), self.perm)
+        x, size = merge_axes(x, self.position, len(self.merged))
+        known, rest = self._known_sizes(ctx)
+        sizes = [size // known if i == rest else ctx.size(d) for i, d in enumerate(self.outs)]
+        if rest is not None and self.outs[rest].size is None:
+            ctx.define_size(self.outs[rest], sizes[rest])
+        return split_axis(x, self.position, sizes)
+
+    def _known_sizes(self, ctx: "EmitContext") -> Tuple[Any, Optional[int]]:
+        """(product of the sizes of all other dims, index of the inferred dim or None)."""
+        ins = [self.input.dims[a] for a in self.merged]
+        rest = next((i for i, d in enumerate(self.outs) if d.size is None and d not in ins), None)
+        known: Any = 1
+        for i, dim in enumerate(self.outs):
+            if i != rest:
+                known = known * ctx.size(dim)
+        return known, rest
+
+
+def _product(sizes: List[Any]) -> int:
+    result = 1
+    for size in sizes:
+        result *= size
+    return result

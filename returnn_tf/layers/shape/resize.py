@@ -1,0 +1,114 @@
+"""`resize`: more or fewer frames."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple, Union
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shape.prefix_postfix import frame_axis
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.dense.resize import RESIZE_KINDS, resize
+from returnn_tf.ops.frames.shape import size_of, transpose
+from returnn_tf.ops.frames.windows import interleave
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("resize")
+class ResizeLayer(ConcatInputLayer):
+    """Makes one axis ``factor`` times as long: by repeating frames, by interpolation, or by filling the gaps.
+
+    Output frame t is at ``t / factor`` of the source. Kind "nn" takes the frame before that position, "linear" and
+    "cubic" interpolate over the whole array, "fill" puts ``factor - 1`` frames with ``fill_value`` after every frame;
+    with ``fill_dropout`` each of these is left out in training with this probability, the same ones in all sequences.
+    The output is [batch, axis, others].
+
+    No parameters. Lengths: ``ceil(n * factor)``; with fill_dropout in training what is left of it.
+
+    Example::
+
+        network = {"output": {"class": "resize", "axis": "T", "factor": 2, "kind": "linear", "from": "data"}}
+    """
+
+    factor: Union[int, float] = option(help="how many times as long the axis gets")
+    axis: Any = option(help="the axis")
+    kind: str = option("nn", help="'nn', 'linear', 'cubic' or 'fill'")
+    fill_value: Union[None, int, float, bool] = option(None, help="kind 'fill': value of the new frames (default 0)")
+    fill_dropout: float = option(0.0, help="kind 'fill': share of the new frames to leave out in training")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Batch, the longer axis, others."""
+        data = self.input_template(ctx)
+        axis = frame_axis(ctx, data, self.axis)
+        self._check(ctx, data)
+        front = [axis] if data.batch_axis is None else [data.batch_axis, axis]
+        self._order = front + [i for i in range(data.rank) if i not in front]
+        out = data.permuted(self._order)
+        return out.with_dim(len(front) - 1, ctx.bind(self.out_dim, self._new_dim(ctx, data, axis)))
+
+    def _check(self, ctx: "PlanContext", data: Data) -> None:
+        kinds = [*RESIZE_KINDS, "fill"]
+        if self.kind not in kinds:
+            raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, kinds)))
+        if not self.factor > 0:
+            raise ctx.error("factor must be positive, got %s." % self.factor)
+        if self.kind == "fill" and self.factor != int(self.factor):
+            raise ctx.error("kind 'fill' needs a whole number as factor, got %s." % self.factor)
+        if self.kind != "fill" and (self.fill_value is not None or self.fill_dropout):
+            raise ctx.error("fill_value and fill_dropout are for kind 'fill' only.")
+        if self.kind in ("linear", "cubic") and data.dtype != "float32":
+            raise ctx.error("kind %r needs a source of float32, not %s." % (self.kind, data.dtype))
+
+    def _new_dim(self, ctx: "PlanContext", data: Data, axis: int) -> Dim:
+        dim, factor = data.dims[axis], self.factor
+        if dim.size is not None and not self.fill_dropout:
+            size = int(-(-dim.size * factor // 1))
+            return ctx.new_feature(size) if axis == data.feature_axis else ctx.new_spatial(size, "resized")
+        if factor == int(factor) and not self.fill_dropout:
+            return dim * int(factor)
+        return ctx.new_spatial(None, "resized")
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A resize op with all other axes as one."""
+        x = transpose(self.emit_input(ctx), self._order)
+        at = 0 if self.input.batch_axis is None else 1
+        dim, out_dim = self.input.dims[self._order[at]], ctx.output.dims[at]
+        frames = size_of(x, at)
+        if self.kind == "fill":
+            return self._fill(ctx, x, at, dim, out_dim)
+        if out_dim.size is None and out_dim.expr is None:
+            ctx.define_lens(out_dim, self._longer(ctx.lens(dim)), size=self._longer(frames))
+        shape = [size_of(x, i) for i in range(x.shape.rank)]
+        y = tf.reshape(x, tf.stack([shape[0] if at else 1, frames, -1]))
+        y = resize(y, self.kind, ctx.size(out_dim))
+        shape[at] = ctx.size(out_dim)
+        return tf.reshape(y, tf.stack(shape))
+
+    def _longer(self, lens: Any) -> Any:
+        return tf.cast(tf.math.ceil(tf.cast(lens, tf.float32) * self.factor), tf.int32)
+
+    def _fill(self, ctx: "EmitContext", x: Any, at: int, dim: Dim, out_dim: Dim) -> Any:
+        factor = int(self.factor)
+        new = tf.fill(tf.shape(x), tf.cast(self.fill_value or 0, x.dtype))
+        y = interleave([x] + [new] * (factor - 1), at)
+        if not self.fill_dropout:
+            return y
+        kept, lens = self._kept_frames(ctx, ctx.size(dim), ctx.lens(dim), factor)
+        ctx.define_lens(out_dim, lens, size=tf.shape(kept)[0])
+        return tf.gather(y, kept, axis=at)
+
+    def _kept_frames(self, ctx: "EmitContext", frames: Any, lens: Any, factor: int) -> Tuple[Any, Any]:
+        """(Indices of the frames which fill_dropout leaves, how many of them are in each sequence)."""
+        index = tf.range(frames * factor)
+        keep = index % factor == 0
+        if ctx.train:
+            draws = tf.random.stateless_uniform(tf.shape(index), ctx.seed("fill_dropout"))
+            keep = tf.logical_or(keep, draws >= self.fill_dropout)
+        else:
+            keep = tf.ones_like(keep)
+        before: Optional[Any] = tf.cumsum(tf.concat([[0], tf.cast(keep, tf.int32)], axis=0))
+        return tf.boolean_mask(index, keep), tf.gather(before, lens * factor)

@@ -1,0 +1,75 @@
+"""`shift_axis`: all frames moved to the left or to the right."""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shape.prefix_postfix import frame_axis
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.windows import axis_slice, pad_axis
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("shift_axis")
+class ShiftAxisLayer(ConcatInputLayer):
+    """``y[t] = x[t - amount]``: frames moved to the right by ``amount``, or to the left if it is negative.
+
+    With ``pad`` the array keeps its size and frames without a source get ``pad_value``; without it the frames which
+    move out are cut, and the array gets shorter by ``|amount|``.
+
+    No parameters. Lengths: ``n + amount``, between 0 and the size of the array; without adjust_size_info as they are.
+    A static axis keeps its size with ``pad``, and is shorter by ``|amount|`` without it.
+
+    Example::
+
+        network = {"output": {"class": "shift_axis", "axis": "T", "amount": 1, "from": "data"}}
+    """
+
+    axis: Any = option(help="the axis to move frames in")
+    amount: int = option(help="number of frames; negative: to the left")
+    pad: bool = option(True, help="keep the size of the array")
+    pad_value: Union[None, int, float, bool] = option(None, help="value of the frames which pad adds (default 0)")
+    adjust_size_info: bool = option(True, help="False: lengths stay as they are")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """Maybe another dim."""
+        data = self.input_template(ctx)
+        self._axis = axis = frame_axis(ctx, data, self.axis)
+        return data.with_dim(axis, ctx.bind(self.out_dim, self._new_dim(ctx, data, data.dims[axis])))
+
+    def _new_dim(self, ctx: "PlanContext", data: Data, dim: Dim) -> Dim:
+        if self.amount == 0:
+            return dim
+        if dim.size is None:
+            return dim if self.pad and not self.adjust_size_info else ctx.new_spatial(None, "shifted")
+        if self.pad:
+            if self.adjust_size_info:
+                raise ctx.error(
+                    "the static axis %s keeps its size with pad. Set adjust_size_info to False, or pad to False." % dim
+                )
+            return dim
+        size = max(dim.size - abs(self.amount), 0)
+        return ctx.new_feature(size) if self._axis == data.feature_axis else ctx.new_spatial(size, "shifted")
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """A slice, and with pad a concatenation."""
+        x, axis, amount = self.emit_input(ctx), self._axis, self.amount
+        if amount == 0:
+            return x
+        dim, out_dim = self.input.dims[axis], ctx.output.dims[axis]
+        frames = ctx.size(dim)
+        moved = min(abs(amount), frames) if isinstance(frames, int) else tf.minimum(abs(amount), frames)
+        y = axis_slice(x, axis, 0, frames - moved) if amount > 0 else axis_slice(x, axis, moved, frames)
+        size = frames if self.pad else frames - moved
+        if self.pad:
+            value = 0 if self.pad_value is None else self.pad_value
+            y = pad_axis(y, axis, moved, 0, value) if amount > 0 else pad_axis(y, axis, 0, moved, value)
+        if out_dim is not dim and out_dim.size is None:
+            lens = ctx.lens(dim) + (amount if self.adjust_size_info else 0)
+            ctx.define_lens(out_dim, tf.clip_by_value(lens, 0, size), size=size)
+        return y

@@ -1,0 +1,59 @@
+"""`stack`: the sources next to each other along a new axis."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.match import common_layout
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("stack")
+class StackLayer(Layer):
+    """A new axis with one entry per source. Axes which a source lacks are repeated.
+
+    The new axis is in front of the feature axis unless ``axis`` gives its index, batch included.
+    Lengths: unchanged.
+
+    Example::
+
+        network = {
+            "a": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data"},
+            "output": {"class": "stack", "from": ["data", "a"]}}
+    """
+
+    axis: Optional[int] = option(None, help="index of the new axis, batch included")
+    out_spatial_dim: Optional[Dim] = option(None, help="the new dim; its size is the number of sources")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The common layout with the new axis."""
+        if not self.sources:
+            raise ctx.error("needs at least one source.")
+        datas = [node.output for node in self.sources]
+        if len({d.dtype for d in datas}) > 1:
+            raise ctx.error("the sources have different dtypes: %s. Cast them." % ", ".join(d.dtype for d in datas))
+        self.layout = common_layout(datas, allow_broadcast_all=True)
+        if self.axis is not None:
+            self.position = self.axis if self.axis >= 0 else self.axis + self.layout.rank + 1
+            if not 0 <= self.position <= self.layout.rank:
+                raise ctx.error("axis %d is out of range for %s." % (self.axis, self.layout))
+        elif self.layout.feature_axis is not None:
+            self.position = self.layout.feature_axis
+        else:
+            self.position = self.layout.rank
+        dim = ctx.bind(self.out_spatial_dim, ctx.new_spatial(len(datas), "stack"))
+        return self.layout.with_axis(self.position, dim)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One stack op."""
+        parts = [ctx.broadcast(node, self.layout) for node in self.sources]
+        if any(node.output.rank < self.layout.rank for node in self.sources):
+            shape = tf.stack(ctx.shape(self.layout))
+            parts = [tf.broadcast_to(part, shape) for part in parts]
+        return tf.stack(parts, axis=self.position)

@@ -1,0 +1,101 @@
+"""`top_k`: the largest entries, and where they are."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.ops.frames.reduce import fill_masked
+from returnn_tf.ops.frames.shape import size_of, transpose
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_layer("top_k")
+class TopKLayer(Layer):
+    """The k largest entries of an axis, the largest first, in place of that axis as the last one.
+
+    ``<layer>/indices`` has their indices in that axis (int32, sparse). With a list of axes the largest entries of all
+    of them together are found, and ``<layer>/indices0``, ``indices1``, ... have the indices per axis. Frames after the
+    end of a sequence don't count.
+
+    No parameters. Lengths: unchanged for the other axes.
+
+    Example::
+
+        network = {
+            "best": {"class": "top_k", "axis": "F", "k": 2, "from": "data", "is_output_layer": True},
+            "output": {"class": "copy", "from": "best/indices"}}
+    """
+
+    axis: Any = option(help="the axis, or a list of axes")
+    k: Any = option(help="number of entries; a number, or a layer with one number", refs=True)
+    k_dim: Optional[Dim] = option(None, help="the new axis")
+    sorted: bool = option(True, help="False: the entries may be in any order")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The axes replaced by one of size k at the end."""
+        data = ctx.single_source()
+        self._axes = ctx.axes(data, self.axis)
+        if not self._axes:
+            raise ctx.error("axis %r means no axis of %s." % (self.axis, data))
+        if data.dtype in ("bool", "string"):
+            raise ctx.error("the source is %s, but its entries must be numbers." % data)
+        self._k_dim = self._new_dim(ctx, data)
+        out = data.without_axes(self._axes)
+        out = out.with_axis(out.rank, self._k_dim)
+        for name, axis in zip(self._part_names(), self._axes):
+            part = out.replace(dtype="int32", sparse_dim=data.dims[axis], feature_axis=None, vocab=None)
+            ctx.sub_output(name, part)
+        return out
+
+    def _part_names(self) -> List[str]:
+        if isinstance(self.axis, (list, tuple)) or len(self._axes) > 1:
+            return ["indices%d" % i for i in range(len(self._axes))]
+        return ["indices"]
+
+    def _new_dim(self, ctx: "PlanContext", data: Data) -> Dim:
+        if isinstance(self.k, Node):
+            if self.k.output.rank or not self.k.output.dtype.startswith("int"):
+                raise ctx.error("the layer 'k' must be a single integer, but it is %s." % self.k.output)
+            return ctx.bind(self.k_dim, ctx.new_spatial(None, "k"))
+        if not isinstance(self.k, int) or self.k < 1:
+            raise ctx.error("k must be a positive number, got %r." % (self.k,))
+        sizes = [data.dims[axis].size for axis in self._axes]
+        total = 1
+        for size in sizes:
+            total *= size or 0
+        if None not in sizes and self.k > total:
+            raise ctx.error("k is %d, but there are only %d entries." % (self.k, total))
+        return ctx.bind(self.k_dim, ctx.new_spatial(self.k, "k"))
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """The axes merged at the end, then one op."""
+        data, x = self.source.output, ctx.source()
+        mask = ctx.masks(data, self._axes) if data.batch_axis is not None else None
+        if mask is not None:
+            x = fill_masked(x, mask, "lowest")
+        rest = [i for i in range(data.rank) if i not in self._axes]
+        x = transpose(x, rest + self._axes)
+        sizes = [size_of(x, len(rest) + i) for i in range(len(self._axes))]
+        if len(sizes) > 1:
+            shape = [size_of(x, i) for i in range(len(rest))]
+            product = sizes[0]
+            for size in sizes[1:]:
+                product = product * size
+            x = tf.reshape(x, tf.stack(shape + [product]))
+        k = self.k
+        if isinstance(k, Node):
+            k = tf.cast(ctx.value(k), tf.int32)
+            if self._k_dim.size is None:
+                ctx.define_lens(self._k_dim, k, size=k)
+        values, indices = tf.nn.top_k(x, k, sorted=self.sorted)
+        for name, size in reversed(list(zip(self._part_names(), sizes))):
+            ctx.set_sub_output(name, indices % size if len(sizes) > 1 else indices)
+            indices = indices // size
+        return values

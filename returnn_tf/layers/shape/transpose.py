@@ -1,0 +1,86 @@
+"""`transpose`, `swap_axes`: the same values with the axes in another order."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.axis_marks import with_feature_default
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data
+
+
+@register_layer("transpose")
+class TransposeLayer(ConcatInputLayer):
+    """The axes in another order; time and feature stay what they are.
+
+    ``perm`` is the list of all axes in the new order, or a dict: to the place of the key goes the axis which the value
+    names; the axes that the dict does not name keep their order.
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "transpose", "perm": {"T": "F", "F": "T"}, "from": "data"}}
+    """
+
+    perm: Any = option(help="all axes in the new order, or {place: axis}")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The axes in the new order."""
+        data = self.input_template(ctx)
+        self.order = self._order(ctx, data)
+        return data.permuted(self.order)
+
+    def _order(self, ctx: "PlanContext", data: Data) -> List[int]:
+        if not isinstance(self.perm, Mapping):
+            order = [ctx.axis(data, desc) for desc in self.perm]
+            if sorted(order) != list(range(data.rank)):
+                raise ctx.error("perm must name every axis of %s once, got %s." % (data, [str(d) for d in self.perm]))
+            return order
+        given: Dict[int, int] = {}
+        for target, source in self.perm.items():
+            given[ctx.axis(data, target)] = ctx.axis(data, source)
+        if len(given) < len(self.perm) or len(set(given.values())) < len(given):
+            raise ctx.error("perm names an axis of %s twice." % data)
+        rest = iter([a for a in range(data.rank) if a not in given.values()])
+        return [given[a] if a in given else next(rest) for a in range(data.rank)]
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One transpose, none if the order is kept."""
+        return transpose(self.emit_input(ctx), self.order)
+
+
+@register_layer("swap_axes")
+class SwapAxesLayer(ConcatInputLayer):
+    """Two axes exchanged. The feature axis is then the last static one.
+
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "swap_axes", "axis1": "T", "axis2": "F", "from": "data"}}
+    """
+
+    axis1: AxisOption = option(help="one axis")
+    axis2: AxisOption = option(help="the other axis")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """The exchanged order."""
+        data = self.input_template(ctx)
+        first, second = ctx.axis(data, self.axis1), ctx.axis(data, self.axis2)
+        self.order = list(range(data.rank))
+        self.order[first], self.order[second] = second, first
+        out = data.permuted(self.order)
+        if data.feature_axis is None or data.feature_axis not in (first, second):
+            return out
+        static = [a for a, d in enumerate(out.dims) if not d.is_batch and d.size is not None and a != out.time_axis]
+        return with_feature_default(out.replace(feature_axis=static[-1] if static else None))
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """One transpose."""
+        return transpose(self.emit_input(ctx), self.order)

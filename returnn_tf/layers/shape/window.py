@@ -1,0 +1,229 @@
+"""`window` and `fold`: neighbouring frames as an axis of their own, and back."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.ops.frames.shape import expand_at, transpose
+from returnn_tf.ops.frames.windows import axis_slice, overlap_add, pad_axis, sliding_windows
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+
+def window_sides(ctx: "PlanContext", size: Optional[int], left: Optional[int], right: Optional[int]) -> Tuple[int, int]:
+    """Frames before and after the own one.
+
+    :raises ConfigError: if the numbers contradict each other
+    """
+    if size is None:
+        if left is None or right is None:
+            raise ctx.error("the size of the window is missing: give window_size, window_dim, or both of its sides.")
+        size = left + right + 1
+    if left is None and right is None:
+        right = size // 2
+    if left is None:
+        left = size - (right or 0) - 1
+    if right is None:
+        right = size - left - 1
+    if left + right + 1 != size:
+        raise ctx.error("window_left %d + window_right %d + 1 is not window_size %d." % (left, right, size))
+    return left, right
+
+
+def check_window_padding(ctx: "PlanContext", padding: str) -> str:
+    """In lower case."""
+    if padding.lower() not in ("same", "valid"):
+        raise ctx.error("padding must be 'same' or 'valid', not %r." % padding)
+    return padding.lower()
+
+
+@register_layer("window")
+class WindowLayer(ConcatInputLayer):
+    """``y[i, t] = x[t * stride + i - left]``: the frames around each frame as a new axis.
+
+    Beyond the ends of the array there are zeros; frames after the end of a sequence are as they are. With padding
+    "same" and only window_size, ``floor(size / 2)`` frames are after the own one, all others before. The output is
+    [window, time, others], before behavior version 18 [batch, time, window, others]. Inside of a loop, and without a
+    time axis, the window has the current step and those before it; window_right must be 0 then.
+
+    No parameters. Lengths: "same" ``ceil(n / stride)``, "valid" ``ceil((n - size + 1) / stride)``, at least 0.
+
+    Example::
+
+        network = {"output": {"class": "window", "window_size": 3, "from": "data"}}
+    """
+
+    window_size: Optional[int] = option(None, help="number of frames")
+    window_dim: Optional[Dim] = option(None, help="the new axis")
+    window_left: Optional[int] = option(None, help="number of frames before the own one")
+    window_right: Optional[int] = option(None, help="number of frames after the own one")
+    axis: Any = option("T", help="the axis of the frames")
+    out_spatial_dim: Optional[Dim] = option(None, help="this axis in the output")
+    padding: str = option("same", help="'same' or 'valid'")
+    stride: int = option(1, help="every so many frames get a window")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """A new axis."""
+        data, axis = frames_of(ctx, self.input_template(ctx), self.axis)
+        self._frames, self._axis = data, axis
+        if axis is not None and axis == data.batch_axis:
+            raise ctx.error("a window cannot go along the batch axis.")
+        if self.stride < 1:
+            raise ctx.error("stride must be at least 1, got %d." % self.stride)
+        self._valid = check_window_padding(ctx, self.padding) == "valid"
+        size = self._given_size(ctx)
+        if self._valid and size is not None and self.window_left is None and self.window_right is None:
+            self._left, self._right = 0, size - 1
+        else:
+            self._left, self._right = window_sides(ctx, size, self.window_left, self.window_right)
+        self._size = self._left + self._right + 1
+        if self._size < 1:
+            raise ctx.error("the window must have at least one frame, got %d." % self._size)
+        window = ctx.bind(self.window_dim, ctx.new_spatial(self._size, "window"))
+        self._order = self._layout(ctx, data)
+        in_loop = axis is None or data.dims[axis].is_loop
+        if in_loop and (self._valid or self.stride != 1):
+            raise ctx.error("in a loop there is a window for every step: leave padding and stride as they are.")
+        if axis is None:
+            return self._step_template(ctx, data, window)
+        dim = data.dims[axis]
+        new = (dim - (self._size - 1) if self._valid else dim).ceildiv_right(self.stride)
+        new = ctx.bind(self.out_spatial_dim, new)
+        out = data.permuted(self._order)
+        at = self._order.index(axis)
+        out = out.with_dim(at, new)
+        # Old order: behind the frames; now the frames are first, and the window is in front of them.
+        self._window_axis = at + 1 if ctx.behavior_version < 18 else 0
+        return out.with_axis(self._window_axis, window).replace(vocab=None)
+
+    def _given_size(self, ctx: "PlanContext") -> Optional[int]:
+        given = None if self.window_dim is None else self.window_dim.size
+        if given is not None and self.window_size not in (None, given):
+            raise ctx.error("window_size is %s, but window_dim has size %d." % (self.window_size, given))
+        return self.window_size if given is None else given
+
+    def _layout(self, ctx: "PlanContext", data: Data) -> List[int]:
+        """Order of the axes of the source in the output."""
+        order = list(range(data.rank))
+        if self._axis is not None and data.dims[self._axis].is_loop:  # where it is does not matter to other axes
+            order.remove(self._axis)
+            order.insert(0, self._axis)
+        first = self._axis if self._axis is not None and ctx.behavior_version >= 18 else data.batch_axis
+        if first is not None:
+            order.remove(first)
+            order.insert(0, first)
+        return order
+
+    def _step_template(self, ctx: "PlanContext", data: Data, window: Dim) -> Data:
+        """The state is all but the last frame of the window of the next step."""
+        if self._right:
+            raise ctx.error("in a loop a window has only steps up to the current one: set window_right to 0.")
+        out = data.permuted(self._order)
+        self._window_axis = 0 if ctx.behavior_version >= 18 else 1 if out.batch_axis == 0 else 0
+        state = out.with_axis(self._window_axis, ctx.new_spatial(self._size - 1, "earlier"))
+        ctx.loop_state("earlier", state, lambda emit: tf.zeros(tf.stack(emit.shape(state)), state.dtype))
+        return out.with_axis(self._window_axis, window).replace(vocab=None)
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Zeros at the ends, then windows along the first axis."""
+        x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
+        if self._axis is None:
+            x = tf.expand_dims(transpose(x, self._order), self._window_axis)
+            frames = tf.concat([ctx.loop_state("earlier"), x], axis=self._window_axis)
+            ctx.set_loop_state("earlier", axis_slice(frames, self._window_axis, 1, None))
+            return frames
+        x = transpose(x, [self._axis] + [i for i in self._order if i != self._axis])
+        x = self._padded(x)
+        y = sliding_windows(x, self._size, stride=self.stride)
+        if self._window_axis == 0:
+            return y
+        at = self._window_axis - 1  # [window, frames, others] -> frames at this place, window behind it
+        return transpose(y, list(range(2, 2 + at)) + [1, 0] + list(range(2 + at, y.shape.rank)))
+
+    def _padded(self, x: Any) -> Any:
+        if not self._valid:
+            return pad_axis(x, 0, self._left, self._right)
+        frames = x.shape[0]
+        if frames is None:
+            return pad_axis(x, 0, 0, tf.maximum(self._size - 1 - tf.shape(x)[0], 0))
+        return pad_axis(x, 0, 0, max(self._size - 1 - frames, 0))
+
+
+@register_layer("fold")
+class FoldLayer(ConcatInputLayer):
+    """The inverse of `window`: ``y[s] = sum of x[i, t] over all i, t with s = t * stride + i - left``, or their mean.
+
+    Frames t after the end of a sequence don't count, in a mean neither. The output is [out_spatial, others].
+
+    No parameters. Lengths: padding "same" ``n * stride``, "valid" ``(n - 1) * stride + size``.
+
+    Example::
+
+        from returnn_tf.tensor import SpatialDim
+        window = SpatialDim("window", 3)
+        network = {
+            "window": {"class": "window", "window_dim": window, "from": "data"},
+            "output": {"class": "fold", "mode": "mean", "in_spatial_dim": "T", "window_dim": window, "from": "window"}}
+    """
+
+    mode: str = option("sum", help="'sum' or 'mean' of the windows which overlap")
+    in_spatial_dim: Any = option("T", help="the axis of the windows")
+    window_dim: Any = option(help="the axis of the frames in a window, static")
+    out_spatial_dim: Optional[Dim] = option(None, help="the axis of the frames in the output")
+    padding: str = option("same", help="'same' or 'valid'")
+    window_left: Optional[int] = option(None, help="number of frames in a window before its own one")
+    window_right: Optional[int] = option(None, help="number of frames in a window after its own one")
+    stride: int = option(1, help="distance of neighbouring windows")
+
+    def template(self, ctx: "PlanContext") -> Data:
+        """One axis less, the frames first."""
+        if self.mode not in ("sum", "mean"):
+            raise ctx.error("mode must be 'sum' or 'mean', not %r." % self.mode)
+        data = self.input_template(ctx)
+        self._axes = [ctx.axis(data, self.window_dim), ctx.axis(data, self.in_spatial_dim)]
+        self._axes += [i for i in range(data.rank) if i not in self._axes]
+        size = ctx.need_static(data.dims[self._axes[0]], "window_dim")
+        valid = check_window_padding(ctx, self.padding) == "valid"
+        self._left = 0 if valid else window_sides(ctx, size, self.window_left, self.window_right)[0]
+        dim = data.dims[self._axes[1]]
+        new = (dim - 1) * self.stride + size if valid else dim * self.stride
+        if self.out_spatial_dim is not None and _depends_on(new, self.out_spatial_dim):
+            new = self.out_spatial_dim  # the frames that the windows were made of
+        out = data.permuted(self._axes).without_axes([0]).replace(vocab=None)
+        return out.with_dim(0, ctx.bind(self.out_spatial_dim, new))
+
+    def emit(self, ctx: "EmitContext") -> Any:
+        """Overlapping windows added, cut to the frames."""
+        data = self.input
+        x = transpose(self.emit_input(ctx), self._axes)
+        mask = ctx.masks(data, [self._axes[1]])
+        if mask is not None:
+            mask = transpose(mask, self._axes)
+            x = tf.where(mask, x, tf.zeros_like(x))
+        y = self._fold(ctx, x)
+        if self.mode == "sum":
+            return y
+        count = tf.ones(tf.shape(x)[:2], x.dtype)
+        count = expand_at(count, range(2, x.shape.rank))
+        if mask is not None:
+            count = count * tf.cast(mask, x.dtype)
+        return y / tf.maximum(self._fold(ctx, count), 1)
+
+    def _fold(self, ctx: "EmitContext", x: Any) -> Any:
+        y = axis_slice(overlap_add(x, stride=self.stride), 0, self._left, None)
+        frames = ctx.size(ctx.output.dims[0])
+        missing = frames - tf.shape(y)[0]
+        return axis_slice(pad_axis(y, 0, 0, tf.maximum(missing, 0)), 0, 0, frames)
+
+
+def _depends_on(dim: Dim, operand: Dim) -> bool:
+    """Whether a derived dim is computed from another one."""
+    if dim.expr is None:
+        return False
+    return any(a is operand or _depends_on(a, operand) for a in dim.expr.args if isinstance(a, Dim))

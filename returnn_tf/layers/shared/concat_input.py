@@ -1,0 +1,133 @@
+"""Layers which see all their sources as one tensor: concatenated in the feature axis, with dropout in training."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Optional
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.ops.frames.shape import to_layout
+from returnn_tf.tensor import Data, Dim, resolve_axes
+from returnn_tf.tensor.match import common_layout, match_axes
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class ConcatInputLayer(Layer):
+    """Options of layers with one, possibly concatenated, input."""
+
+    in_dim: Optional[Dim] = option(None, help="the axis to use as the feature axis of the source")
+    dropout: float = option(0.0, help="dropout on the input in training")
+    dropout_axis: Any = option(None, help="axes with own dropout masks (default: all static axes)")
+    dropout_noise_shape: Optional[Dict[Any, Any]] = option(
+        None, help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: no axis does"
+    )
+    dropout_on_forward: bool = option(False, help="dropout also outside of training")
+    mask: Optional[str] = option(None, help="obsolete; only None or 'unity'")
+
+    #: The template of the one input; set by `input_template`.
+    input: Data = dataclasses.field(init=False)
+
+    def input_template(self, ctx: "PlanContext") -> Data:
+        """The one input: the source, or all sources concatenated."""
+        if not self.sources:
+            raise ctx.error("needs a source: add 'from', e.g. 'from': 'data'.")
+        data = concat_template(ctx, self.sources)
+        if isinstance(self.dropout, (int, float)) and not 0 <= self.dropout <= 1:
+            raise ctx.error("dropout is a probability, from 0 to 1, got %s." % self.dropout)
+        if self.dropout and data.sparse:
+            ctx.need_feature(data, "the source of the dropout")
+        if self.in_dim is not None:
+            axis = ctx.axis(data, self.in_dim)
+            data = data.replace(feature_axis=axis, time_axis=None if data.time_axis == axis else data.time_axis)
+        self.input = data
+        return data
+
+    def emit_input(self, ctx: "EmitContext") -> Any:
+        """The tensor with the layout of ``self.input``."""
+        data = self.input
+        x = emit_concat(ctx, self.sources, data)
+        if self.dropout and (ctx.train or self.dropout_on_forward):
+            x = ctx.dropout(x, self.dropout, noise_shape=dropout_noise_shape(ctx, data, self))
+        return x
+
+
+def concat_template(ctx: "PlanContext", sources: List[Node]) -> Data:
+    """The template of all sources concatenated in the feature axis; a single source stays as it is.
+
+    :raises ConfigError: sparse sources, sources without feature axis, dims that don't fit
+    """
+    if len(sources) == 1:
+        return sources[0].output
+    for node in sources:
+        ctx.need_feature(node.output, "source %r" % node.path)
+    return concat_layout(sources)
+
+
+def concat_layout(sources: List[Node]) -> Data:
+    """`concat_template` of sources that are known to fit: the axes of the source with most axes, features summed."""
+    first = sources[0].output
+    if len(sources) == 1:
+        return first
+    datas = [node.output for node in sources]
+    common = common_layout(datas, ignore_feature=True)
+    dim = first.feature_dim
+    assert dim is not None
+    for data in datas[1:]:
+        assert data.feature_dim is not None
+        dim = dim + data.feature_dim
+    assert common.feature_axis is not None
+    return common.with_dim(common.feature_axis, dim)
+
+
+def emit_concat(ctx: "EmitContext", sources: List[Node], data: Data) -> Any:
+    """The concatenation; axes which a source lacks are repeated."""
+    if len(sources) == 1:
+        return ctx.source(0) if sources is ctx.node.sources else ctx.value(sources[0])
+    common = common_layout([node.output for node in sources], ignore_feature=True)
+    parts = []
+    for node in sources:
+        mapping = _with_feature(node.output, common)
+        part = to_layout(ctx.value(node), node.output, common, mapping)
+        missing = [t for t in range(common.rank) if t not in mapping]
+        if missing:
+            shape = [ctx.size(common.dims[t]) if t in missing else tf.shape(part)[t] for t in range(common.rank)]
+            part = tf.broadcast_to(part, tf.stack(shape))
+        parts.append(part)
+    return tf.concat(parts, axis=data.feature_axis)
+
+
+def _with_feature(data: Data, common: Data) -> List[Optional[int]]:
+    """`match_axes`, where the feature axes belong together whatever their sizes are."""
+    assert data.feature_axis is not None and common.feature_axis is not None
+    rest = match_axes(data.without_axes([data.feature_axis]), common.without_axes([common.feature_axis]))
+    mapping = [t if t is None or t < common.feature_axis else t + 1 for t in rest]
+    mapping.insert(data.feature_axis, common.feature_axis)
+    return mapping
+
+
+def dropout_noise_shape(ctx: "EmitContext", data: Data, layer: Any) -> List[Any]:
+    """Sizes of the dropout mask: 1 on batch and dynamic axes unless the options say otherwise."""
+    given = layer.dropout_noise_shape
+    if layer.dropout_axis is not None:
+        own = ctx_axes(ctx, data, layer.dropout_axis)
+        return [ctx.size(d) if i in own else 1 for i, d in enumerate(data.dims)]
+    sizes = [1 if d.size is None else d.size for d in data.dims]
+    if given is None:
+        return sizes
+    if "*" in given:
+        sizes = [ctx.size(d) if given["*"] is None else given["*"] for d in data.dims]
+    for desc, value in given.items():
+        if desc != "*":
+            for axis in ctx_axes(ctx, data, desc):
+                sizes[axis] = ctx.size(data.dims[axis]) if value in (None, -1) else value
+    return sizes
+
+
+def ctx_axes(ctx: "EmitContext", data: Data, desc: Any) -> List[int]:
+    """Axes by description while emitting."""
+    return resolve_axes(data, desc, behavior_version=ctx.behavior_version)

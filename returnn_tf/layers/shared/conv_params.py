@@ -1,0 +1,85 @@
+"""Filter, bias and activation of `conv` and `transposed_conv`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, List, Mapping, Optional, Sequence
+
+from returnn_tf.config.options import option
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.ops.activations import check_activation, get_activation
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class ConvParams:
+    """Options and parameters; mixed into a layer."""
+
+    with_bias: Optional[bool] = option(None, help="whether to add a bias (default: True, see the parameters above)")
+    activation: Any = option(None, help="name of the activation function, or None")
+    forward_weights_init: Any = option("glorot_uniform", help="initialiser of the filter")
+    bias_init: Any = option(0.0, help="initialiser of the bias")
+    filter: Any = option(None, help="layer with the filter, instead of a parameter", refs=True)
+    filter_perm: Any = option(None, help="order of its axes: list, or dict from the axis wanted to the one given")
+    bias: Any = option(None, help="layer with the bias, instead of a parameter", refs=True)
+
+    def declare_params(
+        self, ctx: "PlanContext", name: str, shape: Sequence[int], n_out: int, with_bias: bool, *, filter_rank: int = 0
+    ) -> None:
+        """Parameters, or checks of the layers instead of them.
+
+        :param name: of the filter
+        :param shape: of the filter as a parameter
+        :param filter_rank: axes of size 1 after the first one are not in the filter layer, which has this rank
+        """
+        check_activation(self.activation)
+        self._filter_name, self._filter_shape = name, list(shape)
+        self._has_bias = with_bias or self.bias is not None
+        if isinstance(self.filter, Node):
+            self._filter_order = self._order_of(ctx, self.filter)
+            given = [self.filter.output.static_shape[i] for i in self._filter_order]
+            expected = [shape[0], *shape[-(filter_rank - 1) :]] if filter_rank else list(shape)
+            if given != expected:
+                raise ctx.error(
+                    "the filter %r must have the sizes %s in this order, it has %s."
+                    % (self.filter.path, expected, given)
+                )
+        else:
+            ctx.param(name, shape, self.forward_weights_init)
+        if isinstance(self.bias, Node):
+            if self.bias.output.static_shape != (n_out,):
+                raise ctx.error(
+                    "the bias %r must have the size %d, it is %s." % (self.bias.path, n_out, self.bias.output)
+                )
+        elif self._has_bias:
+            ctx.param("bias", (n_out,), self.bias_init)
+
+    def _order_of(self, ctx: "PlanContext", node: Node) -> List[int]:
+        data, order = node.output, list(range(node.output.rank))
+        if isinstance(self.filter_perm, Mapping):
+            for target, source in self.filter_perm.items():
+                order[ctx.axis(data, target)] = ctx.axis(data, source)
+        elif self.filter_perm is not None:
+            order = [ctx.axis(data, desc) for desc in self.filter_perm]
+        if sorted(order) != list(range(data.rank)):
+            raise ctx.error("filter_perm %r is no order of the axes of %s." % (self.filter_perm, data))
+        return order
+
+    def emit_filter(self, ctx: "EmitContext") -> Any:
+        """In the shape of the parameter."""
+        if not isinstance(self.filter, Node):
+            return ctx.param(self._filter_name)
+        return tf.reshape(transpose(ctx.value(self.filter), self._filter_order), self._filter_shape)
+
+    def finish(self, ctx: "EmitContext", y: Any) -> Any:
+        """Bias and activation; features are the last axis."""
+        if self._has_bias:
+            bias = ctx.value(self.bias) if isinstance(self.bias, Node) else ctx.param("bias")
+            y = tf.nn.bias_add(y, bias)
+        if self.activation is None:
+            return y
+        ctx.note(ctx.node, "pre_activation", (y, self.activation))
+        return get_activation(self.activation)(y)

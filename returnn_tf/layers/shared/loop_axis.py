@@ -1,0 +1,41 @@
+"""The frames which a layer with a memory runs over: a time axis, the steps of a loop all at once, or one step."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+_TIME = ("t", "time", "t?", "time?")
+
+
+def frames_of(ctx: "PlanContext", data: Data, desc: Any = "T") -> Tuple[Data, Optional[int]]:
+    """The template with an axis of frames, and that axis; None in a step of a loop, where the layer carries a state.
+
+    In a loop, "T" without a time axis and dims or tags which the source does not have mean the steps. What is the same
+    in all steps gets their axis in front.
+
+    :raises ConfigError: no such axis, and not inside of a loop
+    """
+    tag = isinstance(desc, str) and (desc.lower() in _TIME or desc.lower().startswith(("stag:", "tag:")))
+    steps = tag or isinstance(desc, Dim)
+    if not steps or ctx.axes(data, desc) or not (ctx.in_step or ctx.loop_dim is not None):
+        return data, ctx.axis(data, desc)
+    if ctx.loop_dim is None:
+        return data, None
+    if ctx.loop_dim not in data.dims:
+        data = data.with_axis(0, ctx.loop_dim)
+    return data, data.dims.index(ctx.loop_dim)
+
+
+def with_frames(ctx: "EmitContext", x: Any, data: Data, frames: Data) -> Any:
+    """A tensor with the axis of the steps that `frames_of` may have put in front.
+
+    :param data: template of ``x``
+    """
+    if data.rank == frames.rank:
+        return x
+    return tf.repeat(x[None], ctx.size(frames.dims[0]), axis=0)

@@ -1,0 +1,96 @@
+"""The option ``out_type``: what the config says about an output that the program cannot infer."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, Optional
+
+from returnn_tf.config import did_you_mean
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.tensor import Data, Dim, DimKind
+
+_KEYS = (
+    "dim", "dims", "dim_tags", "shape", "dtype", "sparse", "sparse_dim", "feature_dim", "batch_dim_axis",
+    "time_dim_axis", "feature_dim_axis", "name", "vocab",
+)  # fmt: skip
+
+
+def apply_out_type(ctx: "PlanContext", data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:
+    """The template with the changes of ``out_type``.
+
+    :param data: what is known: the common layout of the sources
+    :param out_type: dtype, shape (sizes without batch, None where dynamic), dim, sparse, dims and axes, all optional
+    """
+    if not out_type:
+        return data
+    for key in out_type:
+        if key not in _KEYS:
+            raise ctx.error("out_type: unknown key %r. %s" % (key, did_you_mean(key, _KEYS)))
+    data = data.replace(dtype=out_type.get("dtype") or data.dtype)
+    dims = out_type.get("dims", out_type.get("dim_tags"))
+    sparse_dim = _sparse_dim(ctx, data, out_type)
+    if dims is not None:
+        return Data.from_dims(dims, dtype=data.dtype, sparse_dim=sparse_dim)
+    dim = out_type.get("dim", data.dim)
+    if sparse_dim is not None or "sparse" in out_type or "sparse_dim" in out_type:
+        data = data.replace(sparse_dim=sparse_dim, feature_axis=None if sparse_dim is not None else data.feature_axis)
+    if "shape" in out_type:
+        data = _with_shape(ctx, data, out_type, dim)
+    elif sparse_dim is None and data.feature_axis is not None and dim is not None and dim != data.dim:
+        data = data.with_feature(data.feature_axis, ctx.new_feature(dim))
+    if out_type.get("batch_dim_axis") is not None and "shape" not in out_type and data.batch_axis is not None:
+        order = [i for i in range(data.rank) if i != data.batch_axis]
+        order.insert(out_type["batch_dim_axis"], data.batch_axis)
+        data = data.permuted(order)
+    if "time_dim_axis" in out_type and "shape" not in out_type:
+        data = data.replace(time_axis=out_type["time_dim_axis"])
+    if "feature_dim_axis" in out_type and "shape" not in out_type:
+        data = data.replace(feature_axis=out_type["feature_dim_axis"])
+    if out_type.get("dtype") and sparse_dim is None and not data.dtype.startswith(("int", "uint")):
+        data = data.replace(sparse_dim=None)
+    return data
+
+
+def _sparse_dim(ctx: "PlanContext", data: Data, out_type: Mapping[str, Any]) -> Optional[Dim]:
+    given = out_type.get("sparse_dim")
+    if isinstance(given, Dim):
+        return given
+    if given is None and "sparse_dim" in out_type and not out_type.get("sparse"):
+        return None
+    if not out_type.get("sparse", data.sparse):
+        return None
+    size = out_type.get("dim", data.dim)
+    if size is None:
+        raise ctx.error("out_type: sparse output needs 'dim', the number of labels.")
+    if data.sparse_dim is not None and data.sparse_dim.size == size:
+        return data.sparse_dim
+    return ctx.new_feature(size, "%s:labels" % ctx.node.path)
+
+
+def _with_shape(ctx: "PlanContext", data: Data, out_type: Mapping[str, Any], dim: Optional[int]) -> Data:
+    """Axes by sizes: dims of the sources are taken over in order where they fit, others are made."""
+    batch = next((d for d in data.dims if d.is_batch), None)
+    batch_axis = out_type.get("batch_dim_axis", data.batch_axis)
+    free = [d for d in data.dims if not d.is_batch]
+    dims: List[Dim] = []
+    for i, size in enumerate(out_type["shape"]):
+        fitting = next((d for d in free if d.size == size), None)
+        if fitting is not None:
+            free.remove(fitting)
+            dims.append(fitting)
+        elif size is None:
+            raise ctx.error(
+                "out_type: the shape %s has more dynamic axes than the sources %s, so its lengths are unknown. Give "
+                "'dims' with the dims of the output." % (tuple(out_type["shape"]), data)
+            )
+        else:
+            dims.append(Dim(DimKind.SPATIAL, size, "%s:static%d" % (ctx.node.path, i), auto=True))
+    if batch is not None and batch_axis is not None:
+        dims.insert(batch_axis, batch)
+    kwargs = {}
+    if "time_dim_axis" in out_type:
+        kwargs["time_axis"] = out_type["time_dim_axis"]
+    if "feature_dim_axis" in out_type:
+        kwargs["feature_axis"] = out_type["feature_dim_axis"]
+    elif data.sparse_dim is None and dim is None:
+        kwargs["feature_axis"] = None
+    return Data.from_dims(dims, dtype=data.dtype, sparse_dim=data.sparse_dim, **kwargs)

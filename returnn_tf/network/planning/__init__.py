@@ -1,0 +1,1 @@
+"""From the network dictionary to the plan."""

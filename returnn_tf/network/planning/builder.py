@@ -1,0 +1,406 @@
+"""Parse → plan: resolves names, orders the layers by their dependencies and infers every template. No TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.source import SourceLayer
+from returnn_tf.layers.math import batch_norm
+from returnn_tf.network.planning.build_state import BuildState
+from returnn_tf.network.planning.checks import LayerError, check_out_shape, cycle_error, located, with_beam
+from returnn_tf.network.planning.parse import (
+    LayerSpec,
+    check_loss,
+    describe_place,
+    has_loss,
+    join_scope,
+    parse_network,
+    scope_name,
+    with_default_target,
+)
+from returnn_tf.network.planning.set_options import set_options
+from returnn_tf.network.planning.sub_output import SubOutputLayer
+from returnn_tf.tensor import Data, Dim
+
+_OPEN, _DONE = "open", "done"
+
+
+class NetworkBuilder:
+    """Plans one network dict; nested networks get a builder of their own.
+
+    :param inputs: data key -> node, for nested networks
+    """
+
+    def __init__(
+        self,
+        network: Mapping[str, Any],
+        state: BuildState,
+        *,
+        path: str = "",
+        scope: str = "",
+        parent: Optional["NetworkBuilder"] = None,
+        inputs: Optional[Dict[str, Node]] = None,
+    ) -> None:
+        self.state = state
+        self.behavior_version = state.behavior_version
+        self.search = state.search
+        self.path = path
+        self.scope = scope
+        self.parent = parent
+        self.inputs = inputs
+        self.in_step: bool = parent.in_step if parent is not None else False
+        self.loop_dim: Optional[Dim] = parent.loop_dim if parent is not None else None
+        self.specs = parse_network(network, path, state.behavior_version)
+        for name, spec in self.specs.items():
+            check_loss(spec)
+            self.specs[name] = with_default_target(spec, state.default_target)
+        self._registered = {
+            spec.options["register_as_extern_data"]: name
+            for name, spec in self.specs.items()
+            if spec.options.get("register_as_extern_data")
+        }
+        self._nodes: Dict[str, Node] = {}
+        self._marks: Dict[str, str] = {}
+
+    # --- which layers, in which order ---
+
+    def build(self) -> None:
+        """Plans the output layers, the layers with losses, and all that these need."""
+        for name in self._roots():
+            self.node(name)
+
+    def _roots(self) -> List[str]:
+        roots = []
+        for name, spec in self.specs.items():
+            options = spec.options
+            wanted = options.get("is_output_layer") or (name == "output" and not self.parent)
+            wanted = wanted or has_loss(spec, self.search)
+            if options.get("only_on_search") and not self.search:
+                wanted = False
+            if wanted or (name == "output" and self.parent):
+                roots.append(name)
+        if not roots:
+            raise ConfigError(
+                "%s has no output: name a layer 'output', or give one a loss or is_output_layer=True."
+                % ("network" if not self.path else "The network inside of layer %r" % self.path)
+            )
+        return roots
+
+    def node(self, name: str) -> Node:
+        """The planned layer of this network, planned now if it was not yet, after all that it needs."""
+        if name in self._nodes:
+            return self._nodes[name]
+        stack: List[Tuple[str, Iterator[str]]] = [self._enter(name)]
+        while stack:
+            current, rest = stack[-1]
+            for dep in rest:
+                mark = self._marks.get(dep)
+                if mark == _OPEN:
+                    raise self._cycle([n for n, _ in stack], dep)
+                if mark is None:
+                    stack.append(self._enter(dep))
+                    break
+            else:
+                stack.pop()
+                self._plan(self.specs[current])
+                self._marks[current] = _DONE
+        return self._nodes[name]
+
+    def _enter(self, name: str) -> Tuple[str, Iterator[str]]:
+        if self._marks.get(name) == _OPEN:
+            raise self._cycle([name], name)
+        self._marks[name] = _OPEN
+        spec = self.specs[name]
+        names = list(spec.references())
+        if self._needs_target_template(spec):
+            target = spec.options.get("target")
+            names += [t for t in (target if isinstance(target, (list, tuple)) else [target]) if isinstance(t, str)]
+        return name, iter([local for local in map(self._local_name, names) if local is not None])
+
+    def _needs_target_template(self, spec: LayerSpec) -> bool:
+        options = spec.options
+        return bool(options.get("target")) and options.get("n_out") is None and options.get("out_dim") is None
+
+    def _cycle(self, open_names: List[str], again: str) -> LayerError:
+        return cycle_error(self.path, open_names, again, in_loop=self.in_step or self.loop_dim is not None)
+
+    # --- names ---
+
+    def _local_name(self, ref: str) -> Optional[str]:
+        """The key in this network's dict which must be planned for a reference, or None."""
+        if ref.startswith("layer:"):
+            ref = ref[len("layer:") :]
+        if ref in self.specs:
+            return ref
+        if ref.startswith("data:") and ref[len("data:") :] in self._registered and not self._is_input(ref[5:]):
+            return self._registered[ref[len("data:") :]]
+        if ref in self._registered:
+            return self._registered[ref]
+        head = ref
+        while "/" in head:
+            head = head.rpartition("/")[0]
+            if head in self.specs:
+                return head
+        return None
+
+    def _is_input(self, key: str) -> bool:
+        return (self.inputs is not None and key in self.inputs) or key in self.state.extern_data
+
+    def resolve(self, ref: str, where: str) -> Node:
+        """The node of a name in ``from`` or in an option.
+
+        :param where: how an error begins
+        :raises ConfigError: unknown name, with the nearest known one
+        """
+        if ref.startswith("layer:"):
+            ref = ref[len("layer:") :]
+        if ref.startswith("base:"):
+            if self.parent is None:
+                raise LayerError(
+                    "%s: %r refers to the network outside, but this network is not inside of a layer." % (where, ref)
+                )
+            return self.parent.resolve(ref[len("base:") :], where)
+        if ref.startswith("prev:"):
+            raise LayerError(
+                "%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref)
+            )
+        local = self._local_name(ref)
+        if local is not None:
+            node = self.node(local)
+            rest = ref[len(local) + 1 :] if ref.startswith(local + "/") else ""
+            return self._sub_node(node, rest, where) if rest else node
+        if ref == "data" or ref.startswith("data:"):
+            return self._input(ref.partition(":")[2] or "data", where)
+        known = list(self.specs) + ["data:%s" % key for key in self._input_keys()] + ["data"]
+        hint = "Write 'data:%s' for the data key." % ref if ref in self._input_keys() else did_you_mean(ref, known)
+        if self.parent is not None and ref in self.parent.specs:
+            hint = "Write 'base:%s' for the layer outside." % ref
+        raise LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
+
+    def _input_keys(self) -> List[str]:
+        return sorted(set(self.inputs or ()) | set(self.state.extern_data))
+
+    def _input(self, key: str, where: str) -> Node:
+        if self.inputs is not None and key in self.inputs:
+            return self.inputs[key]
+        if self.inputs is not None and key == "data":
+            raise LayerError("%s: the network inside has no input 'data', since the layer has no sources." % where)
+        level = self.parent
+        while level is not None and key not in self.state.extern_data:
+            if key in level._registered:
+                return level.node(level._registered[key])
+            level = level.parent
+        if key not in self.state.extern_data:
+            raise LayerError(
+                "%s: there is no data key %r in extern_data. %s" % (where, key, did_you_mean(key, self._input_keys()))
+            )
+        return self.extern_node(key)
+
+    def _sub_node(self, node: Node, name: str, where: str) -> Node:
+        ctx = PlanContext(node, self)
+        found = node.layer.sub_node(ctx, name)
+        if found is None and name in node.sub_outputs:
+            found = self.sub_output(node, name)
+        if found is None:
+            raise LayerError(
+                "%s: layer %r has no part %r. %s" % (where, node.path, name, did_you_mean(name, node.layer.sub_names()))
+            )
+        return found
+
+    # --- planning one layer ---
+
+    def _plan(self, spec: LayerSpec) -> None:
+        node = Node(spec.path, spec.cls(), self._scope_of(spec))
+        with located(spec.path, str(spec.cls.class_name), node):
+            node.sources = [self.resolve(s if isinstance(s, str) else s[0], spec.where) for s in spec.sources]
+            node.deps = list(dict.fromkeys(node.sources))
+            set_options(self, node, spec)
+            self._infer(node)
+        self._nodes[spec.name] = node
+        self.planned(spec, node)
+
+    def planned(self, spec: LayerSpec, node: Node) -> None:
+        """Notes outputs and losses of a layer which is planned."""
+        is_top_output = spec.name == "output" and self.parent is None
+        if is_top_output or spec.options.get("is_output_layer"):
+            self.state.outputs[spec.path] = node
+        if has_loss(spec, self.search):
+            self.state.open_losses.append((self, node, spec))
+
+    def infer_template(self, node: Node, ctx: PlanContext) -> Data:
+        """What the layer says of its output; a loop around may know how to go on while it is only half known itself."""
+        return node.layer.template(ctx) if self.parent is None else self.parent.infer_template(node, ctx)
+
+    @property
+    def sink(self) -> List[Node]:
+        """Where planned nodes are collected, in the order of their computation."""
+        return self.state.nodes if self.parent is None else self.parent.sink
+
+    def _infer(self, node: Node) -> None:
+        """Template of one node, and what the base options change about it."""
+        layer = node.layer
+        ctx = PlanContext(node, self)
+        node.output = self.infer_template(node, ctx)
+        if not layer.ends_search:
+            node.output = with_beam(node)
+        if layer.size_target:
+            node.output = self._with_lengths_of(node, layer.size_target)
+        if layer.batch_norm and layer.class_name != "batch_norm":
+            batch_norm.declare_option(ctx, layer.batch_norm)
+        if layer.darc1 or layer.spatial_smoothing:
+            ctx.need_feature(node.output, "the output (constrained by darc1 or spatial_smoothing)")
+        if layer.out_shape is not None:
+            check_out_shape(node.output, layer.out_shape)
+        self.sink.append(node)
+
+    def _with_lengths_of(self, node: Node, target: str) -> Data:
+        other = self.target_data(node, target)
+        data = node.output
+        if data.time_axis is None or other.time_dim is None:
+            raise ConfigError(
+                "size_target %r: both need a time axis; the output is %s, the target %s." % (target, data, other)
+            )
+        node.depend(self.target_node(node, target))
+        return data.with_dim(data.time_axis, other.time_dim)
+
+    def owner_of_params(self, ref: str, where: str) -> Node:
+        """The layer whose parameters ``reuse_params`` means."""
+        if ref.startswith("base:") and self.parent is not None:
+            return self.parent.owner_of_params(ref[len("base:") :], where)
+        return self.resolve(ref, where)
+
+    def _scope_of(self, spec: LayerSpec) -> str:
+        given = spec.options.get("name_scope")
+        if given is None:
+            return join_scope(self.scope, scope_name(spec.name))
+        if given.startswith("/"):
+            return given.strip("/")
+        return join_scope(self.scope, given.strip("/"))
+
+    # --- targets ---
+
+    def target_node(self, owner: Node, target: str) -> Node:
+        """A layer of this name, else the data key."""
+        where = describe_place(owner.path, owner.layer.class_name)
+        level: Optional[NetworkBuilder] = self
+        if target.startswith(("layer:", "base:", "data:")):
+            return self.resolve(target, where)
+        while level is not None:
+            if level._local_name(target) is not None:
+                return level.resolve(target, where)
+            level = level.parent
+        if target not in self.state.extern_data:
+            known = list(self.specs) + list(self.state.extern_data)
+            raise LayerError(
+                "%s: the target %r is neither a layer nor a data key. %s" % (where, target, did_you_mean(target, known))
+            )
+        return self.extern_node(target)
+
+    def target_data(self, owner: Node, target: str) -> Data:
+        """The template of a target; a data key is not counted as used by this."""
+        level: Optional[NetworkBuilder] = self
+        while level is not None and not target.startswith(("layer:", "base:", "data:")):
+            if level._local_name(target) is not None:
+                break
+            level = level.parent
+        else:
+            key = target.partition(":")[2] if target.startswith("data:") else target
+            if key in self.state.extern_data:
+                return self.state.extern_data[key]
+        return self.target_node(owner, target).output
+
+    # --- the protocol that layers see ---
+
+    def bind_dim(self, declared: Dim, definition: Dim) -> None:
+        """See `returnn_tf.graph.plan_context.Builder`."""
+        if self.state.resolve_dim(definition) is not declared:
+            self.state.dims[declared] = definition
+
+    def subnetwork(
+        self,
+        owner: Node,
+        network: Dict[str, Any],
+        inputs: Dict[str, Node],
+        scope: str,
+        loop_dim: Optional[Dim] = None,
+    ) -> Node:
+        """See `returnn_tf.graph.plan_context.Builder`."""
+        builder = NetworkBuilder(network, self.state, path=owner.path, scope=scope, parent=self, inputs=inputs)
+        if loop_dim is not None:
+            builder.loop_dim = loop_dim
+        if "output" not in builder.specs:
+            raise LayerError(
+                "Layer %r: the network inside has no layer 'output'. %s"
+                % (owner.path, did_you_mean("output", builder.specs))
+            )
+        self.state.nested[owner] = builder
+        builder.build()
+        return builder.node("output")
+
+    def nested_node(self, owner: Node, name: str) -> Optional[Node]:
+        """See `returnn_tf.graph.plan_context.Builder`."""
+        builder = self.state.nested.get(owner)
+        if builder is None or builder._local_name(name) is None:
+            return None
+        return builder.resolve(name, "Layer %r" % owner.path)
+
+    def extern_node(self, key: str) -> Node:
+        """See `returnn_tf.graph.plan_context.Builder`."""
+        if key not in self.state.extern_data:
+            raise ConfigError(
+                "there is no data key %r in extern_data. %s" % (key, did_you_mean(key, self.state.extern_data))
+            )
+        if key not in self.state.extern:
+            layer = SourceLayer()
+            layer.data_key = key
+            node = Node("data" if key == "data" else "data:%s" % key, layer, "", extern_key=key)
+            node.layer.node = node  # type: ignore[misc]
+            node.output = self.state.extern_data[key]
+            self.state.extern[key] = node
+            self.state.nodes.append(node)
+        return self.state.extern[key]
+
+    def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
+        """See `returnn_tf.graph.plan_context.Builder`. What the layer needs anyway comes first."""
+        level: Optional[NetworkBuilder] = self
+        used_inputs = sorted(self.state.extern.values(), key=lambda node: node.extern_key != "data")
+        candidates = owner.deps + list((self.inputs or {}).values()) + used_inputs
+        while level is not None:
+            candidates += [node for node in level._nodes.values() if node is not owner]
+            level = level.parent
+        for node in candidates:
+            if node.planned and dim in node.output.dims:
+                return node
+        key = next((k for k, data in self.state.extern_data.items() if dim in data.dims), None)
+        return None if key is None else self.extern_node(key)
+
+    def implicit_layer(self, owner: Node, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
+        """See `returnn_tf.graph.plan_context.Builder`."""
+        node = Node("%s/%s" % (owner.path, name), layer, join_scope(owner.scope, scope_name(name)))
+        layer.node = node  # type: ignore[misc]
+        node.sources = list(sources)
+        node.deps = list(dict.fromkeys(sources))
+        with located(node.path, layer.class_name, node):
+            self._infer(node)
+        return node
+
+    def sub_output(self, owner: Node, name: str) -> Node:
+        """See `returnn_tf.graph.plan_context.Builder`."""
+        path = "%s/%s" % (owner.path, name)
+        for node in self.sink:
+            if node.path == path:
+                return node
+        layer = SubOutputLayer(sub_name=name)
+        node = Node(path, layer, owner.scope, sources=[owner], deps=[owner])
+        layer.node = node  # type: ignore[misc]
+        node.output = owner.sub_outputs[name]
+        self.sink.append(node)
+        return node
+
+    def step_network(self, owner: Node) -> Node:
+        """See `returnn_tf.graph.plan_context.Builder`."""
+        return self.state.plan_loop(owner, self)

@@ -1,0 +1,108 @@
+"""What is verified about a planned layer, and errors that name it. No TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
+
+from returnn_tf.config import ConfigError
+from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.network.planning.parse import describe_place
+from returnn_tf.tensor import Data, Dim
+
+
+class LayerError(ConfigError):
+    """A `ConfigError` that already names its layer."""
+
+
+@contextlib.contextmanager
+def located(path: str, class_name: str, node: Node) -> Iterator[None]:
+    """Puts layer path, class and sources in front of a `ConfigError` which does not name its layer yet."""
+    try:
+        yield
+    except LayerError:
+        raise
+    except ConfigError as exc:
+        message = str(exc)
+        if not message.startswith("Layer "):
+            message = "%s: %s" % (describe_place(path, class_name), message)
+        if node.sources and all(s.planned for s in node.sources):
+            message += "\n  sources: " + "; ".join("%s %s" % (s.path, s.output) for s in node.sources)
+            steps = [str(dim) for s in node.sources for dim in s.output.dims if dim.is_loop]
+            if steps:
+                message += (
+                    "\n  (The axis %s is that of the steps: a layer of a loop sees one step at a time.)" % steps[0]
+                )
+        raise LayerError(message) from exc
+
+
+def check_param_names(nodes: List[Node]) -> None:
+    """Layers whose ``name_scope`` gives them a parameter of the same name and shape share it; else names are unique."""
+    nodes = [inner for node in nodes for inner in [*node.inner, node]]
+    by_path = {node.path: node for node in nodes}
+    owners: Dict[str, Tuple[Node, ParamSpec]] = {}
+    for node in nodes:
+        for spec in list(node.owned):
+            other, first = owners.setdefault(spec.name, (node, spec))
+            if other is node:
+                continue
+            same = (first.shape, first.dtype) == (spec.shape, spec.dtype)
+            shapes = "" if same else ", with the shapes %s and %s" % (first.shape, spec.shape)
+            if not same or not any(_has_name_scope(by_path, n) for n in (node, other)):
+                raise LayerError(
+                    "Layers %r and %r both have a parameter named %r%s. Rename one of the layers, change its "
+                    "name_scope, or share the parameter by reuse_params." % (other.path, node.path, spec.name, shapes)
+                )
+            node.owned.remove(spec)
+            node.params.update({name: first for name, value in node.params.items() if value is spec})
+
+
+def _has_name_scope(by_path: Dict[str, Node], node: Node) -> bool:
+    """Whether the layer or one around it says where its parameters are."""
+    parts = node.path.split("/")
+    around = (by_path.get("/".join(parts[:i])) for i in range(1, len(parts) + 1))
+    return any(n is not None and n.layer.name_scope is not None for n in around)
+
+
+def with_beam(node: Node) -> Data:
+    """The template with the hypotheses of a search that a source has."""
+    data = node.output
+    beams = {dep.output.beam for dep in node.deps if dep.planned and dep.output.beam is not None}
+    if data.beam is not None or data.batch_axis is None or not beams:
+        return data
+    if len(beams) > 1:
+        raise ConfigError(
+            "the sources hold hypotheses of different searches (%s). Put a 'decide' layer behind one of them."
+            % ", ".join(sorted(beam.of for beam in beams))
+        )
+    return data.replace(beam=beams.pop())
+
+
+def check_out_shape(data: Data, expected: Any) -> None:
+    if isinstance(expected, Mapping) or not all(isinstance(d, Dim) for d in expected):
+        return
+    got = list(data.dims)
+    for dim in expected:
+        match = next((d for d in got if d is dim or (d.is_batch and dim.is_batch) or d.agrees_with(dim)), None)
+        if match is None:
+            raise ConfigError("out_shape has the dim %s, but the output is %s." % (dim, data))
+        got.remove(match)
+    if got:
+        raise ConfigError("the output %s has the axis %s, which out_shape does not name." % (data, got[0]))
+
+
+def cycle_error(path: str, open_names: List[str], again: str, *, in_loop: bool) -> LayerError:
+    """Layers which need each other.
+
+    :param path: of the layer which their network is part of, "" at the top
+    :param open_names: each needs the next one
+    :param again: what the last one needs, one of them
+    :param in_loop: whether a layer there can use its past
+    """
+    names = open_names[open_names.index(again) :] if again in open_names else open_names
+    prefix = path + "/" if path else ""
+    chain = " <- ".join(prefix + n for n in names + [again])
+    hint = "Only inside of a 'rec' layer can a layer use its own past, as 'prev:%s'." % again
+    if in_loop:
+        hint = "One of them must take the value of the step before: put 'prev:' in front, e.g. 'prev:%s'." % again
+    return LayerError("The layers depend on each other in a cycle: %s. %s" % (chain, hint))

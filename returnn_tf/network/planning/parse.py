@@ -1,0 +1,167 @@
+"""From a network dict to one `LayerSpec` per layer: names, classes and options are checked, nothing is resolved yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Iterator, List, Mapping, Tuple, Type
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import check_options, declared_options, referenced_names
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.registry import LAYERS, LOSSES
+
+#: Keys of a layer dict which are no options of the class.
+STRUCTURAL = ("class", "from")
+_SCOPE_SPECIAL = ":(){}&+-*'\" ,"
+_SCOPE_FIRST = "_-\\/"
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSpec:
+    """One entry of a network dict.
+
+    :param name: key in the dict
+    :param path: full path, e.g. "encoder/lstm0"
+    :param options: the dict, without class and from
+    :param sources: what ``from`` says
+    """
+
+    name: str
+    path: str
+    cls: Type[Layer]
+    options: Mapping[str, Any]
+    sources: Tuple[Any, ...]
+
+    @property
+    def where(self) -> str:
+        """How an error about this layer begins."""
+        return describe_place(self.path, self.cls.class_name)
+
+    def references(self) -> Iterator[str]:
+        """The names of all layers that must be planned before this one."""
+        for source in self.sources:
+            yield source if isinstance(source, str) else source[0]
+        for info in declared_options(self.cls).values():
+            if info.refs and self.options.get(info.name) is not None:
+                yield from referenced_names(info, self.options[info.name])
+        yield from self.cls.references(self.options)
+        yield from reuse_references(self.options.get("reuse_params"))
+
+
+def describe_place(path: str, class_name: str) -> str:
+    """How an error about a layer begins."""
+    return "Layer %r (class %r)" % (path, class_name)
+
+
+def parse_network(network: Any, path: str, behavior_version: int) -> Dict[str, LayerSpec]:
+    """All layers of a network dict.
+
+    :param path: of the layer which the network is part of, "" at the top
+    :raises ConfigError: names layer, option, nearest valid spelling
+    """
+    where = "network" if not path else "The network inside of layer %r" % path
+    if not isinstance(network, Mapping):
+        raise ConfigError(
+            "%s must be a dict {layer name: {'class': ..., ...}}, got %r." % (where, type(network).__name__)
+        )
+    specs: Dict[str, LayerSpec] = {}
+    for name, options in network.items():
+        if isinstance(name, str) and name.startswith("#"):
+            continue  # comments and per-network settings of pretraining
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError("%s: a layer has the name %r. Give it a name, e.g. 'output'." % (where, name))
+        if not isinstance(options, Mapping):
+            raise ConfigError(
+                "%s: layer %r must be a dict such as {'class': 'linear', ...}, got %r." % (where, name, options)
+            )
+        specs[name] = parse_layer(name, options, "%s/%s" % (path, name) if path else name, behavior_version)
+    return specs
+
+
+def parse_layer(name: str, options: Mapping[str, Any], path: str, behavior_version: int) -> LayerSpec:
+    """One layer dict, see `parse_network`."""
+    if "class" not in options:
+        raise ConfigError("Layer %r: the option 'class' is missing. See `returnn-tf layers` for all classes." % path)
+    cls = LAYERS.get(options["class"], "Layer %r" % path)
+    where = describe_place(path, options["class"])
+    check_options(cls, options, where=where, ignore=STRUCTURAL)
+    return LayerSpec(
+        name,
+        path,
+        cls,
+        {k: v for k, v in options.items() if k not in STRUCTURAL},
+        tuple(_sources(cls, options, where, behavior_version)),
+    )
+
+
+def _sources(cls: Type[Layer], options: Mapping[str, Any], where: str, behavior_version: int) -> List[Any]:
+    if "from" in options and options["from"] is not None:
+        given = options["from"]
+        if not isinstance(given, (str, list, tuple, dict)):
+            raise ConfigError("%s: 'from' must be the name of a layer or a list of names, got %r." % (where, given))
+        sources = cls.source_list(given)
+        for source in sources:
+            name = source if isinstance(source, str) else source[0] if isinstance(source, tuple) and source else None
+            if not isinstance(name, str):
+                raise ConfigError("%s: 'from' must hold names of layers, got %r." % (where, source))
+        return sources
+    if not cls.takes_data(options):
+        return []
+    if behavior_version >= 1:
+        raise ConfigError(
+            "%s: the option 'from' is missing: the names of the layers it gets its input from. "
+            "(Only behavior_version 0 takes 'data' then.)" % where
+        )
+    return ["data"]
+
+
+def check_loss(spec: LayerSpec) -> None:
+    """The loss of a layer and its options.
+
+    :raises ConfigError: unknown loss or loss option
+    """
+    name = spec.options.get("loss")
+    if name is not None:
+        cls = LOSSES.get(name, spec.where)
+        check_options(cls, spec.options.get("loss_opts") or {}, where="%s: loss %r" % (spec.where, name))
+    elif spec.options.get("loss_opts"):
+        raise ConfigError("%s: there are loss_opts, but no loss. Add e.g. 'loss': 'ce'." % spec.where)
+
+
+def with_default_target(spec: LayerSpec, default_target: str) -> LayerSpec:
+    """With the option target, if the loss needs one and none is given."""
+    loss = spec.options.get("loss")
+    if loss is None or spec.options.get("target") is not None or not LOSSES.get(loss, spec.where).needs_target:
+        return spec
+    return dataclasses.replace(spec, options={**spec.options, "target": default_target})
+
+
+def has_loss(spec: LayerSpec, search: bool) -> bool:
+    """Whether a layer has a loss in this mode."""
+    return bool(spec.options.get("loss")) and not (search and spec.options.get("loss_only_on_non_search"))
+
+
+def reuse_references(value: Any) -> Iterator[str]:
+    """The layer names in ``reuse_params``."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key in ("reuse_layer", "layer_output"):
+            if isinstance(value.get(key), str):
+                yield value[key]
+        for entry in (value.get("map") or {}).values():
+            yield from reuse_references(entry)
+
+
+def scope_name(layer_name: str) -> str:
+    """The parameter scope of a layer name: what TensorFlow's old scopes could not hold is replaced."""
+    for char in _SCOPE_SPECIAL:
+        layer_name = layer_name.replace(char, "__")
+    if layer_name and layer_name[0] in _SCOPE_FIRST:
+        layer_name = ".%i.%s" % (ord(layer_name[0]), layer_name[1:])
+    return layer_name
+
+
+def join_scope(scope: str, name: str) -> str:
+    """Parameter scopes joined, either may be empty."""
+    return "%s/%s" % (scope, name) if scope and name else scope or name

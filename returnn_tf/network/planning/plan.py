@@ -1,0 +1,120 @@
+"""`Plan`: a network as a typed graph of layers in the order of their computation. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Iterable, Iterator, List, Set
+
+from returnn_tf.graph.node import LossNode, Node, ParamSpec
+from returnn_tf.tensor import Data
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A planned network.
+
+    :param nodes: all layers, each after everything that it needs
+    :param outputs: the layers whose values are results, by path: "output" and those with is_output_layer
+    :param losses: in the order of the network
+    :param extern: the inputs by data key
+    :param config: the `Config` which it was made from, for the functions of the config
+    """
+
+    nodes: List[Node]
+    outputs: Dict[str, Node]
+    losses: List[LossNode]
+    extern: Dict[str, Node]
+    extern_data: Dict[str, Data]
+    behavior_version: int
+    train: bool
+    search: bool
+    config: Any = None
+
+    @property
+    def params(self) -> Dict[str, ParamSpec]:
+        """All parameters by name, in the order of the layers."""
+        return {spec.name: spec for node in self.all_nodes() for spec in node.owned}
+
+    def all_nodes(self) -> Iterator[Node]:
+        """All layers, those inside of loops in front of the loop."""
+        todo = list(reversed(self.nodes))
+        while todo:
+            node = todo.pop()
+            if node.inner:
+                todo += [n for n in reversed(node.inner)]
+            yield node
+
+    def visible_nodes(self) -> List[Node]:
+        """All layers that a person should see, those inside of loops too."""
+        return [node for node in self.all_nodes() if not node.layer.is_connector]
+
+    def by_path(self) -> Dict[str, Node]:
+        """All layers by path."""
+        return {node.path: node for node in self.nodes}
+
+    def needed(self, nodes: Iterable[Node], losses: Iterable[LossNode] = ()) -> Set[Node]:
+        """Everything that has to be computed for these layers and losses."""
+        todo = list(nodes)
+        for loss in losses:
+            todo += loss_deps(loss)
+        seen: Set[Node] = set()
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                todo += node.deps
+        return seen | self._batch_size_source(seen)
+
+    def _batch_size_source(self, needed: Set[Node]) -> Set[Node]:
+        """An input which tells the batch size, for layers that have it from nowhere else: in search without inputs."""
+        inputs = [node for node in self.extern.values() if node.output.batch_axis is not None]
+        if any(node in needed for node in inputs) or all(node.output.batch_axis is None for node in needed):
+            return set()
+        return set(inputs[:1])
+
+    def roots(self) -> List[Node]:
+        """Outputs and layers with a loss, each once."""
+        return list(dict.fromkeys([*self.outputs.values(), *self.loss_owners().values()]))
+
+    def loss_owners(self) -> Dict[LossNode, Node]:
+        """For each loss the layer that it is on, in the order of the losses."""
+        owners = {loss: node for node in self.nodes for loss in node.losses}
+        return {loss: owners[loss] for loss in self.losses}
+
+    def __str__(self) -> str:
+        lines = []
+        for node in self.nodes:
+            sources = ", ".join(s.path for s in node.sources)
+            lines.append("%s: %s(%s) -> %s" % (node.path, node.layer.class_name, sources, node.output))
+        return "\n".join(lines)
+
+
+def loss_deps(loss: LossNode) -> List[Node]:
+    """The nodes which a loss needs beside its own layer."""
+    deps: List[Node] = []
+    if loss.target is not None:
+        deps.append(loss.target)
+    for value in vars(loss.loss).values():
+        if isinstance(value, Node):
+            deps.append(value)
+        elif isinstance(value, (list, tuple)):
+            deps += [v for v in value if isinstance(v, Node)]
+    return deps
+
+
+def visible_deps(node: Node) -> List[Node]:
+    """What a layer needs, seen through the nodes that only connect a loop with the outside."""
+    found: List[Node] = []
+    todo = list(node.deps)
+    seen: Set[Node] = set()
+    while todo:
+        dep = todo.pop(0)
+        if dep in seen:
+            continue
+        seen.add(dep)
+        if not dep.layer.is_connector:
+            found.append(dep)
+        else:
+            of = getattr(dep.layer, "of", None)
+            todo += [of] if isinstance(of, Node) else dep.sources
+    return found

@@ -1,0 +1,1 @@
+"""Products, convolutions, pooling, attention and multi-dimensional recurrences on tensors."""

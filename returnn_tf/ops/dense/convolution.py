@@ -1,0 +1,156 @@
+"""Convolution of N tensors along one to three axes, in forms which also have gradients on CPU."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+from returnn_tf.ops.frames.shape import size_of, sizes_of, transpose
+from returnn_tf.util.lazy_tf import tf
+
+#: "same", "valid", or frames (before, after).
+AxisPadding = Union[str, Tuple[int, int]]
+
+
+def convolution(
+    x: Any,
+    w: Any,
+    *,
+    strides: Optional[Sequence[int]] = None,
+    dilations: Optional[Sequence[int]] = None,
+    groups: int = 1,
+    padding: Sequence[AxisPadding],
+) -> Any:
+    """Cross-correlation ``y[n, t, o] = sum over k, c of x[n, t * stride + k * dilation - left, c] * w[k, c, o]``.
+
+    :param x: [N, spatial..., in]
+    :param w: [filter..., in / groups, out]; outputs of group g see the inputs of group g
+    :return: [N, spatial'..., out]
+    """
+    rank = len(padding)
+    strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
+    size = [int(k) for k in w.shape[:rank]]
+    plain = all(p == padding[0] for p in padding) and isinstance(padding[0], str)
+    both = any(s > 1 for s in strides) and any(d > 1 for d in dilations)
+    if groups == 1 and plain and padding[0] == "same" and not both:
+        return tf.nn.convolution(x, w, strides=strides, padding="SAME", dilations=dilations)
+    x, frames = pad_spatial(x, size, strides, dilations, padding)
+    if groups > 1 and groups == x.shape[-1]:
+        y = _depthwise(x, w, strides, dilations)
+    elif groups > 1:
+        y = _grouped(x, w, strides, dilations, groups)
+    elif both:  # TensorFlow takes one of them at a time
+        y = tf.nn.convolution(x, w, padding="VALID", dilations=dilations)
+        y = y[(slice(None),) + tuple(slice(None, None, s) for s in strides)]
+    else:
+        y = tf.nn.convolution(x, w, strides=strides, padding="VALID", dilations=dilations)
+    return cut_spatial(y, frames)
+
+
+def pad_spatial(
+    x: Any,
+    size: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    padding: Sequence[AxisPadding],
+    *,
+    value: Any = 0,
+) -> Tuple[Any, List[Any]]:
+    """Pads the spatial axes of [N, spatial..., channels] so that an operation without padding gives what is asked for.
+
+    An axis which is shorter than the window gets as long as the window, since not all kernels can do nothing.
+
+    :return: the tensor, and for `cut_spatial` the number of output frames per axis, None where nothing is to be cut
+    """
+    pads: List[Any] = []
+    frames: List[Any] = []
+    for i, (k, stride, dilation, pad) in enumerate(zip(size, strides, dilations, padding)):
+        extent = (k - 1) * dilation + 1
+        if pad == "same":
+            pads.append(same_padding(size_of(x, i + 1), extent, stride))
+            frames.append(None)
+            continue
+        left, right = (0, 0) if isinstance(pad, str) else pad
+        length = size_of(x, i + 1) + left + right
+        may_lack = length < extent if isinstance(length, int) else extent > left + right
+        frames.append(_none_or_more(-(-(length - extent + 1) // stride)) if may_lack else None)
+        pads.append((left, right + _none_or_more(extent - length) if may_lack else right))
+    if all(isinstance(p, int) and p == 0 for pair in pads for p in pair):
+        return x, frames
+    y = tf.pad(x, [(0, 0)] + pads + [(0, 0)], constant_values=value)
+    return tf.ensure_shape(y, [x.shape[0]] + [None] * len(pads) + [x.shape[-1]]), frames
+
+
+def cut_spatial(y: Any, frames: Sequence[Any]) -> Any:
+    """The first frames of each spatial axis of [N, spatial..., channels]; None: all."""
+    if all(count is None for count in frames):
+        return y
+    return y[(slice(None),) + tuple(slice(0, count) for count in frames)]
+
+
+def _none_or_more(count: Any) -> Any:
+    return max(count, 0) if isinstance(count, int) else tf.maximum(count, 0)
+
+
+def same_padding(length: Any, extent: int, stride: int) -> Tuple[Any, Any]:
+    """Frames (before, after) for ``ceil(length / stride)`` outputs; the odd one is after.
+
+    :param length: int or scalar tensor
+    """
+    total = (-(-length // stride) - 1) * stride + extent - length
+    total = _none_or_more(total)
+    return total // 2, total - total // 2
+
+
+def _depthwise(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int]) -> Any:
+    """Every group is one input channel; no padding."""
+    channels, rank = x.shape[-1], len(strides)
+    size = w.shape[:rank].as_list()
+    w = tf.reshape(w, size + [channels, -1])
+    if rank == 1 and 1 in (strides[0], dilations[0]):
+        # TensorFlow's CPU kernel crashes, or gives wrong gradients, if the filter is long in the second axis (2.16).
+        y = tf.nn.depthwise_conv2d(
+            x[:, :, None], w[:, None], [1, strides[0], strides[0], 1], "VALID", dilations=[dilations[0], 1]
+        )
+        return y[:, :, 0]
+    out = _unpadded_lengths(x, size, strides, dilations)
+    total: Any = None
+    for position in itertools.product(*map(range, size)):
+        part = x[(slice(None),) + tuple(map(_strided, position, dilations, strides, out))]
+        part = part[..., None] * w[position]
+        total = part if total is None else total + part
+    return tf.reshape(total, tf.stack([-1] + out + [channels * int(w.shape[-1])]))
+
+
+def _grouped(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], groups: int) -> Any:
+    """For each position in the filter one matrix product per group; no padding.
+
+    TensorFlow has no gradient for grouped convolutions on CPU.
+    """
+    rank = len(strides)
+    size = [int(k) for k in w.shape[:rank]]
+    per_group, n_out = int(w.shape[-2]), int(w.shape[-1])
+    out = _unpadded_lengths(x, size, strides, dilations)
+    x = tf.reshape(x, tf.stack([-1] + sizes_of(x)[1:-1] + [groups, per_group]))
+    x = transpose(x, [rank + 1] + list(range(rank + 1)) + [rank + 2])  # [groups, N, spatial..., in / groups]
+    w = tf.reshape(w, size + [per_group, groups, n_out // groups])
+    w = transpose(w, list(range(rank)) + [rank + 1, rank, rank + 2])  # [filter..., groups, in / groups, out / groups]
+    total: Any = None
+    for position in itertools.product(*map(range, size)):
+        part = x[(slice(None), slice(None)) + tuple(map(_strided, position, dilations, strides, out))]
+        part = tf.matmul(tf.reshape(part, [groups, -1, per_group]), w[position])
+        total = part if total is None else total + part
+    y = tf.reshape(total, tf.stack([groups, -1] + out + [n_out // groups]))
+    y = transpose(y, list(range(1, rank + 2)) + [0, rank + 2])
+    return tf.reshape(y, tf.stack([-1] + out + [n_out]))
+
+
+def _unpadded_lengths(x: Any, size: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> List[Any]:
+    """Numbers of output frames of [N, spatial..., channels] without padding."""
+    lengths = [size_of(x, 1 + i) for i in range(len(size))]
+    return [-(-(n - (k - 1) * d) // s) for n, k, d, s in zip(lengths, size, dilations, strides)]
+
+
+def _strided(position: int, dilation: int, stride: int, count: Any) -> slice:
+    start = position * dilation
+    return slice(start, start + (count - 1) * stride + 1, stride)

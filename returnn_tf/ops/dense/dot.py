@@ -1,0 +1,52 @@
+"""Products of two tensors, summed over some axes."""
+
+from __future__ import annotations
+
+import string
+from typing import Any, List, NamedTuple
+
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.util.lazy_tf import tf
+
+
+class DotAxes(NamedTuple):
+    """Axes of two tensors: summed over (pairwise), of one tensor only, and common ones (pairwise)."""
+
+    red1: List[int]
+    red2: List[int]
+    var1: List[int]
+    var2: List[int]
+    common1: List[int]
+    common2: List[int]
+
+
+def contract(x1: Any, x2: Any, axes: DotAxes) -> Any:
+    """``y[common, var1, var2] = sum over red of x1 * x2``, one batched matrix product."""
+    letters = iter(string.ascii_letters)
+    names1 = {axis: next(letters) for axis in axes.common1 + axes.var1 + axes.red1}
+    names2 = {axis: next(letters) for axis in axes.var2}
+    names2.update({j: names1[i] for i, j in zip(axes.common1 + axes.red1, axes.common2 + axes.red2)})
+    out = [names1[i] for i in axes.common1 + axes.var1] + [names2[j] for j in axes.var2]
+    first = "".join(names1[i] for i in range(len(names1)))
+    second = "".join(names2[j] for j in range(len(names2)))
+    return tf.einsum("%s,%s->%s" % (first, second, "".join(out)), x1, x2)
+
+
+def gather_rows(x1: Any, x2: Any, axes: DotAxes, *, sparse: int) -> Any:
+    """`contract`, where one tensor holds indices that stand for one-hot vectors over the axis to sum over.
+
+    :param sparse: 0 or 1, which tensor holds indices; its red axes are empty
+    """
+    if sparse == 0:
+        indices = transpose(x1, axes.common1 + axes.var1)
+        rows = transpose(x2, axes.common2 + axes.red2 + axes.var2)
+    else:
+        indices = transpose(x2, axes.common2 + axes.var2)
+        rows = transpose(x1, axes.common1 + axes.red1 + axes.var1)
+    n = len(axes.common1)
+    y = tf.gather(rows, indices, axis=n, batch_dims=n)
+    if sparse == 0:
+        return y
+    # [common, var2, var1] so far
+    mid, end = n + len(axes.var2), n + len(axes.var2) + len(axes.var1)
+    return transpose(y, list(range(n)) + list(range(mid, end)) + list(range(n, mid)))

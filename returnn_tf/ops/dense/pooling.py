@@ -1,0 +1,58 @@
+"""Maximum or mean over a window which slides along one to three axes."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+from returnn_tf.ops.dense.convolution import AxisPadding, cut_spatial, pad_spatial
+from returnn_tf.util.lazy_tf import tf
+
+
+def pool(
+    x: Any,
+    mode: str,
+    size: Sequence[int],
+    *,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    padding: Sequence[AxisPadding],
+    mask: Optional[Any] = None,
+) -> Any:
+    """Maximum or mean of the entries in the window; entries which padding adds don't count.
+
+    :param x: [N, spatial..., channels]
+    :param mode: "max" or "avg"
+    :param mask: bool, broadcasts to ``x``, with a channel axis of size 1: the entries which count; None: all
+    :return: [N, spatial'..., channels]
+    """
+    if all(k == 1 and s == 1 for k, s in zip(size, strides)):
+        return x
+    plain = all(d == 1 for d in dilations) and all(p == "same" for p in padding)
+    if mode == "max":
+        lowest = tf.constant(x.dtype.min, x.dtype)
+        if mask is not None:
+            x = tf.where(mask, x, lowest)
+        if plain:
+            return tf.nn.pool(x, size, "MAX", strides=strides, padding="SAME")
+        x, frames = pad_spatial(x, size, strides, dilations, padding, value=lowest)
+        return cut_spatial(_unpadded(x, "MAX", size, strides, dilations), frames)
+    if plain and mask is None:
+        return tf.nn.pool(x, size, "AVG", strides=strides, padding="SAME")
+    if mask is None and all(p == "valid" for p in padding):
+        x, frames = pad_spatial(x, size, strides, dilations, padding)
+        return cut_spatial(_unpadded(x, "AVG", size, strides, dilations), frames)
+    weights = tf.ones_like(x[..., :1]) if mask is None else tf.cast(mask, x.dtype)
+    # Both means are over the whole window, so their quotient is the mean of what counts.
+    parts = []
+    for part in (tf.where(weights > 0, x, tf.zeros_like(x)), tf.broadcast_to(weights, tf.shape(x[..., :1]))):
+        part, frames = pad_spatial(part, size, strides, dilations, padding)
+        parts.append(cut_spatial(_unpadded(part, "AVG", size, strides, dilations), frames))
+    return tf.math.divide_no_nan(*parts)
+
+
+def _unpadded(x: Any, kind: str, size: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Any:
+    """Windows inside of the array only."""
+    if all(d == 1 for d in dilations) or all(s == 1 for s in strides):
+        return tf.nn.pool(x, size, kind, strides=strides, padding="VALID", dilations=dilations)
+    y = tf.nn.pool(x, size, kind, padding="VALID", dilations=dilations)  # TensorFlow takes one of them at a time
+    return y[(slice(None),) + tuple(slice(None, None, s) for s in strides)]

@@ -1,0 +1,74 @@
+"""Transposed convolution of N tensors along one to three axes."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence
+
+from returnn_tf.ops.frames.shape import size_of
+from returnn_tf.util.lazy_tf import tf
+
+
+def transposed_length(length: Any, size: int, stride: int, padding: str, output_padding: Optional[int] = None) -> Any:
+    """Number of output frames.
+
+    :param length: of the input; int, int tensor, or anything that can be multiplied with and added to ints
+    :param padding: "same" or "valid"
+    :param output_padding: exact number of frames behind what the last input frame needs; None: as many as fit
+    """
+    if output_padding is None:
+        grown = length * stride
+        return grown + max(size - stride, 0) if padding == "valid" else grown
+    return (length - 1) * stride + size + output_padding - (2 * (size // 2) if padding == "same" else 0)
+
+
+def transposed_convolution(
+    x: Any,
+    w: Any,
+    *,
+    strides: Sequence[int],
+    padding: str,
+    output_padding: Optional[Sequence[Optional[int]]] = None,
+    remove_padding: Sequence[int] = (),
+) -> Any:
+    """The gradient of a convolution w.r.t. its input, used as a layer of its own (Zeiler et al. 2010).
+
+    Without padding, output frame ``t * stride + k`` gets ``sum over c of x[n, t, c] * w[k, o, c]``.
+
+    :param x: [N, spatial..., in]
+    :param w: [filter..., out, in]
+    :param padding: "same": ``length * stride`` frames, cut at both ends; "valid": all
+    :param remove_padding: frames to cut at both ends of each axis, after everything else
+    :return: [N, spatial'..., out]
+    """
+    rank = len(strides)
+    size = [int(k) for k in w.shape[:rank]]
+    lengths = [size_of(x, i + 1) for i in range(rank)]
+    extra: List[Optional[int]] = [None] * rank if output_padding is None else list(output_padding)
+    exact = any(p is not None for p in extra)
+    mode = "valid" if exact else padding
+    shape = [transposed_length(n, k, s, mode) for n, k, s in zip(lengths, size, strides)]
+    full = tf.stack([tf.shape(x)[0], *shape, w.shape[rank]])
+    y = tf.nn.conv_transpose(x, w, full, list(strides), padding=mode.upper())
+    if exact:
+        y = _cut_exactly(y, lengths, size, strides, padding, extra)
+    for i, cut in enumerate(remove_padding):
+        if cut:
+            end = tf.maximum(size_of(y, i + 1) - cut, cut)
+            y = y[(slice(None),) * (i + 1) + (slice(cut, end),)]
+    return y
+
+
+def _cut_exactly(
+    y: Any, lengths: Sequence[Any], size: Sequence[int], strides: Sequence[int], padding: str, extra: Sequence[Any]
+) -> Any:
+    """All frames cut or filled with zeros so that `transposed_length` is met; what is missing is cut half in front."""
+    for i, (n, k, s, p) in enumerate(zip(lengths, size, strides, extra)):
+        wanted = tf.maximum(transposed_length(n, k, s, padding, p), 0)
+        left = max((n - 1) * s + k - wanted, 0) // 2 if isinstance(n, int) else None
+        if left is None:
+            left = tf.maximum((n - 1) * s + k - wanted, 0) // 2
+        pads = [(0, 0)] * y.shape.rank
+        pads[i + 1] = (0, tf.maximum(left + wanted - size_of(y, i + 1), 0))
+        y = tf.pad(y, pads)
+        y = y[(slice(None),) * (i + 1) + (slice(left, left + wanted),)]
+    return y

@@ -1,0 +1,1 @@
+"""Functions on frames: masks, positions, windows, packing, padding, reductions."""

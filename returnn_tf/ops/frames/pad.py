@@ -1,0 +1,68 @@
+"""Padding of axes: at the array borders, or directly after the end of every sequence."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Sequence
+
+from returnn_tf.ops.frames.shape import expand_at, size_of
+from returnn_tf.util.lazy_tf import tf
+
+
+def _reflect(index: Any, size: Any) -> Any:
+    index = tf.abs(index)
+    return (size - 1) - tf.abs((size - 1) - index)
+
+
+def _symmetric(index: Any, size: Any) -> Any:
+    index = tf.where(index < 0, -1 - index, index)
+    return tf.where(index >= size, 2 * size - 1 - index, index)
+
+
+#: mode -> function (index, size) -> index inside of [0, size), for indices beyond the borders
+_INDEX_OF: Dict[str, Callable[[Any, Any], Any]] = {
+    "reflect": _reflect,
+    "symmetric": _symmetric,
+    "replication": lambda index, size: index,
+}
+MODES = ("constant", *_INDEX_OF)
+
+
+def pad_array(x: Any, left: Sequence[Any], right: Sequence[Any], value: Any = 0) -> Any:
+    """A constant around the array.
+
+    :param left: per axis how many entries before, ints or scalars
+    :param right: per axis how many entries after
+    """
+    paddings = tf.stack([tf.stack([tf.cast(a, tf.int32), tf.cast(b, tf.int32)]) for a, b in zip(left, right)])
+    return tf.pad(x, paddings, constant_values=tf.cast(value, x.dtype))
+
+
+def pad_axis(x: Any, axis: int, left: int, right: int, *, mode: str = "constant", value: Any = 0) -> Any:
+    """One axis padded at the array borders.
+
+    :param mode: constant; reflect (without the border entry), symmetric (with it), replication (of the border entry)
+    """
+    rank = x.shape.rank
+    if mode == "constant":
+        paddings = [[0, 0]] * axis + [[left, right]] + [[0, 0]] * (rank - axis - 1)
+        return tf.pad(x, paddings, constant_values=tf.cast(value, x.dtype))
+    size = size_of(x, axis)
+    index = _INDEX_OF[mode](tf.range(-left, size + right), size)
+    return tf.gather(x, tf.clip_by_value(index, 0, size - 1), axis=axis)
+
+
+def pad_sequences(x: Any, lens: Any, left: int, right: int, *, mode: str = "constant", value: Any = 0) -> Any:
+    """Every sequence padded on both sides; the right padding directly follows its last frame.
+
+    :param x: [batch, time, ...]
+    :param lens: int32 [batch]
+    :return: [batch, left + time + right, ...]; frames after the right padding are arbitrary
+    """
+    lens = tf.expand_dims(lens, 1)
+    index = tf.expand_dims(tf.range(-left, size_of(x, 1) + right), 0)
+    if mode == "constant":
+        inside = tf.logical_and(index >= 0, index < lens)
+        x = pad_axis(x, 1, left, right)
+        return tf.where(expand_at(inside, range(2, x.shape.rank)), x, tf.cast(value, x.dtype))
+    index = _INDEX_OF[mode](index, lens)
+    return tf.gather(x, tf.clip_by_value(index, 0, tf.maximum(lens - 1, 0)), batch_dims=1)

@@ -1,0 +1,1 @@
+"""Functions on label sequences and lattices: CTC, automata, transducers, edit distance, beams."""

@@ -1,0 +1,101 @@
+"""Connectionist temporal classification (Graves et al. 2006): the loss by TensorFlow's op, and decoding.
+
+The blank is the last class everywhere here; see `blank_last`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.ops.sequence.edit_distance import sparse_sequences
+from returnn_tf.util.lazy_tf import tf
+
+
+def needed_frames(labels: Any, label_lens: Any, *, label_loop: bool = True) -> Any:
+    """The least number of frames in which the labels can be emitted: one each, and a blank between equal neighbours.
+
+    :param labels: int [batch, labels]
+    :param label_loop: False: a label lasts one frame, and then no blank is needed between equal ones
+    :return: int32 [batch]
+    """
+    if not label_loop:
+        return label_lens
+    twice = tf.logical_and(
+        tf.equal(labels[:, 1:], labels[:, :-1]), tf.sequence_mask(label_lens - 1, tf.shape(labels)[1] - 1)
+    )
+    return label_lens + tf.reduce_sum(tf.cast(twice, tf.int32), axis=1)
+
+
+def ctc_loss(logits: Any, lens: Any, labels: Any, label_lens: Any, *, label_loop: bool = True) -> Any:
+    """``-log p(labels | logits)``, the sum over all alignments.
+
+    :param logits: [time, batch, classes], not normalised
+    :param lens: int32 [batch]
+    :param labels: int [batch, labels]
+    :param label_loop: False: a label lasts one frame
+    :return: [batch]; 0 with a gradient of 0 where there are fewer frames than `needed_frames`
+    """
+    empty = tf.equal(label_lens, 0)
+    usual = tf.logical_and(tf.logical_not(empty), needed_frames(labels, label_lens, label_loop=label_loop) <= lens)
+    # TensorFlow's op rejects sequences without labels, and gives infinity for some that are too short. All but the
+    # usual ones get one label here, and their values are replaced.
+    labels = tf.pad(labels, [[0, 0], [0, 1]])
+    sparse = sparse_sequences(labels, tf.where(usual, label_lens, tf.ones_like(label_lens)))
+    loss, _ = tf.raw_ops.CTCLoss(
+        inputs=logits,
+        labels_indices=sparse.indices,
+        labels_values=sparse.values,
+        sequence_length=lens,
+        ctc_merge_repeated=label_loop,
+        ignore_longer_outputs_than_inputs=True,
+    )
+    loss = tf.where(usual, loss, tf.zeros_like(loss))
+    only_blank = tf.cond(
+        tf.reduce_any(empty),
+        lambda: tf.where(empty, _all_blank(logits, lens), tf.zeros_like(loss)),
+        lambda: tf.zeros_like(loss),
+    )
+    return loss + only_blank
+
+
+def _all_blank(logits: Any, lens: Any) -> Any:
+    """[batch]: the loss of the empty sequence."""
+    scores = tf.nn.log_softmax(logits)[:, :, -1]
+    mask = tf.range(tf.shape(logits)[0])[:, None] < lens
+    return -tf.reduce_sum(tf.where(mask, scores, tf.zeros_like(scores)), axis=0)
+
+
+def blank_last(scores: Any, blank: int, classes: int) -> Any:
+    """The class axis (the last one) with the blank moved to its end.
+
+    :param blank: index of the blank
+    :param classes: number of classes with blank
+    """
+    if blank == classes - 1:
+        return scores
+    return tf.concat([scores[..., :blank], scores[..., blank + 1 :], scores[..., blank : blank + 1]], axis=-1)
+
+
+def labels_without_blank(labels: Any, blank: int) -> Any:
+    """Labels as indices into `blank_last`."""
+    return tf.where(labels > blank, labels - 1, labels)
+
+
+def greedy_decode(logits: Any, lens: Any) -> Any:
+    """The best class per frame, repetitions merged and blanks removed.
+
+    :param logits: [time, batch, classes]
+    :return: `tf.SparseTensor` [batch, labels]
+    """
+    (decoded,), _ = tf.nn.ctc_greedy_decoder(logits, lens, merge_repeated=True)
+    return decoded
+
+
+def beam_decode(logits: Any, lens: Any, beam_width: int) -> Any:
+    """The best labelling by prefix beam search.
+
+    :param logits: [time, batch, classes]
+    :return: `tf.SparseTensor` [batch, labels]
+    """
+    (decoded,), _ = tf.nn.ctc_beam_search_decoder(logits, lens, beam_width=beam_width, top_paths=1)
+    return decoded
