@@ -14,15 +14,47 @@ PACKAGE = "returnn_tf"
 FLOORS = [
     ["config", "log", "util"],
     ["tensor"],
-    ["datasets"],
-    ["ops", "native"],
+    ["datasets", "native"],
+    ["ops"],
+    ["graph"],
     ["layers"],
     ["network"],
-    ["engine", "export"],
-    ["tasks"],
+    ["engine"],
+    ["tasks", "compat"],
     ["cli", "__main__"],
 ]
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+
+# the same within folders, lowest first; elsewhere any order without cycles will do
+INNER_FLOORS = {
+    "datasets": [["core"], ["config", "hdf", "label_file", "synthetic"], ["loading"]],
+    "ops": [
+        ["activations", "frames", "initializers", "softmax", "tf1_names"],
+        ["cross_entropy", "dense", "normalize", "sampled_loss"],
+        ["cells", "sequence"],
+    ],
+    "layers": [
+        ["shared"],
+        ["math"],
+        ["emit_node", "rec", "sequence", "shape"],
+        ["loops", "nested"],
+        ["attention", "search"],
+        ["losses", "masked"],
+    ],
+    "network": [["planning", "result"], ["draw", "loops", "lower", "passes"], ["network"], ["describe"]],
+    "engine": [
+        ["support"],
+        ["learning_rate", "update"],
+        ["distributed"],
+        ["data"],
+        ["passes", "search"],
+        ["checkpoints"],
+        ["monitoring", "pretrain"],
+        ["training"],
+    ],
+}
+
+MOST_MODULES = 25  # of a folder
 
 # heavy and optional: these may be imported inside functions, everything else only at the top of a module
 DEFERRED = {"matplotlib", "horovod", "tensorflow_io", "tensorflow", "tensorboard", "kenlm"}
@@ -94,6 +126,49 @@ def test_floors(name):
         assert target != PACKAGE, "%s imports %s itself: import from the submodule" % (name, PACKAGE)
         assert here, "%s imports %s when it is imported" % (name, target)
         assert FLOOR_OF[there] < FLOOR_OF[here], "%s imports %s, which is not on a lower floor" % (name, target)
+
+
+def entries(folder):
+    """The modules and folders directly in a folder of the package, and which of them import which."""
+    prefix = "%s.%s." % (PACKAGE, folder) if folder else PACKAGE + "."
+    graph = {}
+    for name, targets in GRAPH.items():
+        if name.startswith(prefix):
+            here = name[len(prefix) :].split(".")[0]
+            there = {t[len(prefix) :].split(".")[0] for t in targets if t.startswith(prefix)}
+            graph.setdefault(here, set()).update(there - {here})
+    return graph
+
+
+FOLDERS = sorted({name.split(".", 1)[1].rsplit(".", 1)[0] for name in MODULES if name.count(".") > 1})
+
+
+@pytest.mark.parametrize("folder", sorted(INNER_FLOORS))
+def test_inner_floors(folder):
+    """Within a folder imports go down, too, and its folders on one floor don't know each other."""
+    floors = {entry: floor for floor, names in enumerate(INNER_FLOORS[folder]) for entry in names}
+    graph = entries(folder)
+    assert set(graph) == set(floors)
+    for here, targets in graph.items():
+        for there in targets:
+            assert floors[there] < floors[here], "%s: %s imports %s" % (folder, here, there)
+
+
+@pytest.mark.parametrize("folder", [""] + FOLDERS)
+def test_no_cycles_between_folders(folder):
+    """The entries of each folder have an order."""
+    graph = entries(folder)
+    while graph:
+        lowest = {entry for entry, targets in graph.items() if not targets & set(graph)}
+        assert lowest, "a cycle among %s" % sorted(graph)
+        graph = {entry: targets for entry, targets in graph.items() if entry not in lowest}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folders_are_no_drawers(folder):
+    """A folder with more modules wants an order."""
+    modules = [name for name in MODULES if name.split(".", 1)[-1].rsplit(".", 1)[0] == folder and name.count(".") > 1]
+    assert len(modules) <= MOST_MODULES
 
 
 def test_no_cycles():

@@ -26,7 +26,7 @@ class Vocabulary:
         self._index = {label: index for index, label in enumerate(self.labels)}
 
     @classmethod
-    def create_vocab(cls, **options: Any) -> "Vocabulary":
+    def create_vocab(cls, **options: Any) -> Vocabulary:
         """From the options of a vocabulary in a config, ``class`` among them."""
         return cls(**{key: value for key, value in options.items() if key != "class"})
 

@@ -92,7 +92,7 @@ def parse_lines(path: str, text: str) -> Iterator[Tuple[int, str, str]]:
 def parse_json(path: str, text: str) -> Dict[str, Any]:
     """The settings of a JSON config with ``//`` and ``/* */`` comments."""
 
-    def blank(match: "re.Match[str]") -> str:
+    def blank(match: re.Match[str]) -> str:
         token = match.group()
         return token if token.startswith('"') else re.sub(r"[^\n]", " ", token)
 

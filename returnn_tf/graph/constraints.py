@@ -10,7 +10,7 @@ from returnn_tf.graph.node import ParamSpec
 from returnn_tf.util.lazy_tf import tf
 
 
-def layer_constraint(ctx: "EmitContext") -> Optional[Any]:
+def layer_constraint(ctx: EmitContext) -> Optional[Any]:
     """The sum of all constraints of one layer, or None.
 
     L2: ``L2 * sum(x ** 2)`` over all its parameters, biases, untrained ones and those of other layers which it reuses
@@ -31,7 +31,7 @@ def layer_constraint(ctx: "EmitContext") -> Optional[Any]:
     return total
 
 
-def darc1_value(ctx: "EmitContext") -> Any:
+def darc1_value(ctx: EmitContext) -> Any:
     """``max over features of the sum over valid frames of |x|`` (Kawaguchi, Kaelbling & Bengio 2017, eq. 10).
 
     x is the value before the activation if there is one. Like the losses it is a sum over frames, not a mean.
@@ -46,7 +46,7 @@ def darc1_value(ctx: "EmitContext") -> Any:
     return tf.reduce_max(tf.reduce_sum(x, axis=[i for i in range(data.rank) if i != data.feature_axis]))
 
 
-def spatial_smoothing_energy(ctx: "EmitContext") -> Any:
+def spatial_smoothing_energy(ctx: EmitContext) -> Any:
     """Energy of the high frequencies of the feature vector seen as a map, summed over the valid frames.
 
     The map has ``w`` columns, the largest number up to the root of the dim which divides it, and circular borders; the

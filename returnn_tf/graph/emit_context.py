@@ -61,7 +61,7 @@ class Lowering:
     #: By path of a searching loop: the number of sequences whose best hypothesis had not ended when the loop did.
     not_ended: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def child(self) -> "Lowering":
+    def child(self) -> Lowering:
         """For the body of a loop: sees everything, and what is added to it stays inside."""
         copies: Dict[str, Any] = {"updates": [], "constraints": []}
         for field in dataclasses.fields(self):

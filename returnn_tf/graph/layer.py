@@ -31,6 +31,8 @@ class Layer:
     needs_sources: ClassVar[bool] = True
     #: Whether it only connects a loop with the outside: not shown to people.
     is_connector: ClassVar[bool] = False
+    #: Scope of its parameters where the layer is the unit of another one, such as `masked_computation`.
+    scope_as_unit: ClassVar[str] = ""
     #: Whether the output has no hypotheses of a search, even if a source has them.
     ends_search: ClassVar[bool] = False
     #: Whether the state that this layer carries from step to step of a loop gets larger in each step.
@@ -110,31 +112,31 @@ class Layer:
             return []
         return [given] if isinstance(given, str) else list(given)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The template of the output; parameters are declared here. No TensorFlow.
 
         :raises ConfigError: by ``ctx.error``, if the sources or options don't fit
         """
         raise AssertionError("%s has no template()" % type(self).__name__)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The ops. The value has the dims and the axis order of the template."""
         raise AssertionError("%s has no emit()" % type(self).__name__)
 
-    def before_loop(self, ctx: "EmitContext") -> None:
+    def before_loop(self, ctx: EmitContext) -> None:
         """Of a layer in a loop: makes and notes what all steps share. It may do nothing."""
 
-    def sub_node(self, ctx: "PlanContext", name: str) -> Optional["Node"]:
+    def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """The layer that is reached as ``<this layer>/<name>``, or None."""
         return None
 
     @property
-    def sources(self) -> List["Node"]:
+    def sources(self) -> List[Node]:
         """What ``from`` says."""
         return self.node.sources
 
     @property
-    def source(self) -> "Node":
+    def source(self) -> Node:
         """The first source."""
         return self.node.sources[0]
 

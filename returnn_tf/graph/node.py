@@ -54,8 +54,8 @@ class LossNode:
     """
 
     name: str
-    loss: "Loss"
-    target: Optional["Node"]
+    loss: Loss
+    target: Optional[Node]
     scale: float = 1.0
 
 
@@ -76,10 +76,10 @@ class Node:
     """
 
     path: str
-    layer: "Layer"
+    layer: Layer
     scope: str
-    sources: List["Node"] = dataclasses.field(default_factory=list)
-    deps: List["Node"] = dataclasses.field(default_factory=list)
+    sources: List[Node] = dataclasses.field(default_factory=list)
+    deps: List[Node] = dataclasses.field(default_factory=list)
     _output: Optional[Data] = None
     sub_outputs: Dict[str, Data] = dataclasses.field(default_factory=dict)
     params: Dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -89,7 +89,7 @@ class Node:
     #: In a loop: state -> (template, function that gives the first value); see `PlanContext.loop_state`.
     loop_states: Dict[str, Any] = dataclasses.field(default_factory=dict)
     #: Of a loop: the layers of one step, in order.
-    inner: List["Node"] = dataclasses.field(default_factory=list)
+    inner: List[Node] = dataclasses.field(default_factory=list)
 
     @property
     def output(self) -> Data:
@@ -106,7 +106,7 @@ class Node:
         """Whether the template is known."""
         return self._output is not None
 
-    def depend(self, node: "Node") -> None:
+    def depend(self, node: Node) -> None:
         """Adds a node that must be emitted before this one."""
         if node not in self.deps:
             self.deps.append(node)

@@ -58,7 +58,7 @@ class Builder(Protocol):
     def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
         """A planned layer or an input which has this dim, so that its lengths are known once that one is emitted."""
 
-    def implicit_layer(self, owner: Node, name: str, layer: "Layer", sources: Sequence[Node]) -> Node:
+    def implicit_layer(self, owner: Node, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
         """Plans a layer which the config does not name."""
 
     def sub_output(self, owner: Node, name: str) -> Node:
@@ -320,7 +320,7 @@ class PlanContext:
         scope = self.node.scope if scope is None else scope
         return self.depend(self.builder.subnetwork(self.node, network, inputs, scope, loop_dim))
 
-    def implicit(self, name: str, layer: "Layer", sources: Sequence[Node]) -> Node:
+    def implicit(self, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
         """Plans a layer which the config does not name, e.g. the concatenation of several sources."""
         return self.depend(self.builder.implicit_layer(self.node, name, layer, sources))
 

@@ -26,7 +26,7 @@ class SourceLayer(Layer):
     needs_sources = False
     data_key: str = option("data", help="key of extern_data")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """As declared in `extern_data`."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
@@ -35,6 +35,6 @@ class SourceLayer(Layer):
             return self.inner.output
         return ctx.node.output
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The tensor of the feed."""
         return ctx.value(self.inner)

@@ -19,7 +19,7 @@ class DataView:
     :param tensor: value in this layout
     """
 
-    def __init__(self, ctx: "EmitContext", data: Data, tensor: Any) -> None:
+    def __init__(self, ctx: EmitContext, data: Data, tensor: Any) -> None:
         self._ctx = ctx
         self.template = data
         self.placeholder = tensor
@@ -121,15 +121,15 @@ class DataView:
         """Size of the padded time axis."""
         return tf.shape(self.placeholder)[self.template.time_axis]
 
-    def copy_as_batch_major(self) -> "DataView":
+    def copy_as_batch_major(self) -> DataView:
         """With the batch axis first."""
         return self._moved(self.template.batch_axis, 0)
 
-    def copy_as_time_major(self) -> "DataView":
+    def copy_as_time_major(self) -> DataView:
         """With the time axis first."""
         return self._moved(self.template.time_axis, 0)
 
-    def copy_as_batch_feature_major(self) -> "DataView":
+    def copy_as_batch_feature_major(self) -> DataView:
         """With batch first and feature second."""
         view = self.copy_as_batch_major()
         return view._moved(view.template.feature_axis, 1)
@@ -152,7 +152,7 @@ class DataView:
         view = view._moved(time, 1)
         return tf.boolean_mask(view.placeholder, view.get_sequence_mask())
 
-    def _moved(self, source: Optional[int], target: int) -> "DataView":
+    def _moved(self, source: Optional[int], target: int) -> DataView:
         if source is None or source == target:
             return self
         perm = [i for i in range(self.template.rank) if i != source]
@@ -163,7 +163,7 @@ class DataView:
 class NetworkView:
     """``self.network`` in user code."""
 
-    def __init__(self, ctx: "EmitContext") -> None:
+    def __init__(self, ctx: EmitContext) -> None:
         self._ctx = ctx
 
     @property
@@ -194,7 +194,7 @@ class NetworkView:
         """Views of all layers that are computed already, by path."""
         return {node.path: LayerView(self._ctx, node) for node in self._ctx.lowering.values}
 
-    def get_layer(self, name: str) -> "LayerView":
+    def get_layer(self, name: str) -> LayerView:
         """A layer that is computed already; list it in ``from`` so that it is."""
         for node in self._ctx.lowering.values:
             if node.path == name:
@@ -208,7 +208,7 @@ class LayerView:
     :param node: the layer
     """
 
-    def __init__(self, ctx: "EmitContext", node: Node) -> None:
+    def __init__(self, ctx: EmitContext, node: Node) -> None:
         self._ctx = ctx
         self._node = node
         self.name = node.path
@@ -220,7 +220,7 @@ class LayerView:
         return DataView(self._ctx, self._node.output, self._ctx.lowering.values.get(self._node))
 
     @property
-    def sources(self) -> List["LayerView"]:
+    def sources(self) -> List[LayerView]:
         """The sources."""
         return [LayerView(self._ctx, node) for node in self._node.sources]
 

@@ -25,7 +25,7 @@ class _Box:
 
     name: str
     node: Optional[Node]
-    children: Dict[str, "_Box"] = dataclasses.field(default_factory=dict)
+    children: Dict[str, _Box] = dataclasses.field(default_factory=dict)
     x: float = 0.0
     y: float = 0.0
     width: float = 0.0

@@ -65,7 +65,7 @@ class Network:
         self._functions: Dict[Any, Any] = {}
 
     @classmethod
-    def from_config(cls, config: Any, *, train: bool = False, search: bool = False) -> "Network":
+    def from_config(cls, config: Any, *, train: bool = False, search: bool = False) -> Network:
         """Plans the network of a config and creates its variables.
 
         :param train: whether dropout and other things of training are on

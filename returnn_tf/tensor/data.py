@@ -58,7 +58,7 @@ class Data:
         feature_axis: Optional[int] = _UNSET,
         time_axis: Optional[int] = _UNSET,
         **kwargs: Any,
-    ) -> "Data":
+    ) -> Data:
         """A template with the usual time and feature axes where these are not given.
 
         Time is the first dynamic spatial axis. Feature (dense data only) is the last axis of feature kind, else the
@@ -151,11 +151,11 @@ class Data:
 
     # --- derived templates ---
 
-    def replace(self, **changes: Any) -> "Data":
+    def replace(self, **changes: Any) -> Data:
         """A copy with other fields."""
         return dataclasses.replace(self, **changes)
 
-    def permuted(self, perm: Sequence[int]) -> "Data":
+    def permuted(self, perm: Sequence[int]) -> Data:
         """Axis ``i`` of the result is axis ``perm[i]`` of this one; time and feature marks move along."""
         where = {old: new for new, old in enumerate(perm)}
         return self.replace(
@@ -164,7 +164,7 @@ class Data:
             time_axis=None if self.time_axis is None else where[self.time_axis],
         )
 
-    def without_axes(self, axes: Iterable[int]) -> "Data":
+    def without_axes(self, axes: Iterable[int]) -> Data:
         """These axes removed, together with the marks on them."""
         gone = set(axes)
         keep = [i for i in range(self.rank) if i not in gone]
@@ -175,7 +175,7 @@ class Data:
             time_axis=None if self.time_axis is None else where.get(self.time_axis),
         )
 
-    def with_axis(self, axis: int, dim: Dim, *, feature: bool = False, time: bool = False) -> "Data":
+    def with_axis(self, axis: int, dim: Dim, *, feature: bool = False, time: bool = False) -> Data:
         """A new axis in front of the axis which is at this index now; optionally marked as feature or time."""
 
         def moved(i: Optional[int]) -> Optional[int]:
@@ -187,17 +187,17 @@ class Data:
             time_axis=axis if time else moved(self.time_axis),
         )
 
-    def with_dim(self, axis: int, dim: Dim) -> "Data":
+    def with_dim(self, axis: int, dim: Dim) -> Data:
         """The dim of one axis replaced, marks kept."""
         return self.replace(dims=self.dims[:axis] + (dim,) + self.dims[axis + 1 :])
 
-    def with_feature(self, axis: int, dim: Dim) -> "Data":
+    def with_feature(self, axis: int, dim: Dim) -> Data:
         """Axis replaced by a feature axis; an earlier feature axis becomes a plain static one."""
         return self.with_dim(axis, dim).replace(
             feature_axis=axis, sparse_dim=None, time_axis=None if self.time_axis == axis else self.time_axis
         )
 
-    def with_time_axis_default(self) -> "Data":
+    def with_time_axis_default(self) -> Data:
         """The time mark set where the default rule puts it, if there is none."""
         if self.time_axis is not None:
             return self

@@ -39,11 +39,11 @@ class DimExpr:
 
     __slots__ = ("op", "args")
 
-    def __init__(self, op: str, args: Tuple[Union["Dim", int], ...]) -> None:
+    def __init__(self, op: str, args: Tuple[Union[Dim, int], ...]) -> None:
         self.op = op
         self.args = args
 
-    def evaluate(self, value_of: Callable[["Dim"], Any], maximum: Callable[[Any, int], Any]) -> Any:
+    def evaluate(self, value_of: Callable[[Dim], Any], maximum: Callable[[Any, int], Any]) -> Any:
         """The value, given the values of the operands.
 
         :param value_of: Dim -> int or integer array/tensor
@@ -92,10 +92,10 @@ class Dim:
         self.description = description
         self.expr = expr
 
-    def __copy__(self) -> "Dim":
+    def __copy__(self) -> Dim:
         return self  # it is what it is by identity, also in the copy of a network dict
 
-    def __deepcopy__(self, memo: Any) -> "Dim":
+    def __deepcopy__(self, memo: Any) -> Dim:
         return self
 
     @property
@@ -118,7 +118,7 @@ class Dim:
         """The static size, or None; the name which configs use."""
         return self.size
 
-    def as_kind(self, kind: DimKind, description: str = "") -> "Dim":
+    def as_kind(self, kind: DimKind, description: str = "") -> Dim:
         """A new dim of the same static size and another kind; a dynamic one keeps its lengths."""
         if kind is self.kind:
             return self
@@ -126,7 +126,7 @@ class Dim:
             return Dim(kind, self.size, description or self.description, auto=True)
         return self._derive("add", 0, kind=kind)
 
-    def agrees_with(self, other: "Dim") -> bool:
+    def agrees_with(self, other: Dim) -> bool:
         """Whether both are one dim by declaration, or one was made by the program for the other's static size."""
         if self is other:
             return True
@@ -134,7 +134,7 @@ class Dim:
             return False
         return self.size is not None and self.size == other.size and (self.auto or other.auto)
 
-    def ceildiv_right(self, by: int) -> "Dim":
+    def ceildiv_right(self, by: int) -> Dim:
         """``ceil(self / by)``; repeated division folds, and dividing a multiple gives the dim back."""
         if by == 1:
             return self
@@ -152,29 +152,29 @@ class Dim:
                 return first, self.expr.args[-1]
         return None, 0
 
-    def floordiv_right(self, by: int) -> "Dim":
+    def floordiv_right(self, by: int) -> Dim:
         """``floor(self / by)``."""
         return self if by == 1 else self._derive("floordiv", by)
 
-    def __add__(self, other: Union["Dim", int]) -> "Dim":
+    def __add__(self, other: Union[Dim, int]) -> Dim:
         return self if _is_int(other, 0) else self._derive("add", other)
 
-    def __radd__(self, other: int) -> "Dim":
+    def __radd__(self, other: int) -> Dim:
         return self + other
 
-    def __sub__(self, other: Union["Dim", int]) -> "Dim":
+    def __sub__(self, other: Union[Dim, int]) -> Dim:
         return self if _is_int(other, 0) else self._derive("sub", other)
 
-    def __mul__(self, other: Union["Dim", int]) -> "Dim":
+    def __mul__(self, other: Union[Dim, int]) -> Dim:
         return self if _is_int(other, 1) else self._derive("mul", other)
 
-    def __rmul__(self, other: int) -> "Dim":
+    def __rmul__(self, other: int) -> Dim:
         return self * other
 
-    def __floordiv__(self, other: int) -> "Dim":
+    def __floordiv__(self, other: int) -> Dim:
         return self.floordiv_right(other)
 
-    def _derive(self, op: str, *others: Union["Dim", int], kind: Optional[DimKind] = None) -> "Dim":
+    def _derive(self, op: str, *others: Union[Dim, int], kind: Optional[DimKind] = None) -> Dim:
         """The derived dim; the same expression over the same dims is always the same object."""
         args: Tuple[Union[Dim, int], ...] = (self,) + others
         if op in ("add", "sub") and isinstance(others[0], int) and kind is None:
@@ -193,7 +193,7 @@ class Dim:
             _derived[key] = dim
         return dim
 
-    def _shifted(self, amount: int) -> "Dim":
+    def _shifted(self, amount: int) -> Dim:
         """``self + amount``. A grown dim folds, ``(t+1)+1 = t+2``, ``(t+1)-1 = t``; a shrunk one was clipped at 0."""
         base, grown = self._split_op("add")
         if base is None:
@@ -204,7 +204,7 @@ class Dim:
         op, amount = ("add", amount) if amount >= 0 else ("sub", -amount)
         return base._derive_interned(op, amount)
 
-    def with_operands(self, func: Callable[["Dim"], "Dim"]) -> "Dim":
+    def with_operands(self, func: Callable[[Dim], Dim]) -> Dim:
         """A derived dim with every operand replaced by ``func(operand)``; itself if nothing changes."""
         if self.expr is None:
             return self
@@ -215,7 +215,7 @@ class Dim:
         assert isinstance(first, Dim)
         return first._derive(self.expr.op, *others, kind=None if first.kind is self.kind else self.kind)
 
-    def _derive_interned(self, op: str, amount: int) -> "Dim":
+    def _derive_interned(self, op: str, amount: int) -> Dim:
         key = (op, (id(self), amount), self.kind)
         dim = _derived.get(key)
         if dim is None:
@@ -236,7 +236,7 @@ class Dim:
 
 
 # Operands live as long as the derived dim refers to them, so their ids stay valid while the entry does.
-_derived: "WeakValueDictionary[Any, Dim]" = WeakValueDictionary()
+_derived: WeakValueDictionary[Any, Dim] = WeakValueDictionary()
 
 
 def _is_int(value: Any, expected: int) -> bool:

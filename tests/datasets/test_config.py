@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from returnn_tf.datasets.options import describe_options
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.datasets import (
@@ -18,7 +19,6 @@ from returnn_tf.datasets import (
     dataset_from_config_file,
     register_dataset,
 )
-from returnn_tf.datasets.options import describe_options
 from tests.datasets.recorded import ROOT
 
 HDF = str(ROOT / "hdf" / "simple_dense.hdf")

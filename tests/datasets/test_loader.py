@@ -13,10 +13,10 @@ import time
 
 import numpy as np
 import pytest
+from returnn_tf.datasets.loader_process import ForkedProcess, pickled
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import BatchLoader, Dataset, HDFDataset, Task12AXDataset
-from returnn_tf.datasets.loader_process import ForkedProcess, pickled
 from tests.datasets.recorded import ROOT
 
 TASK = {"class": "Task12AX", "num_seqs": 30, "name": "train"}

@@ -256,10 +256,10 @@ def _damaged(rng: random.Random, good: bytes, pieces: List[bytes]) -> bytes:
 _EXECUTES = {
     "config/config.py": "++key value: what the user typed",
     "config/loading.py": "configs are programs",
-    "datasets/loader_worker.py": "its own parent process, over a pipe",
-    "datasets/safe_files.py": "restricted to plain containers, strings and numbers",
-    "engine/world.py": "results of the other ranks of the same training, over Horovod",
-    "layers/eval_code.py": "code in configs",
+    "datasets/loading/worker.py": "its own parent process, over a pipe",
+    "datasets/core/safe_files.py": "restricted to plain containers, strings and numbers",
+    "engine/distributed/world.py": "results of the other ranks of the same training, over Horovod",
+    "layers/math/eval_code.py": "code in configs",
     "network/loops/max_steps.py": "code in configs",
     "ops/activations.py": "code in configs",
 }

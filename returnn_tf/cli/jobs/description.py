@@ -57,7 +57,7 @@ class Description:
     extra: Tuple[str, ...] = _option((), "further options of sbatch or qsub, e.g. --constraint=a100")
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], where: str) -> "Description":
+    def from_dict(cls, values: Mapping[str, Any], where: str) -> Description:
         """Checked and converted.
 
         :param where: the place, for messages
@@ -131,7 +131,7 @@ class Description:
         return self.tasks // self.nodes
 
 
-def _converted(where: str, value: Any, field: "dataclasses.Field[Any]") -> Any:
+def _converted(where: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     default, choices = field.default, field.metadata["choices"]
     if field.name == "env":
         if not isinstance(value, Mapping):

@@ -53,7 +53,7 @@ def _parser(doc: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _argument(field: "dataclasses.Field[Any]") -> Dict[str, Any]:
+def _argument(field: dataclasses.Field[Any]) -> Dict[str, Any]:
     text = field.metadata["help"].replace("%", "%%")
     if field.name == "env" or isinstance(field.default, tuple):
         return {"action": "append", "metavar": "TEXT", "help": text + "; may be given several times"}

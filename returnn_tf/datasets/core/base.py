@@ -47,7 +47,7 @@ class Dataset(Corpus):
         self.setup()
 
     @classmethod
-    def from_config(cls, spec: Any, **defaults: Any) -> "Dataset":
+    def from_config(cls, spec: Any, **defaults: Any) -> Dataset:
         """Makes a dataset from a dict with "class", a function returning one, or a string form of it.
 
         :param defaults: options which count if the spec does not have them

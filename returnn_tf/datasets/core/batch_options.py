@@ -46,7 +46,7 @@ class BatchOptions:
     recurrent_net: bool
 
     @classmethod
-    def make(cls, owner: str, data_keys: List[str], options: Mapping[str, Any]) -> "BatchOptions":
+    def make(cls, owner: str, data_keys: List[str], options: Mapping[str, Any]) -> BatchOptions:
         """Checks the options; ``batch_size=None`` together with ``packed_batch_size`` means no limit with padding.
 
         :param owner: for error messages

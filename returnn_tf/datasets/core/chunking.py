@@ -31,7 +31,7 @@ class Chunking:
     function: Optional[Callable[..., Any]] = None
 
     @classmethod
-    def parse(cls, value: Any, *, min_chunk_size: IntOrDict = 0, variance: float = 0.0) -> Optional["Chunking"]:
+    def parse(cls, value: Any, *, min_chunk_size: IntOrDict = 0, variance: float = 0.0) -> Optional[Chunking]:
         """From the option; None if there is no chunking (None, 0, "0", "")."""
         if not 0.0 <= variance < 1.0:
             raise ConfigError("option 'chunking_variance' is %r, but must be >= 0 and < 1" % (variance,))

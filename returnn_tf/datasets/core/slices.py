@@ -42,7 +42,7 @@ class ContextWindow:
     right: Mapping[str, int]
 
     @classmethod
-    def parse(cls, value: Any) -> Optional["ContextWindow"]:
+    def parse(cls, value: Any) -> Optional[ContextWindow]:
         """From the option: window width for key "data", dict key -> width, or a pair of dicts (left, right).
 
         A window of w frames has (w - 1) // 2 frames to the left of the current one, the rest to the right.

@@ -330,7 +330,7 @@ class HDFWriter:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._temp)
 
-    def __enter__(self) -> "HDFWriter":
+    def __enter__(self) -> HDFWriter:
         return self
 
     def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:

@@ -57,7 +57,7 @@ class BatchLoader:
         )
 
     @classmethod
-    def from_config(cls, config: Config, name: str, *, prefetch: int = 8, **defaults: Any) -> "BatchLoader":
+    def from_config(cls, config: Config, name: str, *, prefetch: int = 8, **defaults: Any) -> BatchLoader:
         """Loader for the dataset ``name`` of a config, whose files are executed again in the loading process.
 
         :param defaults: as for ``dataset_from_config``
@@ -69,7 +69,7 @@ class BatchLoader:
         """Process id of the loading process."""
         return self._process.pid
 
-    def batches(self, epoch: int = 1, *, start_batch: int = 0, **options: Any) -> "LoadedBatches":
+    def batches(self, epoch: int = 1, *, start_batch: int = 0, **options: Any) -> LoadedBatches:
         """Starts to load the batches of an epoch; the ones of a former call end.
 
         :param epoch: from 1
@@ -124,7 +124,7 @@ class BatchLoader:
         """Ends the loading process. May be called again."""
         self._finalizer()
 
-    def __enter__(self) -> "BatchLoader":
+    def __enter__(self) -> BatchLoader:
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -144,7 +144,7 @@ class LoadedBatches:
         self._request = request
         self._done = False
 
-    def __iter__(self) -> "LoadedBatches":
+    def __iter__(self) -> LoadedBatches:
         return self
 
     def __next__(self) -> Batch:

@@ -11,13 +11,13 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import (
     ModelChoice,
-    begins_anew,
     checkpoint_exists,
     find_checkpoints,
     find_step_checkpoints,
     select_model,
 )
 from returnn_tf.engine.support import atomic_files as files
+from returnn_tf.engine.support.start_epoch import begins_anew
 
 #: Behind the name of the model, what is written under a temporary name; so that no other model's files are meant.
 _TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?|\.probe|\.checkpoint|\.lock|\.status\.json)?"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, Mapping, Optional, Tuple
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.support.start_epoch import begins_anew
 
 _SUFFIXES = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _EPOCH = re.compile(r"\.(\d+)(?:\.step(\d+))?$")
@@ -84,11 +85,6 @@ def _select_for_training(
         return _loaded(load, load_epoch)
     first = _path_to_load(config, "import_model_train_epoch1", exists)
     return _choice(0, first) if first else ModelChoice()
-
-
-def begins_anew(config: Config) -> bool:
-    """Whether ``start_epoch`` says where a training begins, whatever there is."""
-    return config.opt_typed_value("start_epoch") not in (None, "auto")
 
 
 def _at_start_epoch(config: Config, own: Mapping[int, str]) -> ModelChoice:

@@ -27,7 +27,7 @@ class HorovodOptions:
     timeout: float = 40.0  # seconds without any progress of a rank until the others give up
 
     @classmethod
-    def from_config(cls, config: Any) -> "HorovodOptions":
+    def from_config(cls, config: Any) -> HorovodOptions:
         """
         :param config: Config
         :raises ConfigError: a value which has no meaning

@@ -34,7 +34,7 @@ class Profiler:
         self._running = False
 
     @classmethod
-    def from_config(cls, config: Any, folder: Optional[str]) -> "Profiler":
+    def from_config(cls, config: Any, folder: Optional[str]) -> Profiler:
         """
         :param config: Config: ``profile`` (True or a dict of `ProfileOptions`), ``store_metadata_mod_step``
         :param folder: of the event files

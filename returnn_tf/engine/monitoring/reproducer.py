@@ -147,7 +147,7 @@ def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optiona
     return True
 
 
-def load(folder: str) -> "tuple[Failure, Dict[str, np.ndarray]]":
+def load(folder: str) -> tuple[Failure, Dict[str, np.ndarray]]:
     """A kept failure and its batch.
 
     :raises DataError: it is not there or damaged

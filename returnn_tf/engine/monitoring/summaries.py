@@ -28,7 +28,7 @@ class Summaries:
         self._next_step = 0.0
 
     @classmethod
-    def from_config(cls, config: Any) -> "Summaries":
+    def from_config(cls, config: Any) -> Summaries:
         """``tf_log_dir``: a path, or None, False or "" for no event files; by default ``events`` beside the models."""
         model = config.str("model", "") or ""
         default = os.path.join(os.path.dirname(model), "events") if model else None

@@ -36,7 +36,7 @@ class PassState:
     sums: Sums = field(default_factory=dict)  # see `Scores.sums`
 
     @classmethod
-    def from_json(cls, value: Any) -> "PassState":
+    def from_json(cls, value: Any) -> PassState:
         """From the dict of another one; what a subclass adds is left out."""
         known = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
         return cls(**{"batches": known["steps"], **known})
@@ -68,7 +68,7 @@ class Progress:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Any, where: str) -> "Progress":
+    def from_json(cls, value: Any, where: str) -> Progress:
         """The reverse.
 
         :param where: for the message
@@ -96,7 +96,7 @@ class Progress:
             )
         return self.ranks[rank] if self.ranks else self.passed
 
-    def for_ranks(self, size: int, *, common: bool) -> "Progress":
+    def for_ranks(self, size: int, *, common: bool) -> Progress:
         """The position for another number of ranks, which share out the sequences that none had done.
 
         A sequence that is cut into several batches counts as done with the first of them.

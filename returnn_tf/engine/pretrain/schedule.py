@@ -41,11 +41,11 @@ class EpochNetwork:
     pretrain: bool = False
     info: Any = field(default=None, compare=False)
 
-    def same_network(self, other: "EpochNetwork") -> bool:
+    def same_network(self, other: EpochNetwork) -> bool:
         """Whether both have the same layers with the same options."""
         return same_value(self.layers, other.layers)
 
-    def same_settings(self, other: "EpochNetwork", *, but: Any = ()) -> bool:
+    def same_settings(self, other: EpochNetwork, *, but: Any = ()) -> bool:
         """Whether both change the same settings to the same values.
 
         :param but: keys which do not count

@@ -36,7 +36,7 @@ class Errors:
         self.deletions += sum(hyp is None for _, hyp in pairs)
         self.substitutions += sum(None not in pair and pair[0] != pair[1] for pair in pairs)
 
-    def join(self, other: "Errors") -> None:
+    def join(self, other: Errors) -> None:
         """Adds the counts of another corpus."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))

@@ -14,7 +14,7 @@ class Background:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
-        self._job: Optional["Future[Any]"] = None
+        self._job: Optional[Future[Any]] = None
 
     @property
     def busy(self) -> bool:

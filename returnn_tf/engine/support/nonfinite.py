@@ -33,7 +33,7 @@ class NonFiniteError(DataError):
         self.common = False  # whether all ranks see it in the same step
         super().__init__()
 
-    def at(self, seq_tags: Sequence[str], layer: Optional[str]) -> "NonFiniteError":
+    def at(self, seq_tags: Sequence[str], layer: Optional[str]) -> NonFiniteError:
         """The same error with the sequences of the batch and the first layer with a bad value, as far as known."""
         self.seq_tags = [str(tag) for tag in seq_tags]
         self.layer = layer

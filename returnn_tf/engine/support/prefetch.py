@@ -25,7 +25,7 @@ class Prefetcher:
         self.wait_seconds = 0.0
         self._batches = batches
         self._convert = convert
-        self._queue: "queue.Queue[Tuple[str, Any, Any]]" = queue.Queue(maxsize=depth)
+        self._queue: queue.Queue[Tuple[str, Any, Any]] = queue.Queue(maxsize=depth)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
         self._thread.start()

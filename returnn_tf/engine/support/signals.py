@@ -62,7 +62,7 @@ class StopRequest:
         self._pipe = (-1, -1)
         self._old_fd = -1
 
-    def __enter__(self) -> "StopRequest":
+    def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
             self._pipe = os.pipe()
             os.set_blocking(self._pipe[1], False)

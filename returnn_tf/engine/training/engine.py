@@ -10,7 +10,6 @@ from typing import Any, Dict, List, Optional
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.checkpoints.lock import ModelLock
 from returnn_tf.engine.checkpoints.saver import Saver
-from returnn_tf.engine.checkpoints.selection import begins_anew
 from returnn_tf.engine.data.training_data import TrainingData
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.blame import blame
@@ -30,6 +29,7 @@ from returnn_tf.engine.support.atomic_files import remove_staged
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.signals import Stopped, StopRequest
+from returnn_tf.engine.support.start_epoch import begins_anew
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.engine.training.pauses import Pauses
 from returnn_tf.engine.training.start import Start
@@ -119,7 +119,7 @@ class Engine:
         """What gives its scores without training."""
         return self._stage.evaluator
 
-    def __enter__(self) -> "Engine":
+    def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:

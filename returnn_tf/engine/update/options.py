@@ -41,7 +41,7 @@ class UpdateOptions:
         """Whether the gradient is finite after the operations even if it was NaN or Inf before."""
         return self.gradient_nan_inf_filter or self.grad_norm_to_clip_to_zero > 0
 
-    def for_layer(self, layer_opts: Optional[Mapping[str, Any]], where: str) -> "UpdateOptions":
+    def for_layer(self, layer_opts: Optional[Mapping[str, Any]], where: str) -> UpdateOptions:
         """These options with those of ``updater_opts`` of a layer in their place.
 
         An optimizer dict without ``class`` keeps the class but not the options of the default optimizer.

@@ -24,7 +24,7 @@ class ContextAttentionLayer(ConcatInputLayer):
     base: Any = option(help="layer with the frames that are summed", refs=True)
     base_ctx: Any = option(help="layer with the context of each frame, as many features as the source", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axes of the source, with the features of the base."""
         data, context = self.input_template(ctx), self.base_ctx.output
         self._size = self._check_features(ctx, data, context)
@@ -43,7 +43,7 @@ class ContextAttentionLayer(ConcatInputLayer):
     def _known(self, dim: Dim, axis: int, rest: List[Dim], time: Dim, feature: Optional[Dim]) -> bool:
         return dim.is_batch or dim is time or dim is feature or any(dim is r for r in rest)
 
-    def _check_features(self, ctx: "PlanContext", data: Data, context: Data) -> int:
+    def _check_features(self, ctx: PlanContext, data: Data, context: Data) -> int:
         sizes = [ctx.need_static(ctx.need_feature(d, w), w) for d, w in ((data, "the source"), (context, "base_ctx"))]
         if sizes[0] != sizes[1]:
             raise ctx.error(
@@ -52,7 +52,7 @@ class ContextAttentionLayer(ConcatInputLayer):
             )
         return sizes[0]
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Energies, softmax over the valid frames, weighted sum."""
         pairs = self._energy.with_axis(self._energy.rank, _FEATURES, feature=True)
         query = to_layout(self.emit_input(ctx), self._query, pairs)
@@ -62,7 +62,7 @@ class ContextAttentionLayer(ConcatInputLayer):
         weights = masked_softmax(energy, mask)
         return self._sum.emit(weights, ctx.value(self.base))
 
-    def energy(self, ctx: "EmitContext", query: Any, context: Any) -> Any:
+    def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
         """Energies [..., time] of query [..., 1, features] and context [..., time, features]."""
         raise AssertionError("%s has no energy()" % type(self).__name__)
 
@@ -92,7 +92,7 @@ class DotAttentionLayer(ContextAttentionLayer):
 
     energy_factor: Optional[float] = option(None, help="factor of the energies, e.g. 1 / sqrt(features)")
 
-    def energy(self, ctx: "EmitContext", query: Any, context: Any) -> Any:
+    def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
         """Scalar products."""
         energy = tf.squeeze(tf.matmul(context, query, transpose_b=True), axis=-1)
         return energy if self.energy_factor is None else energy * self.energy_factor
@@ -114,12 +114,12 @@ class ConcatAttentionLayer(ContextAttentionLayer):
 
     forward_weights_init: Any = option("glorot_uniform", help="initialiser of v")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axes of the source, with the features of the base."""
         data = super().template(ctx)
         ctx.param("v", (self._size,), self.forward_weights_init)
         return data
 
-    def energy(self, ctx: "EmitContext", query: Any, context: Any) -> Any:
+    def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
         """A small network of each frame and the query."""
         return tf.tensordot(tf.tanh(context + query), ctx.param("v"), [[-1], [0]])

@@ -44,7 +44,7 @@ class CumConcatLayer(ConcatInputLayer):
 
     history_grows = True
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The frames replaced by the history."""
         data = self.input_template(ctx)
         self._frames, axis = frames_of(ctx, data, self.axis)
@@ -68,11 +68,11 @@ class CumConcatLayer(ConcatInputLayer):
             ctx.loop_state("history", state, lambda emit: self._empty(emit, state))
         return output
 
-    def _empty(self, ctx: "EmitContext", state: Data) -> Any:
+    def _empty(self, ctx: EmitContext, state: Data) -> Any:
         sizes = [0 if i == self._at else ctx.size(d) for i, d in enumerate(state.dims)]
         return empty_history(sizes, self._at, state.dtype)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Concatenation with the history in a step, else a transposition."""
         x = transpose(with_frames(ctx, self.emit_input(ctx), self.input, self._frames), self._perm)
         if self._over is not None:

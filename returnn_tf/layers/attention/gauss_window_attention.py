@@ -41,7 +41,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
     inner_size: Optional[int] = option(None, help="number of positions around the one given")
     inner_size_step: float = option(0.5, help="distance of these positions, in frames")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axes of the source but its feature axis, [inner_size], and the features of the base."""
         data, base = self.input_template(ctx), self.base.output
         if base.time_axis is None or base.batch_axis is None:
@@ -64,7 +64,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         time = default_time_axis(dims, exclude=len(dims) - 1)
         return Data(tuple(dims), base.dtype, feature_axis=len(dims) - 1, time_axis=time)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Gathers the windows of all positions."""
         data, base = self.input, self.base.output
         frames = transpose(ctx.value(self.base), [base.batch_axis, base.time_axis, base.feature_axis])
@@ -82,7 +82,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         y.set_shape(ctx.output.static_shape)
         return y
 
-    def _last_frames(self, ctx: "EmitContext", x: Any) -> Any:
+    def _last_frames(self, ctx: EmitContext, x: Any) -> Any:
         """Index of the last frame by sequence, at least 0: int32 [batch, 1, ..., 1] of the rank of x and one more."""
         base = self.base.output
         assert base.time_axis is not None

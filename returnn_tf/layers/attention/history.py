@@ -36,12 +36,12 @@ def mask_history(node: Node, mask: Node) -> None:
     node.loop_states[_COUNT] = data, lambda emit: tf.zeros(_stacked(emit.shape(data)), "int32")
 
 
-def picked_before(ctx: "EmitContext") -> Optional[Any]:
+def picked_before(ctx: EmitContext) -> Optional[Any]:
     """How many frames the history has before this step, int32 [batch] or scalar; None: as many as steps."""
     return ctx.loop_state(_COUNT) if _masks(ctx.node) else None
 
 
-def count_step(ctx: "EmitContext") -> None:
+def count_step(ctx: EmitContext) -> None:
     """Counts the frame of this step, to be called once in a step."""
     data = ctx.node.loop_states[_COUNT][0] if _masks(ctx.node) else None
     if data is not None:
@@ -49,7 +49,7 @@ def count_step(ctx: "EmitContext") -> None:
         ctx.set_loop_state(_COUNT, ctx.loop_state(_COUNT) + tf.cast(tf.reduce_all(tf.stack(picked), axis=0), "int32"))
 
 
-def extended(ctx: "EmitContext", key: str, x: Any, axis: int) -> Any:
+def extended(ctx: EmitContext, key: str, x: Any, axis: int) -> Any:
     """The history with the frame of this step, which is kept for the next one.
 
     :param key: of the state
@@ -73,7 +73,7 @@ def extended(ctx: "EmitContext", key: str, x: Any, axis: int) -> Any:
     return new
 
 
-def history_mask(ctx: "EmitContext", size: Any) -> Optional[Any]:
+def history_mask(ctx: EmitContext, size: Any) -> Optional[Any]:
     """Which frames of the history count in this step, bool [batch, size] or [size]; None: all."""
     count = picked_before(ctx)
     return None if count is None else tf.sequence_mask(count + 1, size)

@@ -37,7 +37,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
     constant: int = option(-1, help="if not negative: this position for all frames")
     offset: Any = option(None, help="number or layer [batch] or [batch, time] to add to the positions", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The feature axis replaced, for sparse sources appended."""
         data = self.input_template(ctx)
         self._frames, self._axis = frames_of(ctx, data)
@@ -54,7 +54,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
             self._position = self._with_offset(ctx, self.offset.output)
         return self._output(ctx, frames)
 
-    def _output(self, ctx: "PlanContext", frames: Data) -> Data:
+    def _output(self, ctx: PlanContext, frames: Data) -> Data:
         if self.add_to_input:
             size = ctx.need_static(ctx.need_feature(frames), "the feature axis of the source")
             if self.n_out not in (None, size):
@@ -68,7 +68,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
             return data.with_axis(data.rank, out, feature=True)
         return data.with_feature(data.feature_axis, out)
 
-    def _with_offset(self, ctx: "PlanContext", offset: Data) -> Data:
+    def _with_offset(self, ctx: PlanContext, offset: Data) -> Data:
         if offset.feature_axis is not None and offset.dims[offset.feature_axis].size != 1:
             raise ctx.error("offset is %s, but it must be one number by sequence or by frame." % offset)
         if offset.feature_axis is not None:
@@ -78,7 +78,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         except ConfigError as exc:
             raise ctx.error("offset does not fit to the frames: %s" % exc) from exc
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Sinusoids of all positions at once."""
         data = ctx.output
         n_out = data.dim
@@ -90,7 +90,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
             return tf.broadcast_to(signal, _shape(ctx, data))
         return with_frames(ctx, self.emit_input(ctx), self.input, self._frames) + signal
 
-    def _positions(self, ctx: "EmitContext") -> Any:
+    def _positions(self, ctx: EmitContext) -> Any:
         """Int [axes of the template for positions]."""
         position = self._counter(ctx)
         if self.constant >= 0:
@@ -102,7 +102,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         position = to_layout(position, self._steps, self._position)
         return position + tf.cast(to_layout(ctx.value(self.offset), self.offset.output, self._position), tf.int32)
 
-    def _counter(self, ctx: "EmitContext") -> Any:
+    def _counter(self, ctx: EmitContext) -> Any:
         """The number of each frame; in a step of a loop that of the step by sequence."""
         if self._axis is not None:
             return tf.range(ctx.size(self._steps.dims[0]))
@@ -111,6 +111,6 @@ class PositionalEncodingLayer(ConcatInputLayer):
         return position
 
 
-def _shape(ctx: "EmitContext", data: Data) -> Any:
+def _shape(ctx: EmitContext, data: Data) -> Any:
     sizes = ctx.shape(data)
     return tf.stack(sizes) if sizes else []

@@ -40,7 +40,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
     fixed: bool = option(False, help="sinusoids instead of a parameter")
     forward_weights_init: Any = option("glorot_uniform", help="initialiser of encoding_matrix")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[queries, keys, features]; in a step [keys, features]."""
         if self.clipping < 1:
             raise ctx.error("clipping must be at least 1, got %d." % self.clipping)
@@ -55,7 +55,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
         in_loop = self._queries is None or self._queries.is_loop
         return Data(dims, feature_axis=len(dims) - 1, time_axis=None if in_loop else 0)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Row lookup by distance."""
         if self._queries is None:
             step = ctx.lowering.loop_index

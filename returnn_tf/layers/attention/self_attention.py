@@ -54,7 +54,7 @@ class SelfAttentionLayer(ConcatInputLayer):
 
     history_grows = True
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The feature axis replaced."""
         data = self.input_template(ctx)
         n_in = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
@@ -83,7 +83,7 @@ class SelfAttentionLayer(ConcatInputLayer):
             self._declare_history(ctx)
         return layout.with_feature(layout.feature_axis, out).replace(vocab=None)
 
-    def _check_shift(self, ctx: "PlanContext", shift: Data) -> None:
+    def _check_shift(self, ctx: PlanContext, shift: Data) -> None:
         """[time, time, key], or [batch, time, time, key]; in a step without the first time axis."""
         rank = shift.rank - (0 if shift.batch_axis is None else 1)
         if rank != (2 if self._single_step else 3) or shift.dims[-1].size != self._key:
@@ -96,7 +96,7 @@ class SelfAttentionLayer(ConcatInputLayer):
                 "key_shift is %s; its batch axis must be the first, with no axes but those of time." % shift
             )
 
-    def _declare_history(self, ctx: "PlanContext") -> None:
+    def _declare_history(self, ctx: PlanContext) -> None:
         """Keys and values of all steps so far, [batch, others, steps, head, size]."""
         for part, size in zip(_PARTS, (self._key, self._value)):
             dims = (
@@ -108,12 +108,12 @@ class SelfAttentionLayer(ConcatInputLayer):
             data = Data(dims, feature_axis=len(dims) - 1)
             ctx.loop_state(part, data, lambda emit, d=data: self._empty(emit, d))
 
-    def _empty(self, ctx: "EmitContext", data: Data) -> Any:
+    def _empty(self, ctx: EmitContext, data: Data) -> Any:
         axis = data.rank - 3
         sizes = [0 if i == axis else ctx.size(d) for i, d in enumerate(data.dims)]
         return empty_history(sizes, axis, data.dtype)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Products of queries and keys, softmax, products with the values."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         x = transpose(x, self._perm)
@@ -135,7 +135,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         y.set_shape(ctx.output.static_shape)
         return y
 
-    def _shift_energy(self, ctx: "EmitContext", q: Any, keys: Any) -> Any:
+    def _shift_energy(self, ctx: EmitContext, q: Any, keys: Any) -> Any:
         """[..., head, queries, keys].
 
         :param q: [..., queries, head, key]
@@ -154,7 +154,7 @@ class SelfAttentionLayer(ConcatInputLayer):
             return tf.einsum("...thd,tsd->...hts", q, shift)
         return tf.einsum("bthd,btsd->bhts", q, shift)
 
-    def _shift_of_picked(self, ctx: "EmitContext", q: Any, before: Any, keys: Any) -> Any:
+    def _shift_of_picked(self, ctx: EmitContext, q: Any, before: Any, keys: Any) -> Any:
         """The same in a step under a mask, where the distances are those between picked frames.
 
         :param before: number of picked frames before this step, int32 [batch] or scalar
@@ -171,7 +171,7 @@ class SelfAttentionLayer(ConcatInputLayer):
             shift = tf.expand_dims(shift, 1)
         return tf.einsum("...thd,...sd->...hts", q, shift)
 
-    def _mask(self, ctx: "EmitContext", keys: Any) -> Optional[Any]:
+    def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
         """Which keys count, broadcasts to [..., head, queries, keys]; None: all."""
         if self._single_step:
             mask = history_mask(ctx, keys)

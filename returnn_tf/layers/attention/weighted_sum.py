@@ -51,7 +51,7 @@ class WeightedSum:
         return merge_axes(product_sum([(weights, labels), (base, of_base)], out), at, 2)[0]
 
 
-def plan_weighted_sum(ctx: "PlanContext", weights: Data, base: Data, *, squeeze: bool) -> WeightedSum:
+def plan_weighted_sum(ctx: PlanContext, weights: Data, base: Data, *, squeeze: bool) -> WeightedSum:
     """Finds the axes of a weighted sum over the time axis of the base.
 
     :param squeeze: drop axes of size 1 that only the weights have
@@ -75,7 +75,7 @@ def plan_weighted_sum(ctx: "PlanContext", weights: Data, base: Data, *, squeeze:
     return WeightedSum(output, squeezed, (labels_weights, labels_base, out))
 
 
-def _summed_axis(ctx: "PlanContext", weights: Data, base: Data) -> int:
+def _summed_axis(ctx: PlanContext, weights: Data, base: Data) -> int:
     """The axis of the base to sum over: its time axis, without one an axis that the weights have too."""
     if base.time_axis is not None:
         return base.time_axis
@@ -87,7 +87,7 @@ def _summed_axis(ctx: "PlanContext", weights: Data, base: Data) -> int:
     )
 
 
-def _pairs(ctx: "PlanContext", weights: Data, base: Data, time: int) -> Dict[int, int]:
+def _pairs(ctx: PlanContext, weights: Data, base: Data, time: int) -> Dict[int, int]:
     """Axis of the weights -> axis of the base."""
     pairs: Dict[int, int] = {}
 

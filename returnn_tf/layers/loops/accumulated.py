@@ -34,13 +34,13 @@ class GetRecAccumulatedLayer(Layer):
 
     sub_layer: str = option(help="name of the layer inside of the loop")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[steps, batch, ...]."""
         ctx.single_source()
         self._inner = layer_of_loop(ctx, self.source, self.sub_layer, "is_output_layer")
         return self._inner.output
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """No op."""
         for key in ("pre_activation", "output_loss"):
             value = ctx.noted(self._inner, key)
@@ -69,7 +69,7 @@ class RecLastOutputLayer(Layer):
     rec_layer: Any = option(help="the loop", refs=True)
     sub_layer_name: str = option(help="name of the layer inside of the loop")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[batch, ...]."""
         self._inner = layer_of_loop(ctx, self.rec_layer, self.sub_layer_name, "need_last")
         data = self._inner.output
@@ -77,12 +77,12 @@ class RecLastOutputLayer(Layer):
             return data  # the same in all steps
         return data.without_axes([data.time_axis])
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The last step of each sequence."""
         return last_frame(ctx, self._inner)
 
 
-def layer_of_loop(ctx: "PlanContext", loop: Any, name: str, needed: str) -> Node:
+def layer_of_loop(ctx: PlanContext, loop: Any, name: str, needed: str) -> Node:
     """A layer of a loop for all steps.
 
     :param needed: the option which it must have

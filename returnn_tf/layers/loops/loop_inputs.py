@@ -11,7 +11,7 @@ from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
-def read_params(ctx: "EmitContext", nodes: List[Node]) -> None:
+def read_params(ctx: EmitContext, nodes: List[Node]) -> None:
     """Reads the parameters of layers, those in loops inside too."""
     for node in nodes:
         inner = type(ctx)(node, ctx.lowering)

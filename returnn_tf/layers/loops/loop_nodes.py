@@ -37,7 +37,7 @@ class EnterLayer(Layer):
         time = data.time_axis
         return data.with_dim(self._axis, self._loop_dim).replace(time_axis=None if time == self._axis else time)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """No op."""
         return ctx.source()
 
@@ -68,7 +68,7 @@ class ExitLayer(Layer):
         axis = self._axes[0]
         return [axis] + [i for i in range(data.rank) if i != axis]
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A transposition, of the values before an activation too."""
         x = ctx.source()
         if not self._axes:
@@ -96,7 +96,7 @@ class SliceLayer(Layer):
         data = self.source.output
         return data.without_axes(data.axes_of(self.loop_dim))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Given by the loop."""
         return ctx.lowering.given[ctx.node]
 
@@ -117,7 +117,7 @@ class PrevLayer(Layer):
         self.hidden_state: Any = None
         self.state_of: Optional[Node] = None
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Given by the loop."""
         return ctx.lowering.given[ctx.node]
 
@@ -131,7 +131,7 @@ class ShiftLayer(Layer):
     class_name = "prev"
     is_connector = True
 
-    def __init__(self, loop_dim: Dim, initial: "InitialOutput") -> None:
+    def __init__(self, loop_dim: Dim, initial: InitialOutput) -> None:
         super().__init__()
         self._loop_dim, self._initial = loop_dim, initial
 
@@ -141,7 +141,7 @@ class ShiftLayer(Layer):
         self._same = self._loop_dim not in data.dims
         return data.with_axis(0, self._loop_dim) if self._same else data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Concatenation with the initial value, the last step dropped."""
         data: Data = self.node.output
         x = ctx.source()
@@ -183,7 +183,7 @@ class StepIndexLayer(Layer):
         """int32, scalar in a step."""
         return Data(() if self._loop_dim is None else (self._loop_dim,), "int32")
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Scalar or [steps]."""
         return ctx.lowering.loop_index if self._loop_dim is None else tf.range(ctx.size(self._loop_dim))
 
@@ -206,7 +206,7 @@ class AccumLayer(Layer):
         data = self.of.output.with_axis(0, self._loop_dim)
         return data.replace(beam=self._beam if data.batch_axis is not None else None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """What the loop collected."""
         return ctx.lowering.sub_values[self.source, self.of.path]
 
@@ -227,7 +227,7 @@ class InitialOutput:
     apply: Optional[Node] = None
     state: Optional[Any] = None
 
-    def emit(self, ctx: "EmitContext", data: Data) -> Any:
+    def emit(self, ctx: EmitContext, data: Data) -> Any:
         """A tensor in the layout of ``data``."""
         shape = ctx.shape(data)
         if self.state is not None:
@@ -244,7 +244,7 @@ class InitialOutput:
             value = tf.cast(self.constant, data.dtype)
         return tf.broadcast_to(tf.cast(value, data.dtype), tf.stack(shape) if shape else [])
 
-    def _apply_on_zeros(self, ctx: "EmitContext") -> Any:
+    def _apply_on_zeros(self, ctx: EmitContext) -> Any:
         node = self.apply
         assert node is not None
         inner = ctx.lowering.child()

@@ -82,7 +82,7 @@ class LoopRunLayer(Layer):
         """
         return self.checkpoint_steps or (self.swap_memory and bool(tf.config.list_physical_devices("GPU")))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The number of steps; the collected values are further outputs by path."""
         ending, beam = self.ending, self.beam_size
         limit = ctx.size(self.loop_dim) if ending.max_steps is None else ending.max_steps(ctx)
@@ -123,7 +123,7 @@ class LoopRunLayer(Layer):
 
     # --- before the loop ---
 
-    def _before_loop(self, ctx: "EmitContext", steps: Any) -> List[Any]:
+    def _before_loop(self, ctx: EmitContext, steps: Any) -> List[Any]:
         """What all steps share: masks, and what layers make.
 
         :return: arrays of what layers made for each step
@@ -140,13 +140,13 @@ class LoopRunLayer(Layer):
                     ctx.seq_mask(dim)
         return arrays
 
-    def _unstacked(self, ctx: "EmitContext", outer: Node, inner: Node, steps: Any) -> Any:
+    def _unstacked(self, ctx: EmitContext, outer: Node, inner: Node, steps: Any) -> Any:
         data = outer.output
         x = move_axis(ctx.value(outer), data.rank, data.axes_of(self.loop_dim)[0], 0)
         ctx.note(inner, ALL_STEPS_NOTE, x)
         return step_array(x, steps)
 
-    def _initial_states(self, ctx: "EmitContext") -> List[Any]:
+    def _initial_states(self, ctx: EmitContext) -> List[Any]:
         states = []
         for prev, _, initial in self.prevs:
             states.append(shaped(initial.emit(ctx, prev.output), prev.output))
@@ -155,7 +155,7 @@ class LoopRunLayer(Layer):
                 states.append(shaped(initial(type(ctx)(node, ctx.lowering)), data))
         return states
 
-    def _initial_search(self, ctx: "EmitContext", batch: Any) -> Dict[str, Any]:
+    def _initial_search(self, ctx: EmitContext, batch: Any) -> Dict[str, Any]:
         if self.ending.end is None and not self.choices:
             return {}
         entries = batch * self.beam_size
@@ -174,7 +174,7 @@ class LoopRunLayer(Layer):
     # --- one step ---
 
     def _run_step(
-        self, ctx: "EmitContext", i: Any, arrays: List[Any], carried: Any, search: Dict[str, Any], batch: Any
+        self, ctx: EmitContext, i: Any, arrays: List[Any], carried: Any, search: Dict[str, Any], batch: Any
     ) -> Tuple[List[Any], List[Any], Dict[str, Any], Any]:
         """`_step`, as an island whose gradient computes it again if that is wanted."""
 
@@ -192,7 +192,7 @@ class LoopRunLayer(Layer):
         return values, states, ended, None
 
     def _step(
-        self, ctx: "EmitContext", i: Any, given: Sequence[Any], carried: Any, search: Dict[str, Any], batch: Any
+        self, ctx: EmitContext, i: Any, given: Sequence[Any], carried: Any, search: Dict[str, Any], batch: Any
     ) -> Tuple[List[Any], List[Any], Dict[str, Any], Any]:
         """(collected values, states for the next step, hypotheses, [batch, beam] entries that these continue).
 
@@ -269,7 +269,7 @@ class LoopRunLayer(Layer):
 
     # --- after the loop ---
 
-    def _finish(self, ctx: "EmitContext", count: Any, search: Dict[str, Any], results: Any, sources: Any) -> None:
+    def _finish(self, ctx: EmitContext, count: Any, search: Dict[str, Any], results: Any, sources: Any) -> None:
         dim, beam = self.ending.time_dim, self.beam_size
         size = count
         if dim is not None:
@@ -295,7 +295,7 @@ class LoopRunLayer(Layer):
                 value = along_hypotheses(value, entries, axis + 1)
             ctx.set_sub_output(node.path, value[:size] if dim is not None else value)
 
-    def _final_scores(self, ctx: "EmitContext", count: Any, size: Any, search: Dict[str, Any]) -> Any:
+    def _final_scores(self, ctx: EmitContext, count: Any, size: Any, search: Dict[str, Any]) -> Any:
         """[batch, beam]
 
         :param count: number of steps of the loop

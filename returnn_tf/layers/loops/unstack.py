@@ -33,7 +33,7 @@ class RecUnstackLayer(Layer):
     axis: Any = option(None, help="the axis of the source with a frame for each step (default: time)")
     declare_rec_time: bool = option(False, help="this axis says how many steps the loop has")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Without the axis in a step."""
         data = ctx.single_source()
         if not ctx.in_step and ctx.loop_dim is None:
@@ -46,7 +46,7 @@ class RecUnstackLayer(Layer):
             raise ctx.error("the source %s is a layer of the loop, it must be one outside, as 'base:encoder'." % data)
         return data.with_dim(axis, ctx.loop_dim).replace(time_axis=None if data.time_axis == axis else data.time_axis)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """No op before the loop, a slice in a step."""
         x = ctx.source()
         if self.node.output.rank == self.source.output.rank:
@@ -54,7 +54,7 @@ class RecUnstackLayer(Layer):
         return tf.gather(x, ctx.lowering.loop_index, axis=self._axis)
 
 
-def unstacked_axis(ctx: "PlanContext", data: Data, axis: Any) -> int:
+def unstacked_axis(ctx: PlanContext, data: Data, axis: Any) -> int:
     """Index of the axis with a frame for each step.
 
     :param axis: the option, None: time

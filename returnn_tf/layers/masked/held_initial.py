@@ -53,7 +53,7 @@ class HeldInitial:
 
 
 def plan_held_initial(
-    ctx: "PlanContext",
+    ctx: PlanContext,
     given: Any,
     data: Data,
     inner: Optional[Node],

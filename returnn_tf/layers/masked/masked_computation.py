@@ -72,7 +72,7 @@ class MaskedComputationLayer(Layer):
         """What the unit takes from the layers around."""
         yield from unit_references(options.get("unit"), own_data=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the unit."""
         source = ctx.single_source()
         self.frames = None
@@ -95,7 +95,7 @@ class MaskedComputationLayer(Layer):
         check_mask(ctx, self.mask, frames)
         return self._packed_template(ctx, frames)
 
-    def _plan_unit(self, ctx: "PlanContext", inputs: Dict[str, Node], loop_dim: Optional[Dim] = None) -> Node:
+    def _plan_unit(self, ctx: PlanContext, inputs: Dict[str, Node], loop_dim: Optional[Dim] = None) -> Node:
         def outside(name: str) -> str:
             if name == "data":
                 return name
@@ -111,13 +111,13 @@ class MaskedComputationLayer(Layer):
         self._unit_source = inputs["data"]
         return inner
 
-    def _prepare_initial(self, ctx: "PlanContext", data: Data, frames: Optional[Dim] = None) -> None:
+    def _prepare_initial(self, ctx: PlanContext, data: Data, frames: Optional[Dim] = None) -> None:
         on_zeros = UnitOnZeros(self._unit_nodes, self.inner, [self._unit_source], frames)
         self.initial = plan_held_initial(ctx, self.initial_output, data, self.inner, self.unit, on_zeros)
 
     # --- one step of a loop ---
 
-    def _step_template(self, ctx: "PlanContext") -> Data:
+    def _step_template(self, ctx: PlanContext) -> Data:
         check_mask(ctx, self.mask, None)
         source = self.source
         if PickedIndexLayer.suits(source.output, self.mask.output):
@@ -137,7 +137,7 @@ class MaskedComputationLayer(Layer):
         self._mode = self._emit_step
         return data
 
-    def _check_fixed_shape(self, ctx: "PlanContext") -> None:
+    def _check_fixed_shape(self, ctx: PlanContext) -> None:
         """What is kept from step to step cannot have the axis of a history which grows."""
         for node in self._unit_nodes:
             history = getattr(node.layer, "history", None)
@@ -171,7 +171,7 @@ class MaskedComputationLayer(Layer):
 
     # --- all frames at once ---
 
-    def _packed_template(self, ctx: "PlanContext", frames: Dim) -> Data:
+    def _packed_template(self, ctx: PlanContext, frames: Dim) -> Data:
         kind = DimKind.LOOP if frames.is_loop else DimKind.SPATIAL
         packed = Dim(kind, None, "%s:masked" % ctx.node.path, auto=True)
         inputs = {"data": ctx.implicit("packed", PackLayer(frames, packed), [self.source, self.mask])}

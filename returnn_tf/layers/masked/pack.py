@@ -33,7 +33,7 @@ class PackLayer(Layer):
         self._full = data
         return data.with_dim(data.dims.index(self.frames), self.packed)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A gather of the frames."""
         x = in_full_layout(ctx, self.source, self._full)
         mask = picked(ctx, self.sources[1], batch_of(self._full), self.frames)
@@ -77,7 +77,7 @@ class PickedIndexLayer(Layer):
         """That of the first source."""
         return self.source.output
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One op."""
         x = ctx.source()
         return tf.where(ctx.broadcast(self.sources[1], ctx.output), x, tf.zeros_like(x))
@@ -98,13 +98,13 @@ def leading(data: Data, batch: Optional[Dim], frames: Dim) -> Data:
     return data.permuted(first + [axis for axis in range(data.rank) if axis not in first])
 
 
-def in_full_layout(ctx: "EmitContext", node: Node, layout: Data) -> Any:
+def in_full_layout(ctx: EmitContext, node: Node, layout: Data) -> Any:
     """The value of a node in the layout, axes that it has not repeated."""
     x = ctx.broadcast(node, layout)
     return x if node.output.rank == layout.rank else tf.broadcast_to(x, tf.stack(ctx.shape(layout)))
 
 
-def picked(ctx: "EmitContext", mask: Node, batch: Optional[Dim], frames: Dim) -> Any:
+def picked(ctx: EmitContext, mask: Node, batch: Optional[Dim], frames: Dim) -> Any:
     """The mask as bool [batch or 1, frames], false in the padding."""
     dims = (frames,) if batch is None else (batch, frames)
     value = ctx.broadcast(mask, Data(dims, "bool"))
@@ -114,7 +114,7 @@ def picked(ctx: "EmitContext", mask: Node, batch: Optional[Dim], frames: Dim) ->
     return tf.expand_dims(value, 0) if batch is None else value
 
 
-def check_mask(ctx: "PlanContext", mask: Any, frames: Optional[Dim]) -> None:
+def check_mask(ctx: PlanContext, mask: Any, frames: Optional[Dim]) -> None:
     """A mask must be bool with one value per sequence and frame.
 
     :param frames: the dim of the frames, None in a step of a loop

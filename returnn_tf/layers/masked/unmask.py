@@ -48,7 +48,7 @@ class UnmaskLayer(Layer):
         refs=True, keywords=KEYWORDS,
     )  # fmt: skip
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The source with the frames of the mask."""
         data = ctx.single_source()
         self._masked = _masked_layer(self.source)
@@ -71,7 +71,7 @@ class UnmaskLayer(Layer):
         self._mode = self._emit_all
         return output
 
-    def _packed_dim(self, ctx: "PlanContext", data: Data) -> Optional[Dim]:
+    def _packed_dim(self, ctx: PlanContext, data: Data) -> Optional[Dim]:
         """The dim of picked frames in the source; None if there are none to put back."""
         if data.unknown:
             return None
@@ -82,7 +82,7 @@ class UnmaskLayer(Layer):
         frames = self._masked.frames if self._masked is not None else None
         return frames if frames is not None and frames in data.dims else None
 
-    def _plan_initial(self, ctx: "PlanContext", data: Data) -> None:
+    def _plan_initial(self, ctx: PlanContext, data: Data) -> None:
         if self.initial_output is None and self._masked is not None:
             self.initial = self._masked.initial
             self._initial_owner: Node = self._masked.node
@@ -90,7 +90,7 @@ class UnmaskLayer(Layer):
         self.initial = plan_held_initial(ctx, self.initial_output, data, None, None)
         self._initial_owner = ctx.node
 
-    def _step_template(self, ctx: "PlanContext", packed: Dim) -> Data:
+    def _step_template(self, ctx: PlanContext, packed: Dim) -> Data:
         check_mask(ctx, self.mask, None)
         layout = self._packed_layout
         output = layout.without_axes([layout.dims.index(packed)])
@@ -101,21 +101,21 @@ class UnmaskLayer(Layer):
         self._mode = self._emit_step
         return output
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """As planned: a copy, one step, or all frames."""
         return self._mode(ctx)
 
-    def _emit_copy(self, ctx: "EmitContext") -> Any:
+    def _emit_copy(self, ctx: EmitContext) -> Any:
         return ctx.source()
 
-    def _emit_all(self, ctx: "EmitContext") -> Any:
+    def _emit_all(self, ctx: EmitContext) -> Any:
         batch = batch_of(self._packed_layout)
         index = last_picked(picked(ctx, self.mask, batch, self._frames))
         x = in_full_layout(ctx, self.source, self._packed_layout)
         initial = initial_in_layout(type(ctx)(self._initial_owner, ctx.lowering), self, ctx.output, self._frames)
         return self._spread(x, index, initial, batch)
 
-    def _emit_step(self, ctx: "EmitContext") -> Any:
+    def _emit_step(self, ctx: EmitContext) -> Any:
         """Counts the picked frames."""
         step = ctx.broadcast(self.mask, self._count_data)
         count = ctx.loop_state(_COUNT) + tf.cast(step, tf.int32)

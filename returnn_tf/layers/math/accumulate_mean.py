@@ -34,7 +34,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
     initial_value: Optional[float] = option(None, help="0 by default, or 1/dim if is_prob_distribution")
     is_prob_distribution: Optional[bool] = option(None, help="whether the source is one")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axes that are left."""
         data = self.input_template(ctx)
         self.reduced = ctx.axes(data, self.axes)
@@ -48,7 +48,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
         ctx.param("mean_1", out.dims, initial, dtype=data.dtype, trainable=False)
         return out
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The parameter; the update runs after the step."""
         if ctx.train:
             mean = tf.stop_gradient(self._batch_mean(ctx))
@@ -56,7 +56,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
             ctx.update(lambda: variable.assign_add(self.exp_average * (mean - variable)))
         return ctx.param("mean_1")
 
-    def _batch_mean(self, ctx: "EmitContext") -> Any:
+    def _batch_mean(self, ctx: EmitContext) -> Any:
         data = self.input
         x = self.emit_input(ctx)
         mask = ctx.masks(data, self.reduced)

@@ -31,7 +31,7 @@ class ActivationLayer(ConcatInputLayer):
     activation: Any = option(help="name of the function, e.g. 'relu', or a function")
     opts: Optional[Dict[str, Any]] = option(None, help="keyword arguments of the function")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Same axes; bool for the logical functions."""
         check_activation(self.activation)
         data = self.input_template(ctx)
@@ -40,7 +40,7 @@ class ActivationLayer(ConcatInputLayer):
             data = feature_last(data)
         return data.replace(dtype=changes_dtype(self.activation, data.dtype))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The function, with the feature axis last if it runs over that."""
         x = self.emit_input(ctx)
         axis = self.input.feature_axis
@@ -64,7 +64,7 @@ class GatingLayer(ConcatInputLayer):
     activation: Any = option(help="name of f, or None")
     gate_activation: Any = option("sigmoid", help="name of g")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Half of the feature axis."""
         check_activation(self.activation)
         check_activation(self.gate_activation)
@@ -80,7 +80,7 @@ class GatingLayer(ConcatInputLayer):
         assert axis is not None
         return data.with_feature(axis, ctx.bind(self.out_dim, ctx.new_feature(size // 2)))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Split and multiply."""
         a, b = tf.split(self.emit_input(ctx), 2, axis=self.input.feature_axis)
         return get_activation(self.activation)(a) * get_activation(self.gate_activation)(b)

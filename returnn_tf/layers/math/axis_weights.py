@@ -34,7 +34,7 @@ class WeightedSumLayer(ConcatInputLayer):
     padding: Any = option(None, help="with size: 'same' or 'valid'")
     keep_dims: Optional[bool] = option(None, help="keep the axes; default: if size is given")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axes removed, of size 1, or as long as the window leaves them."""
         data = self.input_template(ctx)
         self._axes = ctx.axes(data, self.axes)
@@ -63,7 +63,7 @@ class WeightedSumLayer(ConcatInputLayer):
             raise ctx.error("keep_dims must be True, since the window slides: %s is left of its axes." % data)
         return data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A matrix-vector product, or a convolution with one channel."""
         x, w = self.emit_input(ctx), ctx.param("W")
         if self._whole:
@@ -98,7 +98,7 @@ class ElemwiseProdLayer(ConcatInputLayer):
     axes: Any = option(help="the axes of the weights, one or a list; static")
     size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="sizes of these axes, verified")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source."""
         data = self.input_template(ctx)
         self._axes = ctx.axes(data, self.axes)
@@ -110,6 +110,6 @@ class ElemwiseProdLayer(ConcatInputLayer):
         ctx.param("W", sizes, 1.0)
         return data.replace(vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One product."""
         return self.emit_input(ctx) * param_in_layout(ctx.param("W"), self._axes, self.input)

@@ -43,7 +43,7 @@ class BatchNormOptions:
     fused: Optional[bool] = option(None, help="no effect, the fastest form is chosen")
     fused_bn: Optional[bool] = option(None, help="no effect, the fastest form is chosen")
 
-    def fill_defaults(self, ctx: "PlanContext", data: Data) -> None:
+    def fill_defaults(self, ctx: PlanContext, data: Data) -> None:
         """What the behavior version says where the config says nothing."""
         new = ctx.behavior_version >= 12
         if self.masked_time is None:
@@ -76,7 +76,7 @@ class BatchNormOptions:
         return "batch_norm/%s_%s_output_%s" % (layer, layer, name)
 
 
-def _declare(ctx: "PlanContext", data: Data, opts: BatchNormOptions) -> None:
+def _declare(ctx: PlanContext, data: Data, opts: BatchNormOptions) -> None:
     """The parameters, for values in this layout."""
     dim = ctx.need_feature(data, "what batch_norm gets")
     opts.fill_defaults(ctx, data)
@@ -91,7 +91,7 @@ def _declare(ctx: "PlanContext", data: Data, opts: BatchNormOptions) -> None:
         ctx.param(opts.param_name(ctx, "beta"), shape, opts.beta_init)
 
 
-def _emit(ctx: "EmitContext", x: Any, data: Data, opts: BatchNormOptions) -> Any:
+def _emit(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions) -> Any:
     """The values normalised; notes the update of the running statistics."""
     axis = data.feature_axis
     assert axis is not None and opts.momentum is not None
@@ -145,18 +145,18 @@ class BatchNormLayer(ConcatInputLayer, BatchNormOptions):
         network = {"output": {"class": "batch_norm", "masked_time": True, "from": "data"}}
     """
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source."""
         data = self.input_template(ctx)
         _declare(ctx, data, self)
         return data.replace(vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Moments in training, and one multiply-add."""
         return _emit(ctx, self.emit_input(ctx), self.input, self)
 
 
-def declare_option(ctx: "PlanContext", opts: Any) -> None:
+def declare_option(ctx: PlanContext, opts: Any) -> None:
     """The parameters for the option ``batch_norm`` of a layer, whose output template is known.
 
     :param opts: True, or a dict of `BatchNormOptions`
@@ -166,7 +166,7 @@ def declare_option(ctx: "PlanContext", opts: Any) -> None:
     ctx.node.layer.batch_norm_options = parsed  # type: ignore[attr-defined]
 
 
-def apply_option(ctx: "EmitContext", x: Any, opts: Any) -> Any:
+def apply_option(ctx: EmitContext, x: Any, opts: Any) -> Any:
     """The layer output normalised."""
     return _emit(ctx, x, ctx.output, ctx.node.layer.batch_norm_options)  # type: ignore[attr-defined]
 

@@ -18,7 +18,7 @@ _DTYPES = (
 )  # fmt: skip
 
 
-def check_dtype(ctx: "PlanContext", dtype: str) -> str:
+def check_dtype(ctx: PlanContext, dtype: str) -> str:
     """The dtype.
 
     :raises ConfigError: if it is none that tensors can be cast to
@@ -47,11 +47,11 @@ class CastLayer(ConcatInputLayer):
 
     dtype: str = option(help="e.g. 'int32' or 'float32'")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source, with the dtype."""
         data = self.input_template(ctx).replace(dtype=check_dtype(ctx, self.dtype))
         return data if is_int(self.dtype) else data.replace(sparse_dim=None, vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """No op if the dtype is the same."""
         return tf.cast(self.emit_input(ctx), self.dtype)

@@ -48,7 +48,7 @@ _COMPARE: Dict[str, Callable[[Any, Any], Any]] = {
 class ElementwiseLayer(Layer):
     """Sources broadcast to the layout of the source with most axes."""
 
-    def common(self, ctx: "PlanContext", allow_broadcast_all: Any) -> Data:
+    def common(self, ctx: PlanContext, allow_broadcast_all: Any) -> Data:
         """The layout of the result; sources which no source covers need a flag since behavior version 4."""
         if not self.sources:
             raise ctx.error("needs sources: add 'from', e.g. 'from': ['a', 'b'].")
@@ -58,7 +58,7 @@ class ElementwiseLayer(Layer):
         self.layout = common_layout([node.output for node in self.sources], allow_broadcast_all=bool(allow))
         return self.layout
 
-    def values(self, ctx: "EmitContext") -> List[Any]:
+    def values(self, ctx: EmitContext) -> List[Any]:
         """All sources in the common layout, size 1 where they have no such axis."""
         return [ctx.broadcast(node, self.layout) for node in self.sources]
 
@@ -87,7 +87,7 @@ class CombineLayer(ElementwiseLayer):
     eval_for_output_loss: bool = option(False, help="apply the code to the output_loss of the sources as well")
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The common layout, changed by out_type."""
         check_activation(self.activation)
         if self.kind != "eval" and self.kind not in _KINDS:
@@ -104,7 +104,7 @@ class CombineLayer(ElementwiseLayer):
             ctx.param("b", (ctx.need_feature(data),), 0.0)
         return data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Reduction from left to right, bias, activation."""
         if self.kind == "eval":
             y = run_code(ctx, self.eval, self.eval_locals, self.layout)
@@ -124,7 +124,7 @@ class CombineLayer(ElementwiseLayer):
             y = get_activation(self.activation)(y)
         return y
 
-    def _combine_output_loss(self, ctx: "EmitContext") -> None:
+    def _combine_output_loss(self, ctx: EmitContext) -> None:
         losses = [ctx.noted(node, "output_loss") for node in self.sources]
         if any(loss is None for loss in losses):
             missing = [n.path for n, loss in zip(self.sources, losses) if loss is None]
@@ -151,7 +151,7 @@ class CompareLayer(ElementwiseLayer):
     value: Any = option(None, help="number to compare with, as the last operand")
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The common layout, bool."""
         if self.kind not in _COMPARE:
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, _COMPARE)))
@@ -160,7 +160,7 @@ class CompareLayer(ElementwiseLayer):
         data = self.common(ctx, self.allow_broadcast_all_sources)
         return data.replace(dtype="bool", sparse_dim=None, vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """With more than two operands, all neighbours must compare true."""
         values = self.values(ctx)
         if self.value is not None:

@@ -42,7 +42,7 @@ class ConstantLayer(Layer):
         #: The value, set when planned.
         self.array = numpy.zeros([])
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The dims of ``shape``, or static ones as the value has them."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
@@ -59,7 +59,7 @@ class ConstantLayer(Layer):
             return data.replace(feature_axis=ctx.axis(data, self.feature_dim))
         return with_feature_default(data)
 
-    def _as_array(self, ctx: "PlanContext") -> numpy.ndarray:
+    def _as_array(self, ctx: PlanContext) -> numpy.ndarray:
         array = numpy.asarray(self.value)
         if array.dtype.kind == "O":
             raise ctx.error("value must be a number, bool, string or numpy array, got %r." % (self.value,))
@@ -70,7 +70,7 @@ class ConstantLayer(Layer):
         except TypeError as exc:
             raise ctx.error("the value %r does not fit dtype %r: %s." % (self.value, self.dtype, exc)) from None
 
-    def _dims(self, ctx: "PlanContext") -> List[Dim]:
+    def _dims(self, ctx: PlanContext) -> List[Dim]:
         sizes = self.array.shape
         if self.shape is None:
             return [self._new_dim(i, size) for i, size in enumerate(sizes)]
@@ -86,7 +86,7 @@ class ConstantLayer(Layer):
     def _new_dim(self, axis: int, size: int) -> Dim:
         return Dim(DimKind.SPATIAL, size, "%s:static%d" % (self.node.path, axis), auto=True)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A constant, broadcast to the shape if that has more axes."""
         data = ctx.output
         value = tf.constant(self.array, data.dtype)

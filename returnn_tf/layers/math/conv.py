@@ -62,7 +62,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
     auto_use_channel_first: Any = option(None, help="no effect, the fastest layout is chosen")
     use_time_mask: bool = option(False, help="frames after the end of a sequence count as 0")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Batch and other axes, spatial axes, features."""
         data = self._expanded(ctx, self.input_template(ctx))
         count = 1 if isinstance(self.filter_size, int) else len(self.filter_size)
@@ -84,7 +84,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
         self.declare_params(ctx, "W", [*size, n_in // self.groups, n_out], n_out, with_bias)
         return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), out)
 
-    def _expanded(self, ctx: "PlanContext", data: Data) -> Data:
+    def _expanded(self, ctx: PlanContext, data: Data) -> Data:
         """The source with the axes that the options add."""
         if self.input_split_feature_dim:
             size = ctx.need_static(ctx.need_feature(data), "the feature axis")
@@ -102,7 +102,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
             data = data.with_axis(at, ctx.new_spatial(1, "expanded"))
         return data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One convolution; a reshape if several axes count as batch."""
         x = self.emit_input(ctx)
         data = self._spatial.data

@@ -30,7 +30,7 @@ class CopyLayer(ConcatInputLayer):
             "output": {"class": "copy", "from": ["data", "a"]}}
     """
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the input."""
         data = self.input_template(ctx)
         if self.out_dim is not None and data.feature_axis is not None:
@@ -40,7 +40,7 @@ class CopyLayer(ConcatInputLayer):
             raise ctx.error("n_out is %d, but the source has %s. Leave n_out out." % (self.n_out, data))
         return data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """No op for a single source."""
         if len(self.sources) == 1:
             hand_on_notes(ctx)
@@ -73,17 +73,17 @@ class IdentityLayer(Layer):
 
     control_dependencies: Any = option(None, help="layers to compute first", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source."""
         return ctx.single_source()
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """No op."""
         hand_on_notes(ctx)
         return ctx.source()
 
 
-def hand_on_notes(ctx: "EmitContext", source: Optional[Node] = None) -> None:
+def hand_on_notes(ctx: EmitContext, source: Optional[Node] = None) -> None:
     """What is known about the values of a node, by default the source, holds for this layer too."""
     source = ctx.node.sources[0] if source is None else source
     for key in _HANDED_ON:

@@ -32,7 +32,7 @@ class CumsumLayer(ConcatInputLayer):
         None, help="added to every element before they are summed up"
     )
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source."""
         data = self.input_template(ctx)
         self._frames, self._axis = frames_of(ctx, data, self.axis)
@@ -42,7 +42,7 @@ class CumsumLayer(ConcatInputLayer):
             ctx.loop_state("sum", data, lambda emit: tf.zeros(tf.stack(emit.shape(data)), data.dtype))
         return self._frames
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One op."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         if self.additional_left_summand_per_element is not None:

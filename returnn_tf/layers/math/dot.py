@@ -51,7 +51,7 @@ class DotLayer(Layer):
     use_mask: bool = option(True, help="False: frames after the end of a sequence count too")
     debug: bool = option(False, help="no effect; shapes are always checked")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Common axes, var1, var2."""
         if len(self.sources) != 2:
             raise ctx.error("needs exactly two sources in 'from', got %d." % len(self.sources))
@@ -62,7 +62,7 @@ class DotLayer(Layer):
         self._axes = match_leftovers(ctx, (a, b), (red1, red2), (var1, var2))
         return self._output(ctx, a, b)
 
-    def _sparse_source(self, ctx: "PlanContext", a: Data, b: Data) -> Optional[int]:
+    def _sparse_source(self, ctx: PlanContext, a: Data, b: Data) -> Optional[int]:
         """Which source acts as one-hot vectors."""
         if not isinstance(self.reduce, Dim):
             return None
@@ -72,7 +72,7 @@ class DotLayer(Layer):
             raise ctx.error("both sources are sparse, %s and %s; make one of them dense." % (a, b))
         return found[0] if found else None
 
-    def _reduced(self, ctx: "PlanContext", a: Data, b: Data) -> Tuple[List[int], List[int]]:
+    def _reduced(self, ctx: PlanContext, a: Data, b: Data) -> Tuple[List[int], List[int]]:
         if self.reduce is not None:
             if self.red1 is not _AUTO or self.red2 is not _AUTO:
                 raise ctx.error("give either 'reduce' or 'red1' and 'red2', not both.")
@@ -90,7 +90,7 @@ class DotLayer(Layer):
             both.append(axes)
         return both[0], both[1]
 
-    def _given_var(self, ctx: "PlanContext", data: Data, index: int) -> Optional[List[int]]:
+    def _given_var(self, ctx: PlanContext, data: Data, index: int) -> Optional[List[int]]:
         value = (self.var1, self.var2)[index]
         if value is _AUTO:
             if ctx.behavior_version >= 3 or self.reduce is not None:
@@ -98,7 +98,7 @@ class DotLayer(Layer):
             value = _OLD_DEFAULTS[2 + index]
         return [] if value is None else prefer_axes(ctx, data, value)
 
-    def _output(self, ctx: "PlanContext", a: Data, b: Data) -> Data:
+    def _output(self, ctx: PlanContext, a: Data, b: Data) -> Data:
         axes = self._axes
         dims = [a.dims[i] for i in axes.common1] + [a.dims[i] for i in axes.var1] + [b.dims[i] for i in axes.var2]
         add = ctx.behavior_version < 3 if self.add_var2_if_empty is None else self.add_var2_if_empty
@@ -116,7 +116,7 @@ class DotLayer(Layer):
             out = out.replace(feature_axis=last, time_axis=next(times, None))
         return out
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One (batched) matrix product, or a row lookup."""
         x1, x2 = ctx.source(0), ctx.source(1)
         axes = self._axes
@@ -127,7 +127,7 @@ class DotLayer(Layer):
             y = contract(x1, x2, axes)
         return tf.expand_dims(y, -1) if self._add_axis else y
 
-    def _masked(self, ctx: "EmitContext", x1: Any, x2: Any) -> Tuple[Any, Any]:
+    def _masked(self, ctx: EmitContext, x1: Any, x2: Any) -> Tuple[Any, Any]:
         """One source with zeros in the frames that don't count: the one with fewer axes."""
         a, b = (node.output for node in self.sources)
         first = a.rank < b.rank

@@ -43,7 +43,7 @@ class EvalLayer(ElementwiseLayer):
     )
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The common layout, changed by out_type."""
         check_activation(self.activation)
         compile_code(ctx, self.eval)
@@ -59,7 +59,7 @@ class EvalLayer(ElementwiseLayer):
             out_type = dict(out_type or {}, dim=self.n_out)
         return apply_out_type(ctx, data, out_type)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Runs the code."""
         y = run_code(ctx, self.eval, self.eval_locals, self.layout)
         if self.activation is not None:

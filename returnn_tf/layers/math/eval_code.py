@@ -22,7 +22,7 @@ from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
-def compile_code(ctx: "PlanContext", code: Any) -> None:
+def compile_code(ctx: PlanContext, code: Any) -> None:
     """Whether the code is a function or a string that parses, so that a slip is found while planning."""
     if callable(code):
         return
@@ -43,7 +43,7 @@ def _compiled(code: str) -> CodeType:
 
 
 def run_code(
-    ctx: "EmitContext",
+    ctx: EmitContext,
     code: Any,
     code_locals: Optional[Dict[str, Any]],
     layout: Data,
@@ -77,7 +77,7 @@ def run_code(
     return tf.convert_to_tensor(value)
 
 
-def _source_function(ctx: "EmitContext", layout: Data, replace: Optional[Sequence[Any]]) -> Callable[..., Any]:
+def _source_function(ctx: EmitContext, layout: Data, replace: Optional[Sequence[Any]]) -> Callable[..., Any]:
     nodes: List[Any] = ctx.node.sources
 
     def source(i: int, auto_convert: bool = True, enforce_batch_major: bool = False, as_data: bool = False) -> Any:

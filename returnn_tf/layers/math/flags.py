@@ -29,11 +29,11 @@ class TrainFlagLayer(Layer):
 
     needs_sources = False
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """A scalar."""
         return Data((), "bool")
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A constant of the graph."""
         return tf.constant(bool(ctx.train))
 
@@ -51,11 +51,11 @@ class GlobalTrainStepLayer(Layer):
 
     needs_sources = False
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """A scalar."""
         return Data((), "int64")
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The counter before the step is counted."""
         return tf.constant(0, tf.int64) if ctx.step is None else tf.cast(tf.identity(ctx.step), tf.int64)
 
@@ -74,11 +74,11 @@ class PrintLayer(Layer):
     summarize: int = option(99, help="how many entries to print at both ends of every axis; -1 for all")
     extra_print_args: Any = option((), help="further things to print")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source."""
         return ctx.single_source()
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The identity, after the print op."""
         hand_on_notes(ctx)
         x = ctx.source()

@@ -31,7 +31,7 @@ class GradientLayer(Layer):
     y: Any = option(help="layer with a scalar", refs=True)
     x: Any = option(help="layer to differentiate by", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of x."""
         if self.y.output.rank:
             raise ctx.error("y must be a scalar, but it is %s. Reduce all its axes first." % self.y.output)
@@ -39,7 +39,7 @@ class GradientLayer(Layer):
             raise ctx.error("there is no derivative by %s, which is not of a float type." % self.x.output)
         return self.x.output
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The backward pass."""
         x = ctx.value(self.x)
         return tf.gradients(ctx.value(self.y), x, unconnected_gradients="zero")[0]

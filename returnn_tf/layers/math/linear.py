@@ -35,7 +35,7 @@ class LinearLayer(ConcatInputLayer):
     use_transposed_weights: bool = option(False, help="store W as [n_out, in]")
     grad_filter: Optional[float] = option(None, help="obsolete; gradients above this norm are dropped")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Feature axis replaced; for sparse input appended."""
         check_activation(self.activation)
         data = self.input_template(ctx)
@@ -57,7 +57,7 @@ class LinearLayer(ConcatInputLayer):
             data = feature_last(data)
         return data.replace(vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One GEMM over all frames, or a row lookup."""
         x = self.emit_input(ctx)
         w = ctx.param("W")

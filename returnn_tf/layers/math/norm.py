@@ -30,7 +30,7 @@ class LayerNormLayer(ConcatInputLayer):
 
     epsilon: float = option(1e-6, help="added to the variance")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source."""
         data = self.input_template(ctx)
         dim = ctx.need_feature(data)
@@ -40,7 +40,7 @@ class LayerNormLayer(ConcatInputLayer):
         assert data.feature_axis is not None
         return data.with_dim(data.feature_axis, out).replace(vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Moments and one multiply-add."""
         axis = self.input.feature_axis
         assert axis is not None
@@ -79,7 +79,7 @@ class NormLayer(ConcatInputLayer):
     bias: bool = option(True, help="whether there is a bias")
     epsilon: float = option(1e-6, help="added to the variance")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source."""
         data = self.input_template(ctx)
         self._axes = given_axes(ctx, data, self.axis, self.axes)
@@ -93,7 +93,7 @@ class NormLayer(ConcatInputLayer):
             ctx.param("bias", shape, 0.0)
         return data.replace(vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Moments and one multiply-add."""
         x = self.emit_input(ctx)
         mean, variance = moments(x, self._axes)
@@ -101,7 +101,7 @@ class NormLayer(ConcatInputLayer):
         bias = self._param(ctx, "bias") if self.bias else None
         return normalize(x, mean, variance, self.epsilon, scale, bias)
 
-    def _param(self, ctx: "EmitContext", name: str) -> Optional[Any]:
+    def _param(self, ctx: EmitContext, name: str) -> Optional[Any]:
         return param_in_layout(ctx.param(name), self._param_axes, self.input)
 
 

@@ -51,7 +51,7 @@ class PoolLayer(ConcatInputLayer):
     use_channel_first: Any = option(None, help="no effect, the fastest layout is chosen")
     use_time_mask: bool = option(False, help="frames after the end of a sequence don't count")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Batch and other axes, spatial axes, features."""
         if self.mode.lower() not in ("max", "avg"):
             raise ctx.error("mode must be 'max' or 'avg', not %r." % self.mode)
@@ -68,13 +68,13 @@ class PoolLayer(ConcatInputLayer):
         dims = [conv_dim(d, *step, p) for d, p, step in zip(self._spatial.dims, given, steps)]
         return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), self._out_feature(ctx))
 
-    def _out_feature(self, ctx: "PlanContext") -> Any:
+    def _out_feature(self, ctx: PlanContext) -> Any:
         dim = ctx.need_feature(self._spatial.data)
         if self.n_out not in (None, dim.size):
             raise ctx.error("n_out is %s, but pooling keeps the %s features. Leave n_out out." % (self.n_out, dim.size))
         return ctx.bind(self.out_dim, dim)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One pooling operation."""
         data = self._spatial.data
         mask = ctx.masks(data, self._spatial.spatial) if self.use_time_mask else None
@@ -91,7 +91,7 @@ class PoolLayer(ConcatInputLayer):
         )
         return self._spatial.from_op(ctx, y, ctx.output)
 
-    def _mask_in_op_form(self, ctx: "EmitContext", mask: Any) -> Any:
+    def _mask_in_op_form(self, ctx: EmitContext, mask: Any) -> Any:
         """[N, spatial..., 1]; axes in which the mask does not differ stay at size 1 unless they are merged into N."""
         axes, data = self._spatial, self._spatial.data
         mask = transpose(mask, axes.order)

@@ -17,7 +17,7 @@ from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
-def given_axes(ctx: "PlanContext", data: Data, axis: Any, axes: Any) -> List[int]:
+def given_axes(ctx: PlanContext, data: Data, axis: Any, axes: Any) -> List[int]:
     """What the options ``axis`` or ``axes`` mean, at least one axis; only "T?" may mean none.
 
     :raises ConfigError: none or both given, or no such axis
@@ -31,7 +31,7 @@ def given_axes(ctx: "PlanContext", data: Data, axis: Any, axes: Any) -> List[int
     return found
 
 
-def reduced_template(ctx: "PlanContext", data: Data, axes: List[int], keep_dims: bool) -> Data:
+def reduced_template(ctx: PlanContext, data: Data, axes: List[int], keep_dims: bool) -> Data:
     """The axes removed, or with ``keep_dims`` of size 1; then time and feature axis keep their marks."""
     if not keep_dims:
         return data.without_axes(axes)
@@ -48,13 +48,13 @@ class _ReduceAxes(ConcatInputLayer):
     keep_dims: bool = option(False, help="keep the axes, of size 1")
     use_time_mask: Optional[bool] = option(None, help="False: frames after the end of a sequence count too")
 
-    def reduced_axes(self, ctx: "PlanContext", axis: Any, axes: Any) -> Data:
+    def reduced_axes(self, ctx: PlanContext, axis: Any, axes: Any) -> Data:
         """The template; sets the axes."""
         data = self.input_template(ctx)
         self._axes = given_axes(ctx, data, axis, axes)
         return reduced_template(ctx, data, self._axes, self.keep_dims)
 
-    def frame_mask(self, ctx: "EmitContext") -> Optional[Any]:
+    def frame_mask(self, ctx: EmitContext) -> Optional[Any]:
         """Mask of the frames which count, None for all."""
         if self.use_time_mask is False:
             return None
@@ -63,7 +63,7 @@ class _ReduceAxes(ConcatInputLayer):
         return ctx.masks(self.input, axes)
 
 
-def _same_lens(ctx: "EmitContext", data: Data, axis: int) -> bool:
+def _same_lens(ctx: EmitContext, data: Data, axis: int) -> bool:
     """Whether all sequences are equally long in this axis."""
     return ctx.lens(data.dims[axis]).shape.rank == 0
 
@@ -91,7 +91,7 @@ class ReduceLayer(_ReduceAxes):
     axes: Any = option(None, help="the same as axis")
     enforce_batch_dim_axis: Optional[int] = option(None, help="index of the batch axis in the output")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Without the axes."""
         self._mode = canonical_mode(self.mode)
         if self._mode not in REDUCE_MODES:
@@ -113,7 +113,7 @@ class ReduceLayer(_ReduceAxes):
             out = out.permuted(order)
         return out
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One reduction, after a where for the mask."""
         x = self.emit_input(ctx)
         y = masked_reduce(self._mode, x, self._axes, self.frame_mask(ctx), keepdims=self.keep_dims)
@@ -135,13 +135,13 @@ class MathNormLayer(_ReduceAxes):
     axis: Any = option(None, help="the axis to reduce, or a list of axes")
     axes: Any = option(None, help="the same as axis")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Without the axes."""
         if not self.p > 0:
             raise ctx.error("p must be positive, got %s." % self.p)
         return self.reduced_axes(ctx, self.axis, self.axes)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Power, sum, root."""
         return p_norm(self.emit_input(ctx), self.p, self._axes, self.frame_mask(ctx), keepdims=self.keep_dims)
 
@@ -161,7 +161,7 @@ class ReduceOutLayer(ConcatInputLayer):
     mode: str = option(help="'max', 'mean', 'sum', ... as in reduce")
     num_pieces: int = option(help="how many features make one")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Feature axis replaced."""
         self._mode = canonical_mode(self.mode)
         if self._mode not in REDUCE_MODES or is_arg_mode(self._mode):
@@ -176,7 +176,7 @@ class ReduceOutLayer(ConcatInputLayer):
         out = ctx.bind(self.out_dim, ctx.new_feature(size // self.num_pieces))
         return data.with_dim(data.feature_axis, out).replace(vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Reshape and reduction."""
         axis = self.input.feature_axis
         assert axis is not None

@@ -35,7 +35,7 @@ class ScaledGradientLayer(CopyLayer):
     scale_shift_by_sum_over_axis: Optional[AxisOption] = option(None, help="weight shift by the sum over this axis")
     clip_max_axis: Optional[AxisOption] = option(None, help="bound the gradient by its values along this axis")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the input."""
         data = super().template(ctx)
         self._sum_axis = self._clip_axis = None
@@ -45,7 +45,7 @@ class ScaledGradientLayer(CopyLayer):
             self._clip_axis = ctx.axis(data, self.clip_max_axis)
         return data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Identity with its own gradient."""
 
         @tf.custom_gradient

@@ -39,7 +39,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
     use_time_mask: Optional[bool] = option(None, help="False: frames after the end of a sequence count too")
     log_space: bool = option(False, help="log softmax instead")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axis moved to the end."""
         data = self.input_template(ctx)
         if (self.window_start is None) != (self.window_size is None):
@@ -55,7 +55,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
                 self._check_position(ctx, name, node, rest)
         return self._moved.replace(vocab=None)
 
-    def _find_axis(self, ctx: "PlanContext", data: Data) -> int:
+    def _find_axis(self, ctx: PlanContext, data: Data) -> int:
         if self.axis is not None:
             return ctx.axis(data, self.axis)
         if data.time_axis is not None:
@@ -65,19 +65,19 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
             return dynamic[0]
         raise ctx.error("the source %s has no time axis. Name the axis of the softmax by the option 'axis'." % data)
 
-    def _check_position(self, ctx: "PlanContext", name: str, node: Node, rest: Data) -> None:
+    def _check_position(self, ctx: PlanContext, name: str, node: Node, rest: Data) -> None:
         for dim in node.output.dims:
             if dim.size != 1 and not any(dim.agrees_with(d) or (dim.is_batch and d.is_batch) for d in rest.dims):
                 raise ctx.error("%s is %s, but its axis %s is not one of %s." % (name, node.output, dim, rest))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Transpose, masks, softmax over the last axis."""
         x = move_axis(self.emit_input(ctx), self.input.rank, self._axis, self.input.rank - 1)
         if self.energy_factor is not None and self.energy_factor != 1:
             x = x * self.energy_factor
         return masked_softmax(x, self._mask(ctx), log_space=self.log_space)
 
-    def _mask(self, ctx: "EmitContext") -> Optional[Any]:
+    def _mask(self, ctx: EmitContext) -> Optional[Any]:
         """The frames which count, [..., axis]; None if all do."""
         data = self._moved
         last = data.rank - 1
@@ -96,7 +96,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
             mask = part if mask is None else tf.logical_and(mask, part)
         return mask
 
-    def _position(self, ctx: "EmitContext", value: Any) -> Any:
+    def _position(self, ctx: EmitContext, value: Any) -> Any:
         if not isinstance(value, Node):
             return tf.constant(int(value))
         return tf.cast(to_layout(ctx.value(value), value.output, self._moved), tf.int32)
@@ -113,13 +113,13 @@ class BatchSoftmaxLayer(ConcatInputLayer):
         network = {"output": {"class": "batch_softmax", "from": "data"}}
     """
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source."""
         data = self.input_template(ctx)
         ctx.need_feature(data)
         return data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Softmax over the flattened axes."""
         data = self.input
         axes = [i for i in range(data.rank) if i not in (data.batch_axis, *data.loop_axes)]

@@ -33,7 +33,7 @@ class SwitchLayer(Layer):
     true_from: Any = option(help="layer, or a number", refs=True)
     false_from: Any = option(help="layer, or a number", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The common layout of condition and branches; the dtype is that of the branches."""
         branches = [b for b in (self.true_from, self.false_from) if isinstance(b, Node)]
         if isinstance(self.condition, Node) and self.condition.output.dtype != "bool":
@@ -61,7 +61,7 @@ class SwitchLayer(Layer):
     def _static_condition(self) -> bool:
         return bool(self.condition() if callable(self.condition) else self.condition)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """`tf.where` with broadcasting."""
 
         def operand(value: Any) -> Any:

@@ -44,7 +44,7 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
     in_spatial_dims: Any = option(None, help="axes to move along, one per axis of the filter (default: all spatial)")
     out_spatial_dims: Any = option(None, help="the dims of these axes in the output")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Batch and other axes, spatial axes, features."""
         count = 1 if isinstance(self.filter_size, int) else len(self.filter_size)
         if not 1 <= count <= 3:
@@ -70,13 +70,13 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
         )
         return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), out)
 
-    def _numbers(self, ctx: "PlanContext", name: str, value: Any, count: int) -> List[Optional[int]]:
+    def _numbers(self, ctx: PlanContext, name: str, value: Any, count: int) -> List[Optional[int]]:
         values = list(value) if isinstance(value, (list, tuple)) else [value] * count
         if len(values) != count or not all(v is None or (isinstance(v, int) and v >= 0) for v in values):
             raise ctx.error("%s must be a number or one for each of the %d axes, got %r." % (name, count, value))
         return values
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One transposed convolution, cut at the ends."""
         w = self.emit_filter(ctx)
         y = transposed_convolution(

@@ -48,7 +48,7 @@ class VariableLayer(Layer):
         self.param_data = Data(())
         self.name = ""
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The dims of the parameter, after the added ones."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
@@ -67,7 +67,7 @@ class VariableLayer(Layer):
             data = data.with_axis(0, batch_dim)
         return data
 
-    def _dims(self, ctx: "PlanContext") -> List[Dim]:
+    def _dims(self, ctx: PlanContext) -> List[Dim]:
         shape = [self.shape] if isinstance(self.shape, (int, Dim)) else list(self.shape)
         dims = []
         for i, size in enumerate(shape):
@@ -79,7 +79,7 @@ class VariableLayer(Layer):
             dims.append(size)
         return dims
 
-    def _init_of(self, ctx: "PlanContext", node: Node) -> Any:
+    def _init_of(self, ctx: PlanContext, node: Node) -> Any:
         if self.init is not None:
             raise ctx.error("init and init_by_layer are both given. Give one of them.")
         if not isinstance(node.layer, ConstantLayer):
@@ -89,7 +89,7 @@ class VariableLayer(Layer):
             )
         return node.layer.array
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The value of the parameter, repeated for all sequences if there is a batch axis."""
         value = ctx.param(self.name)
         data = ctx.output
@@ -103,7 +103,7 @@ class VariableAccess(Layer):
 
     needs_sources = False
 
-    def layer_of(self, ctx: "PlanContext", var: Node) -> VariableLayer:
+    def layer_of(self, ctx: PlanContext, var: Node) -> VariableLayer:
         """The layer which owns the variable."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
@@ -112,7 +112,7 @@ class VariableAccess(Layer):
             raise ctx.error("var %r must be a layer of class 'variable', not %r." % (var.path, layer.class_name))
         return layer
 
-    def resource(self, ctx: "EmitContext", var: Node) -> Any:
+    def resource(self, ctx: EmitContext, var: Node) -> Any:
         """The variable."""
         assert isinstance(var.layer, VariableLayer)
         return ctx.lowering.variables[var.params[var.layer.name].name]
@@ -139,7 +139,7 @@ class VariableAssignLayer(VariableAccess):
     op: str = option("assign", help="assign or add")
     control_dependencies: Any = option(None, help="layers to compute first", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """A scalar."""
         into = self.layer_of(ctx, self.var).param_data
         if self.op not in ("assign", "add"):
@@ -155,7 +155,7 @@ class VariableAssignLayer(VariableAccess):
             raise ctx.error("the value is %s, but the variable is %s. Cast the value." % (value.dtype, into.dtype))
         return Data((), "int32")
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The assignment; what is emitted later reads the new value."""
         variable = self.resource(ctx, self.var)
         value = tf.broadcast_to(ctx.broadcast(self.value, self.var.layer.param_data), variable.shape)
@@ -180,10 +180,10 @@ class VariableReadLayer(VariableAccess):
     var: Any = option(help="the variable layer", refs=True)
     control_dependencies: Any = option(None, help="layers to compute first", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The dims of the parameter."""
         return self.layer_of(ctx, self.var).param_data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A new read of the variable."""
         return self.resource(ctx, self.var).read_value()

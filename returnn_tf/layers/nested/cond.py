@@ -50,7 +50,7 @@ class CondLayer(Layer):
         for name in _BRANCHES:
             yield from unit_references(options.get(name))
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the true layer."""
         self._check_condition(ctx)
         self._nodes: List[List[Node]] = []
@@ -66,7 +66,7 @@ class CondLayer(Layer):
         self._check_same(ctx, data, other)
         return data
 
-    def _check_condition(self, ctx: "PlanContext") -> None:
+    def _check_condition(self, ctx: PlanContext) -> None:
         if not isinstance(self.condition, Node):
             raise ctx.error("condition must be the name of a layer, not %r." % (self.condition,))
         data = self.condition.output
@@ -76,7 +76,7 @@ class CondLayer(Layer):
                 % (self.condition.path, data)
             )
 
-    def _plan_branch(self, ctx: "PlanContext", name: str) -> Tuple[Node, List[Node]]:
+    def _plan_branch(self, ctx: PlanContext, name: str) -> Tuple[Node, List[Node]]:
         """(The layer of a branch, all nodes that are only computed in this branch)."""
         sink = ctx.builder.sink
         before = len(sink)
@@ -98,7 +98,7 @@ class CondLayer(Layer):
                     ctx.depend(dep)
         return result, nodes
 
-    def _share_params(self, ctx: "PlanContext") -> None:
+    def _share_params(self, ctx: PlanContext) -> None:
         """Parameters of the second branch which the first one has too are those."""
         known: Dict[str, ParamSpec] = {spec.name: spec for node in self._nodes[0] for spec in node.owned}
         for node in self._nodes[1]:
@@ -117,7 +117,7 @@ class CondLayer(Layer):
                 if isinstance(spec, ParamSpec) and known.get(spec.name) is not None:
                     node.params[key] = known[spec.name]
 
-    def _check_same(self, ctx: "PlanContext", data: Data, other: Data) -> None:
+    def _check_same(self, ctx: PlanContext, data: Data, other: Data) -> None:
         made: List[Any] = [  # dims which each branch makes anew, so they differ although they are meant to be the same
             axis for axis, target in enumerate(self._mapping) if target is None and _is_new(other.dims[axis])
         ]
@@ -131,7 +131,7 @@ class CondLayer(Layer):
         if (data.sparse_dim is None) != (other.sparse_dim is None) or data.dim != other.dim:
             raise ctx.error("the features differ: true_layer gives %s, false_layer %s." % (data, other))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """`tf.cond`; lengths that only a branch knows come out of it."""
         data = ctx.output
         lens_of = [axis for axis in data.dynamic_axes if not ctx.has_lens(data.dims[axis])]

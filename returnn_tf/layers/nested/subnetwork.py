@@ -11,6 +11,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.copy import CopyLayer, hand_on_notes
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer, concat_template
+from returnn_tf.layers.shared.nested import base_references
 from returnn_tf.tensor import Data
 
 
@@ -40,12 +41,12 @@ class SubnetworkLayer(ConcatInputLayer):
         """What the inner layers take from outside by ``base:``."""
         yield from base_references(options.get("subnetwork"))
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the inner output."""
         self.inner = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
         return self.inner.output
 
-    def _inputs(self, ctx: "PlanContext") -> Dict[str, Node]:
+    def _inputs(self, ctx: PlanContext) -> Dict[str, Node]:
         if not self.sources:
             return {}
         if not self.concat_sources:
@@ -61,37 +62,14 @@ class SubnetworkLayer(ConcatInputLayer):
         copy = CopyLayer(dropout=self.dropout, dropout_noise_shape=self.dropout_noise_shape, in_dim=self.in_dim)
         return {"data": ctx.implicit("data", copy, self.sources)}
 
-    def sub_node(self, ctx: "PlanContext", name: str) -> Optional[Node]:
+    def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """An inner layer."""
         return ctx.builder.nested_node(ctx.node, name)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The inner layers were emitted already, as part of the whole plan."""
         hand_on_notes(ctx, self.inner)
         return ctx.value(self.inner)
 
 
 #: Options with a network of layers, where ``base:`` means the network around.
-NESTED = ("subnetwork", "unit")
-
-
-def is_network(value: Any) -> bool:
-    """Whether the value of such an option is a network, and not a single layer, whose names are those around it."""
-    return isinstance(value, Mapping) and not isinstance(value.get("class"), str)
-
-
-def base_references(value: Any) -> Iterator[str]:
-    """The names ``x`` of all strings ``base:x`` inside of a nested network, networks nested deeper included."""
-    if isinstance(value, str):
-        if value.startswith("base:"):
-            yield value[len("base:") :]
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            names = base_references(item)
-            if "class" in value and key in NESTED and is_network(item):
-                # One level deeper, ``base:`` means this network and ``base:base:`` the one outside of it.
-                names = (n[len("base:") :] for n in names if n.startswith("base:"))
-            yield from names
-    elif isinstance(value, (list, tuple, set)):
-        for item in value:
-            yield from base_references(item)

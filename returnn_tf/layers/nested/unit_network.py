@@ -7,9 +7,8 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options, map_strings
 from returnn_tf.graph.registry import LAYERS
-from returnn_tf.layers.nested.subnetwork import NESTED, is_network
-from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.nested import NESTED, is_network
 
 
 def unit_network(
@@ -49,7 +48,7 @@ def unit_network(
     if "reuse_params" in layer:
         layer["reuse_params"] = _reuse(layer["reuse_params"], owner or outside)
     # Its parameters are in the scope of the layer around, as if that were this one.
-    layer.setdefault("name_scope", "rec" if issubclass(cls, RecLayer) else "")
+    layer.setdefault("name_scope", cls.scope_as_unit)
     return {"output": layer}
 
 

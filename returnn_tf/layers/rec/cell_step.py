@@ -33,7 +33,7 @@ class StepPlan:
     rest: Tuple[List[Node], Any] = ((), None)  # type: ignore[assignment]
 
 
-def before_loop(ctx: "EmitContext", layer: Any) -> None:
+def before_loop(ctx: EmitContext, layer: Any) -> None:
     """Makes and notes what the steps of a cell share, unless it depends on a layer of the loop.
 
     :param layer: a `rec` layer with a named unit
@@ -45,7 +45,7 @@ def before_loop(ctx: "EmitContext", layer: Any) -> None:
         ctx.note(node, PREPARED_NOTE, _with_known_input(ctx, layer, cell) or StepPlan(cell))
 
 
-def _prepared(ctx: "EmitContext", layer: Any) -> PreparedCell:
+def _prepared(ctx: EmitContext, layer: Any) -> PreparedCell:
     params = {spec.name: ctx.param(layer.param_prefix + spec.name) for spec in layer.cell.param_specs()}
     entries: Any = 1
     for size in ctx.shape(layer.hidden_state.data)[:-1]:
@@ -53,7 +53,7 @@ def _prepared(ctx: "EmitContext", layer: Any) -> PreparedCell:
     return prepare_cell(layer.cell, params, batch=entries, seed=ctx.seed("cell") if ctx.train else None)
 
 
-def _with_known_input(ctx: "EmitContext", layer: Any, cell: PreparedCell) -> Optional[StepPlan]:
+def _with_known_input(ctx: EmitContext, layer: Any, cell: PreparedCell) -> Optional[StepPlan]:
     """The products of the input weights with the sources which are known for all steps, all at once."""
     plain = all(
         source.output.rank == 2 and source.output.batch_axis == 0 and source.output.feature_axis == 1
@@ -89,7 +89,7 @@ def _joined(rows: List[Any]) -> Any:
     return rows[0] if len(rows) == 1 else tf.concat(rows, axis=0) if rows else None
 
 
-def emit_step(ctx: "EmitContext", layer: Any) -> Tuple[Any, Tuple[Any, ...]]:
+def emit_step(ctx: EmitContext, layer: Any) -> Tuple[Any, Tuple[Any, ...]]:
     """(Output, new states) of one step in the layout of the output."""
     plan: Optional[StepPlan] = ctx.noted(layer.node, PREPARED_NOTE)
     plan = StepPlan(_prepared(ctx, layer)) if plan is None else plan

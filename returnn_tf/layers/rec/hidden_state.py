@@ -11,8 +11,8 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS, register_layer
-from returnn_tf.layers.nested.subnetwork import NESTED, is_network
 from returnn_tf.layers.rec.state import HiddenState, depend_on_state, hidden_state_of, state_values
+from returnn_tf.layers.shared.nested import NESTED, is_network
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
@@ -41,7 +41,7 @@ class GetLastHiddenStateLayer(Layer):
     combine: str = option("concat", help="how the states of several sources are combined: 'concat' in the feature axis")
     key: Any = option("*", help="which tensor of the state; '*': all, concatenated")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source without the time axis."""
         if self.combine != "concat":
             raise ctx.error("combine must be 'concat', not %r." % (self.combine,))
@@ -58,7 +58,7 @@ class GetLastHiddenStateLayer(Layer):
         out = data.dims[data.feature_axis] if size == data.dim else ctx.new_feature(size)
         return data.with_feature(data.feature_axis, ctx.bind(self.out_dim, out))
 
-    def _pick(self, ctx: "PlanContext", node: Node) -> Any:
+    def _pick(self, ctx: PlanContext, node: Node) -> Any:
         """(The hidden state of a source, indices of the tensors that ``key`` means)."""
         state = hidden_state_of(node)
         if state is None:
@@ -79,7 +79,7 @@ class GetLastHiddenStateLayer(Layer):
             raise ctx.error("the state of source %r has no key %r. %s" % (node.path, self.key, hint))
         return state, [state.keys.index(self.key)]
 
-    def _check_axes(self, ctx: "PlanContext", node: Node, data: Data, common: Data) -> None:
+    def _check_axes(self, ctx: PlanContext, node: Node, data: Data, common: Data) -> None:
         mapped = match_axes(
             data.without_axes([data.feature_axis or 0]), common.without_axes([common.feature_axis or 0])
         )
@@ -89,7 +89,7 @@ class GetLastHiddenStateLayer(Layer):
                 % (node.path, data, self.source.path, common)
             )
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """No op for a single tensor."""
         common = self._picked[0][0].data
         tensors: List[Any] = []

@@ -66,7 +66,7 @@ class MDLstmLayer(ConcatInputLayer):
     recurrent_weights_init: Any = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
     bias_init: Any = option(None, help="initialiser of the bias (default 0)")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[batch, rows, columns, n_out]."""
         self._corners = self._checked_corners(ctx)
         if self.combine not in COMBINE:
@@ -85,7 +85,7 @@ class MDLstmLayer(ConcatInputLayer):
         self._declare_params(ctx, n_in, n_out // count if self.combine == "concat" else n_out)
         return self._axes.template(self._axes.dims, out)
 
-    def _checked_corners(self, ctx: "PlanContext") -> List[str]:
+    def _checked_corners(self, ctx: PlanContext) -> List[str]:
         names = list(CORNERS)
         if isinstance(self.directions, int):
             if not 1 <= self.directions <= len(names):
@@ -98,7 +98,7 @@ class MDLstmLayer(ConcatInputLayer):
             raise ctx.error("directions must be different corners, at least one, got %r." % (self.directions,))
         return list(self.directions)
 
-    def _declare_params(self, ctx: "PlanContext", n_in: int, n: int) -> None:
+    def _declare_params(self, ctx: PlanContext, n_in: int, n: int) -> None:
         recurrent = self.recurrent_weights_init or "glorot_uniform"
         for corner in self._corners:
             ctx.param(corner + "/W", (n_in, GATES * n), self.forward_weights_init or "glorot_uniform")
@@ -106,7 +106,7 @@ class MDLstmLayer(ConcatInputLayer):
             ctx.param(corner + "/V_v", (n, GATES * n), recurrent)
             ctx.param(corner + "/b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The projections, then the recurrences of all directions."""
         x = transpose(self.emit_input(ctx), self._axes.order)
         rows, columns = (tf.broadcast_to(ctx.lens(dim), [tf.shape(x)[0]]) for dim in self._axes.dims)

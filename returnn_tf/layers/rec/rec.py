@@ -9,7 +9,6 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.copy import CopyLayer
-from returnn_tf.layers.nested.subnetwork import base_references
 from returnn_tf.layers.rec.cell_step import before_loop, emit_step
 from returnn_tf.layers.rec.state import (
     INITIAL_KEYWORDS,
@@ -21,6 +20,7 @@ from returnn_tf.layers.rec.state import (
 )
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.layers.shared.nested import base_references
 from returnn_tf.ops.cells import Cell, run_cell, unit_class
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -74,6 +74,7 @@ class RecLayer(ConcatInputLayer):
             "output": {"class": "linear", "activation": None, "n_out": 2, "from": ["fw", "bw"]}}
     """
 
+    scope_as_unit = "rec"
     unit: Any = option("lstm", help="name of the recurrent unit, or a network for one step")
     unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the unit, see returnn_tf.ops.cells")
     direction: Optional[int] = option(None, help="1: forward (default), -1: from the last frame to the first one")
@@ -125,7 +126,7 @@ class RecLayer(ConcatInputLayer):
         if isinstance(options.get("unit"), Mapping):
             yield from base_references(options["unit"])
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Iterated axis first, then batch, then all others; the feature axis replaced and last."""
         if isinstance(self.unit, dict):
             self._inner: Any = ctx.depend(ctx.builder.step_network(ctx.node))
@@ -154,7 +155,7 @@ class RecLayer(ConcatInputLayer):
         self._single_step = False
         return output
 
-    def _step_template(self, ctx: "PlanContext", data: Data) -> Data:
+    def _step_template(self, ctx: PlanContext, data: Data) -> Data:
         """One step of the cell, as a layer of a loop: the state is carried from step to step."""
         order = [i for i in range(data.rank) if i != data.feature_axis or data.sparse_dim is not None]
         self._perm = order if data.sparse_dim is not None else order + [data.rank - 1]
@@ -175,7 +176,7 @@ class RecLayer(ConcatInputLayer):
             ctx.loop_state(str(index), output, lambda emit, i=index: self._first_state(emit)[i])
         return output
 
-    def _first_state(self, ctx: "EmitContext") -> Tuple[Any, ...]:
+    def _first_state(self, ctx: EmitContext) -> Tuple[Any, ...]:
         """The state before the first step, in the layout of the output."""
         state = emit_initial_state(ctx, self._initial, self.hidden_state.data)
         if state is None:
@@ -183,12 +184,12 @@ class RecLayer(ConcatInputLayer):
             return (zeros,) * self.hidden_state.count
         return state
 
-    def initial_output_value(self, ctx: "EmitContext") -> Any:
+    def initial_output_value(self, ctx: EmitContext) -> Any:
         """What ``prev:`` gives in the first step of a loop: the output part of the initial state."""
         keys = self.hidden_state.keys
         return self._first_state(ctx)[keys.index("h") if "h" in keys else 0]
 
-    def _check_options(self, ctx: "PlanContext") -> None:
+    def _check_options(self, ctx: PlanContext) -> None:
         if not isinstance(self.unit, str):
             raise ctx.error("the unit must be a name such as 'lstm', not %r." % (self.unit,))
         for name in _STEP_NETWORK_OPTIONS:
@@ -197,7 +198,7 @@ class RecLayer(ConcatInputLayer):
         if self.direction not in (None, 1, -1):
             raise ctx.error("direction must be 1 or -1, not %r." % (self.direction,))
 
-    def _layout(self, ctx: "PlanContext", data: Data) -> Tuple[List[int], Data]:
+    def _layout(self, ctx: PlanContext, data: Data) -> Tuple[List[int], Data]:
         """(Order of the source axes for the cell: iterated, batch, others, feature; the template without feature)."""
         feature = data.feature_axis
         if data.sparse_dim is None:
@@ -226,7 +227,7 @@ class RecLayer(ConcatInputLayer):
             return perm, output.permuted(perm)
         return perm + [feature], output.permuted(perm + [feature]).without_axes([len(perm)])
 
-    def _make_cell(self, ctx: "PlanContext", data: Data, n_out: int) -> Cell:
+    def _make_cell(self, ctx: PlanContext, data: Data, n_out: int) -> Cell:
         dim = data.sparse_dim if data.sparse_dim is not None else ctx.need_feature(data)
         return unit_class(self.unit, where="option 'unit'", single_step=self.single_step)(
             n_out,
@@ -238,7 +239,7 @@ class RecLayer(ConcatInputLayer):
             where="option 'unit_opts'" if self.unit_opts else "option 'unit'",
         )
 
-    def _declare_params(self, ctx: "PlanContext") -> None:
+    def _declare_params(self, ctx: PlanContext) -> None:
         given = {
             "forward": self.forward_weights_init,
             "recurrent": self.recurrent_weights_init,
@@ -251,18 +252,18 @@ class RecLayer(ConcatInputLayer):
                 init = "glorot_uniform" if spec.default is None else spec.default
             ctx.param(self.param_prefix + spec.name, spec.shape, init)
 
-    def input_node(self, ctx: "PlanContext") -> Any:
+    def input_node(self, ctx: PlanContext) -> Any:
         """One node for all sources of a step network."""
         if len(self.sources) == 1 and not self.dropout and self.in_dim is None:
             return self.source
         copy = CopyLayer(dropout=self.dropout, dropout_noise_shape=self.dropout_noise_shape, in_dim=self.in_dim)
         return ctx.implicit("data", copy, self.sources)
 
-    def sub_node(self, ctx: "PlanContext", name: str) -> Any:
+    def sub_node(self, ctx: PlanContext, name: str) -> Any:
         """A layer of the step network that is an output layer: its values of all steps."""
         return self.exits.get(name) if isinstance(self.unit, dict) else None
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The input projection of all frames at once, then the loop over frames."""
         if isinstance(self.unit, dict):
             return ctx.value(self._inner)
@@ -294,7 +295,7 @@ class RecLayer(ConcatInputLayer):
         ctx.note(self.node, STATE_NOTE, state)
         return y
 
-    def _emit_step(self, ctx: "EmitContext") -> Any:
+    def _emit_step(self, ctx: EmitContext) -> Any:
         """The cell on one frame."""
         y, state = emit_step(ctx, self)
         for i, part in enumerate(state):
@@ -302,7 +303,7 @@ class RecLayer(ConcatInputLayer):
         ctx.note(self.node, STATE_NOTE, state)
         return y
 
-    def before_loop(self, ctx: "EmitContext") -> None:
+    def before_loop(self, ctx: EmitContext) -> None:
         """What all steps of the cell share."""
         if not isinstance(self.unit, dict) and self._single_step:
             before_loop(ctx, self)
@@ -312,7 +313,7 @@ class RecLayer(ConcatInputLayer):
         """Whether this is a cell of a loop which runs over all steps at once, as its input is known before the loop."""
         return not isinstance(self.unit, dict) and not self._single_step and self.node.output.dims[0].is_loop
 
-    def _lengths(self, ctx: "EmitContext") -> Optional[Any]:
+    def _lengths(self, ctx: EmitContext) -> Optional[Any]:
         """Int [merged batch]; None if the iterated axis has one length for all."""
         dims = [self._frames.dims[axis] for axis in self._perm]
         if not dims[0].is_dynamic:
@@ -326,7 +327,7 @@ class RecLayer(ConcatInputLayer):
             repeats = repeats * ctx.size(dim)
         return tf.repeat(lengths, repeats) if others else lengths
 
-    def _emit_initial_state(self, ctx: "EmitContext", merge: bool) -> Optional[Tuple[Any, ...]]:
+    def _emit_initial_state(self, ctx: EmitContext, merge: bool) -> Optional[Tuple[Any, ...]]:
         state = emit_initial_state(ctx, self._initial, self.hidden_state.data)
         if state is None or not merge:
             return state

@@ -64,14 +64,14 @@ def carried_state_of(node: Node) -> Optional[HiddenState]:
     return hidden_state_of(node) if recurrent_node(node).loop_states else None
 
 
-def depend_on_state(ctx: "PlanContext", node: Node) -> None:
+def depend_on_state(ctx: PlanContext, node: Node) -> None:
     """Notes that `emit` will ask for the hidden state of a layer; of one in a loop around it must be planned first."""
     plan_state = getattr(recurrent_node(node).layer, "plan_state", None)
     if plan_state is not None:
         ctx.depend(plan_state())
 
 
-def state_values(ctx: "EmitContext", node: Node) -> Any:
+def state_values(ctx: EmitContext, node: Node) -> Any:
     """The tensors of the hidden state of a layer, in a loop after this step, and for ``prev:`` before it."""
     owner = recurrent_node(node)
     lowering = ctx.lowering
@@ -109,7 +109,7 @@ class LastStateLayer(Layer):
         assert data.time_axis is not None
         return data.without_axes([data.time_axis])
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Of a sequence without steps it is the state before the first one."""
         data = self.source.output
         dim = data.time_dim
@@ -148,7 +148,7 @@ class InitialState:
     state_index: Optional[int] = None
 
 
-def plan_initial_state(ctx: "PlanContext", given: Any, state: HiddenState, param_prefix: str) -> List[InitialState]:
+def plan_initial_state(ctx: PlanContext, given: Any, state: HiddenState, param_prefix: str) -> List[InitialState]:
     """The sources of an initial state, one for each tensor; "var" declares parameters.
 
     :param given: the option ``initial_state``, with layers as nodes
@@ -174,7 +174,7 @@ def plan_initial_state(ctx: "PlanContext", given: Any, state: HiddenState, param
     return [_plan_part(ctx, given[key], state, param_prefix + "initial_" + key, key) for key in state.keys]
 
 
-def _from_layer(ctx: "PlanContext", node: Node, state: HiddenState) -> List[InitialState]:
+def _from_layer(ctx: PlanContext, node: Node, state: HiddenState) -> List[InitialState]:
     """All tensors from one layer."""
     other = hidden_state_of(node)
     if other is not None:
@@ -195,7 +195,7 @@ def _from_layer(ctx: "PlanContext", node: Node, state: HiddenState) -> List[Init
     return [_plan_part(ctx, node, state, "", None)]
 
 
-def _plan_part(ctx: "PlanContext", given: Any, state: HiddenState, param: str, key: Optional[str]) -> InitialState:
+def _plan_part(ctx: PlanContext, given: Any, state: HiddenState, param: str, key: Optional[str]) -> InitialState:
     """One tensor.
 
     :param param: name of the parameter for "var"
@@ -229,14 +229,14 @@ def _plan_part(ctx: "PlanContext", given: Any, state: HiddenState, param: str, k
     raise ctx.error("%s must be 'zeros', 'ones', 'var', 0, 1, a layer or a dict, not %r." % (what, given))
 
 
-def _check_fits(ctx: "PlanContext", data: Data, into: Data, what: str) -> None:
+def _check_fits(ctx: PlanContext, data: Data, into: Data, what: str) -> None:
     lost = [dim for dim, target in zip(data.dims, match_axes(data, into)) if target is None and dim.size != 1]
     has_feature = data.feature_dim is not None and data.dim == into.dim
     if lost or not has_feature:
         raise ctx.error("%s is %s, but %s is needed." % (what, data, into))
 
 
-def emit_initial_state(ctx: "EmitContext", parts: Sequence[InitialState], data: Data) -> Optional[Tuple[Any, ...]]:
+def emit_initial_state(ctx: EmitContext, parts: Sequence[InitialState], data: Data) -> Optional[Tuple[Any, ...]]:
     """The tensors in the layout of ``data``; None if all are zero."""
     if all(part.constant == 0.0 for part in parts):
         return None
@@ -244,7 +244,7 @@ def emit_initial_state(ctx: "EmitContext", parts: Sequence[InitialState], data: 
     return tuple(tf.broadcast_to(_emit_part(ctx, part, data), shape) for part in parts)
 
 
-def _emit_part(ctx: "EmitContext", part: InitialState, data: Data) -> Any:
+def _emit_part(ctx: EmitContext, part: InitialState, data: Data) -> Any:
     if part.param is not None:
         return ctx.param(part.param)
     if part.node is None:

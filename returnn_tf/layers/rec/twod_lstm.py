@@ -24,7 +24,9 @@ _STATES = ("h", "c")
 
 @register_layer("twod_lstm")
 class TwoDLstmLayer(Layer):
-    """A two-dimensional LSTM (Bahar et al. 2018, cell of Leifert et al. 2016; formulas in `returnn_tf.ops.dense.twod_lstm`).
+    """A two-dimensional LSTM (Bahar et al. 2018, cell of Leifert et al. 2016).
+
+    The formulas are in `returnn_tf.ops.dense.twod_lstm`.
 
     Its two sources are the source sequence (such as ``base:encoder``) and the target (such as the embedding of the
     label before). Cell (i, j) sees target frame i and source frame j, and the cells (i - 1, j) and (i, j - 1). The
@@ -60,7 +62,7 @@ class TwoDLstmLayer(Layer):
     recurrent_weights_init: Any = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
     bias_init: Any = option(None, help="initialiser of the bias (default 0)")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[target, batch, n], in a step [batch, n]."""
         self.size_target = None
         if len(self.sources) != 2:
@@ -90,7 +92,7 @@ class TwoDLstmLayer(Layer):
             ctx.loop_state(key, self._row, lambda emit: tf.zeros(tf.stack(emit.shape(self._row))))
         return output
 
-    def _target_dim(self, ctx: "PlanContext", target: Data) -> Dim:
+    def _target_dim(self, ctx: PlanContext, target: Data) -> Dim:
         if ctx.loop_dim is not None and (ctx.loop_dim in target.dims or target.time_dim is None):
             return ctx.loop_dim
         if target.time_dim is None:
@@ -100,7 +102,7 @@ class TwoDLstmLayer(Layer):
             )
         return target.time_dim
 
-    def _declare_params(self, ctx: "PlanContext", n: int) -> None:
+    def _declare_params(self, ctx: PlanContext, n: int) -> None:
         # A name_scope stands for "<layer>/rec".
         self._prefix = "rec/" if self.name_scope is None else ""
         sizes = [ctx.need_static(ctx.need_feature(s.output, "source %r" % s.path), "it") for s in self.sources]
@@ -110,7 +112,7 @@ class TwoDLstmLayer(Layer):
         ctx.param(self._prefix + "V_v", (n, GATES * n), recurrent)
         ctx.param(self._prefix + "b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The projections of both sources, then the grid or a row of it."""
         z_source, z_target = self._projected(ctx)
         weights = Weights(ctx.param(self._prefix + "V_h"), ctx.param(self._prefix + "V_v"))
@@ -132,7 +134,7 @@ class TwoDLstmLayer(Layer):
         (h,) = native([z], [weights.left], [weights.up], rows, lens, [(False, False)])
         return pooled_image(h, lens, self.pooling)
 
-    def _projected(self, ctx: "EmitContext") -> Tuple[Any, Any]:
+    def _projected(self, ctx: EmitContext) -> Tuple[Any, Any]:
         """([source, batch, 5 n], [target, batch, 5 n] or in a step [batch, 5 n])."""
         weights = ctx.param(self._prefix + "W")
         rows = self.source.output.dim
@@ -142,12 +144,12 @@ class TwoDLstmLayer(Layer):
             target = tf.repeat(target[None], ctx.size(self._steps), axis=0)
         return project(source, weights[:rows]), project(target, weights[rows:], ctx.param(self._prefix + "b"))
 
-    def _source_lens(self, ctx: "EmitContext", batch: Any) -> Any:
+    def _source_lens(self, ctx: EmitContext, batch: Any) -> Any:
         assert self._row.time_dim is not None
         return tf.broadcast_to(ctx.lens(self._row.time_dim), [batch])
 
 
-def _axes(ctx: "PlanContext", node: Node, frames: Optional[Dim]) -> List[int]:
+def _axes(ctx: PlanContext, node: Node, frames: Optional[Dim]) -> List[int]:
     """The order frames, batch, feature of the axes of a source; without frames, if there are none."""
     data = node.output
     ctx.need_feature(data, "source %r" % node.path)

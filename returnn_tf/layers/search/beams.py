@@ -38,7 +38,7 @@ class BeamScoresLayer(Layer):
         """In a loop the value is one of each step."""
         return True
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[batch]."""
         source = ctx.single_source()
         batch = next((d for d in source.dims if d.is_batch), None)
@@ -46,7 +46,7 @@ class BeamScoresLayer(Layer):
             raise ctx.error("the source %s has no batch axis, so no hypotheses." % source)
         return Data((batch,), "float32")
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Zero without search."""
         hyps = ctx.lowering.hypotheses
         if hyps is not None:
@@ -80,12 +80,12 @@ class SourceBeamsLayer(Layer):
         """In a loop the value is one of each step."""
         return True
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the choice, no labels."""
         source = ctx.single_source()
         return source.replace(dtype="int32", sparse_dim=None, vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Zero without search."""
         noted = ctx.noted(self.source, SOURCE_BEAMS_NOTE)
         return tf.zeros_like(ctx.source(), tf.int32) if noted is None else noted
@@ -105,7 +105,7 @@ class SplitBatchBeamLayer(Layer):
     ends_search = True
     beam_dim: Optional[Dim] = option(None, help="the dim which the beam becomes")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """A static axis behind the batch axis."""
         data = ctx.single_source()
         axis = data.batch_axis
@@ -120,7 +120,7 @@ class SplitBatchBeamLayer(Layer):
         is_feature = data.feature_axis is None and data.sparse_dim is None
         return data.replace(beam=None).with_axis(axis + 1, beam, feature=is_feature)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A reshape."""
         source, x = self.source.output, ctx.source()
         axis = source.batch_axis

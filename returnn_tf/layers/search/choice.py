@@ -98,7 +98,7 @@ class ChoiceLayer(Layer):
 
     # --- plan ---
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Labels, one per sequence in a step."""
         self._check_options(ctx)
         self._followed: List[Node] = []
@@ -123,7 +123,7 @@ class ChoiceLayer(Layer):
                 raise ctx.error("cheating needs a single source, but there are %d." % len(self.sources))
         return self._search_template(ctx)
 
-    def _check_options(self, ctx: "PlanContext") -> None:
+    def _check_options(self, ctx: PlanContext) -> None:
         if self.input_type not in _INPUT_TYPES:
             raise OptionError(
                 "unknown input_type %r. %s" % (self.input_type, did_you_mean(self.input_type, _INPUT_TYPES))
@@ -178,7 +178,7 @@ class ChoiceLayer(Layer):
     def _targets(self) -> List[str]:
         return list(self.target) if isinstance(self.target, (list, tuple)) else [self.target]
 
-    def _target_template(self, ctx: "PlanContext") -> Data:
+    def _target_template(self, ctx: PlanContext) -> Data:
         templates = []
         self._in_step = ctx.loop_dim is None  # where the loop finds its end step by step
         for target in self._targets():
@@ -192,12 +192,12 @@ class ChoiceLayer(Layer):
         self._declare_parts(ctx, templates)
         return templates[0]
 
-    def _declare_parts(self, ctx: "PlanContext", templates: List[Data]) -> None:
+    def _declare_parts(self, ctx: PlanContext, templates: List[Data]) -> None:
         if len(templates) > 1 or len(self.sources) > 1:
             for i, data in enumerate(templates):
                 ctx.sub_output("out_%d" % i, data)
 
-    def _search_template(self, ctx: "PlanContext") -> Data:
+    def _search_template(self, ctx: PlanContext) -> Data:
         if self.input_type == "regression":
             return ctx.single_source()
         targets = self._targets() if self.target else []
@@ -219,7 +219,7 @@ class ChoiceLayer(Layer):
             ctx.loop_state("history", state, lambda emit: tf.zeros(tf.stack(emit.shape(state)), "int64"))
         return data
 
-    def _labels_of(self, ctx: "PlanContext", source: Data, target: Optional[str]) -> Data:
+    def _labels_of(self, ctx: PlanContext, source: Data, target: Optional[str]) -> Data:
         dim = ctx.need_feature(source)
         size = ctx.need_static(dim, "the number of labels")
         if self.n_out is not None and self.n_out != size:
@@ -232,7 +232,7 @@ class ChoiceLayer(Layer):
             raise ctx.error("the source must be [batch, labels] in a step, it is %s." % source)
         return data.replace(dtype="int32", sparse_dim=labels, vocab=None)
 
-    def _check_source_beams(self, ctx: "PlanContext") -> None:
+    def _check_source_beams(self, ctx: PlanContext) -> None:
         sizes = self.source_beam_sizes
         count = len(self.sources)
         if sizes is None:
@@ -248,7 +248,7 @@ class ChoiceLayer(Layer):
 
     # --- emit ---
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The target, samples, or one step of the search."""
         if self._followed:
             labels = [self._followed_labels(ctx, node) for node in self._followed]
@@ -262,11 +262,11 @@ class ChoiceLayer(Layer):
             ctx.set_sub_output(name, labels[int(name[len("out_") :])])
         return labels[0]
 
-    def _followed_labels(self, ctx: "EmitContext", node: Node) -> Any:
+    def _followed_labels(self, ctx: EmitContext, node: Node) -> Any:
         """The target of all steps, or of the current one."""
         return tf.cast(true_label(ctx, node, 1), node.output.dtype) if self._in_step else ctx.value(node)
 
-    def _sampled(self, ctx: "EmitContext") -> List[Any]:
+    def _sampled(self, ctx: EmitContext) -> List[Any]:
         """For each source [batch] labels, drawn in training."""
         truths = [true_label(ctx, node, 1) for node in self.truths]
         if not ctx.train:

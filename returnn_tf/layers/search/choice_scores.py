@@ -65,7 +65,7 @@ def candidates(
     return Candidates(total, kept)
 
 
-def log_probs_of(ctx: "EmitContext", source: Node, input_type: str) -> Any:
+def log_probs_of(ctx: EmitContext, source: Node, input_type: str) -> Any:
     """[batch * beam, labels]; of a softmax layer by its values before the softmax."""
     x = ctx.value(source)
     if input_type == "log_prob":

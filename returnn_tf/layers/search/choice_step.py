@@ -22,7 +22,7 @@ class ChoiceStep:
     :param layer: the `ChoiceLayer`, with its options
     """
 
-    def __init__(self, ctx: "EmitContext", layer: Any) -> None:
+    def __init__(self, ctx: EmitContext, layer: Any) -> None:
         self._ctx = ctx
         self._layer = layer
         hyps: Hypotheses = ctx.lowering.hypotheses
@@ -173,7 +173,7 @@ class ChoiceStep:
 class ChoiceView(LayerView):
     """The choice in the function custom_score_combine."""
 
-    def __init__(self, ctx: "EmitContext", layer: Any) -> None:
+    def __init__(self, ctx: EmitContext, layer: Any) -> None:
         super().__init__(ctx, layer.node)
         for name in ("beam_size", "prob_scale", "base_beam_score_scale", "length_normalization", "input_type"):
             setattr(self, name, getattr(layer, name))

@@ -11,7 +11,7 @@ from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.util.lazy_tf import tf
 
 
-def true_label(ctx: "EmitContext", node: Node, beam: int) -> Any:
+def true_label(ctx: EmitContext, node: Node, beam: int) -> Any:
     """int32 [batch]: the label of a target in this step; 0 after its end.
 
     :param node: the target, for all steps

@@ -30,7 +30,7 @@ class DecideLayer(Layer):
     ends_search = True
     length_normalization: bool = option(False, help="divide the scores by the lengths before comparing")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Without hypotheses."""
         data = ctx.single_source()
         self._time: Optional[Any] = None
@@ -41,7 +41,7 @@ class DecideLayer(Layer):
             data = data.with_dim(data.time_axis, ctx.new_spatial(None, "time"))
         return data.replace(beam=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Gather of the best entry of each sequence."""
         source = self.source.output
         x = ctx.source()

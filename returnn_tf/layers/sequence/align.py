@@ -68,7 +68,7 @@ class FastBaumWelchLayer(Layer):
         if isinstance(options.get("align_target_key"), str):
             yield options["align_target_key"]
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Time-major."""
         data = _scores_template(ctx, self.input_type)
         if self.align_target == "sprint":
@@ -98,7 +98,7 @@ class FastBaumWelchLayer(Layer):
             _check_labels(ctx, data, self.labels.output, self.align_target_key or "classes")
         return data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One pass over time, forward and backward side by side."""
         data = ctx.output
         scores, lens = _scores(ctx, self.input_type, self.min_prob)
@@ -113,13 +113,13 @@ class FastBaumWelchLayer(Layer):
         ctx.note(self.node, "output_loss", loss)
         return tf.ensure_shape(posteriors, data.static_shape)
 
-    def _acceptors(self, ctx: "EmitContext") -> Acceptors:
+    def _acceptors(self, ctx: EmitContext) -> Acceptors:
         assert self.labels is not None and ctx.output.dim is not None
         where = "Layer %r: automaton" % ctx.node.path
         given = acceptors_by_function(self.automaton, *_labels(ctx, self.labels), ctx.output.dim, where)
         return Acceptors(given.edges, given.costs * self.tdp_scale, given.num_states)
 
-    def _topology(self, ctx: "EmitContext") -> Topology:
+    def _topology(self, ctx: EmitContext) -> Topology:
         if self.labels is not None:
             if self.align_target == "hmm":
                 return label_topology(*_labels(ctx, self.labels))
@@ -160,7 +160,7 @@ class ForcedAlignLayer(Layer):
     blank_idx: int = option(-1, help="index of the blank; -1: the last class")
     blank_included: bool = option(False, help="whether the labels count the blank as one of theirs")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Time-major, without the class axis."""
         data = _scores_template(ctx, self.input_type)
         if self.topology not in _TOPOLOGIES:
@@ -187,7 +187,7 @@ class ForcedAlignLayer(Layer):
         ctx.sub_output("scores", Data((data.dims[1],), "float32"))
         return Data(data.dims[:2], "int32", None, 0, sparse_dim)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One pass over time forward, one back."""
         scores, lens = _scores(ctx, self.input_type, 0.0)
         labels, label_lens = _labels(ctx, self.align_target)
@@ -204,7 +204,7 @@ class ForcedAlignLayer(Layer):
         return path
 
 
-def _scores_template(ctx: "PlanContext", input_type: str) -> Data:
+def _scores_template(ctx: PlanContext, input_type: str) -> Data:
     """The source with time first, batch second, classes last."""
     data = ctx.single_source()
     if input_type not in _INPUT_TYPES:
@@ -216,7 +216,7 @@ def _scores_template(ctx: "PlanContext", input_type: str) -> Data:
     return data.permuted([data.time_axis, data.batch_axis, data.feature_axis])
 
 
-def _check_labels(ctx: "PlanContext", scores: Data, labels: Data, name: str) -> None:
+def _check_labels(ctx: PlanContext, scores: Data, labels: Data, name: str) -> None:
     """Sparse sequences whose labels and the blank are among the classes."""
     if not labels.sparse or labels.rank != 2 or labels.time_axis is None:
         raise ctx.error("the labels of %r must be sparse sequences [batch, time], but they are %s." % (name, labels))
@@ -227,7 +227,7 @@ def _check_labels(ctx: "PlanContext", scores: Data, labels: Data, name: str) -> 
         )
 
 
-def _scores(ctx: "EmitContext", input_type: str, min_prob: float) -> Tuple[Any, Any]:
+def _scores(ctx: EmitContext, input_type: str, min_prob: float) -> Tuple[Any, Any]:
     """([time, batch, classes] log scores, [batch] lengths)."""
     data = ctx.node.sources[0].output
     assert data.time_axis is not None and data.batch_axis is not None and data.feature_axis is not None
@@ -239,12 +239,12 @@ def _scores(ctx: "EmitContext", input_type: str, min_prob: float) -> Tuple[Any, 
     return x, _lens(ctx, data.dims[data.time_axis])
 
 
-def _labels(ctx: "EmitContext", node: "Node") -> Tuple[Any, Any]:
+def _labels(ctx: EmitContext, node: Node) -> Tuple[Any, Any]:
     """([batch, time] labels, [batch] lengths)."""
     data = node.output
     assert data.time_axis is not None and data.batch_axis is not None
     return transpose(ctx.value(node), [data.batch_axis, data.time_axis]), _lens(ctx, data.dims[data.time_axis])
 
 
-def _lens(ctx: "EmitContext", dim: Dim) -> Any:
+def _lens(ctx: EmitContext, dim: Dim) -> Any:
     return tf.broadcast_to(ctx.lens(dim), [tf.shape(ctx.source())[ctx.node.sources[0].output.batch_axis]])

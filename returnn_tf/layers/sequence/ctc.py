@@ -38,7 +38,7 @@ class CtcLossLayer(Layer):
     logits_normalized: bool = option(False, help="logits are log probabilities already")
     label_loop: bool = option(True, help="False: a label lasts one frame")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """One value per sequence."""
         data, targets = self.logits.output, self.targets.output
         classes = ctx.need_static(ctx.need_feature(data, "logits"), "the class axis of logits")
@@ -55,7 +55,7 @@ class CtcLossLayer(Layer):
             )
         return Data((data.dims[data.batch_axis],), "float32")
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One native op, or TensorFlow's own, or a loop over time."""
         data, targets = self.logits.output, self.targets.output
         logits = transpose(ctx.value(self.logits), [data.time_axis, data.batch_axis, data.feature_axis])

@@ -32,14 +32,14 @@ class EditDistanceLayer(Layer):
     a: Any = option(help="layer with labels [batch, time]", refs=True)
     b: Any = option(help="layer with labels [batch, time]", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[batch]."""
         for name, node in (("a", self.a), ("b", self.b)):
             _check_labels(ctx, name, node.output)
         data = self.a.output
         return Data.from_dims([data.dims[data.batch_axis]], dtype="int32")
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One op."""
         a, b = (_labels(ctx, node) for node in (self.a, self.b))
         return tf.cast(edit_distance(*a, *b), tf.int32)
@@ -60,7 +60,7 @@ class _WithReference(Layer):
         """A row needs the one before."""
         return True
 
-    def _reference(self, ctx: "PlanContext") -> Node:
+    def _reference(self, ctx: PlanContext) -> Node:
         if not isinstance(self.target, str):
             raise ctx.error("target must name the layer or data key with the reference, got %r." % (self.target,))
         node = ctx.depend(ctx.builder.target_node(ctx.node, self.target))
@@ -90,7 +90,7 @@ class EditDistanceTableLayer(_WithReference):
             "output": {"class": "copy", "from": "loop/best"}}
     """
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[batch, reference + 1]."""
         if not ctx.in_step:
             raise ctx.error("this layer makes one row per step of a loop. Put it into the unit of a 'rec' layer.")
@@ -103,11 +103,11 @@ class EditDistanceTableLayer(_WithReference):
         ctx.loop_state("row", out, self.initial_output_value)
         return out
 
-    def initial_output_value(self, ctx: "EmitContext") -> Any:
+    def initial_output_value(self, ctx: EmitContext) -> Any:
         """The row before the first step."""
         return first_row(ctx.size(ctx.output.dims[0]), ctx.size(self._time))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The next row."""
         row = next_row(ctx.loop_state("row"), ctx.source(), _labels(ctx, self._node)[0])
         ctx.set_loop_state("row", row)
@@ -135,7 +135,7 @@ class OptimalCompletionsLayer(_WithReference):
             "output": {"class": "copy", "from": "loop/best"}}
     """
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[batch, labels]."""
         data = ctx.single_source()
         if data.rank != 2 or data.batch_axis != 0 or not data.dtype.startswith("int"):
@@ -144,13 +144,13 @@ class OptimalCompletionsLayer(_WithReference):
         labels = self._node.output.dim
         return Data.from_dims([data.dims[0], ctx.new_feature(labels or 0)], dtype="int32").replace(beam=data.beam)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A minimum per label."""
         reference, lens = _labels(ctx, self._node)
         return completions(ctx.source(), reference, lens, ctx.output.dims[1].size or 0)
 
 
-def _check_labels(ctx: "PlanContext", name: str, data: Data) -> None:
+def _check_labels(ctx: PlanContext, name: str, data: Data) -> None:
     if data.sparse_dim is None or data.rank != 2 or data.batch_axis is None:
         raise ctx.error("%s must be label sequences [batch, time], not %s." % (name, data))
 
@@ -159,7 +159,7 @@ def _time_dim(data: Data) -> Any:
     return data.dims[1 - (data.batch_axis or 0)]
 
 
-def _labels(ctx: "EmitContext", node: Node) -> Tuple[Any, Any]:
+def _labels(ctx: EmitContext, node: Node) -> Tuple[Any, Any]:
     """Labels [batch, time] and their lengths [batch]."""
     x, data = ctx.value(node), node.output
     x = x if data.batch_axis == 0 else tf.transpose(x)

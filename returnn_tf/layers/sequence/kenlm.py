@@ -64,7 +64,7 @@ class KenLmLayer(Layer):
         """The label string grows from step to step."""
         return True
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[batch], or with dense_output [batch, labels]."""
         source = ctx.single_source()
         if not ctx.in_step:
@@ -88,7 +88,7 @@ class KenLmLayer(Layer):
         data = source.replace(dtype="float32", sparse_dim=None, vocab=None)
         return data.with_axis(1, ctx.new_feature(size), feature=True) if self.dense_output else data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A Python function of the label strings."""
         scorer = LabelScorer(
             load_ngram_model(self._path), self._labels, self.vocab_unknown_label, self.bpe_merge_symbol or ""

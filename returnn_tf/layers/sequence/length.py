@@ -35,7 +35,7 @@ class LengthLayer(Layer):
         #: The dim whose lengths are given; `range_from_length` looks at it.
         self.dim: Dim = batch_dim
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[batch] for a dynamic axis, else a scalar."""
         source = ctx.single_source()
         self.dim = source.dims[ctx.axis(source, self.axis)]
@@ -51,7 +51,7 @@ class LengthLayer(Layer):
             sparse_dim=self.dim if self.sparse else None,
         )
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """No op but the cast, usually."""
         dim, data = self.dim, ctx.output
         if dim.is_dynamic:

@@ -48,12 +48,12 @@ class LossLayer(Layer):
             if info is not None and info.refs and value is not None:
                 yield from referenced_names(info, value)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """What the loss says."""
         self.loss_node = self._plan(ctx)
         return self.loss_node.loss.unreduced_template(ctx.single_source())
 
-    def _plan(self, ctx: "PlanContext") -> LossNode:
+    def _plan(self, ctx: PlanContext) -> LossNode:
         """The loss with its options, as if it were on the source."""
         cls = LOSSES.get(self.loss_, "the option 'loss_'")
         check_options(cls, self.loss_opts_ or {}, where="loss %r" % self.loss_)
@@ -101,7 +101,7 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
     targets: Any = option(help="layer or data:key with the labels", refs=True)
     axis: Any = option(None, help="the class axis of logits; default: the feature axis")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The logits without the class axis."""
         data, targets = self.logits.output, self.targets.output
         if self.axis is None:

@@ -39,7 +39,7 @@ class RangeLayer(Layer):
     sparse: bool = option(False, help="make the output label indices")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """One axis."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
@@ -52,7 +52,7 @@ class RangeLayer(Layer):
         labels = ctx.new_feature(int(math.ceil(self.limit)), "%s:labels" % self.node.path) if self.sparse else None
         return with_feature_default(Data((dim,), check_dtype(ctx, dtype), sparse_dim=labels))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A constant of the graph."""
         data = ctx.output
         return tf.constant(self.start + self.delta * numpy.arange(data.dims[0].size or 0), data.dtype)
@@ -75,7 +75,7 @@ class RangeInAxisLayer(Layer):
     unbroadcast: bool = option(False, help="obsolete; must be False")
     keepdims: bool = option(False, help="obsolete; must be False")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The one axis."""
         for name in ("unbroadcast", "keepdims"):
             if getattr(self, name):
@@ -96,7 +96,7 @@ class RangeInAxisLayer(Layer):
         )
         return data if is_feature else with_feature_default(data)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One range op."""
         return tf.cast(tf.range(ctx.size(ctx.output.dims[0])), self.dtype)
 
@@ -121,7 +121,7 @@ class RangeFromLengthLayer(Layer):
     sparse: bool = option(False, help="make the output indices into the new axis")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The new axis alone."""
         source = ctx.single_source()
         if not is_int(source.dtype) or any(not d.is_batch for d in source.dims):
@@ -135,7 +135,7 @@ class RangeFromLengthLayer(Layer):
         dim = ctx.bind(self.out_spatial_dim, known)
         return Data((dim,), check_dtype(ctx, self.dtype), time_axis=0, sparse_dim=dim if self.sparse else None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Defines the lengths and gives a range as long as the longest sequence."""
         dim = ctx.output.dims[0]
         if self.defines:

@@ -42,7 +42,7 @@ class SearchSortedLayer(Layer):
     axis: Any = option("T", help="the axis of the sorted sequence")
     side: str = option("left", help="'left': before equal entries, 'right': after them")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Axes of the values."""
         for name in ("sorted_sequence", "values"):
             if not isinstance(getattr(self, name), Node):
@@ -61,7 +61,7 @@ class SearchSortedLayer(Layer):
         self._common: List[int] = [target for target in matched if target is not None]
         return values.replace(dtype="int32", sparse_dim=None, vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One op with the common axes merged, and all other axes of the values too."""
         seq_data, values_data = self.sorted_sequence.output, self.values.output
         seq, axis = ctx.value(self.sorted_sequence), self._axis
@@ -81,7 +81,7 @@ class SearchSortedLayer(Layer):
         index = transpose(tf.reshape(index, shape), [order.index(i) for i in range(len(order))])
         return index if lens_limit is None else tf.minimum(index, lens_limit)
 
-    def _limit(self, ctx: "EmitContext", seq: Data, values: Data) -> Any:
+    def _limit(self, ctx: EmitContext, seq: Data, values: Data) -> Any:
         """Lengths of the sorted sequence in the layout of the values: no index is behind the end."""
         dim = seq.dims[self._axis]
         if not dim.is_dynamic:

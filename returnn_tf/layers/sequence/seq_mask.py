@@ -38,7 +38,7 @@ class SeqLenMaskLayer(ConcatInputLayer):
     window_start: Union[None, int, str] = option(None, help="int or layer: first frame of the window", refs=True)
     window_size: Union[None, int, str] = option(None, help="int or layer: size of the window", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source."""
         data = self.input_template(ctx)
         self.masked = ctx.axis(data, self.axis)
@@ -52,7 +52,7 @@ class SeqLenMaskLayer(ConcatInputLayer):
                     raise ctx.error("%s: %s has the axis %s, which the source has not." % (name, node.output, gone[0]))
         return data
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One where op."""
         x = self.emit_input(ctx)
         masks = self._masks(ctx)
@@ -63,7 +63,7 @@ class SeqLenMaskLayer(ConcatInputLayer):
             mask = tf.logical_and(mask, other)
         return tf.where(mask, x, tf.cast(self.mask_value, x.dtype))
 
-    def _masks(self, ctx: "EmitContext") -> List[Any]:
+    def _masks(self, ctx: EmitContext) -> List[Any]:
         data, axis = self.input, self.masked
         position = tf.reshape(tf.range(ctx.size(data.dims[axis])), [-1 if a == axis else 1 for a in range(data.rank)])
 
@@ -111,7 +111,7 @@ class BooleanMaskLayer(Layer):
     dims: Any = option(help="all dims of the mask, in the order in which the entries are packed")
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The new axis and the axes which the mask does not have."""
         data = ctx.single_source()
         mask = self.mask.output
@@ -129,7 +129,7 @@ class BooleanMaskLayer(Layer):
         is_time = rest.time_axis is None
         return with_feature_default(rest.with_axis(0, dim, time=is_time))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One boolean_mask op."""
         data = ctx.node.sources[0].output
         x = transpose(ctx.source(), self.axes + [a for a in range(data.rank) if a not in self.axes])

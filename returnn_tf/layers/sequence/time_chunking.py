@@ -39,7 +39,7 @@ class TimeChunkingLayer(ConcatInputLayer):
     chunk_step: int = option(help="distance of the first frames of neighbouring chunks")
     axis: Any = option("T", help="the axis to cut")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Chunk frames, batch, others."""
         if self.chunk_size < 1 or not 1 <= self.chunk_step:
             raise ctx.error("chunk_size and chunk_step must be positive.")
@@ -55,7 +55,7 @@ class TimeChunkingLayer(ConcatInputLayer):
         out = data.permuted(self._axes).with_dim(0, self.chunk_dim).with_dim(1, self.chunks_dim)
         return out.replace(time_axis=0)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Frames gathered by chunk."""
         x = transpose(self.emit_input(ctx), self._axes)
         frames, batch = ctx.size(self.frames_dim), ctx.size(self.batch_dim)
@@ -86,7 +86,7 @@ class TimeUnchunkingLayer(ConcatInputLayer):
 
     chunking_layer: Any = option(help="the layer of class time_chunking", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axes of before the chunking."""
         self._chunking = chunking = _chunking_of(self.chunking_layer)
         if chunking is None:
@@ -105,7 +105,7 @@ class TimeUnchunkingLayer(ConcatInputLayer):
         out = data.permuted(self._axes).with_dim(0, ctx.bind(self.out_dim, chunking.frames_dim))
         return out.with_dim(1, chunking.batch_dim).replace(time_axis=0)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Overlapping chunks added, divided by their number."""
         chunking = self._chunking
         assert chunking is not None

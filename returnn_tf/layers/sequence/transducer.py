@@ -46,7 +46,7 @@ class TransducerLossLayer(Layer):
     label_takes_frame: bool = option(False, help="a frame has one label or the blank")
     logits_normalized: bool = option(False, help="logits are log probabilities already")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """One value per sequence."""
         data, targets = self.logits.output, self.targets.output
         classes = ctx.need_static(ctx.need_feature(data, "logits"), "the class axis of logits")
@@ -64,7 +64,7 @@ class TransducerLossLayer(Layer):
         self._axes = [data.batch_axis, time_axis, label_axis, data.feature_axis]
         return Data((data.dims[data.batch_axis],), "float32")
 
-    def _label_axis(self, ctx: "PlanContext") -> int:
+    def _label_axis(self, ctx: PlanContext) -> int:
         data, dim = self.logits.output, self.targets.output.time_dim
         if self.label_axis is not None:
             axis = ctx.axis(data, self.label_axis)
@@ -79,7 +79,7 @@ class TransducerLossLayer(Layer):
             )
         return found[0]
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One native op, or a loop over all frames and labels."""
         data, targets = self.logits.output, self.targets.output
         logits = transpose(ctx.value(self.logits), self._axes)

@@ -43,7 +43,7 @@ class ConcatLayer(Layer):
             return [tuple(given)]
         return [tuple(s) if isinstance(s, list) else s for s in super().source_list(given)]
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The first source with the larger axis."""
         if not self.sources:
             raise ctx.error("needs sources: 'from': [(layer, axis), ...].")
@@ -70,7 +70,7 @@ class ConcatLayer(Layer):
             self.position, dim, feature=is_feature, time=first.time_axis == self.axes[0]
         ).replace(sparse_dim=first.sparse_dim)
 
-    def _common(self, ctx: "PlanContext", datas: List[Data]) -> Data:
+    def _common(self, ctx: PlanContext, datas: List[Data]) -> Data:
         """All axes but the concatenated one."""
         common = self.rests[0]
         for data, rest in zip(datas, self.rests):
@@ -84,7 +84,7 @@ class ConcatLayer(Layer):
                 )
         return common_layout(self.rests, allow_broadcast_all=True) if self.allow_broadcast else common
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One concat op."""
         shape = ctx.shape(self.common)
         parts = []

@@ -36,7 +36,7 @@ class ExpandDimsLayer(ConcatInputLayer):
     axis: Union[str, int] = option(help="'F', 'T' or 'spatial': where the new axis goes")
     dim: Union[int, Dim] = option(1, help="size or dim of the new axis")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The new axis in its place."""
         data = self.input_template(ctx)
         name = self.axis.lower() if isinstance(self.axis, str) else ""
@@ -51,7 +51,7 @@ class ExpandDimsLayer(ConcatInputLayer):
         is_time = name in _SPATIAL and data.time_axis is None
         return with_feature_default(data.with_axis(self.new_axis, dim, feature=is_feature, time=is_time))
 
-    def _index(self, ctx: "PlanContext", data: Data, name: str) -> int:
+    def _index(self, ctx: PlanContext, data: Data, name: str) -> int:
         if isinstance(self.axis, int):
             if ctx.behavior_version >= 5:
                 raise ctx.error(
@@ -68,7 +68,7 @@ class ExpandDimsLayer(ConcatInputLayer):
             return 0 if before is None else before + 1
         raise ctx.error("axis %r: must be 'F' or 'spatial', to say where the new axis goes." % self.axis)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A reshape, and a broadcast if the axis is larger than 1."""
         x = tf.expand_dims(self.emit_input(ctx), self.new_axis)
         dim = ctx.output.dims[self.new_axis]
@@ -97,7 +97,7 @@ class SqueezeLayer(ConcatInputLayer):
     enforce_batch_dim_axis: Optional[int] = option(None, help="move the batch axis to this index first")
     allow_no_op: bool = option(False, help="no error if there is no such axis")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Without these axes."""
         data = self.input_template(ctx)
         self.batch_to = None
@@ -119,7 +119,7 @@ class SqueezeLayer(ConcatInputLayer):
                 )
         return with_feature_default(data.without_axes(self.removed).with_time_axis_default())
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A reshape."""
         x = self.emit_input(ctx)
         if self.batch_to is not None and self.input.batch_axis is not None:

@@ -34,7 +34,7 @@ class PackedBatch(Dim):
         self.batch, self.inner, self.batch_major = batch, inner, batch_major
 
 
-_packed: "WeakValueDictionary[Tuple[int, int, bool], PackedBatch]" = WeakValueDictionary()
+_packed: WeakValueDictionary[Tuple[int, int, bool], PackedBatch] = WeakValueDictionary()
 
 
 def packed_batch(batch: Dim, inner: Dim, batch_major: bool) -> PackedBatch:
@@ -46,7 +46,7 @@ def packed_batch(batch: Dim, inner: Dim, batch_major: bool) -> PackedBatch:
     return dim
 
 
-def _packed_indices(ctx: "EmitContext", dim: PackedBatch, data: Data, axis: int) -> Any:
+def _packed_indices(ctx: EmitContext, dim: PackedBatch, data: Data, axis: int) -> Any:
     """Frame indices by [batch, time], or [time, batch] if that is the order.
 
     :param data: template with the batch axis and the packed axis
@@ -69,7 +69,7 @@ class FlattenBatchLayer(ConcatInputLayer):
     axis: AxisOption = option("T", help="the axis to pack")
     batch_major: bool = option(True, help="all frames of the first sequence first; else all first frames first")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The packed batch axis in front."""
         data = self.input_template(ctx)
         self.packed_axis = ctx.axis(data, self.axis)
@@ -80,7 +80,7 @@ class FlattenBatchLayer(ConcatInputLayer):
         rest = data.without_axes([batch, self.packed_axis])
         return with_feature_default(rest.with_axis(0, dim).with_time_axis_default())
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One gather; for a static axis a reshape."""
         data, axis, batch = self.input, self.packed_axis, self.input.batch_axis
         assert batch is not None
@@ -110,7 +110,7 @@ class UnflattenBatchLayer(ConcatInputLayer):
             "output": {"class": "unflatten_batch", "from": "l"}}
     """
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Batch and the packed axis in front."""
         data = self.input_template(ctx)
         dim = None if data.batch_axis is None else data.dims[data.batch_axis]
@@ -121,7 +121,7 @@ class UnflattenBatchLayer(ConcatInputLayer):
         is_time = dim.inner.kind is DimKind.SPATIAL
         return rest.with_axis(0, dim.inner, time=is_time).with_axis(0, dim.batch)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One scatter; for a static axis a reshape."""
         data, dim = self.input, self.packed
         batch = data.batch_axis
@@ -155,7 +155,7 @@ class UnflattenNdLayer(ConcatInputLayer):
     out_dims: Any = option(None, help="the new dims; their lengths are defined here unless they are known already")
     declare_same_sizes_as: Any = option(None, help="{number of the new axis: layer whose time dim it has}", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """[batch, new axes, rest]."""
         data = self.input = concat_template(ctx, self.sources)
         self.in_axis = ctx.axis(data, "T" if self.in_dim is None else self.in_dim)
@@ -171,7 +171,7 @@ class UnflattenNdLayer(ConcatInputLayer):
             rest = rest.with_axis(0, dim, time=i == 0)
         return with_feature_default(rest.with_axis(0, data.dims[data.batch_axis]))
 
-    def _new_dim(self, ctx: "PlanContext", index: int) -> Dim:
+    def _new_dim(self, ctx: PlanContext, index: int) -> Dim:
         same = (self.declare_same_sizes_as or {}).get(index)
         if same is not None:
             if same.output.time_dim is None:
@@ -183,7 +183,7 @@ class UnflattenNdLayer(ConcatInputLayer):
             return declared
         return ctx.bind(declared, ctx.new_spatial(None, "unflat%d" % index))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One gather."""
         data, sizes = self.input, self.sizes.output
         front = [data.batch_axis, self.in_axis]

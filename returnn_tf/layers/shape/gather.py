@@ -77,17 +77,17 @@ class GatherAxes:
         dim, other = self.data.dims[axis], self.position.dims[self.common_position[self.common.index(axis)]]
         return other if dim.size == 1 else dim
 
-    def arrange_input(self, ctx: "EmitContext", x: Any) -> Any:
+    def arrange_input(self, ctx: EmitContext, x: Any) -> Any:
         """[common, before, axis, after]."""
         x = transpose(x, self.common + self.before + [self.axis] + self.after)
         return _repeat_ones(ctx, x, self.data, self.common, self.position, self.common_position)
 
-    def arrange_position(self, ctx: "EmitContext", position: Any) -> Any:
+    def arrange_position(self, ctx: EmitContext, position: Any) -> Any:
         """[common, own]."""
         position = transpose(position, self.common_position + self.own)
         return _repeat_ones(ctx, position, self.position, self.common_position, self.data, self.common)
 
-    def limits(self, ctx: "EmitContext", dim: Dim) -> Any:
+    def limits(self, ctx: EmitContext, dim: Dim) -> Any:
         """The lengths of a dim, to be broadcast against arranged positions."""
         lens = tf.convert_to_tensor(ctx.lens(dim))
         if lens.shape.rank == 0:
@@ -98,7 +98,7 @@ class GatherAxes:
         return tf.reshape(lens, [-1 if i == batch[0] else 1 for i in range(rank)])
 
 
-def _repeat_ones(ctx: "EmitContext", x: Any, data: Data, axes: List[int], other: Data, other_axes: List[int]) -> Any:
+def _repeat_ones(ctx: EmitContext, x: Any, data: Data, axes: List[int], other: Data, other_axes: List[int]) -> Any:
     """Of the common axes, which are the first of ``x``, those of size 1 get the size of the other side."""
     shape: List[Any] = [tf.shape(x)[i] for i in range(x.shape.rank)]
     changed = False
@@ -116,7 +116,7 @@ def with_batch(position: Data, data: Data) -> Data:
     return position.with_axis(0, data.dims[data.batch_axis])
 
 
-def emit_position(ctx: "EmitContext", node: Node, position: Data) -> Any:
+def emit_position(ctx: EmitContext, node: Node, position: Data) -> Any:
     """int32 positions in the layout that `with_batch` gave."""
     x = tf.cast(ctx.value(node), tf.int32) if node.output.dtype != "int64" else ctx.value(node)
     if position.rank == node.output.rank:
@@ -156,7 +156,7 @@ class GatherLayer(ConcatInputLayer):
     axis: AxisOption = option(help="the axis to take from")
     clip_to_valid: bool = option(False, help="move positions into the sequence: [0, length - 1]")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """See the class."""
         data = self.input_template(ctx)
         axis = ctx.axis(data, self.axis)
@@ -171,7 +171,7 @@ class GatherLayer(ConcatInputLayer):
         self.gather = GatherAxes(data, position, axis, match_ones=ctx.behavior_version < 11)
         return with_feature_default(self.gather.output(data).with_time_axis_default())
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One gather op."""
         gather = self.gather
         x = gather.arrange_input(ctx, self.emit_input(ctx))
@@ -181,7 +181,7 @@ class GatherLayer(ConcatInputLayer):
             position = clip_to_valid(position, tf.cast(gather.limits(ctx, dim), position.dtype))
         return tf.gather(x, position, axis=gather.rank_before, batch_dims=len(gather.common))
 
-    def _positions(self, ctx: "EmitContext") -> Any:
+    def _positions(self, ctx: EmitContext) -> Any:
         gather = self.gather
         if isinstance(self.position, Node):
             position = emit_position(ctx, self.position, gather.position)
@@ -207,7 +207,7 @@ class GatherNdLayer(ConcatInputLayer):
 
     position: str = option(help="layer with integers: the indices", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """See the class."""
         data = self.input_template(ctx)
         axis = next((a for a, d in enumerate(data.dims) if not d.is_batch), None)
@@ -217,7 +217,7 @@ class GatherNdLayer(ConcatInputLayer):
         self.gather = GatherAxes(data, position, axis, only_batch=True)
         return with_feature_default(self.gather.output(data).with_time_axis_default())
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One gather op."""
         gather = self.gather
         x = gather.arrange_input(ctx, self.emit_input(ctx))
@@ -231,7 +231,7 @@ def _is_outside(position: Any, dim: Dim) -> bool:
     return bool(position < 0 or (dim.size is not None and position >= dim.size))
 
 
-def need_indices(ctx: "PlanContext", node: Node) -> Data:
+def need_indices(ctx: PlanContext, node: Node) -> Data:
     """The template of a layer with indices.
 
     :raises ConfigError: if these are no integers
@@ -241,7 +241,7 @@ def need_indices(ctx: "PlanContext", node: Node) -> Data:
     return node.output
 
 
-def safe_padding(ctx: "EmitContext", data: Data, gather: GatherAxes, position: Any) -> Any:
+def safe_padding(ctx: EmitContext, data: Data, gather: GatherAxes, position: Any) -> Any:
     """Positions that don't matter may be anything: they are moved into the axis, while wrong valid ones are an error.
 
     Those are in padded frames, and in a step of a loop those of sequences which have ended, e.g. behind the last frame

@@ -34,7 +34,7 @@ class MergeDimsLayer(ConcatInputLayer):
     axes: AxesOption = option(help="the axes to merge, e.g. ['B', 'T'] or 'static'")
     keep_order: Optional[bool] = option(None, help="merge in the given order (default since behavior version 6)")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The merged axis instead of the others."""
         data = self.input_template(ctx)
         self.merged = self._merged_axes(ctx, data)
@@ -59,7 +59,7 @@ class MergeDimsLayer(ConcatInputLayer):
         )
         return self._checked(ctx, out.with_time_axis_default(), dim)
 
-    def _merged_axes(self, ctx: "PlanContext", data: Data) -> List[int]:
+    def _merged_axes(self, ctx: PlanContext, data: Data) -> List[int]:
         axes = ctx.axes(data, self.axes)
         keep_order = ctx.behavior_version >= 6 if self.keep_order is None else self.keep_order
         if keep_order:
@@ -78,7 +78,7 @@ class MergeDimsLayer(ConcatInputLayer):
                 return axis
         return min(self.merged)
 
-    def _merged_dim(self, ctx: "PlanContext", data: Data) -> Dim:
+    def _merged_dim(self, ctx: PlanContext, data: Data) -> Dim:
         dims = [data.dims[a] for a in self.merged]
         batch = [d for d in dims if d.is_batch]
         if batch and not dims[0].is_batch:
@@ -89,7 +89,7 @@ class MergeDimsLayer(ConcatInputLayer):
             dim = dim.as_kind(DimKind.FEATURE)
         return dim
 
-    def _checked(self, ctx: "PlanContext", data: Data, dim: Optional[Dim]) -> Data:
+    def _checked(self, ctx: PlanContext, data: Data, dim: Optional[Dim]) -> Data:
         if dim is None:
             return data
         if self.n_out is not None and dim.size not in (None, self.n_out):
@@ -97,7 +97,7 @@ class MergeDimsLayer(ConcatInputLayer):
         bound = ctx.bind(self.out_dim, dim)
         return data if bound is dim else data.with_dim(self.position, bound)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A transpose, if the axes are not neighbours in the right order, and a reshape."""
         x = self.emit_input(ctx)
         if len(self.merged) <= 1:

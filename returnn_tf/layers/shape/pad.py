@@ -35,7 +35,7 @@ class PadLayer(ConcatInputLayer):
     value: Any = option(0, help="what to pad with in mode 'constant'")
     mode: str = option("constant", help="constant, reflect, symmetric or replication")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axes larger."""
         data = out = self.input_template(ctx)
         if self.mode.lower() not in MODES:
@@ -54,12 +54,12 @@ class PadLayer(ConcatInputLayer):
             out = out.with_dim(axis, dim)
         return out
 
-    def _axes(self, ctx: "PlanContext", data: Data) -> List[int]:
+    def _axes(self, ctx: PlanContext, data: Data) -> List[int]:
         if not isinstance(self.axes, (list, tuple)):
             return ctx.axes(data, self.axes)
         return [ctx.axis(data, a) for a in self.axes]
 
-    def _amounts(self, ctx: "PlanContext") -> List[Tuple[int, int]]:
+    def _amounts(self, ctx: PlanContext) -> List[Tuple[int, int]]:
         given, count = self.padding, len(self.padded)
         if isinstance(given, int):
             pairs: List[Any] = [(given, given)] * count
@@ -75,7 +75,7 @@ class PadLayer(ConcatInputLayer):
             )
         return [(left, right) for left, right in sizes]
 
-    def _check_border(self, ctx: "PlanContext", dim: Dim, amount: int) -> None:
+    def _check_border(self, ctx: PlanContext, dim: Dim, amount: int) -> None:
         limit = {"reflect": -1, "symmetric": 0}.get(self.mode.lower())
         if limit is not None and dim.size is not None and amount > dim.size + limit:
             raise ctx.error(
@@ -83,7 +83,7 @@ class PadLayer(ConcatInputLayer):
                 % (self.mode, dim.size + limit, dim, amount)
             )
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One pad or gather per axis."""
         x = self.emit_input(ctx)
         by_sequence = ctx.behavior_version >= 21 if self.handle_dynamic_dims is None else self.handle_dynamic_dims

@@ -17,7 +17,7 @@ from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 
 
-def frame_axis(ctx: "PlanContext", data: Data, desc: Any) -> int:
+def frame_axis(ctx: PlanContext, data: Data, desc: Any) -> int:
     """An axis other than batch."""
     axis = ctx.axis(data, desc)
     if axis == data.batch_axis:
@@ -41,7 +41,7 @@ class PrefixInTimeLayer(ConcatInputLayer):
     repeat: Any = option(1, help="number of new frames: a number, or a layer with one per sequence", refs=True)
     size_base: Any = option(None, help="layer whose time axis the output has", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axis extended."""
         data = self.input_template(ctx)
         self._axis = axis = frame_axis(ctx, data, self.axis)
@@ -60,14 +60,14 @@ class PrefixInTimeLayer(ConcatInputLayer):
             new = base
         return data.with_dim(axis, ctx.bind(self.out_dim, new))
 
-    def _check_repeat(self, ctx: "PlanContext", data: Data, node: Node) -> None:
+    def _check_repeat(self, ctx: PlanContext, data: Data, node: Node) -> None:
         output = node.output
         if not output.dtype.startswith(("int", "uint")) or [d for d in output.dims if not d.is_batch and d.size != 1]:
             raise ctx.error("the layer 'repeat' must have one integer per sequence, but it is %s." % output)
         if output.batch_axis is not None and data.batch_axis is None:
             raise ctx.error("the layer 'repeat' is %s, but the source has no batch axis: %s." % (output, data))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A concatenation, or for different numbers of frames a gather."""
         x = self.emit_input(ctx)
         out_dim = ctx.output.dims[self._axis]
@@ -78,7 +78,7 @@ class PrefixInTimeLayer(ConcatInputLayer):
             return y
         return _fit_axis(y, self._axis, ctx.size(out_dim))
 
-    def _emit_shifted(self, ctx: "EmitContext", x: Any, repeat: Node) -> Any:
+    def _emit_shifted(self, ctx: EmitContext, x: Any, repeat: Node) -> Any:
         data, axis, out_dim = self.input, self._axis, ctx.output.dims[self._axis]
         shift = tf.reshape(tf.cast(ctx.value(repeat), tf.int32), [-1])
         lens = ctx.lens(data.dims[axis]) + shift
@@ -125,7 +125,7 @@ class PostfixInTimeLayer(ConcatInputLayer):
     postfix: Any = option(0.0, help="value of the new frames: a number, or a layer without this axis", refs=True)
     repeat: int = option(1, help="number of new frames")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axis extended."""
         data = self.input_template(ctx)
         self._axis = frame_axis(ctx, data, self.axis)
@@ -137,7 +137,7 @@ class PostfixInTimeLayer(ConcatInputLayer):
             raise ctx.error("postfix must be a layer or a number, got %r." % (self.postfix,))
         return data.with_dim(self._axis, ctx.bind(self.out_dim, data.dims[self._axis] + self.repeat))
 
-    def _check_postfix(self, ctx: "PlanContext", data: Data, given: Data) -> None:
+    def _check_postfix(self, ctx: PlanContext, data: Data, given: Data) -> None:
         rest = data.without_axes([self._axis])
         mapping = match_axes(given, rest)
         for dim, target in zip(given.dims, mapping):
@@ -146,7 +146,7 @@ class PostfixInTimeLayer(ConcatInputLayer):
         if given.dtype != data.dtype:
             raise ctx.error("postfix is %s, but the source is %s. Cast one of them." % (given.dtype, data.dtype))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Longer array, and a where behind the ends."""
         data, axis = self.input, self._axis
         x = self.emit_input(ctx)

@@ -44,7 +44,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
     set_sparse_dim: Union[None, int, str, Dim] = option("unset", help="number or dim of the labels; None: not sparse")
     increase_sparse_dim: Optional[int] = option(None, help="this many more labels")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The changes in the order of the options."""
         source = data = self.input_template(ctx)
         self.perm = list(range(data.rank))
@@ -70,13 +70,13 @@ class ReinterpretDataLayer(ConcatInputLayer):
         self.perm = [self.perm[a] for a in perm]
         return data.permuted(perm)
 
-    def _switch(self, ctx: "PlanContext", data: Data) -> Data:
+    def _switch(self, ctx: PlanContext, data: Data) -> Data:
         axes = ctx.axes(data, self.switch_axes)
         if len(axes) != 2:
             raise ctx.error("switch_axes %r must mean two axes of %s." % (self.switch_axes, data))
         return _exchanged(data, *axes)
 
-    def _with_sizes(self, ctx: "PlanContext", data: Data) -> Data:
+    def _with_sizes(self, ctx: PlanContext, data: Data) -> Data:
         if self.size_base is not None:
             base = self.size_base.output.time_dim
             if data.time_axis is None and base is not None or data.time_axis is not None and base is None:
@@ -93,7 +93,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
             data = data.with_dim(data.batch_axis, base_data.dims[base_data.batch_axis])
         return data
 
-    def _with_axes(self, ctx: "PlanContext", data: Data) -> Data:
+    def _with_axes(self, ctx: PlanContext, data: Data) -> Data:
         before = data
         assert self.set_axes is not None
         for key, desc in self.set_axes.items():
@@ -116,7 +116,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
                 data = data.with_time_axis_default()
         return data
 
-    def _with_dims(self, ctx: "PlanContext", data: Data) -> Data:
+    def _with_dims(self, ctx: PlanContext, data: Data) -> Data:
         assert self.set_dim_tags is not None
         before = data
         for desc, dim in self.set_dim_tags.items():
@@ -133,7 +133,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
             data = data.with_dim(axis, dim)
         return data
 
-    def _with_labels(self, ctx: "PlanContext", data: Data) -> Data:
+    def _with_labels(self, ctx: PlanContext, data: Data) -> Data:
         dim = data.sparse_dim
         if self.set_sparse_dim != _UNSET:
             given: Any = self.set_sparse_dim
@@ -159,7 +159,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
         named = {_LONG.get(k.lower(), k.lower()) for k in self.set_axes or ()}
         return data if "f" in named else with_feature_default(data)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """No op, or a transpose."""
         for old, new in self.renamed:
             if not ctx.has_lens(new):

@@ -29,7 +29,7 @@ class RemoveLayer(ConcatInputLayer):
     symbol: int = option(help="the label to remove; negative ones count from the end of the labels")
     axis: Any = option("T", help="the axis of the frames")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """A new axis."""
         data = self.input_template(ctx)
         if data.sparse_dim is None or data.batch_axis is None or data.rank != 2:
@@ -41,7 +41,7 @@ class RemoveLayer(ConcatInputLayer):
         self._dim = ctx.bind(self.out_dim, ctx.new_spatial(None, "removed"))
         return data.permuted([data.batch_axis, axis]).with_dim(1, self._dim)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Frames sorted so that those which stay come first."""
         data = self.input
         axis = 1 - (data.batch_axis or 0)

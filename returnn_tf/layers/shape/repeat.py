@@ -34,7 +34,7 @@ class RepeatLayer(ConcatInputLayer):
     axis: AxisOption = option("T", help="the axis of the frames")
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axis longer; batch-major."""
         data = self.input_template(ctx)
         batch = data.batch_axis
@@ -53,7 +53,7 @@ class RepeatLayer(ConcatInputLayer):
         is_time = self.data.time_axis == axis or (self.data.time_axis is None and self.data.feature_axis != axis)
         return self.data.with_dim(axis, new).replace(time_axis=axis if is_time else self.data.time_axis)
 
-    def _check_repetitions(self, ctx: "PlanContext", dim: Dim) -> None:
+    def _check_repetitions(self, ctx: PlanContext, dim: Dim) -> None:
         """The layout [batch, time] which the repetitions are brought to."""
         given = self.repetitions.output  # type: ignore[union-attr]
         batch = self.data.dims[0] if self.data.batch_axis is not None else None
@@ -66,7 +66,7 @@ class RepeatLayer(ConcatInputLayer):
                 % (self.data, self.repetitions.path, given)  # type: ignore[union-attr]
             )
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One gather."""
         x = transpose(self.emit_input(ctx), self.perm)
         axis = self.repeated
@@ -100,7 +100,7 @@ class TileLayer(ConcatInputLayer):
     multiples: Dict[Any, int] = option(help="{axis: how often}")
     out_dims: Optional[Dict[Any, Dim]] = option(None, help="{axis: the new dim}")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axes larger."""
         data = out = self.input_template(ctx)
         declared = {ctx.axis(data, axis): dim for axis, dim in (self.out_dims or {}).items()}
@@ -116,7 +116,7 @@ class TileLayer(ConcatInputLayer):
             out = out.with_dim(axis, ctx.bind(declared.get(axis), data.dims[axis] * count))
         return out
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One tile op."""
         return tf.tile(self.emit_input(ctx), self.counts)
 
@@ -134,7 +134,7 @@ class TileFeaturesLayer(ConcatInputLayer):
 
     repetitions: int = option(1, help="how often")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The feature axis larger."""
         data = self.input_template(ctx)
         dim = ctx.need_feature(data)
@@ -142,7 +142,7 @@ class TileFeaturesLayer(ConcatInputLayer):
         assert data.feature_axis is not None
         return data.with_dim(data.feature_axis, dim * self.repetitions)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One tile op."""
         counts = [self.repetitions if a == self.input.feature_axis else 1 for a in range(self.input.rank)]
         return tf.tile(self.emit_input(ctx), counts)

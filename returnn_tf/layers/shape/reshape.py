@@ -34,7 +34,7 @@ class ReshapeLayer(ConcatInputLayer):
     in_dims: Any = option(help="dims of the source")
     out_dims: Any = option(help="dims of the output in their place")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The new axes in the place of the first of the in_dims."""
         data = self.input_template(ctx)
         self.merged = [ctx.axis(data, d) for d in self.in_dims]
@@ -53,7 +53,7 @@ class ReshapeLayer(ConcatInputLayer):
         out = data.replace(dims=tuple(dims), feature_axis=feature, time_axis=time)
         return with_feature_default(out.with_time_axis_default())
 
-    def _out_dims(self, ctx: "PlanContext", ins: List[Dim]) -> List[Dim]:
+    def _out_dims(self, ctx: PlanContext, ins: List[Dim]) -> List[Dim]:
         outs = list(self.out_dims)
         dynamic = [d for d in ins if d.size is None]
         open_outs = []
@@ -80,7 +80,7 @@ class ReshapeLayer(ConcatInputLayer):
         outs[open_outs[0]] = ctx.bind(outs[open_outs[0]], size)
         return outs
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A transpose, if the axes are not neighbours in this order, and a reshape."""
         x = transpose(self.emit_input(ctx), self.perm)
         x, size = merge_axes(x, self.position, len(self.merged))
@@ -90,7 +90,7 @@ class ReshapeLayer(ConcatInputLayer):
             ctx.define_size(self.outs[rest], sizes[rest])
         return split_axis(x, self.position, sizes)
 
-    def _known_sizes(self, ctx: "EmitContext") -> Tuple[Any, Optional[int]]:
+    def _known_sizes(self, ctx: EmitContext) -> Tuple[Any, Optional[int]]:
         """(product of the sizes of all other dims, index of the inferred dim or None)."""
         ins = [self.input.dims[a] for a in self.merged]
         rest = next((i for i, d in enumerate(self.outs) if d.size is None and d not in ins), None)

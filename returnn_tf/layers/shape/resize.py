@@ -40,7 +40,7 @@ class ResizeLayer(ConcatInputLayer):
     fill_value: Union[None, int, float, bool] = option(None, help="kind 'fill': value of the new frames (default 0)")
     fill_dropout: float = option(0.0, help="kind 'fill': share of the new frames to leave out in training")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Batch, the longer axis, others."""
         data = self.input_template(ctx)
         axis = frame_axis(ctx, data, self.axis)
@@ -50,7 +50,7 @@ class ResizeLayer(ConcatInputLayer):
         out = data.permuted(self._order)
         return out.with_dim(len(front) - 1, ctx.bind(self.out_dim, self._new_dim(ctx, data, axis)))
 
-    def _check(self, ctx: "PlanContext", data: Data) -> None:
+    def _check(self, ctx: PlanContext, data: Data) -> None:
         kinds = [*RESIZE_KINDS, "fill"]
         if self.kind not in kinds:
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, kinds)))
@@ -63,7 +63,7 @@ class ResizeLayer(ConcatInputLayer):
         if self.kind in ("linear", "cubic") and data.dtype != "float32":
             raise ctx.error("kind %r needs a source of float32, not %s." % (self.kind, data.dtype))
 
-    def _new_dim(self, ctx: "PlanContext", data: Data, axis: int) -> Dim:
+    def _new_dim(self, ctx: PlanContext, data: Data, axis: int) -> Dim:
         dim, factor = data.dims[axis], self.factor
         if dim.size is not None and not self.fill_dropout:
             size = int(-(-dim.size * factor // 1))
@@ -72,7 +72,7 @@ class ResizeLayer(ConcatInputLayer):
             return dim * int(factor)
         return ctx.new_spatial(None, "resized")
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A resize op with all other axes as one."""
         x = transpose(self.emit_input(ctx), self._order)
         at = 0 if self.input.batch_axis is None else 1
@@ -91,7 +91,7 @@ class ResizeLayer(ConcatInputLayer):
     def _longer(self, lens: Any) -> Any:
         return tf.cast(tf.math.ceil(tf.cast(lens, tf.float32) * self.factor), tf.int32)
 
-    def _fill(self, ctx: "EmitContext", x: Any, at: int, dim: Dim, out_dim: Dim) -> Any:
+    def _fill(self, ctx: EmitContext, x: Any, at: int, dim: Dim, out_dim: Dim) -> Any:
         factor = int(self.factor)
         new = tf.fill(tf.shape(x), tf.cast(self.fill_value or 0, x.dtype))
         y = interleave([x] + [new] * (factor - 1), at)
@@ -101,7 +101,7 @@ class ResizeLayer(ConcatInputLayer):
         ctx.define_lens(out_dim, lens, size=tf.shape(kept)[0])
         return tf.gather(y, kept, axis=at)
 
-    def _kept_frames(self, ctx: "EmitContext", frames: Any, lens: Any, factor: int) -> Tuple[Any, Any]:
+    def _kept_frames(self, ctx: EmitContext, frames: Any, lens: Any, factor: int) -> Tuple[Any, Any]:
         """(Indices of the frames which fill_dropout leaves, how many of them are in each sequence)."""
         index = tf.range(frames * factor)
         keep = index % factor == 0

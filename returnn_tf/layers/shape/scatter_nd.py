@@ -43,7 +43,7 @@ class ScatterNdLayer(ConcatInputLayer):
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
     filter_invalid_indices: bool = option(False, help="leave out what has a position outside of the new axis")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """All axes of source and positions, one of them replaced."""
         data = self.input_template(ctx)
         self.positions = need_indices(ctx, self.position)
@@ -66,7 +66,7 @@ class ScatterNdLayer(ConcatInputLayer):
             out = out.replace(time_axis=axis)
         return with_feature_default(out)
 
-    def _new_dim(self, ctx: "PlanContext") -> Dim:
+    def _new_dim(self, ctx: PlanContext) -> Dim:
         if (self.output_dim_via_time_from is None) == (self.out_spatial_dim is None):
             raise ctx.error("give one of output_dim_via_time_from and out_spatial_dim.")
         if self.out_spatial_dim is not None:
@@ -77,7 +77,7 @@ class ScatterNdLayer(ConcatInputLayer):
             raise ctx.error("output_dim_via_time_from: layer %r has no time axis." % self.output_dim_via_time_from.path)
         return dim
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One segment sum."""
         layout, axis = self.layout, self.axis
         mapping = match_axes(self.positions, layout)

@@ -36,13 +36,13 @@ class ShiftAxisLayer(ConcatInputLayer):
     pad_value: Union[None, int, float, bool] = option(None, help="value of the frames which pad adds (default 0)")
     adjust_size_info: bool = option(True, help="False: lengths stay as they are")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Maybe another dim."""
         data = self.input_template(ctx)
         self._axis = axis = frame_axis(ctx, data, self.axis)
         return data.with_dim(axis, ctx.bind(self.out_dim, self._new_dim(ctx, data, data.dims[axis])))
 
-    def _new_dim(self, ctx: "PlanContext", data: Data, dim: Dim) -> Dim:
+    def _new_dim(self, ctx: PlanContext, data: Data, dim: Dim) -> Dim:
         if self.amount == 0:
             return dim
         if dim.size is None:
@@ -56,7 +56,7 @@ class ShiftAxisLayer(ConcatInputLayer):
         size = max(dim.size - abs(self.amount), 0)
         return ctx.new_feature(size) if self._axis == data.feature_axis else ctx.new_spatial(size, "shifted")
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A slice, and with pad a concatenation."""
         x, axis, amount = self.emit_input(ctx), self._axis, self.amount
         if amount == 0:

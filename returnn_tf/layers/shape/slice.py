@@ -38,7 +38,7 @@ class SliceLayer(ConcatInputLayer):
     slice_step: Optional[int] = option(None, help="take every n-th entry; -1 reverses the axis")
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axis shorter."""
         data = self.input_template(ctx)
         self.sliced = axis = ctx.axis(data, self.axis)
@@ -50,7 +50,7 @@ class SliceLayer(ConcatInputLayer):
         new = self._static(ctx, data, dim) if dim.size is not None else self._dynamic(ctx, data, dim)
         return data.with_dim(axis, ctx.bind(self.out_dim, new))
 
-    def _static(self, ctx: "PlanContext", data: Data, dim: Dim) -> Dim:
+    def _static(self, ctx: PlanContext, data: Data, dim: Dim) -> Dim:
         assert dim.size is not None
         if (self.slice_start or 0) < 0:
             raise ctx.error("slice_start must not be negative, got %d." % self.slice_start)  # type: ignore[str-format]
@@ -59,7 +59,7 @@ class SliceLayer(ConcatInputLayer):
             return dim
         return ctx.new_feature(size) if self.sliced == data.feature_axis else ctx.new_spatial(size, "slice")
 
-    def _dynamic(self, ctx: "PlanContext", data: Data, dim: Dim) -> Dim:
+    def _dynamic(self, ctx: PlanContext, data: Data, dim: Dim) -> Dim:
         start, end, step = self.slice_start or 0, self.slice_end, self.slice_step or 1
         if start < 0 or (step < 0 and (start or end is not None)):
             raise ctx.error(
@@ -71,7 +71,7 @@ class SliceLayer(ConcatInputLayer):
             return ctx.new_spatial(size, "slice")
         return ((dim - start) - abs(end or 0)).ceildiv_right(abs(step))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One strided slice."""
         x = self.emit_input(ctx)
         data, axis = self.input, self.sliced
@@ -115,7 +115,7 @@ class SliceNdLayer(ConcatInputLayer):
     axis: AxisOption = option("T", help="the axis")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axis of the slice in the place of the axis, after those of the start."""
         data = self.input_template(ctx)
         axis = ctx.axis(data, self.axis)
@@ -141,7 +141,7 @@ class SliceNdLayer(ConcatInputLayer):
             out = out.replace(time_axis=where)
         return with_feature_default(out.with_time_axis_default())
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One gather."""
         gather = self.gather
         x = gather.arrange_input(ctx, self.emit_input(ctx))
@@ -156,7 +156,7 @@ class SliceNdLayer(ConcatInputLayer):
         size = self._define_size(ctx, lens - start)
         return slices(x, start, size, limit, axis=gather.rank_before, batch_dims=len(gather.common))
 
-    def _define_size(self, ctx: "EmitContext", rest: Any) -> Any:
+    def _define_size(self, ctx: EmitContext, rest: Any) -> Any:
         """The size of the new axis.
 
         :param rest: how many entries are left after the start

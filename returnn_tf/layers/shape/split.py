@@ -32,7 +32,7 @@ class SplitLayer(ConcatInputLayer):
     size_splits: Any = option(None, help="sizes of the parts")
     out_dims: Any = option(None, help="dims of the parts")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """That of the source; declares the parts."""
         data = self.input_template(ctx)
         axis = ctx.axis(data, "F" if self.axis is None else self.axis)
@@ -48,7 +48,7 @@ class SplitLayer(ConcatInputLayer):
             ctx.sub_output(str(i), data.with_dim(axis, dim))
         return data
 
-    def _parts(self, ctx: "PlanContext", data: Data, axis: int, size: int) -> List[Dim]:
+    def _parts(self, ctx: PlanContext, data: Data, axis: int, size: int) -> List[Dim]:
         given = [o for o in (self.num_splits, self.size_splits, self.out_dims) if o is not None]
         if not given or (self.num_splits is not None and self.size_splits is not None):
             raise ctx.error("give one of num_splits, size_splits, out_dims.")
@@ -68,7 +68,7 @@ class SplitLayer(ConcatInputLayer):
         dims = [ctx.new_feature(n) if is_feature else ctx.new_spatial(n, "part") for n in sizes]
         return dims if self.out_dims is None else [ctx.bind(o, d) for o, d in zip(self.out_dims, dims)]
 
-    def _sizes_of_dims(self, ctx: "PlanContext", data: Data, axis: int, size: int) -> List[int]:
+    def _sizes_of_dims(self, ctx: PlanContext, data: Data, axis: int, size: int) -> List[int]:
         sizes = [d.size for d in self.out_dims]
         if None in sizes:
             rest = [i for i, n in enumerate(sizes) if n is None]
@@ -77,7 +77,7 @@ class SplitLayer(ConcatInputLayer):
             sizes[rest[0]] = size - sum(n for n in sizes if n is not None)
         return sizes
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One split op."""
         x = self.emit_input(ctx)
         parts = tf.split(x, [d.size for d in self.parts], axis=self.split_axis)

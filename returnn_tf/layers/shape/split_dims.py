@@ -33,7 +33,7 @@ class SplitDimsLayer(ConcatInputLayer):
     pad_to_multiples: Optional[bool] = option(None, help="pad the axis to a multiple (default: if it is dynamic)")
     pad_value: Any = option(0, help="what to pad with")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The parts instead of the axis."""
         data = self.input_template(ctx)
         self.split = axis = ctx.axis(data, self.axis)
@@ -50,7 +50,7 @@ class SplitDimsLayer(ConcatInputLayer):
         parts = [self._part(ctx, data, i) for i in range(len(given))]
         return self._out(data, parts, open_parts)
 
-    def _rest_dim(self, ctx: "PlanContext", dim: Dim, has_open: bool) -> Dim:
+    def _rest_dim(self, ctx: PlanContext, dim: Dim, has_open: bool) -> Dim:
         """What is left for the open part."""
         pads = dim.is_dynamic if self.pad_to_multiples is None else self.pad_to_multiples
         if self.known <= 0:
@@ -69,7 +69,7 @@ class SplitDimsLayer(ConcatInputLayer):
             )
         return dim.ceildiv_right(self.known)
 
-    def _part(self, ctx: "PlanContext", data: Data, index: int) -> Dim:
+    def _part(self, ctx: PlanContext, data: Data, index: int) -> Dim:
         given = self.dims[index]
         if isinstance(given, Dim) and not _is_open(given):
             return given
@@ -95,7 +95,7 @@ class SplitDimsLayer(ConcatInputLayer):
         dims = data.dims[:axis] + tuple(parts) + data.dims[axis + 1 :]
         return data.replace(dims=dims, feature_axis=feature, time_axis=time)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A reshape; of a dynamic axis after padding."""
         x = self.emit_input(ctx)
         axis, dim = self.split, self.input.dims[self.split]
@@ -132,7 +132,7 @@ class SplitBatchTimeLayer(ConcatInputLayer):
 
     base: Any = option(help="layer with the batch and time axes", refs=True)
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """Batch and time of the base instead of the batch axis."""
         data, base = self.input_template(ctx), self.base.output
         axis = data.batch_axis
@@ -145,7 +145,7 @@ class SplitBatchTimeLayer(ConcatInputLayer):
             .with_axis(axis + 1, base.time_dim, time=True)
         )
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """A reshape."""
         x = self.emit_input(ctx)
         base, axis = self.base.output, self.input.batch_axis

@@ -31,7 +31,7 @@ class StackLayer(Layer):
     axis: Optional[int] = option(None, help="index of the new axis, batch included")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim; its size is the number of sources")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The common layout with the new axis."""
         if not self.sources:
             raise ctx.error("needs at least one source.")
@@ -50,7 +50,7 @@ class StackLayer(Layer):
         dim = ctx.bind(self.out_spatial_dim, ctx.new_spatial(len(datas), "stack"))
         return self.layout.with_axis(self.position, dim)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One stack op."""
         parts = [ctx.broadcast(node, self.layout) for node in self.sources]
         if any(node.output.rank < self.layout.rank for node in self.sources):

@@ -38,7 +38,7 @@ class TopKLayer(Layer):
     k_dim: Optional[Dim] = option(None, help="the new axis")
     sorted: bool = option(True, help="False: the entries may be in any order")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axes replaced by one of size k at the end."""
         data = ctx.single_source()
         self._axes = ctx.axes(data, self.axis)
@@ -59,7 +59,7 @@ class TopKLayer(Layer):
             return ["indices%d" % i for i in range(len(self._axes))]
         return ["indices"]
 
-    def _new_dim(self, ctx: "PlanContext", data: Data) -> Dim:
+    def _new_dim(self, ctx: PlanContext, data: Data) -> Dim:
         if isinstance(self.k, Node):
             if self.k.output.rank or not self.k.output.dtype.startswith("int"):
                 raise ctx.error("the layer 'k' must be a single integer, but it is %s." % self.k.output)
@@ -74,7 +74,7 @@ class TopKLayer(Layer):
             raise ctx.error("k is %d, but there are only %d entries." % (self.k, total))
         return ctx.bind(self.k_dim, ctx.new_spatial(self.k, "k"))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """The axes merged at the end, then one op."""
         data, x = self.source.output, ctx.source()
         mask = ctx.masks(data, self._axes) if data.batch_axis is not None else None

@@ -30,13 +30,13 @@ class TransposeLayer(ConcatInputLayer):
 
     perm: Any = option(help="all axes in the new order, or {place: axis}")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The axes in the new order."""
         data = self.input_template(ctx)
         self.order = self._order(ctx, data)
         return data.permuted(self.order)
 
-    def _order(self, ctx: "PlanContext", data: Data) -> List[int]:
+    def _order(self, ctx: PlanContext, data: Data) -> List[int]:
         if not isinstance(self.perm, Mapping):
             order = [ctx.axis(data, desc) for desc in self.perm]
             if sorted(order) != list(range(data.rank)):
@@ -50,7 +50,7 @@ class TransposeLayer(ConcatInputLayer):
         rest = iter([a for a in range(data.rank) if a not in given.values()])
         return [given[a] if a in given else next(rest) for a in range(data.rank)]
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One transpose, none if the order is kept."""
         return transpose(self.emit_input(ctx), self.order)
 
@@ -69,7 +69,7 @@ class SwapAxesLayer(ConcatInputLayer):
     axis1: AxisOption = option(help="one axis")
     axis2: AxisOption = option(help="the other axis")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """The exchanged order."""
         data = self.input_template(ctx)
         first, second = ctx.axis(data, self.axis1), ctx.axis(data, self.axis2)
@@ -81,6 +81,6 @@ class SwapAxesLayer(ConcatInputLayer):
         static = [a for a, d in enumerate(out.dims) if not d.is_batch and d.size is not None and a != out.time_axis]
         return with_feature_default(out.replace(feature_axis=static[-1] if static else None))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """One transpose."""
         return transpose(self.emit_input(ctx), self.order)

@@ -16,7 +16,7 @@ from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
-def window_sides(ctx: "PlanContext", size: Optional[int], left: Optional[int], right: Optional[int]) -> Tuple[int, int]:
+def window_sides(ctx: PlanContext, size: Optional[int], left: Optional[int], right: Optional[int]) -> Tuple[int, int]:
     """Frames before and after the own one.
 
     :raises ConfigError: if the numbers contradict each other
@@ -36,7 +36,7 @@ def window_sides(ctx: "PlanContext", size: Optional[int], left: Optional[int], r
     return left, right
 
 
-def check_window_padding(ctx: "PlanContext", padding: str) -> str:
+def check_window_padding(ctx: PlanContext, padding: str) -> str:
     """In lower case."""
     if padding.lower() not in ("same", "valid"):
         raise ctx.error("padding must be 'same' or 'valid', not %r." % padding)
@@ -68,7 +68,7 @@ class WindowLayer(ConcatInputLayer):
     padding: str = option("same", help="'same' or 'valid'")
     stride: int = option(1, help="every so many frames get a window")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """A new axis."""
         data, axis = frames_of(ctx, self.input_template(ctx), self.axis)
         self._frames, self._axis = data, axis
@@ -102,13 +102,13 @@ class WindowLayer(ConcatInputLayer):
         self._window_axis = at + 1 if ctx.behavior_version < 18 else 0
         return out.with_axis(self._window_axis, window).replace(vocab=None)
 
-    def _given_size(self, ctx: "PlanContext") -> Optional[int]:
+    def _given_size(self, ctx: PlanContext) -> Optional[int]:
         given = None if self.window_dim is None else self.window_dim.size
         if given is not None and self.window_size not in (None, given):
             raise ctx.error("window_size is %s, but window_dim has size %d." % (self.window_size, given))
         return self.window_size if given is None else given
 
-    def _layout(self, ctx: "PlanContext", data: Data) -> List[int]:
+    def _layout(self, ctx: PlanContext, data: Data) -> List[int]:
         """Order of the axes of the source in the output."""
         order = list(range(data.rank))
         if self._axis is not None and data.dims[self._axis].is_loop:  # where it is does not matter to other axes
@@ -120,7 +120,7 @@ class WindowLayer(ConcatInputLayer):
             order.insert(0, first)
         return order
 
-    def _step_template(self, ctx: "PlanContext", data: Data, window: Dim) -> Data:
+    def _step_template(self, ctx: PlanContext, data: Data, window: Dim) -> Data:
         """The state is all but the last frame of the window of the next step."""
         if self._right:
             raise ctx.error("in a loop a window has only steps up to the current one: set window_right to 0.")
@@ -130,7 +130,7 @@ class WindowLayer(ConcatInputLayer):
         ctx.loop_state("earlier", state, lambda emit: tf.zeros(tf.stack(emit.shape(state)), state.dtype))
         return out.with_axis(self._window_axis, window).replace(vocab=None)
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Zeros at the ends, then windows along the first axis."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         if self._axis is None:
@@ -181,7 +181,7 @@ class FoldLayer(ConcatInputLayer):
     window_right: Optional[int] = option(None, help="number of frames in a window after its own one")
     stride: int = option(1, help="distance of neighbouring windows")
 
-    def template(self, ctx: "PlanContext") -> Data:
+    def template(self, ctx: PlanContext) -> Data:
         """One axis less, the frames first."""
         if self.mode not in ("sum", "mean"):
             raise ctx.error("mode must be 'sum' or 'mean', not %r." % self.mode)
@@ -198,7 +198,7 @@ class FoldLayer(ConcatInputLayer):
         out = data.permuted(self._axes).without_axes([0]).replace(vocab=None)
         return out.with_dim(0, ctx.bind(self.out_spatial_dim, new))
 
-    def emit(self, ctx: "EmitContext") -> Any:
+    def emit(self, ctx: EmitContext) -> Any:
         """Overlapping windows added, cut to the frames."""
         data = self.input
         x = transpose(self.emit_input(ctx), self._axes)
@@ -215,7 +215,7 @@ class FoldLayer(ConcatInputLayer):
             count = count * tf.cast(mask, x.dtype)
         return y / tf.maximum(self._fold(ctx, count), 1)
 
-    def _fold(self, ctx: "EmitContext", x: Any) -> Any:
+    def _fold(self, ctx: EmitContext, x: Any) -> Any:
         y = axis_slice(overlap_add(x, stride=self.stride), 0, self._left, None)
         frames = ctx.size(ctx.output.dims[0])
         missing = frames - tf.shape(y)[0]

@@ -32,7 +32,7 @@ class ConcatInputLayer(Layer):
     #: The template of the one input; set by `input_template`.
     input: Data = dataclasses.field(init=False)
 
-    def input_template(self, ctx: "PlanContext") -> Data:
+    def input_template(self, ctx: PlanContext) -> Data:
         """The one input: the source, or all sources concatenated."""
         if not self.sources:
             raise ctx.error("needs a source: add 'from', e.g. 'from': 'data'.")
@@ -47,7 +47,7 @@ class ConcatInputLayer(Layer):
         self.input = data
         return data
 
-    def emit_input(self, ctx: "EmitContext") -> Any:
+    def emit_input(self, ctx: EmitContext) -> Any:
         """The tensor with the layout of ``self.input``."""
         data = self.input
         x = emit_concat(ctx, self.sources, data)
@@ -56,7 +56,7 @@ class ConcatInputLayer(Layer):
         return x
 
 
-def concat_template(ctx: "PlanContext", sources: List[Node]) -> Data:
+def concat_template(ctx: PlanContext, sources: List[Node]) -> Data:
     """The template of all sources concatenated in the feature axis; a single source stays as it is.
 
     :raises ConfigError: sparse sources, sources without feature axis, dims that don't fit
@@ -84,7 +84,7 @@ def concat_layout(sources: List[Node]) -> Data:
     return common.with_dim(common.feature_axis, dim)
 
 
-def emit_concat(ctx: "EmitContext", sources: List[Node], data: Data) -> Any:
+def emit_concat(ctx: EmitContext, sources: List[Node], data: Data) -> Any:
     """The concatenation; axes which a source lacks are repeated."""
     if len(sources) == 1:
         return ctx.source(0) if sources is ctx.node.sources else ctx.value(sources[0])
@@ -110,7 +110,7 @@ def _with_feature(data: Data, common: Data) -> List[Optional[int]]:
     return mapping
 
 
-def dropout_noise_shape(ctx: "EmitContext", data: Data, layer: Any) -> List[Any]:
+def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> List[Any]:
     """Sizes of the dropout mask: 1 on batch and dynamic axes unless the options say otherwise."""
     given = layer.dropout_noise_shape
     if layer.dropout_axis is not None:
@@ -128,6 +128,6 @@ def dropout_noise_shape(ctx: "EmitContext", data: Data, layer: Any) -> List[Any]
     return sizes
 
 
-def ctx_axes(ctx: "EmitContext", data: Data, desc: Any) -> List[int]:
+def ctx_axes(ctx: EmitContext, data: Data, desc: Any) -> List[int]:
     """Axes by description while emitting."""
     return resolve_axes(data, desc, behavior_version=ctx.behavior_version)

@@ -27,7 +27,7 @@ class ConvParams:
     bias: Any = option(None, help="layer with the bias, instead of a parameter", refs=True)
 
     def declare_params(
-        self, ctx: "PlanContext", name: str, shape: Sequence[int], n_out: int, with_bias: bool, *, filter_rank: int = 0
+        self, ctx: PlanContext, name: str, shape: Sequence[int], n_out: int, with_bias: bool, *, filter_rank: int = 0
     ) -> None:
         """Parameters, or checks of the layers instead of them.
 
@@ -57,7 +57,7 @@ class ConvParams:
         elif self._has_bias:
             ctx.param("bias", (n_out,), self.bias_init)
 
-    def _order_of(self, ctx: "PlanContext", node: Node) -> List[int]:
+    def _order_of(self, ctx: PlanContext, node: Node) -> List[int]:
         data, order = node.output, list(range(node.output.rank))
         if isinstance(self.filter_perm, Mapping):
             for target, source in self.filter_perm.items():
@@ -68,13 +68,13 @@ class ConvParams:
             raise ctx.error("filter_perm %r is no order of the axes of %s." % (self.filter_perm, data))
         return order
 
-    def emit_filter(self, ctx: "EmitContext") -> Any:
+    def emit_filter(self, ctx: EmitContext) -> Any:
         """In the shape of the parameter."""
         if not isinstance(self.filter, Node):
             return ctx.param(self._filter_name)
         return tf.reshape(transpose(ctx.value(self.filter), self._filter_order), self._filter_shape)
 
-    def finish(self, ctx: "EmitContext", y: Any) -> Any:
+    def finish(self, ctx: EmitContext, y: Any) -> Any:
         """Bias and activation; features are the last axis."""
         if self._has_bias:
             bias = ctx.value(self.bias) if isinstance(self.bias, Node) else ctx.param("bias")

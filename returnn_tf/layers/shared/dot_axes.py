@@ -12,7 +12,7 @@ from returnn_tf.tensor import Data, Dim
 _STRICT_VERSION = 14
 
 
-def prefer_axes(ctx: "PlanContext", data: Data, desc: Any) -> List[int]:
+def prefer_axes(ctx: PlanContext, data: Data, desc: Any) -> List[int]:
     """The axes of a description; a dim also means a made-up axis of its size if no axis is the dim itself."""
     if isinstance(desc, (list, tuple)):
         axes: List[int] = []
@@ -26,7 +26,7 @@ def prefer_axes(ctx: "PlanContext", data: Data, desc: Any) -> List[int]:
 
 
 def match_leftovers(
-    ctx: "PlanContext",
+    ctx: PlanContext,
     datas: Tuple[Data, Data],
     reds: Tuple[List[int], List[int]],
     given_vars: Tuple[Optional[List[int]], Optional[List[int]]],
@@ -69,7 +69,7 @@ def match_leftovers(
     )
 
 
-def _check_reduced(ctx: "PlanContext", a: Data, b: Data, red1: List[int], red2: List[int], strict: bool) -> None:
+def _check_reduced(ctx: PlanContext, a: Data, b: Data, red1: List[int], red2: List[int], strict: bool) -> None:
     if len(red1) != len(red2):
         raise ctx.error(
             "red1 is %d axes of %s, but red2 is %d axes of %s. Name as many of each." % (len(red1), a, len(red2), b)

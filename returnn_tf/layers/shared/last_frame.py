@@ -10,7 +10,7 @@ from returnn_tf.ops.frames.shape import expand_at
 from returnn_tf.util.lazy_tf import tf
 
 
-def last_frame(ctx: "EmitContext", node: Node) -> Any:
+def last_frame(ctx: EmitContext, node: Node) -> Any:
     """The value of a node at the last frame of each sequence, 0 (false) where there is none; without the time axis.
 
     A sum over the frames with only one that is not zero, so that no frames at all are fine too.

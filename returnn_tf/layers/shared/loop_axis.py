@@ -12,7 +12,7 @@ from returnn_tf.util.lazy_tf import tf
 _TIME = ("t", "time", "t?", "time?")
 
 
-def frames_of(ctx: "PlanContext", data: Data, desc: Any = "T") -> Tuple[Data, Optional[int]]:
+def frames_of(ctx: PlanContext, data: Data, desc: Any = "T") -> Tuple[Data, Optional[int]]:
     """The template with an axis of frames, and that axis; None in a step of a loop, where the layer carries a state.
 
     In a loop, "T" without a time axis and dims or tags which the source does not have mean the steps. What is the same
@@ -31,7 +31,7 @@ def frames_of(ctx: "PlanContext", data: Data, desc: Any = "T") -> Tuple[Data, Op
     return data, data.dims.index(ctx.loop_dim)
 
 
-def with_frames(ctx: "EmitContext", x: Any, data: Data, frames: Data) -> Any:
+def with_frames(ctx: EmitContext, x: Any, data: Data, frames: Data) -> Any:
     """A tensor with the axis of the steps that `frames_of` may have put in front.
 
     :param data: template of ``x``

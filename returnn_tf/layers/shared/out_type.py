@@ -14,7 +14,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-def apply_out_type(ctx: "PlanContext", data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:
+def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:
     """The template with the changes of ``out_type``.
 
     :param data: what is known: the common layout of the sources
@@ -50,7 +50,7 @@ def apply_out_type(ctx: "PlanContext", data: Data, out_type: Optional[Mapping[st
     return data
 
 
-def _sparse_dim(ctx: "PlanContext", data: Data, out_type: Mapping[str, Any]) -> Optional[Dim]:
+def _sparse_dim(ctx: PlanContext, data: Data, out_type: Mapping[str, Any]) -> Optional[Dim]:
     given = out_type.get("sparse_dim")
     if isinstance(given, Dim):
         return given
@@ -66,7 +66,7 @@ def _sparse_dim(ctx: "PlanContext", data: Data, out_type: Mapping[str, Any]) -> 
     return ctx.new_feature(size, "%s:labels" % ctx.node.path)
 
 
-def _with_shape(ctx: "PlanContext", data: Data, out_type: Mapping[str, Any], dim: Optional[int]) -> Data:
+def _with_shape(ctx: PlanContext, data: Data, out_type: Mapping[str, Any], dim: Optional[int]) -> Data:
     """Axes by sizes: dims of the sources are taken over in order where they fit, others are made."""
     batch = next((d for d in data.dims if d.is_batch), None)
     batch_axis = out_type.get("batch_dim_axis", data.batch_axis)

@@ -48,7 +48,7 @@ class SpatialAxes:
             data = data.with_dim(data.rank - 1, feature)
         return data.replace(vocab=None)
 
-    def to_op(self, ctx: "EmitContext", x: Any, *, use_time_mask: bool) -> Any:
+    def to_op(self, ctx: EmitContext, x: Any, *, use_time_mask: bool) -> Any:
         """``x`` as [N, spatial..., feature].
 
         :param use_time_mask: zeros in the frames after the end of a sequence
@@ -59,7 +59,7 @@ class SpatialAxes:
                 x = tf.where(mask, x, tf.zeros_like(x))
         return to_lead_form(transpose(x, self.order), len(self.lead))
 
-    def from_op(self, ctx: "EmitContext", y: Any, out: Data) -> Any:
+    def from_op(self, ctx: EmitContext, y: Any, out: Data) -> Any:
         """[N, spatial..., feature] in the layout of the output."""
         return y if len(self.lead) == 1 else tf.reshape(y, ctx.shape(out))
 
@@ -75,7 +75,7 @@ def to_lead_form(x: Any, count: int) -> Any:
     return tf.ensure_shape(y, [None] + x.shape.as_list()[count:])
 
 
-def spatial_axes(ctx: "PlanContext", data: Data, given: Any, count: int, what: str) -> SpatialAxes:
+def spatial_axes(ctx: PlanContext, data: Data, given: Any, count: int, what: str) -> SpatialAxes:
     """Finds the axes.
 
     :param given: option in_spatial_dims, or None: all axes but batch and feature
@@ -114,7 +114,7 @@ def spatial_axes(ctx: "PlanContext", data: Data, given: Any, count: int, what: s
     return SpatialAxes(data, lead, found)
 
 
-def per_axis(ctx: "PlanContext", name: str, value: Any, count: int) -> List[int]:
+def per_axis(ctx: PlanContext, name: str, value: Any, count: int) -> List[int]:
     """A size per axis: an int is for all of them. Dims count by their size.
 
     :param name: of the option
@@ -128,7 +128,7 @@ def per_axis(ctx: "PlanContext", name: str, value: Any, count: int) -> List[int]
     return values
 
 
-def check_padding(ctx: "PlanContext", value: Any, count: int) -> List[AxisPadding]:
+def check_padding(ctx: PlanContext, value: Any, count: int) -> List[AxisPadding]:
     """The padding of each axis: "same", "valid", "same_static" or (left, right)."""
     values = list(value) if isinstance(value, (list, tuple)) else [value] * count
     if len(values) == 1 and count > 1:
@@ -171,7 +171,7 @@ def conv_dim(dim: Dim, size: int, stride: int, dilation: int, padding: AxisPaddi
     return grown.ceildiv_right(stride)
 
 
-def bind_spatial(ctx: "PlanContext", declared: Any, dims: List[Dim]) -> List[Dim]:
+def bind_spatial(ctx: PlanContext, declared: Any, dims: List[Dim]) -> List[Dim]:
     """The new dims, bound to those of the option out_spatial_dims."""
     if declared is None:
         return dims

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional
 
-from returnn_tf.layers.nested.subnetwork import is_network
+from returnn_tf.layers.shared.nested import is_network
 from returnn_tf.tensor import Dim
 
 #: Classes whose output has the features of their (first) source.

@@ -23,7 +23,7 @@ _CONSTANTS = {"zeros": 0, "ones": 1}
 _FORMS = "a number, 'zeros', 'ones', 'var', 'apply(0)' or a layer such as 'base:enc'"
 
 
-def plan_initial_output(builder: "ZoneBuilder", spec: LayerSpec, node: Node) -> InitialOutput:
+def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> InitialOutput:
     """The initial output of a layer; "var" declares a parameter.
 
     :param builder: plans the zone of the layer
@@ -59,7 +59,7 @@ def plan_initial_output(builder: "ZoneBuilder", spec: LayerSpec, node: Node) -> 
     raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given))
 
 
-def _on_zeros(builder: "ZoneBuilder", node: Node, state: Any) -> InitialOutput:
+def _on_zeros(builder: ZoneBuilder, node: Node, state: Any) -> InitialOutput:
     """The layer itself for sources of zeros; with the layers inside of it, if there are any."""
     if isinstance(node.layer, MaskedComputationLayer):
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
@@ -70,7 +70,7 @@ def _on_zeros(builder: "ZoneBuilder", node: Node, state: Any) -> InitialOutput:
     return InitialOutput(state=lambda ctx: unit.emit(ctx, node.output.without_axes(node.output.loop_axes)))
 
 
-def _layer(builder: "ZoneBuilder", spec: LayerSpec, name: str, output: Data) -> Node:
+def _layer(builder: ZoneBuilder, spec: LayerSpec, name: str, output: Data) -> Node:
     """The layer whose value it is, whose axes must be among those of the output."""
     try:
         node = builder.resolve(name, spec.where)

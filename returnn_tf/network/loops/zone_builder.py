@@ -26,7 +26,7 @@ class ZoneBuilder(NetworkBuilder):
     :param loop: the step network
     """
 
-    def __init__(self, loop: "StepNetwork", zone: Zone, network: Dict[str, Any], parent: NetworkBuilder) -> None:
+    def __init__(self, loop: StepNetwork, zone: Zone, network: Dict[str, Any], parent: NetworkBuilder) -> None:
         super().__init__(network, parent.state, path=loop.owner.path, scope=loop.scope, parent=parent, inputs=None)
         for name, spec in self.specs.items():
             if spec.cls.follows_target(spec.options, self.search):

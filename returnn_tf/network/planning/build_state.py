@@ -28,11 +28,11 @@ class BuildState:
         self.extern: Dict[str, Node] = {}
         self.outputs: Dict[str, Node] = {}
         self.dims: Dict[Dim, Dim] = {}
-        self.nested: Dict[Node, "NetworkBuilder"] = {}
-        self.open_losses: List[Tuple["NetworkBuilder", Node, LayerSpec]] = []
+        self.nested: Dict[Node, NetworkBuilder] = {}
+        self.open_losses: List[Tuple[NetworkBuilder, Node, LayerSpec]] = []
         self.losses: List[LossNode] = []
         #: Plans the network inside of a `rec` layer; set by whoever knows how, since that builds on this module.
-        self.plan_loop: Callable[[Node, "NetworkBuilder"], Node] = no_loops
+        self.plan_loop: Callable[[Node, NetworkBuilder], Node] = no_loops
 
     def resolve_dim(self, dim: Dim) -> Dim:
         """The definition of a declared dim, or the dim itself."""
@@ -47,6 +47,6 @@ class BuildState:
             plan_loss(builder, node, spec)
 
 
-def no_loops(owner: Node, builder: "NetworkBuilder") -> Node:
+def no_loops(owner: Node, builder: NetworkBuilder) -> Node:
     """Where the planning of step networks is not set up."""
     raise AssertionError("loops are planned by returnn_tf.network.loops")

@@ -42,7 +42,7 @@ class NetworkBuilder:
         *,
         path: str = "",
         scope: str = "",
-        parent: Optional["NetworkBuilder"] = None,
+        parent: Optional[NetworkBuilder] = None,
         inputs: Optional[Dict[str, Node]] = None,
     ) -> None:
         self.state = state

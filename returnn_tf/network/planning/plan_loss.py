@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from returnn_tf.network.planning.builder import NetworkBuilder
 
 
-def plan_loss(builder: "NetworkBuilder", node: Node, spec: LayerSpec) -> None:
+def plan_loss(builder: NetworkBuilder, node: Node, spec: LayerSpec) -> None:
     """The loss of a layer: its options, its target, and whether they fit."""
     with located(spec.path, str(spec.cls.class_name), node):
         cls = LOSSES.get(spec.options["loss"], spec.where)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from returnn_tf.network.planning.builder import NetworkBuilder
 
 
-def set_options(builder: "NetworkBuilder", node: Node, spec: LayerSpec) -> None:
+def set_options(builder: NetworkBuilder, node: Node, spec: LayerSpec) -> None:
     """The options as attributes of the layer: layers by node, dims by definition."""
     layer = node.layer
     layer.node = node  # type: ignore[misc]
@@ -32,7 +32,7 @@ def set_options(builder: "NetworkBuilder", node: Node, spec: LayerSpec) -> None:
     layer.source_options = map_values(layer.source_options, Dim, builder.state.resolve_dim)  # type: ignore[attr-defined]
 
 
-def _resolve_reuse(builder: "NetworkBuilder", node: Node, value: Any, where: str) -> Any:
+def _resolve_reuse(builder: NetworkBuilder, node: Node, value: Any, where: str) -> Any:
     if isinstance(value, str):
         return _dep(node, builder.owner_of_params(value, where))
     if isinstance(value, Mapping):

@@ -33,7 +33,7 @@ class ParamSpec:
     name: str
     shape: Tuple[int, ...]
     kind: str
-    default: Union[None, float, "NDArray[Any]"] = None
+    default: Union[None, float, NDArray[Any]] = None
 
 
 class Cell:

@@ -28,7 +28,7 @@ NativeKernel = Callable[
 of time, also if each sequence is to run from its last frame to its first one, and padded output frames are 0."""
 
 _kernels: Dict[str, Kernel] = {}
-_natives: Dict[str, Callable[[Cell, "tf.DType"], Optional[NativeKernel]]] = {}
+_natives: Dict[str, Callable[[Cell, tf.DType], Optional[NativeKernel]]] = {}
 
 
 def register_kernel(unit: str, kernel: Kernel) -> None:
@@ -37,7 +37,7 @@ def register_kernel(unit: str, kernel: Kernel) -> None:
     _natives.pop(unit, None)
 
 
-def register_native_kernel(unit: str, choose: Callable[[Cell, "tf.DType"], Optional[NativeKernel]]) -> None:
+def register_native_kernel(unit: str, choose: Callable[[Cell, tf.DType], Optional[NativeKernel]]) -> None:
     """``choose(cell, dtype)`` is the kernel for a cell of the canonical unit name ``unit``, or None if it has none."""
     _natives[unit] = choose
 

@@ -30,7 +30,7 @@ class Topology:
     skip: Any
     optional_ends: bool
 
-    def reversed(self) -> "Topology":
+    def reversed(self) -> Topology:
         """The same chain run backwards."""
 
         def flip(x: Any) -> Any:
@@ -40,7 +40,7 @@ class Topology:
         skip = tf.pad(self.skip[:, 2:], [[0, 0], [0, tf.minimum(2, tf.shape(self.skip)[1])]])
         return Topology(flip(self.classes), self.num_states, flip(self.loop), flip(skip), self.optional_ends)
 
-    def concat(self, other: "Topology") -> "Topology":
+    def concat(self, other: Topology) -> Topology:
         """Both batches as one."""
 
         def join(a: Any, b: Any) -> Any:

@@ -1,0 +1,30 @@
+"""Networks as values of layer options, and the names that they take from outside."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Mapping
+
+#: Options which hold a network.
+NESTED = ("subnetwork", "unit")
+
+
+def is_network(value: Any) -> bool:
+    """Whether the value of such an option is a network, and not a single layer, whose names are those around it."""
+    return isinstance(value, Mapping) and not isinstance(value.get("class"), str)
+
+
+def base_references(value: Any) -> Iterator[str]:
+    """The names ``x`` of all strings ``base:x`` inside of a nested network, networks nested deeper included."""
+    if isinstance(value, str):
+        if value.startswith("base:"):
+            yield value[len("base:") :]
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            names = base_references(item)
+            if "class" in value and key in NESTED and is_network(item):
+                # One level deeper, ``base:`` means this network and ``base:base:`` the one outside of it.
+                names = (n[len("base:") :] for n in names if n.startswith("base:"))
+            yield from names
+    elif isinstance(value, (list, tuple, set)):
+        for item in value:
+            yield from base_references(item)
