@@ -11,8 +11,8 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset, HDFDataset
-from returnn_tf.datasets.declared import Declared
-from returnn_tf.engine.data_source import DataSource
+from returnn_tf.datasets.core.declared import Declared
+from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.tensor.extern_data import parse_data_key
 
 LABELS = {"dim": 4, "sparse": True}

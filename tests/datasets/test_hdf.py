@@ -12,7 +12,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, HDFDataset
-from returnn_tf.datasets.hdf import max_open_files
+from returnn_tf.datasets.hdf.dataset import max_open_files
 from tests.datasets.recorded import ROOT, assert_same_sequences, by_name, dataset_info, load_json
 
 FILES = sorted(path.name for path in (ROOT / "hdf").glob("*.hdf"))
@@ -278,7 +278,7 @@ def test_empty_file(tmp_path):
 
 
 def test_many_files_do_not_stay_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("returnn_tf.datasets.hdf.max_open_files", lambda: 3)
+    monkeypatch.setattr("returnn_tf.datasets.hdf.dataset.max_open_files", lambda: 3)
     files = []
     for number in range(8):
         files.append(str(tmp_path / ("%d.hdf" % number)))
