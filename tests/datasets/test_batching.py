@@ -6,10 +6,10 @@ import logging
 
 import numpy as np
 import pytest
-from returnn_tf.datasets.batch_options import BATCH_OPTIONS
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
+from returnn_tf.datasets.core.batch_options import BATCH_OPTIONS
 from tests.datasets.recorded import by_name, load_json
 
 FACTS = load_json("batching/batching.json")

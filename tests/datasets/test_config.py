@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from returnn_tf.datasets.options import describe_options
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.datasets import (
@@ -19,6 +18,7 @@ from returnn_tf.datasets import (
     dataset_from_config_file,
     register_dataset,
 )
+from returnn_tf.datasets.core.options import describe_options
 from tests.datasets.recorded import ROOT
 
 HDF = str(ROOT / "hdf" / "simple_dense.hdf")

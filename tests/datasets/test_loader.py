@@ -13,10 +13,10 @@ import time
 
 import numpy as np
 import pytest
-from returnn_tf.datasets.loader_process import ForkedProcess, pickled
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import BatchLoader, Dataset, HDFDataset, Task12AXDataset
+from returnn_tf.datasets.loading.process import ForkedProcess, pickled
 from tests.datasets.recorded import ROOT
 
 TASK = {"class": "Task12AX", "num_seqs": 30, "name": "train"}
@@ -306,7 +306,7 @@ def test_it_does_not_outlive_its_parent(forked, end, tmp_path):
     assert _wait_until_gone(pid, 20)
 
 
-@pytest.mark.parametrize("name", ["returnn_tf.datasets", "returnn_tf.datasets.loader_worker"])
+@pytest.mark.parametrize("name", ["returnn_tf.datasets", "returnn_tf.datasets.loading.worker"])
 def test_tensorflow_is_not_imported(name):
     code = "import sys, %s; sys.exit('tensorflow' in sys.modules)" % name
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -7,9 +7,9 @@ import os
 import pickle
 
 import pytest
-from returnn_tf.datasets.safe_files import read_bytes, read_plain_pickle, read_seq_lens, read_seq_tags
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import read_bytes, read_plain_pickle, read_seq_lens, read_seq_tags
 
 
 class _Evil:

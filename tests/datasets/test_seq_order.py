@@ -8,10 +8,10 @@ import pickle
 import h5py
 import numpy as np
 import pytest
-from returnn_tf.datasets.seq_order import parse_ordering, partition
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
+from returnn_tf.datasets.core.seq_order import parse_ordering, partition
 from tests.datasets.recorded import ROOT, by_name, load_json
 
 FACTS = load_json("seq_order/seq_order.json")

@@ -53,6 +53,10 @@ class Corpus:
         """Name of the sequence at this position in the corpus."""
         return "seq-%d" % index
 
+    def file_of(self, index: int) -> str:
+        """Name of the file which holds the sequence at this position in the corpus; empty if there is none."""
+        return ""
+
     def seq_lengths(self) -> Optional[np.ndarray]:
         """Lengths [num_seqs] by which ``sorted`` etc. order the corpus, or None: then these count as ``default``."""
         return None

@@ -90,6 +90,8 @@ class Engine:
             log.write(1, "All %i epochs are done already; nothing to train." % self.last_epoch)
         if self._parts.resume.begun is None:
             self._complete(self.first_epoch - 1)
+            if self.first_epoch > 1:
+                self.saver.clean_up(self.learning_rates.epochs, self.first_epoch - 1)
             if self.first_epoch == 1 and self.config.bool("save_epoch1_initial_model", False):
                 pretrain = self.schedule.at(1).pretrain
                 self.saver.save(self.trainer, 0, self.learning_rates.epochs, last=True, pretrain=pretrain)
@@ -150,7 +152,7 @@ class Engine:
         return results
 
     def _complete(self, epoch: int) -> None:
-        """Evaluates the epoch that was loaded, if the run ended between its checkpoint and its evaluation."""
+        """Evaluate the epoch that was loaded, if the run ended between its checkpoint and the end of its evaluation."""
         data = self.learning_rates.epochs.get(epoch)
         if data is None or not any(key.startswith("train_") for key in data.error):
             return
