@@ -20,6 +20,7 @@ from returnn_tf.network.planning.plan import Plan
 from returnn_tf.network.planning.planning import build_plan
 from returnn_tf.network.result import LayerResult, RunResult
 from returnn_tf.tensor import Data, extern_data_options, parse_extern_data
+from returnn_tf.util.host_tensors import host_tensor
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -148,7 +149,12 @@ class Network:
                     raise ConfigError(
                         "The feed has %r of shape %s, the network expects %s." % (name, value.shape, spec.shape)
                     )
-                value = tf.convert_to_tensor(value.astype(spec.dtype.as_numpy_dtype, copy=False))
+                if value.dtype.kind in "fc" and spec.dtype.is_integer:
+                    raise ConfigError(
+                        "The feed has %r of type %s, the network expects %s. Give integers: fractions would be cut off."
+                        % (name, value.dtype, spec.dtype.name)
+                    )
+                value = host_tensor(value, spec.dtype)
             result[name] = value
         return result
 
