@@ -1,4 +1,4 @@
-"""`self_attention`: every frame looks at all frames of its sequence, with several heads."""
+"""`self_attention`: multi-head attention of every frame to all frames of its sequence."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SelfAttentionLayer(ConcatInputLayer):
     history_grows = True
 
     def template(self, ctx: PlanContext) -> Data:
-        """The feature axis replaced."""
+        """Infer the output: the feature axis replaced."""
         data = self.input_template(ctx)
         n_in = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
         out = ctx.out_feature()
@@ -84,7 +84,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         return layout.with_feature(layout.feature_axis, out).replace(vocab=None)
 
     def _check_shift(self, ctx: PlanContext, shift: Data) -> None:
-        """[time, time, key], or [batch, time, time, key]; in a step without the first time axis."""
+        """Check for [time, time, key] or [batch, time, time, key]; in a step without the first time axis."""
         rank = shift.rank - (0 if shift.batch_axis is None else 1)
         if rank != (2 if self._single_step else 3) or shift.dims[-1].size != self._key:
             raise ctx.error(
@@ -97,7 +97,7 @@ class SelfAttentionLayer(ConcatInputLayer):
             )
 
     def _declare_history(self, ctx: PlanContext) -> None:
-        """Keys and values of all steps so far, [batch, others, steps, head, size]."""
+        """Declare keys and values of all steps so far, [batch, others, steps, head, size]."""
         for part, size in zip(_PARTS, (self._key, self._value)):
             dims = (
                 *self._rows.dims,
@@ -114,7 +114,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         return empty_history(sizes, axis, data.dtype)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Products of queries and keys, softmax, products with the values."""
+        """Emit products of queries and keys, softmax, products with the values."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         x = transpose(x, self._perm)
         qkv = tf.tensordot(x, ctx.param("QKV"), [[-1], [0]])
@@ -136,7 +136,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         return y
 
     def _shift_energy(self, ctx: EmitContext, q: Any, keys: Any) -> Any:
-        """[..., head, queries, keys].
+        """Compute the energies of the key shift, [..., head, queries, keys].
 
         :param q: [..., queries, head, key]
         """
@@ -155,7 +155,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         return tf.einsum("bthd,btsd->bhts", q, shift)
 
     def _shift_of_picked(self, ctx: EmitContext, q: Any, before: Any, keys: Any) -> Any:
-        """The same in a step under a mask, where the distances are those between picked frames.
+        """Compute the energies of the key shift in a masked step, by distances between selected frames.
 
         :param before: number of picked frames before this step, int32 [batch] or scalar
         """
@@ -172,7 +172,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         return tf.einsum("...thd,...sd->...hts", q, shift)
 
     def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
-        """Which keys count, broadcasts to [..., head, queries, keys]; None: all."""
+        """Return the mask of valid keys, broadcastable to [..., head, queries, keys]; None: all."""
         if self._single_step:
             mask = history_mask(ctx, keys)
             count_step(ctx)

@@ -27,7 +27,7 @@ class GenericCrossEntropyLoss(FramewiseLoss):
     """
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Labels, and an activation which does not run over the features."""
+        """Check for labels, and for an activation that does not normalise over the features."""
         super().check(ctx)
         assert ctx.target is not None
         if not ctx.target.sparse:
@@ -42,7 +42,7 @@ class GenericCrossEntropyLoss(FramewiseLoss):
             )
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
-        """Value and gradient by formula."""
+        """Compute value and gradient by formula."""
         noted = ctx.ctx.noted(ctx.node, "pre_activation")
         x, activation = noted if noted is not None else (ctx.output_value, None)
         x = frames.arrange(x)

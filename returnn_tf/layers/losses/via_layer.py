@@ -16,7 +16,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_loss("via_layer")
 class ViaLayerLoss(Loss):
-    """The loss and the gradient which another layer gives, e.g. "fast_bw".
+    """The loss and the gradient given by another layer, e.g. "fast_bw".
 
     With align_layer, a distribution ``a`` over the labels per frame: the gradient w.r.t. the output y (or the values
     before its activation) is ``y - a``, as for the cross entropy between a softmax and a. With error_signal_layer it
@@ -43,7 +43,7 @@ class ViaLayerLoss(Loss):
     )
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Exactly one of the layers, with the axes of the output."""
+        """Check for exactly one of the layers, with the axes of the output."""
         if (self.error_signal_layer is None) == (self.align_layer is None):
             raise ctx.error("the loss 'via_layer' needs one of the loss_opts align_layer and error_signal_layer.")
         source = self.align_layer or self.error_signal_layer
@@ -74,7 +74,7 @@ class ViaLayerLoss(Loss):
         return with_gradient(tf.reduce_sum(losses), self._receiver(ctx), lambda grad: signal * grad)
 
     def _receiver(self, ctx: LossContext) -> Any:
-        """What the gradient is with respect to."""
+        """Return the values that the gradient is taken with respect to."""
         if not self.loss_wrt_to_act_in:
             return ctx.output_value
         noted = ctx.ctx.noted(ctx.node, "pre_activation")

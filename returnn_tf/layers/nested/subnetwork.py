@@ -38,11 +38,11 @@ class SubnetworkLayer(ConcatInputLayer):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """What the inner layers take from outside by ``base:``."""
+        """Return what the inner layers take from outside by ``base:``."""
         yield from base_references(options.get("subnetwork"))
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the inner output."""
+        """Return the template of the inner output."""
         self.inner = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
         return self.inner.output
 
@@ -63,11 +63,11 @@ class SubnetworkLayer(ConcatInputLayer):
         return {"data": ctx.implicit("data", copy, self.sources)}
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
-        """An inner layer."""
+        """Return an inner layer."""
         return ctx.builder.nested_node(ctx.node, name)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The inner layers were emitted already, as part of the whole plan."""
+        """Emit nothing: the inner layers were emitted as part of the plan."""
         hand_on_notes(ctx, self.inner)
         return ctx.value(self.inner)
 

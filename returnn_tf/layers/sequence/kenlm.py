@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("kenlm")
 class KenLmLayer(Layer):
-    """The log probability (natural log) which an n-gram model gives to the label of the step after those before it.
+    """The natural log probability that an n-gram model assigns to the label of a step, given those before it.
 
     With dense_output those of all labels which may follow the label of the step: with "prev:output" as source, what a
     search needs. Pieces of words (bpe_merge_symbol) count when their word is complete. Sentences begin with ``<s>``;
@@ -37,10 +37,10 @@ class KenLmLayer(Layer):
 
         path = os.path.join(tempfile.mkdtemp(), "example.%s")
         with open(path % "arpa", "w") as file:
-            file.write("\\\\data\\\\\\nngram 1=4\\n\\n\\\\1-grams:\\n-99 <s>\\n")
-            file.write("-0.4 a\\n-0.6 b\\n-0.5 <unk>\\n\\n\\\\end\\\\\\n")
+            file.write("\\data\\\nngram 1=4\n\n\\1-grams:\n-99 <s>\n")
+            file.write("-0.4 a\n-0.6 b\n-0.5 <unk>\n\n\\end\\\n")
         with open(path % "vocab", "w") as file:
-            file.write("a\\nb\\n<unk>\\n")
+            file.write("a\nb\n<unk>\n")
         network = {"output": {"class": "rec", "from": "data", "unit": {
             "lm": {"class": "kenlm", "from": "prev:label", "lm_file": path % "arpa",
                 "vocab_file": path % "vocab", "vocab_unknown_label": "<unk>",
@@ -61,11 +61,11 @@ class KenLmLayer(Layer):
 
     @classmethod
     def only_in_step(cls) -> bool:
-        """The label string grows from step to step."""
+        """Return True: the label string grows step by step."""
         return True
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch], or with dense_output [batch, labels]."""
+        """Infer the output: [batch], or with dense_output [batch, labels]."""
         source = ctx.single_source()
         if not ctx.in_step:
             raise ctx.error("scores the labels of a loop step by step: put it into the unit of a 'rec' layer.")
@@ -89,7 +89,7 @@ class KenLmLayer(Layer):
         return data.with_axis(1, ctx.new_feature(size), feature=True) if self.dense_output else data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A Python function of the label strings."""
+        """Emit a Python function of the label strings."""
         scorer = LabelScorer(
             load_ngram_model(self._path), self._labels, self.vocab_unknown_label, self.bpe_merge_symbol or ""
         )
