@@ -10,7 +10,8 @@ from typing import Annotated, Any, Callable, Dict, List, Optional, Set, Tuple, U
 
 import numpy
 
-from returnn_tf.config.options import Written, option
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import option
 from returnn_tf.tensor import Dim
 
 _AXIS = Union[Dim, str, int]
