@@ -41,7 +41,7 @@ class DataView:
 
     @property
     def sparse(self) -> bool:
-        """Whether the entries are label indices."""
+        """Return whether the entries are label indices."""
         return self.template.sparse
 
     @property

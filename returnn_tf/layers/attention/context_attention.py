@@ -26,7 +26,7 @@ class ContextAttentionLayer(ConcatInputLayer):
     base_ctx: LayerRef = option(help="layer with the context of each frame, as many features as the source", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes of the source, with the features of the base."""
+        """Infer the output: the axes of the source, with the features of the base."""
         data, context = self.input_template(ctx), self.base_ctx.output
         self._size = self._check_features(ctx, data, context)
         if context.time_axis is None:
@@ -54,7 +54,7 @@ class ContextAttentionLayer(ConcatInputLayer):
         return sizes[0]
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Energies, softmax over the valid frames, weighted sum."""
+        """Emit energies, softmax over the valid frames, weighted sum."""
         pairs = self._energy.with_axis(self._energy.rank, _FEATURES, feature=True)
         query = to_layout(self.emit_input(ctx), self._query, pairs)
         context = to_layout(ctx.value(self.base_ctx), self._context, pairs)
@@ -116,7 +116,7 @@ class ConcatAttentionLayer(ContextAttentionLayer):
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of v")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes of the source, with the features of the base."""
+        """Infer the output: the axes of the source, with the features of the base."""
         data = super().template(ctx)
         ctx.param("v", (self._size,), self.forward_weights_init)
         return data

@@ -38,14 +38,14 @@ class GenericAttentionLayer(Layer):
     needs_sources = False
 
     def template(self, ctx: PlanContext) -> Data:
-        """Without the time axis of the base."""
+        """Infer the output without the time axis of the base."""
         if self.sources:
             raise ctx.error("takes no 'from': name the layers by 'weights' and 'base'.")
         self._sum = plan_weighted_sum(ctx, self.weights.output, self.base.output, squeeze=self.auto_squeeze)
         return self._sum.output
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One (batched) matrix product."""
+        """Emit one (batched) matrix product."""
         once = ctx.noted(self.base, PER_SEQUENCE_NOTE)
         if once is not None and ctx.noted(self.weights, PER_SEQUENCE_NOTE) is None:
             return self._sum.emit_in_beam(ctx.value(self.weights), *once)

@@ -40,7 +40,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
     )
 
     def template(self, ctx: PlanContext) -> Data:
-        """The feature axis replaced, for sparse sources appended."""
+        """Infer the output: the feature axis replaced, for sparse sources appended."""
         data = self.input_template(ctx)
         self._frames, self._axis = frames_of(ctx, data)
         frames = self._frames
@@ -81,7 +81,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
             raise ctx.error("offset does not fit to the frames: %s" % exc) from exc
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Sinusoids of all positions at once."""
+        """Emit sinusoids of all positions at once."""
         data = ctx.output
         n_out = data.dim
         assert n_out is not None and data.feature_dim is not None

@@ -42,7 +42,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of encoding_matrix")
 
     def template(self, ctx: PlanContext) -> Data:
-        """[queries, keys, features]; in a step [keys, features]."""
+        """Infer the output: [queries, keys, features]; in a step [keys, features]."""
         if self.clipping < 1:
             raise ctx.error("clipping must be at least 1, got %d." % self.clipping)
         frames, axis = frames_of(ctx, self.input_template(ctx))
@@ -57,7 +57,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
         return Data(dims, feature_axis=len(dims) - 1, time_axis=None if in_loop else 0)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Row lookup by distance."""
+        """Emit row lookup by distance."""
         if self._queries is None:
             step = ctx.lowering.loop_index
             queries, size = tf.expand_dims(step, 0), step + 1

@@ -56,7 +56,7 @@ class SelfAttentionLayer(ConcatInputLayer):
     history_grows = True
 
     def template(self, ctx: PlanContext) -> Data:
-        """The feature axis replaced."""
+        """Infer the output: the feature axis replaced."""
         data = self.input_template(ctx)
         n_in = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
         out = ctx.out_feature()
@@ -115,7 +115,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         return empty_history(sizes, axis, data.dtype)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Products of queries and keys, softmax, products with the values."""
+        """Emit products of queries and keys, softmax, products with the values."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         x = transpose(x, self._perm)
         qkv = tf.tensordot(x, ctx.param("QKV"), [[-1], [0]])

@@ -27,7 +27,7 @@ class WeightedSum:
     labels: Tuple[List[Any], List[Any], List[Any]]
 
     def emit(self, weights: Any, base: Any) -> Any:
-        """The sum; tensors in the layout of their templates."""
+        """Emit the sum; tensors in the layout of their templates."""
         if self.squeezed:
             weights = tf.squeeze(weights, axis=self.squeezed)
         return product_sum([(weights, self.labels[0]), (base, self.labels[1])], self.labels[2])

@@ -32,13 +32,13 @@ class EnterLayer(Layer):
         self._axis, self._loop_dim = axis, loop_dim
 
     def template(self, ctx: Any) -> Data:
-        """The loop axis is no time axis inside."""
+        """Infer the output: the loop axis is no time axis inside."""
         data = self.source.output
         time = data.time_axis
         return data.with_dim(self._axis, self._loop_dim).replace(time_axis=None if time == self._axis else time)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op."""
+        """Emit no op."""
         return ctx.source()
 
 
@@ -56,7 +56,7 @@ class ExitLayer(Layer):
         self._loop_dim, self._time_dim = loop_dim, time_dim
 
     def template(self, ctx: Any) -> Data:
-        """Unchanged if the value is the same in all steps."""
+        """Infer the output: unchanged if the value is the same in all steps."""
         data = self.source.output
         self._axes: List[int] = data.axes_of(self._loop_dim)
         if not self._axes:
@@ -69,7 +69,7 @@ class ExitLayer(Layer):
         return [axis] + [i for i in range(data.rank) if i != axis]
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A transposition, of the values before an activation too."""
+        """Emit a transposition, of the values before an activation too."""
         x = ctx.source()
         if not self._axes:
             return x
@@ -92,12 +92,12 @@ class SliceLayer(Layer):
         self.loop_dim = loop_dim
 
     def template(self, ctx: Any) -> Data:
-        """Without the loop axis."""
+        """Infer the output without the loop axis."""
         data = self.source.output
         return data.without_axes(data.axes_of(self.loop_dim))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Given by the loop."""
+        """Emit nothing; the loop provides the value."""
         return ctx.lowering.given[ctx.node]
 
 
@@ -118,7 +118,7 @@ class PrevLayer(Layer):
         self.state_of: Optional[Node] = None
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Given by the loop."""
+        """Emit nothing; the loop provides the value."""
         return ctx.lowering.given[ctx.node]
 
 
@@ -136,13 +136,13 @@ class ShiftLayer(Layer):
         self._loop_dim, self._initial = loop_dim, initial
 
     def template(self, ctx: Any) -> Data:
-        """That of the source; what is the same in all steps still differs in the first one."""
+        """Return the template of the source; a value equal in all steps still differs in the first one."""
         data = self.source.output
         self._same = self._loop_dim not in data.dims
         return data.with_axis(0, self._loop_dim) if self._same else data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Concatenation with the initial value, the last step dropped."""
+        """Emit concatenation with the initial value, the last step dropped."""
         data: Data = self.node.output
         x = ctx.source()
         if self._same:
@@ -180,11 +180,11 @@ class StepIndexLayer(Layer):
         self._loop_dim = loop_dim
 
     def template(self, ctx: Any) -> Data:
-        """int32, scalar in a step."""
+        """Infer the output: int32, scalar in a step."""
         return Data(() if self._loop_dim is None else (self._loop_dim,), "int32")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Scalar or [steps]."""
+        """Emit a scalar, or [steps]."""
         return ctx.lowering.loop_index if self._loop_dim is None else tf.range(ctx.size(self._loop_dim))
 
 
@@ -202,12 +202,12 @@ class AccumLayer(Layer):
         self.of, self._loop_dim, self._beam = of, loop_dim, beam
 
     def template(self, ctx: Any) -> Data:
-        """A further axis in front."""
+        """Infer the output: a further axis in front."""
         data = self.of.output.with_axis(0, self._loop_dim)
         return data.replace(beam=self._beam if data.batch_axis is not None else None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """What the loop collected."""
+        """Emit what the loop collected."""
         return ctx.lowering.sub_values[self.source, self.of.path]
 
 
@@ -228,7 +228,7 @@ class InitialOutput:
     state: Optional[Any] = None
 
     def emit(self, ctx: EmitContext, data: Data) -> Any:
-        """A tensor in the layout of ``data``."""
+        """Emit a tensor in the layout of ``data``."""
         shape = ctx.shape(data)
         if self.state is not None:
             value = self.state(ctx)

@@ -83,7 +83,7 @@ class LoopRunLayer(Layer):
         return self.checkpoint_steps or (self.swap_memory and bool(tf.config.list_physical_devices("GPU")))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The number of steps; the collected values are further outputs by path."""
+        """Emit the number of steps; the collected values are further outputs by path."""
         ending, beam = self.ending, self.beam_size
         limit = ctx.size(self.loop_dim) if ending.max_steps is None else ending.max_steps(ctx)
         # In search, whatever enters the loop does so once per hypothesis.

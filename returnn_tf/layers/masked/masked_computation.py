@@ -76,7 +76,7 @@ class MaskedComputationLayer(Layer):
         yield from unit_references(options.get("unit"), own_data=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the unit."""
+        """Return the template of the unit."""
         source = ctx.single_source()
         self.frames = None
         if self.n_out is None and isinstance(self.unit, Mapping):
@@ -218,7 +218,7 @@ class MaskedComputationLayer(Layer):
         return spread(x, index, initial)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """As planned: one step, all steps, or only the picked frames."""
+        """Emit what was planned: one step, all steps, or only the picked frames."""
         return self._mode(ctx)
 
 

@@ -30,7 +30,7 @@ class UnitOnZeros:
     frames: Optional[Dim]
 
     def emit(self, ctx: EmitContext, data: Data) -> Any:
-        """A tensor that broadcasts against the layout of ``data``."""
+        """Emit a tensor that broadcasts against the layout of ``data``."""
         inner = ctx.lowering.child()
         needed = self._needed()
         # What was prepared for the steps of the loop is for other inputs.

@@ -50,7 +50,7 @@ class UnmaskLayer(Layer):
     )  # fmt: skip
 
     def template(self, ctx: PlanContext) -> Data:
-        """The source with the frames of the mask."""
+        """Infer the output: the source with the frames of the mask."""
         data = ctx.single_source()
         self._masked = _masked_layer(self.source)
         packed = self._packed_dim(ctx, data)
@@ -103,7 +103,7 @@ class UnmaskLayer(Layer):
         return output
 
     def emit(self, ctx: EmitContext) -> Any:
-        """As planned: a copy, one step, or all frames."""
+        """Emit what was planned: a copy, one step, or all frames."""
         return self._mode(ctx)
 
     def _emit_copy(self, ctx: EmitContext) -> Any:

@@ -33,7 +33,7 @@ class ActivationLayer(ConcatInputLayer):
     opts: Optional[Dict[str, Any]] = option(None, help="keyword arguments of the function")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Same axes; bool for the logical functions."""
+        """Infer the output: same axes; bool for the logical functions."""
         check_activation(self.activation)
         data = self.input_template(ctx)
         if is_over_features(self.activation) or (data.sparse and isinstance(self.activation, str)):
@@ -42,7 +42,7 @@ class ActivationLayer(ConcatInputLayer):
         return data.replace(dtype=changes_dtype(self.activation, data.dtype))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The function, with the feature axis last if it runs over that."""
+        """Emit the function, with the feature axis last if it runs over that."""
         x = self.emit_input(ctx)
         axis = self.input.feature_axis
         if is_over_features(self.activation) and axis is not None:
@@ -66,7 +66,7 @@ class GatingLayer(ConcatInputLayer):
     gate_activation: Activation = option("sigmoid", help="name of g")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Half of the feature axis."""
+        """Infer the output: half of the feature axis."""
         check_activation(self.activation)
         check_activation(self.gate_activation)
         data = self.input_template(ctx)
@@ -82,6 +82,6 @@ class GatingLayer(ConcatInputLayer):
         return data.with_feature(axis, ctx.bind(self.out_dim, ctx.new_feature(size // 2)))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Split and multiply."""
+        """Emit split and multiply."""
         a, b = tf.split(self.emit_input(ctx), 2, axis=self.input.feature_axis)
         return get_activation(self.activation)(a) * get_activation(self.gate_activation)(b)

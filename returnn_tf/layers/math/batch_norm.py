@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(eq=False)
 class BatchNormOptions:
-    """The options, and what they mean for one layer."""
+    """The options, with their meaning for one layer."""
 
     use_shift: bool = option(True, help="whether there is a beta")
     use_std: bool = option(True, help="whether there is a gamma")
@@ -45,7 +45,7 @@ class BatchNormOptions:
     fused_bn: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
 
     def fill_defaults(self, ctx: PlanContext, data: Data) -> None:
-        """What the behavior version says where the config says nothing."""
+        """Fill in what the behavior version prescribes where the config is silent."""
         new = ctx.behavior_version >= 12
         if self.masked_time is None:
             if new:
@@ -68,7 +68,7 @@ class BatchNormOptions:
             raise ctx.error("batch_norm is per feature: axes can only be 'F', got %r." % (self.axes,))
 
     def param_name(self, ctx: Any, name: str) -> str:
-        """Below the scope of the layer."""
+        """Return the name below the scope of the layer."""
         if self.param_version == 2:
             return "batch_norm/v2_" + name
         if self.param_version == 1:
@@ -78,7 +78,7 @@ class BatchNormOptions:
 
 
 def _declare(ctx: PlanContext, data: Data, opts: BatchNormOptions) -> None:
-    """The parameters, for values in this layout."""
+    """Declare the parameters for values in this layout."""
     dim = ctx.need_feature(data, "what batch_norm gets")
     opts.fill_defaults(ctx, data)
     shape: Tuple[Any, ...] = (dim,)
@@ -93,7 +93,7 @@ def _declare(ctx: PlanContext, data: Data, opts: BatchNormOptions) -> None:
 
 
 def _emit(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions) -> Any:
-    """The values normalised; notes the update of the running statistics."""
+    """Normalise the values, and record the update of the running statistics."""
     axis = data.feature_axis
     assert axis is not None and opts.momentum is not None
     layout = [ctx.size(d) if i == axis else 1 for i, d in enumerate(data.dims)]
@@ -120,7 +120,7 @@ def _emit(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions) -> Any:
 
 
 def _mix(of_batch: Any, sample: Any, share: float) -> Any:
-    """``(1 - share) * of_batch + share * sample``."""
+    """Compute ``(1 - share) * of_batch + share * sample``."""
     if share == 1:
         return sample
     return of_batch if share == 0 else of_batch * (1.0 - share) + sample * share
@@ -147,18 +147,18 @@ class BatchNormLayer(ConcatInputLayer, BatchNormOptions):
     """
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = self.input_template(ctx)
         _declare(ctx, data, self)
         return data.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Moments in training, and one multiply-add."""
+        """Emit moments in training, and one multiply-add."""
         return _emit(ctx, self.emit_input(ctx), self.input, self)
 
 
 def declare_option(ctx: PlanContext, opts: Any) -> None:
-    """The parameters for the option ``batch_norm`` of a layer, whose output template is known.
+    """Declare the parameters for the option ``batch_norm`` of a layer with known output template.
 
     :param opts: True, or a dict of `BatchNormOptions`
     """
@@ -168,7 +168,7 @@ def declare_option(ctx: PlanContext, opts: Any) -> None:
 
 
 def apply_option(ctx: EmitContext, x: Any, opts: Any) -> Any:
-    """The layer output normalised."""
+    """Normalise the output of a layer."""
     return _emit(ctx, x, ctx.output, ctx.node.layer.batch_norm_options)  # type: ignore[attr-defined]
 
 

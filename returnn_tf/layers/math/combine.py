@@ -1,4 +1,4 @@
-"""`combine` and `compare`: elementwise functions of several sources, which are broadcast to one layout."""
+"""`combine` and `compare`: elementwise functions of several sources, broadcast to a common layout."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ElementwiseLayer(Layer):
     """Sources broadcast to the layout of the source with most axes."""
 
     def common(self, ctx: PlanContext, allow_broadcast_all: Any) -> Data:
-        """The layout of the result; sources which no source covers need a flag since behavior version 4."""
+        """Return the layout of the result; axes that no single source covers need a flag since behavior version 4."""
         if not self.sources:
             raise ctx.error("needs sources: add 'from', e.g. 'from': ['a', 'b'].")
         allow = allow_broadcast_all
@@ -60,7 +60,7 @@ class ElementwiseLayer(Layer):
         return self.layout
 
     def values(self, ctx: EmitContext) -> List[Any]:
-        """All sources in the common layout, size 1 where they have no such axis."""
+        """Return all sources in the common layout, size 1 where they lack an axis."""
         return [ctx.broadcast(node, self.layout) for node in self.sources]
 
 
@@ -89,7 +89,7 @@ class CombineLayer(ElementwiseLayer):
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The common layout, changed by out_type."""
+        """Infer the output: the common layout, changed by out_type."""
         check_activation(self.activation)
         if self.kind != "eval" and self.kind not in _KINDS:
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, [*_KINDS, "eval"])))
@@ -106,7 +106,7 @@ class CombineLayer(ElementwiseLayer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Reduction from left to right, bias, activation."""
+        """Emit reduction from left to right, bias, activation."""
         if self.kind == "eval":
             y = run_code(ctx, self.eval, self.eval_locals, self.layout)
         else:
@@ -153,7 +153,7 @@ class CompareLayer(ElementwiseLayer):
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The common layout, bool."""
+        """Infer the output: the common layout, bool."""
         if self.kind not in _COMPARE:
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, _COMPARE)))
         if len(self.sources) + (self.value is not None) < 2:
@@ -162,7 +162,7 @@ class CompareLayer(ElementwiseLayer):
         return data.replace(dtype="bool", sparse_dim=None, vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """With more than two operands, all neighbours must compare true."""
+        """Compare neighbours; with more than two operands all pairs must compare true."""
         values = self.values(ctx)
         if self.value is not None:
             values.append(tf.constant(self.value, dtype=values[0].dtype))

@@ -1,4 +1,4 @@
-"""`copy`: the sources concatenated, and the layers which hand on what they get."""
+"""`copy`: the sources concatenated, and layers that pass their input on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CopyLayer(ConcatInputLayer):
     """
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the input."""
+        """Return the template of the input."""
         data = self.input_template(ctx)
         if self.out_dim is not None and data.feature_axis is not None:
             dim = ctx.bind(self.out_dim, data.dims[data.feature_axis])
@@ -41,7 +41,7 @@ class CopyLayer(ConcatInputLayer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op for a single source."""
+        """Emit no op for a single source."""
         if len(self.sources) == 1:
             hand_on_notes(ctx)
         return self.emit_input(ctx)
@@ -74,17 +74,17 @@ class IdentityLayer(Layer):
     control_dependencies: Optional[LayerRefs] = option(None, help="layers to compute first", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op."""
+        """Emit no op."""
         hand_on_notes(ctx)
         return ctx.source()
 
 
 def hand_on_notes(ctx: EmitContext, source: Optional[Node] = None) -> None:
-    """What is known about the values of a node, by default the source, holds for this layer too."""
+    """Apply to this layer what is known about the values of a node, by default the source."""
     source = ctx.node.sources[0] if source is None else source
     for key in _HANDED_ON:
         value = ctx.noted(source, key)

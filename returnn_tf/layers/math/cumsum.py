@@ -34,7 +34,7 @@ class CumsumLayer(ConcatInputLayer):
     )
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = self.input_template(ctx)
         self._frames, self._axis = frames_of(ctx, data, self.axis)
         if self._axis is None:
@@ -44,7 +44,7 @@ class CumsumLayer(ConcatInputLayer):
         return self._frames
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One op."""
+        """Emit one op."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         if self.additional_left_summand_per_element is not None:
             x = tf.cast(self.additional_left_summand_per_element, x.dtype) + x

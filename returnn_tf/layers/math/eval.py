@@ -1,4 +1,4 @@
-"""`eval`: an output computed by code of the config."""
+"""`eval`: an output computed by user code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EvalLayer(ElementwiseLayer):
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The common layout, changed by out_type."""
+        """Infer the output: the common layout, changed by out_type."""
         check_activation(self.activation)
         compile_code(ctx, self.eval)
         # The code may do anything with its sources, so they need not fit together unless it takes them broadcast.
@@ -59,7 +59,7 @@ class EvalLayer(ElementwiseLayer):
         return apply_out_type(ctx, data, out_type)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Runs the code."""
+        """Run the code."""
         y = run_code(ctx, self.eval, self.eval_locals, self.layout)
         if self.activation is not None:
             ctx.note(self.node, "pre_activation", (y, self.activation))

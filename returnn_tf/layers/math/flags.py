@@ -1,4 +1,4 @@
-"""`train_flag`, `global_train_step`: what is going on, as tensors; `print`: values to look at."""
+"""`train_flag`, `global_train_step`: the mode and the step as tensors; `print`: values for debugging."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class TrainFlagLayer(Layer):
     needs_sources = False
 
     def template(self, ctx: PlanContext) -> Data:
-        """A scalar."""
+        """Infer the output: a scalar."""
         return Data((), "bool")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A constant of the graph."""
+        """Emit a constant of the graph."""
         return tf.constant(bool(ctx.train))
 
 
@@ -52,11 +52,11 @@ class GlobalTrainStepLayer(Layer):
     needs_sources = False
 
     def template(self, ctx: PlanContext) -> Data:
-        """A scalar."""
+        """Infer the output: a scalar."""
         return Data((), "int64")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The counter before the step is counted."""
+        """Emit the counter before the step is counted."""
         return tf.constant(0, tf.int64) if ctx.step is None else tf.cast(tf.identity(ctx.step), tf.int64)
 
 
@@ -75,11 +75,11 @@ class PrintLayer(Layer):
     extra_print_args: Union[str, float, List[Any]] = option((), help="further things to print")
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The identity, after the print op."""
+        """Emit the identity, after the print op."""
         hand_on_notes(ctx)
         x = ctx.source()
         extra = self.extra_print_args

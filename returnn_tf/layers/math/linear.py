@@ -40,7 +40,7 @@ class LinearLayer(ConcatInputLayer):
     )
 
     def template(self, ctx: PlanContext) -> Data:
-        """Feature axis replaced; for sparse input appended."""
+        """Infer the output: feature axis replaced; for sparse input appended."""
         check_activation(self.activation)
         data = self.input_template(ctx)
         if data.sparse_dim is not None:
@@ -62,7 +62,7 @@ class LinearLayer(ConcatInputLayer):
         return data.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One GEMM over all frames, or a row lookup."""
+        """Emit one GEMM over all frames, or a row lookup."""
         x = self.emit_input(ctx)
         w = ctx.param("W")
         data = ctx.output
@@ -80,7 +80,7 @@ class LinearLayer(ConcatInputLayer):
         return self._place(get_activation(self.activation)(y), data)
 
     def _place(self, y: Any, data: Data) -> Any:
-        """The feature axis is the last one of ``y``; moves it to where the template has it."""
+        """Move the feature axis from the end of ``y`` to its place in the template."""
         assert data.feature_axis is not None
         return move_axis(y, data.rank, data.rank - 1, data.feature_axis)
 
@@ -101,7 +101,7 @@ class SoftmaxLayer(LinearLayer):
 
 
 def feature_last(data: Data) -> Data:
-    """The feature axis moved to the end."""
+    """Move the feature axis to the end."""
     axis = data.feature_axis
     if axis is None or axis == data.rank - 1:
         return data

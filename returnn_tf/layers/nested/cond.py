@@ -55,7 +55,7 @@ class CondLayer(Layer):
             yield from unit_references(options.get(name))
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the true layer."""
+        """Return the template of the true layer."""
         self._check_condition(ctx)
         self._nodes: List[List[Node]] = []
         self._results: List[Node] = []
@@ -136,7 +136,7 @@ class CondLayer(Layer):
             raise ctx.error("the features differ: true_layer gives %s, false_layer %s." % (data, other))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """`tf.cond`; lengths that only a branch knows come out of it."""
+        """Emit `tf.cond`; lengths that only a branch knows come out of it."""
         data = ctx.output
         lens_of = [axis for axis in data.dynamic_axes if not ctx.has_lens(data.dims[axis])]
         size_of = {axis: self._mapping.index(axis) for axis in lens_of}

@@ -44,7 +44,7 @@ class SubnetworkLayer(ConcatInputLayer):
         yield from base_references(options.get("subnetwork"))
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the inner output."""
+        """Return the template of the inner output."""
         self.inner = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
         return self.inner.output
 
@@ -69,7 +69,7 @@ class SubnetworkLayer(ConcatInputLayer):
         return ctx.builder.nested_node(ctx.node, name)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The inner layers were emitted already, as part of the whole plan."""
+        """Emit nothing: the inner layers were emitted as part of the plan."""
         hand_on_notes(ctx, self.inner)
         return ctx.value(self.inner)
 

@@ -133,7 +133,7 @@ class RecLayer(ConcatInputLayer):
             yield from base_references(options["unit"])
 
     def template(self, ctx: PlanContext) -> Data:
-        """Iterated axis first, then batch, then all others; the feature axis replaced and last."""
+        """Infer the output: iterated axis first, then batch, then all others; the feature axis replaced and last."""
         if isinstance(self.unit, dict):
             self._inner: Any = ctx.depend(ctx.builder.step_network(ctx.node))
             return self._inner.output
@@ -271,7 +271,7 @@ class RecLayer(ConcatInputLayer):
         return self.exits.get(name) if isinstance(self.unit, dict) else None
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The input projection of all frames at once, then the loop over frames."""
+        """Emit the input projection of all frames at once, then the loop over frames."""
         if isinstance(self.unit, dict):
             return ctx.value(self._inner)
         if self._single_step:

@@ -104,13 +104,13 @@ class LastStateLayer(Layer):
         self._cell = cell
 
     def template(self, ctx: Any) -> Data:
-        """Without the steps."""
+        """Infer the output without the steps."""
         data = self.source.output
         assert data.time_axis is not None
         return data.without_axes([data.time_axis])
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Of a sequence without steps it is the state before the first one."""
+        """Emit the state; for a sequence without steps, the one before the first step."""
         data = self.source.output
         dim = data.time_dim
         assert dim is not None

@@ -65,7 +65,7 @@ class TwoDLstmLayer(Layer):
     bias_init: Init = option(None, help="initialiser of the bias (default 0)")
 
     def template(self, ctx: PlanContext) -> Data:
-        """[target, batch, n], in a step [batch, n]."""
+        """Infer the output: [target, batch, n], in a step [batch, n]."""
         self.size_target = None
         if len(self.sources) != 2:
             raise ctx.error(
@@ -115,7 +115,7 @@ class TwoDLstmLayer(Layer):
         ctx.param(self._prefix + "b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The projections of both sources, then the grid or a row of it."""
+        """Emit the projections of both sources, then the grid or a row of it."""
         z_source, z_target = self._projected(ctx)
         weights = Weights(ctx.param(self._prefix + "V_h"), ctx.param(self._prefix + "V_v"))
         lens = self._source_lens(ctx, tf.shape(z_source)[1])

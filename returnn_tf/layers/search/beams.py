@@ -39,7 +39,7 @@ class BeamScoresLayer(Layer):
         return True
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch]."""
+        """Infer the output: [batch]."""
         source = ctx.single_source()
         batch = next((d for d in source.dims if d.is_batch), None)
         if batch is None:
@@ -47,7 +47,7 @@ class BeamScoresLayer(Layer):
         return Data((batch,), "float32")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Zero without search."""
+        """Emit zero without search."""
         hyps = ctx.lowering.hypotheses
         if hyps is not None:
             return tf.reshape(hyps.scores, [-1])
@@ -81,12 +81,12 @@ class SourceBeamsLayer(Layer):
         return True
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the choice, no labels."""
+        """Return the template of the choice, no labels."""
         source = ctx.single_source()
         return source.replace(dtype="int32", sparse_dim=None, vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Zero without search."""
+        """Emit zero without search."""
         noted = ctx.noted(self.source, SOURCE_BEAMS_NOTE)
         return tf.zeros_like(ctx.source(), tf.int32) if noted is None else noted
 
@@ -106,7 +106,7 @@ class SplitBatchBeamLayer(Layer):
     beam_dim: Optional[Dim] = option(None, help="the dim which the beam becomes")
 
     def template(self, ctx: PlanContext) -> Data:
-        """A static axis behind the batch axis."""
+        """Infer the output: a static axis after the batch axis."""
         data = ctx.single_source()
         axis = data.batch_axis
         if axis is None:
@@ -121,7 +121,7 @@ class SplitBatchBeamLayer(Layer):
         return data.replace(beam=None).with_axis(axis + 1, beam, feature=is_feature)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A reshape."""
+        """Emit a reshape."""
         source, x = self.source.output, ctx.source()
         axis = source.batch_axis
         assert axis is not None

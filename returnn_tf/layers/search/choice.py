@@ -122,7 +122,7 @@ class ChoiceLayer(Layer):
     # --- plan ---
 
     def template(self, ctx: PlanContext) -> Data:
-        """Labels, one per sequence in a step."""
+        """Infer the output: labels, one per sequence in a step."""
         self._check_options(ctx)
         self._followed: List[Node] = []
         self.truths: List[Node] = []
@@ -265,7 +265,7 @@ class ChoiceLayer(Layer):
     # --- emit ---
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The target, samples, or one step of the search."""
+        """Emit the target, samples, or one step of the search."""
         if self._followed:
             labels = [self._followed_labels(ctx, node) for node in self._followed]
         elif self.input_type == "regression":

@@ -31,7 +31,7 @@ class DecideLayer(Layer):
     length_normalization: bool = option(False, help="divide the scores by the lengths before comparing")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Without hypotheses."""
+        """Infer the output without hypotheses."""
         data = ctx.single_source()
         self._time: Optional[Any] = None
         if data.beam is None:
@@ -42,7 +42,7 @@ class DecideLayer(Layer):
         return data.replace(beam=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Gather of the best entry of each sequence."""
+        """Emit gather of the best entry of each sequence."""
         source = self.source.output
         x = ctx.source()
         if source.beam is None or source.batch_axis is None:

@@ -84,7 +84,7 @@ class FastBaumWelchLayer(Layer):
             yield options["align_target_key"]
 
     def template(self, ctx: PlanContext) -> Data:
-        """Time-major."""
+        """Infer the output: time-major."""
         data = _scores_template(ctx, self.input_type)
         if self.align_target == "sprint":
             raise ctx.error(
@@ -109,7 +109,7 @@ class FastBaumWelchLayer(Layer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One pass over time, forward and backward side by side."""
+        """Emit one pass over time, forward and backward side by side."""
         data = ctx.output
         scores, lens = _scores(ctx, self.input_type, self.min_prob)
         scores *= self.am_scale
@@ -173,7 +173,7 @@ class ForcedAlignLayer(Layer):
     blank_included: bool = option(False, help="whether the labels count the blank as one of theirs")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Time-major, without the class axis."""
+        """Infer the output: time-major, without the class axis."""
         data = _scores_template(ctx, self.input_type)
         if self.topology not in _TOPOLOGIES:
             raise ctx.error("unknown topology %r. %s" % (self.topology, did_you_mean(self.topology, _TOPOLOGIES)))
@@ -200,7 +200,7 @@ class ForcedAlignLayer(Layer):
         return Data(data.dims[:2], "int32", None, 0, sparse_dim)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One pass over time forward, one back."""
+        """Emit one pass over time forward, one back."""
         scores, lens = _scores(ctx, self.input_type, 0.0)
         labels, label_lens = _labels(ctx, self.align_target)
         classes = scores.shape[-1]

@@ -33,14 +33,14 @@ class EditDistanceLayer(Layer):
     b: LayerRef = option(help="layer with labels [batch, time]", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch]."""
+        """Infer the output: [batch]."""
         for name, node in (("a", self.a), ("b", self.b)):
             _check_labels(ctx, name, node.output)
         data = self.a.output
         return Data.from_dims([data.dims[data.batch_axis]], dtype="int32")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One op."""
+        """Emit one op."""
         a, b = (_labels(ctx, node) for node in (self.a, self.b))
         return tf.cast(edit_distance(*a, *b), tf.int32)
 
@@ -91,7 +91,7 @@ class EditDistanceTableLayer(_WithReference):
     """
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch, reference + 1]."""
+        """Infer the output: [batch, reference + 1]."""
         if not ctx.in_step:
             raise ctx.error("this layer makes one row per step of a loop. Put it into the unit of a 'rec' layer.")
         data = ctx.single_source()
@@ -108,7 +108,7 @@ class EditDistanceTableLayer(_WithReference):
         return first_row(ctx.size(ctx.output.dims[0]), ctx.size(self._time))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The next row."""
+        """Emit the next row."""
         row = next_row(ctx.loop_state("row"), ctx.source(), _labels(ctx, self._node)[0])
         ctx.set_loop_state("row", row)
         return row
@@ -137,7 +137,7 @@ class OptimalCompletionsLayer(_WithReference):
     """
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch, labels]."""
+        """Infer the output: [batch, labels]."""
         data = ctx.single_source()
         if data.rank != 2 or data.batch_axis != 0 or not data.dtype.startswith("int"):
             raise ctx.error("the source must be a row of an edit_distance_table, not %s." % data)
@@ -146,7 +146,7 @@ class OptimalCompletionsLayer(_WithReference):
         return Data.from_dims([data.dims[0], ctx.new_feature(labels or 0)], dtype="int32").replace(beam=data.beam)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A minimum per label."""
+        """Emit a minimum per label."""
         reference, lens = _labels(ctx, self._node)
         return completions(ctx.source(), reference, lens, ctx.output.dims[1].size or 0)
 

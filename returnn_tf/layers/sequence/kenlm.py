@@ -66,7 +66,7 @@ class KenLmLayer(Layer):
         return True
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch], or with dense_output [batch, labels]."""
+        """Infer the output: [batch], or with dense_output [batch, labels]."""
         source = ctx.single_source()
         if not ctx.in_step:
             raise ctx.error("scores the labels of a loop step by step: put it into the unit of a 'rec' layer.")
@@ -90,7 +90,7 @@ class KenLmLayer(Layer):
         return data.with_axis(1, ctx.new_feature(size), feature=True) if self.dense_output else data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A Python function of the label strings."""
+        """Emit a Python function of the label strings."""
         scorer = LabelScorer(
             load_ngram_model(self._path), self._labels, self.vocab_unknown_label, self.bpe_merge_symbol or ""
         )

@@ -50,7 +50,7 @@ class LossLayer(Layer):
                 yield from referenced_names(info, value)
 
     def template(self, ctx: PlanContext) -> Data:
-        """What the loss says."""
+        """Infer the output as the loss defines it."""
         self.loss_node = self._plan(ctx)
         return self.loss_node.loss.unreduced_template(ctx.single_source())
 
@@ -72,7 +72,7 @@ class LossLayer(Layer):
         return LossNode(ctx.node.path, loss, target)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The values before the sum."""
+        """Emit the losses before they are summed."""
         return self.loss_node.loss.unreduced(
             LossContext(self.loss_node, EmitContext(self.source, ctx.lowering)), error=self.use_error
         )
@@ -103,7 +103,7 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
     axis: Optional[Axis] = option(None, help="the class axis of logits; default: the feature axis")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The logits without the class axis."""
+        """Infer the output: the logits without the class axis."""
         data, targets = self.logits.output, self.targets.output
         if self.axis is None:
             ctx.need_feature(data, "logits")
@@ -127,7 +127,7 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
         return out.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One op; axes which the targets lack are repeated."""
+        """Emit one op; axes which the targets lack are repeated."""
         data = self.logits.output
         logits = move_axis(ctx.value(self.logits), data.rank, self.class_axis, data.rank - 1)
         labels = to_layout(ctx.value(self.targets), self.targets.output, ctx.output)

@@ -44,7 +44,7 @@ class SearchSortedLayer(Layer):
     side: str = option("left", help="'left': before equal entries, 'right': after them")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Axes of the values."""
+        """Infer the output: axes of the values."""
         for name in ("sorted_sequence", "values"):
             if not isinstance(getattr(self, name), Node):
                 raise ctx.error("%s must be a layer, got %r." % (name, getattr(self, name)))
@@ -63,7 +63,7 @@ class SearchSortedLayer(Layer):
         return values.replace(dtype="int32", sparse_dim=None, vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One op with the common axes merged, and all other axes of the values too."""
+        """Emit one op with the common axes merged, and all other axes of the values too."""
         seq_data, values_data = self.sorted_sequence.output, self.values.output
         seq, axis = ctx.value(self.sorted_sequence), self._axis
         if seq_data.batch_axis is not None or not seq_data.dims[axis].is_dynamic:

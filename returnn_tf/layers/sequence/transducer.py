@@ -50,7 +50,7 @@ class TransducerLossLayer(Layer):
     logits_normalized: bool = option(False, help="logits are log probabilities already")
 
     def template(self, ctx: PlanContext) -> Data:
-        """One value per sequence."""
+        """Infer the output: one value per sequence."""
         data, targets = self.logits.output, self.targets.output
         classes = ctx.need_static(ctx.need_feature(data, "logits"), "the class axis of logits")
         if data.rank != 4 or data.batch_axis is None:
@@ -83,7 +83,7 @@ class TransducerLossLayer(Layer):
         return found[0]
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One native op, or a loop over all frames and labels."""
+        """Emit one native op, or a loop over all frames and labels."""
         data, targets = self.logits.output, self.targets.output
         logits = transpose(ctx.value(self.logits), self._axes)
         batch = tf.shape(logits)[0]

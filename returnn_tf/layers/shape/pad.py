@@ -39,7 +39,7 @@ class PadLayer(ConcatInputLayer):
     mode: str = option("constant", help="constant, reflect, symmetric or replication")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes larger."""
+        """Infer the output: the axes larger."""
         data = out = self.input_template(ctx)
         if self.mode.lower() not in MODES:
             raise ctx.error("unknown mode %r. Use one of: %s." % (self.mode, ", ".join(MODES)))
@@ -87,7 +87,7 @@ class PadLayer(ConcatInputLayer):
             )
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One pad or gather per axis."""
+        """Emit one pad or gather per axis."""
         x = self.emit_input(ctx)
         by_sequence = ctx.behavior_version >= 21 if self.handle_dynamic_dims is None else self.handle_dynamic_dims
         mode = self.mode.lower()

@@ -1,4 +1,4 @@
-"""Layers which see all their sources as one tensor: concatenated in the feature axis, with dropout in training."""
+"""Layers that see all their sources as one tensor: concatenated in the feature axis, with dropout in training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ConcatInputLayer(Layer):
     input: Data = dataclasses.field(init=False)
 
     def input_template(self, ctx: PlanContext) -> Data:
-        """The one input: the source, or all sources concatenated."""
+        """Return the template of the single input: the source, or all sources concatenated."""
         if not self.sources:
             raise ctx.error("needs a source: add 'from', e.g. 'from': 'data'.")
         data = concat_template(ctx, self.sources)
@@ -49,7 +49,7 @@ class ConcatInputLayer(Layer):
         return data
 
     def emit_input(self, ctx: EmitContext) -> Any:
-        """The tensor with the layout of ``self.input``."""
+        """Return the tensor in the layout of ``self.input``."""
         data = self.input
         x = emit_concat(ctx, self.sources, data)
         if self.dropout and (ctx.train or self.dropout_on_forward):
@@ -58,7 +58,7 @@ class ConcatInputLayer(Layer):
 
 
 def concat_template(ctx: PlanContext, sources: List[Node]) -> Data:
-    """The template of all sources concatenated in the feature axis; a single source stays as it is.
+    """Return the template of all sources concatenated in the feature axis; a single source is returned unchanged.
 
     :raises ConfigError: sparse sources, sources without feature axis, dims that don't fit
     """
@@ -70,7 +70,7 @@ def concat_template(ctx: PlanContext, sources: List[Node]) -> Data:
 
 
 def concat_layout(sources: List[Node]) -> Data:
-    """`concat_template` of sources that are known to fit: the axes of the source with most axes, features summed."""
+    """Return `concat_template` for sources known to fit: the axes of the source with most axes, features summed."""
     first = sources[0].output
     if len(sources) == 1:
         return first
@@ -86,7 +86,7 @@ def concat_layout(sources: List[Node]) -> Data:
 
 
 def emit_concat(ctx: EmitContext, sources: List[Node], data: Data) -> Any:
-    """The concatenation; axes which a source lacks are repeated."""
+    """Concatenate; axes that a source lacks are broadcast."""
     if len(sources) == 1:
         return ctx.source(0) if sources is ctx.node.sources else ctx.value(sources[0])
     common = common_layout([node.output for node in sources], ignore_feature=True)
@@ -103,7 +103,7 @@ def emit_concat(ctx: EmitContext, sources: List[Node], data: Data) -> Any:
 
 
 def _with_feature(data: Data, common: Data) -> List[Optional[int]]:
-    """`match_axes`, where the feature axes belong together whatever their sizes are."""
+    """Match axes by `match_axes`, pairing the feature axes whatever their sizes are."""
     assert data.feature_axis is not None and common.feature_axis is not None
     rest = match_axes(data.without_axes([data.feature_axis]), common.without_axes([common.feature_axis]))
     mapping = [t if t is None or t < common.feature_axis else t + 1 for t in rest]
@@ -112,7 +112,7 @@ def _with_feature(data: Data, common: Data) -> List[Optional[int]]:
 
 
 def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> List[Any]:
-    """Sizes of the dropout mask: 1 on batch and dynamic axes unless the options say otherwise."""
+    """Return the sizes of the dropout mask: 1 on batch and dynamic axes unless the options override it."""
     given = layer.dropout_noise_shape
     if layer.dropout_axis is not None:
         own = ctx_axes(ctx, data, layer.dropout_axis)
@@ -130,5 +130,5 @@ def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> List[Any]:
 
 
 def ctx_axes(ctx: EmitContext, data: Data, desc: Any) -> List[int]:
-    """Axes by description while emitting."""
+    """Resolve axes by description while emitting."""
     return resolve_axes(data, desc, behavior_version=ctx.behavior_version)
