@@ -69,7 +69,7 @@ class CellOverFrames:
         return perm + [feature], output.permuted(perm + [feature]).without_axes([len(perm)])
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The input projection of all frames at once, then the loop over frames."""
+        """Emit the input projection of all frames at once, then the loop over frames."""
         data, layer, cell = self._frames, self._layer, self.cell.cell
         x = transpose(with_frames(ctx, layer.emit_input(ctx), layer.input, data), self._perm)
         shape = [ctx.size(data.dims[axis]) for axis in self._perm]
