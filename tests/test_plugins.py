@@ -67,7 +67,7 @@ PLUGINS = {
         """
         from dataclasses import dataclass
         from returnn_tf import Dataset, option, register_dataset
-        from returnn_tf.datasets import Task12AXDataset
+        from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
 
         @register_dataset()
         class PlugDataset(Task12AXDataset):
@@ -276,7 +276,7 @@ def test_taken_names():
     )
     assert registry.names() == ["Spoon", "fork", "ladle"] and "knife" not in registry
     assert registry.names_of(spoon) == ("Spoon", "ladle") and len(registry) == 3
-    with pytest.raises(ConfigError, match="here: unknown thing 'spon'. Did you mean 'spoon'?"):
+    with pytest.raises(ConfigError, match="here: unknown thing 'spon'. Did you mean 'Spoon'?"):
         registry.get("spon", "here")
 
 

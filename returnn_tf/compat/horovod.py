@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from returnn_tf.config.foreign_modules import register_foreign
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.options import GRAD, PARAM, SEED, SHARD, HorovodOptions
+
+register_foreign(__name__, "returnn.tf.horovod", "TFHorovod")
 
 
 class HorovodContext:

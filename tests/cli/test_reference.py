@@ -15,7 +15,11 @@ CASES = {
     "optimizers": (OPTIMIZERS, "Adam", ["beta1: float = 0.9", "Options of every optimizer:", "use_locking: bool"]),
     "units": (UNITS, "StandardLSTM", ["use_peepholes: bool = False", "activation: str = 'tanh'"]),
     "losses": (LOSSES, "ctc", ["ctc_opts: dict[str, Any] | None = None", "label_loop", "Options of every loss:"]),
-    "layers": (LAYERS, "linear", ["activation: str | function | None = None", "collocate_with", "no effect:"]),
+    "layers": (
+        LAYERS,
+        "linear",
+        ["activation: str | function | None = None", "Options of every layer:", "collocate_with"],
+    ),
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.option_types import fits_type, type_name
 from returnn_tf.config.options import (
     LayerOrNumber,
     LayerRef,
@@ -16,13 +17,11 @@ from returnn_tf.config.options import (
     at_least,
     check_options,
     declared_options,
-    fits_type,
     from_options,
     option,
     option_rows,
     own_options_first,
     probability,
-    type_name,
 )
 
 

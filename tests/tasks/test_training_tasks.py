@@ -180,7 +180,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ({"learning_rate": -1}, ConfigError, "a learning rate is at least 0, got -1.0"),
         ({"requeue_exit_code": "soon"}, ConfigError, "'requeue_exit_code': expected an int, got 'soon'"),
         ({"num_epochs": 0}, ConfigError, "at least one epoch is needed, got 0"),
-        ({"batch_size": "abc"}, ConfigError, "option 'batch_size' is 'abc' (str), but must be an integer or a dict"),
+        ({"batch_size": "abc"}, ConfigError, "'batch_size' must be int | dict[str, Any] | None, got 'abc'"),
         ({"batch_size": {"dta": 3}}, ConfigError, "no data key 'dta'. Did you mean 'data'?"),
         ({"dev": "Task12AXDataset:num_seqs=0"}, DataError, "The dataset 'dev' is empty"),
         (
