@@ -4,7 +4,7 @@ import pytest
 
 from returnn_tf.config import ConfigError
 from returnn_tf.network.network import plan_from_config
-from tests.layers.nets import config_of
+from tests.layers.nets import config_of, run
 
 LINEAR = {"class": "linear", "activation": "tanh", "n_out": 3}
 SEARCH = {
@@ -157,3 +157,9 @@ def test_search_whose_length_is_that_of_the_target():
     network = {"output": {"class": "rec", "from": [], "unit": unit, "target": "labels"}}
     config = config_of(network, extern_data={"data": {"dim": 3}, "labels": {"dim": 5, "sparse": True}})
     assert "labels" in plan_from_config(config, search=True).extern
+
+
+def test_part_of_a_loop_whose_source_is_not_used():
+    unit = {"h": {**LINEAR, "from": "prev:h", "is_output_layer": True}, "output": {"class": "copy", "from": "h"}}
+    network = {"loop": {"class": "rec", "from": "data", "unit": unit}, "output": {"class": "copy", "from": "loop/h"}}
+    assert run(network)["output"].value.shape[-1] == 3

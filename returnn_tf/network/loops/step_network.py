@@ -200,6 +200,10 @@ class StepNetwork:
                 run.depend(initial.node)
         for dep in self._length_deps:
             run.depend(dep)
+        if loop.ending.time_dim is None:
+            known = self.parent.node_with_dim(run, self.time_dim)
+            if known is not None:  # the number of steps, even if no step uses anything of it
+                run.depend(known)
         run.output = Data((), "int32")
         self.parent.sink.append(run)
         self._run, self._loop = run, loop
