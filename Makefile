@@ -4,7 +4,12 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
-HOROVOD := $(VENV)/.horovod
+# what Horovod can be built with here; the stamp is named after it, so that MPI installed later has Horovod built again
+FLAVOUR := $(if $(shell command -v mpicxx 2>/dev/null),mpi,gloo)
+HOROVOD := $(VENV)/.horovod-$(FLAVOUR)
+BUILT_SO := import horovod.tensorflow as hvd; assert hvd.mpi_built() == ('$(FLAVOUR)' == 'mpi')
+REQUIRED := import importlib.metadata as m; \
+  print(*[r.split(';')[0] for r in m.requires('returnn-tf') if r.startswith('horovod')])
 SUPPORTED := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
 CANDIDATES := python3 python3.11 python3.12 python3.10 python3.9 python
 # several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
@@ -41,18 +46,21 @@ $(STAMP): setup.py pyproject.toml
 	@touch $@
 
 # built here, against the TensorFlow of the environment, in some minutes; without MPI there is still Gloo. Nothing but
-# its own tests needs it, so that a failure is told and not repeated ("make horovod" tries again)
+# its own tests needs it, so that a failure is told and not repeated ("make horovod" tries again). Not from pip's cache:
+# a wheel in it may have been built for another TensorFlow or without MPI. An older build stays if the new one fails
 $(HOROVOD): $(STAMP)
 	@echo "make venv: building Horovod, for training with several processes (minutes)"
-	@mpi=HOROVOD_WITHOUT_MPI=1; if command -v mpicxx >/dev/null; then mpi=HOROVOD_WITH_MPI=1; fi; \
+	@mpi=HOROVOD_WITH$(if $(filter mpi,$(FLAVOUR)),,OUT)_MPI=1; \
 	cmake=; if ! command -v cmake >/dev/null; then cmake='cmake<4'; fi; \
-	if $(PY) -c 'import horovod.tensorflow' 2>/dev/null || { \
+	if $(PY) -c "$(BUILT_SO)" 2>/dev/null || { \
 	  $(PY) -m pip install -qq --disable-pip-version-check 'setuptools<80' wheel packaging $$cmake && \
 	  PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MAKEFLAGS= HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 \
 	    HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1 env $$mpi $(PY) -m pip install --disable-pip-version-check \
-	    --no-build-isolation -e '.[horovod]'; } >$(VENV)/horovod.log 2>&1; then :; \
+	    --no-build-isolation --no-cache-dir --force-reinstall --no-deps "$$($(PY) -c "$(REQUIRED)")" && \
+	  $(PY) -m pip install --disable-pip-version-check -e '.[horovod]'; } >$(VENV)/horovod.log 2>&1; then :; \
 	else echo "make venv: Horovod can't be built here (see $(VENV)/horovod.log), so its tests will be skipped; it" \
 	  "needs g++, make and, for MPI, mpicxx (apt-get install g++ make openmpi-bin libopenmpi-dev)" >&2; fi
+	@rm -f $(VENV)/.horovod*
 	@touch $@
 
 horovod: $(STAMP)

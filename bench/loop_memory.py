@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import resource
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Dict, List
 
 import numpy
@@ -24,6 +24,15 @@ import returnn_tf
 ASKED = 1.1
 LARGE = Sizes(16, 60, 160, 64, 256, 32, 128, 64, 50)
 SIDES: Dict[str, Dict[str, Any]] = {"by hand": {}, "framework": {}, "checkpoint_steps": {"checkpoint_steps": True}}
+
+
+def peak_memory() -> float:
+    """Return the largest resident set of this process so far, in MiB.
+
+    Unlike `ru_maxrss` it does not start with that of the process which started this one.
+    """
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) / 1024.0
 
 
 def growth(side: str, s: Sizes) -> float:
@@ -42,9 +51,9 @@ def growth(side: str, s: Sizes) -> float:
             trainer.step(data)
 
     step(dataclasses.replace(s, batch=2, steps=3, frames=4))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     step(s)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024.0
+    return peak_memory() - before
 
 
 def main() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, List, Mapping
 
 import numpy
 
-from returnn_tf.network.network import feed_layout
+from returnn_tf.network.feed import feed_layout
 from returnn_tf.tensor import Data, Dim
 
 
@@ -41,3 +41,34 @@ def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 
         else:
             feed[key] = rng.normal(size=shape).astype(data.dtype)
     return feed
+
+
+def repadded(
+    feed: Mapping[str, Any], extern_data: Mapping[str, Data], *, more: int = 0, seed: int = 7
+) -> Dict[str, Any]:
+    """Return the same sequences with other padding: large random numbers or other labels, and `more` further frames."""
+    rng = numpy.random.default_rng(seed)
+    result = dict(feed)
+    for key, data in extern_data.items():
+        old = numpy.asarray(feed[key])
+        offset = 0 if data.batch_axis is None else 1
+        axes = {i + offset: feed["%s/size%d" % (key, i)] for i in feed_layout(data)[1]}
+        shape = [size + more if axis in axes else size for axis, size in enumerate(old.shape)]
+        inside = numpy.zeros(shape, bool)
+        inside[tuple(slice(size) for size in old.shape)] = True
+        for axis, lens in axes.items():
+            frames = numpy.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(old.ndim)])
+            inside &= frames < numpy.reshape(lens, [-1] + [1] * (old.ndim - 1))
+        new = _garbage(data, shape, rng)
+        old_inside = inside[tuple(slice(size) for size in old.shape)]
+        new[inside] = old[old_inside]
+        result[key] = new
+    return result
+
+
+def _garbage(data: Data, shape: List[int], rng: numpy.random.Generator) -> numpy.ndarray:
+    if data.sparse_dim is not None:
+        return rng.integers(0, data.sparse_dim.size or 2, shape).astype(data.dtype)
+    if data.dtype == "bool" or data.dtype.startswith("int"):
+        return rng.integers(0, 2, shape).astype(data.dtype)
+    return (50 * rng.normal(size=shape)).astype(data.dtype)

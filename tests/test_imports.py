@@ -12,7 +12,8 @@ PACKAGE = "returnn_tf"
 
 # lowest floor first; a module imports from its own folder and from lower floors only
 FLOORS = [
-    ["config", "log", "util"],
+    ["util"],
+    ["config", "logging"],
     ["tensor"],
     ["datasets", "native"],
     ["ops"],
@@ -36,17 +37,23 @@ INNER_FLOORS = {
     "layers": [
         ["shared"],
         ["math"],
-        ["emit_node", "rec", "sequence", "shape"],
+        ["rec", "sequence", "shape"],
         ["loops", "nested"],
         ["attention", "search"],
         ["losses", "masked"],
     ],
-    "network": [["planning", "result"], ["draw", "loops", "lower", "passes"], ["network"], ["describe"]],
+    "network": [
+        ["feed", "planning", "result"],
+        ["draw", "feed_function", "loops", "lower", "passes"],
+        ["network"],
+        ["describe"],
+    ],
     "engine": [
         ["learning_rate", "support", "update"],
         ["distributed"],
         ["data"],
-        ["passes", "search"],
+        ["passes"],
+        ["search"],
         ["checkpoints"],
         ["monitoring", "pretrain"],
         ["training"],

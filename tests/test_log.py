@@ -6,8 +6,13 @@ import sys
 
 import pytest
 
-from returnn_tf import log as module
-from returnn_tf.log import Log, ProgressBar
+from returnn_tf.logging import lines
+from returnn_tf.logging.levels import level_of, standard_level
+from returnn_tf.logging.log import Log
+from returnn_tf.logging.progress_bar import ProgressBar
+from returnn_tf.util.memory import process_memory
+from returnn_tf.util.terminal import paint, wants_color
+from returnn_tf.util.text import bytes_text, hms
 
 
 class Terminal(io.StringIO):
@@ -35,7 +40,7 @@ def log():
 )
 def test_hms(seconds, text):
     """Hours, minutes, seconds."""
-    assert module.hms(seconds) == text
+    assert hms(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -43,27 +48,27 @@ def test_hms(seconds, text):
 )
 def test_bytes(count, text):
     """Sizes for people."""
-    assert module.bytes_text(count) == text
+    assert bytes_text(count) == text
 
 
 def test_process_memory():
     """At least what an interpreter takes."""
-    assert module.process_memory() > 1 << 20
+    assert process_memory() > 1 << 20
 
 
 def test_lines():
     """All lines, with their fields."""
-    assert module.phase_text("train", 3) == "train epoch 3"
-    assert module.phase_text("train", 3, pretrain=True) == "pretrain epoch 3"
-    assert module.phase_text("eval", 3, dataset="dev") == "'dev' eval epoch 3"
-    assert module.pass_line("train epoch 1", 2941, 1738.2, 1738.2 * 0.9934) == (
+    assert lines.phase_text("train", 3) == "train epoch 3"
+    assert lines.phase_text("train", 3, pretrain=True) == "pretrain epoch 3"
+    assert lines.phase_text("eval", 3, dataset="dev") == "'dev' eval epoch 3"
+    assert lines.pass_line("train epoch 1", 2941, 1738.2, 1738.2 * 0.9934) == (
         "train epoch 1, finished after 2941 steps, 0:28:58 elapsed (99.3% computing time)"
     )
-    assert module.pass_line("train epoch 1", 0, 0.0, 0.0).endswith("(0.0% computing time)")
-    assert module.time_shares_line("train epoch 1", 100.0, 98.5, 1.0) == (
+    assert lines.pass_line("train epoch 1", 0, 0.0, 0.0).endswith("(0.0% computing time)")
+    assert lines.time_shares_line("train epoch 1", 100.0, 98.5, 1.0) == (
         "train epoch 1, time: 98.5% compute, 1.0% waiting for data, 0.5% rest"
     )
-    line = module.step_line(
+    line = lines.step_line(
         "train epoch 1",
         7,
         {"loss": 230.125, "error:output": 0.5, "cost:output": 2.25, "num_seqs": 20, "mem_usage:CPU": "1.5GB"},
@@ -75,13 +80,13 @@ def test_lines():
         "train epoch 1, step 7, cost:output 2.25, error:output 0.5, loss 230.125, mem_usage:CPU 1.5GB, num_seqs 20, "
         "0.123 sec/step, elapsed 0:00:10, exp. remaining 0:00:30, complete 25.00%"
     )
-    assert module.step_line("x", 0, {}, seconds_per_step=1, elapsed=1) == "x, step 0, 1.000 sec/step, elapsed 0:00:01"
-    assert module.epoch_line(1, 0.5, {"a": 0.25}, 7) == "epoch 1 score: 0.5 error: 0.25 elapsed: 0:00:07"
-    assert module.epoch_line(1, {"b": 2, "a": 1}, {}, 7) == "epoch 1 score: a 1.0 b 2.0 error: None elapsed: 0:00:07"
-    assert module.eval_line({"dev": (0.26, 0.12), "test": (0.3, None)}) == (
+    assert lines.step_line("x", 0, {}, seconds_per_step=1, elapsed=1) == "x, step 0, 1.000 sec/step, elapsed 0:00:01"
+    assert lines.epoch_line(1, 0.5, {"a": 0.25}, 7) == "epoch 1 score: 0.5 error: 0.25 elapsed: 0:00:07"
+    assert lines.epoch_line(1, {"b": 2, "a": 1}, {}, 7) == "epoch 1 score: a 1.0 b 2.0 error: None elapsed: 0:00:07"
+    assert lines.eval_line({"dev": (0.26, 0.12), "test": (0.3, None)}) == (
         "dev: score 0.26 error 0.12 test: score 0.3 error None"
     )
-    assert module.start_line("train epoch 1", 0.001) == "start train epoch 1, learning rate 0.001"
+    assert lines.start_line("train epoch 1", 0.001) == "start train epoch 1, learning rate 0.001"
 
 
 def test_levels_and_files(log, tmp_path, capsys):
@@ -100,6 +105,50 @@ def test_levels_and_files(log, tmp_path, capsys):
     assert log.shows(4) and not log.shows(5)
     log.warn("careful")
     assert capsys.readouterr().out == "Warning: careful\n"
+
+
+def test_levels_of_logging():
+    """Each level has one of its own there; warnings and errors of modules are level 2, other ones what is next."""
+    assert [level_of(standard_level(level)) for level in range(6)] == list(range(6))
+    names = ["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG"]
+    assert [level_of(getattr(logging, name)) for name in names] == [2, 2, 2, 3, 4]
+    assert [logging.getLevelName(standard_level(level)) for level in range(1, 6)] == [
+        "SCORE",
+        "NOTICE",
+        "INFO",
+        "DEBUG",
+        "STEP",
+    ]
+
+
+def test_what_is_written_are_records_of_logging(log, caplog):
+    """Programs which use the package as a library may handle them, with the text as it is."""
+    log.warn("100 % careful")
+    log.write(1, "epoch 1 score: 0.5")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "100 % careful"),
+        ("SCORE", "epoch 1 score: 0.5"),
+    ]
+
+
+def test_helpers_show_only_warnings(log, tmp_path, capsys):
+    """In its own files there is everything."""
+    log.become_helper(1, "rank 1/4 on host")
+    log.configure([str(tmp_path / "x.log")], [4, 3])
+    log.write(1, "score")
+    log.write(2, "odd")
+    log.warn("careful")
+    log.write(1, "for the file", terminal=False)
+    assert capsys.readouterr().out == "rank 1/4 on host: odd\nrank 1/4 on host: Warning: careful\n"
+    assert (tmp_path / "x.log.rank1").read_text() == "score\nodd\nWarning: careful\nfor the file\n"
+
+
+def test_nothing_at_level_0(log, capsys):
+    """Not even scores and errors."""
+    log.configure(verbosity=[0])
+    log.write(1, "score")
+    logging.getLogger("returnn_tf.x").critical("broken")
+    assert not capsys.readouterr().out and not log.shows(1)
 
 
 def test_library_logging(log, capsys):
@@ -152,13 +201,13 @@ def test_color_only_on_a_terminal(monkeypatch):
     """NO_COLOR and dumb terminals are respected."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert module.wants_color(Terminal()) and not module.wants_color(io.StringIO())
+    assert wants_color(Terminal()) and not wants_color(io.StringIO())
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not module.wants_color(Terminal())
+    assert not wants_color(Terminal())
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
-    assert not module.wants_color(Terminal())
-    assert module.paint("x", "red") == "\x1b[31mx\x1b[0m" and module.paint("x", "red", False) == "x"
+    assert not wants_color(Terminal())
+    assert paint("x", "red") == "\x1b[31mx\x1b[0m" and paint("x", "red", False) == "x"
 
 
 def test_progress_bar_text():

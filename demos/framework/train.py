@@ -55,7 +55,6 @@ def main() -> None:
     net = returnn_tf.Network.from_config(config, train=True)
     trainer = returnn_tf.Trainer(net, config)
     control = returnn_tf.LearningRateControl.from_config(config)
-    judge = returnn_tf.Network.from_config(config)  # the same network as it is outside of training, to evaluate
     rng = np.random.default_rng(1)
     dev = make_batch(np.random.default_rng(2), num_seqs=200)
     num_frames = dev["data/size0"].sum()
@@ -63,8 +62,7 @@ def main() -> None:
     for epoch in range(1, args.epochs + 1):
         rate = control.learning_rate(epoch)
         losses = [trainer.step(make_batch(rng), learning_rate=rate).total_loss for _ in range(args.steps)]
-        judge.set_param_values(net.get_param_values())
-        result = judge.run(dev)
+        result = net.run(dev, train=False)  # without dropout and the like
         score, error = result.losses["output"] / num_frames, result.errors["output"] / num_frames
         control.set_errors(epoch, {"dev_score": float(score), "dev_error": float(error)})
         print(

@@ -11,10 +11,10 @@ from returnn_tf.engine.pretrain.checks import describe, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.search.searcher import searched_node
-from returnn_tf.log import paint, wants_color
 from returnn_tf.network.describe import describe_config
 from returnn_tf.network.network import plan_from_config
 from returnn_tf.tasks.search import output_layers
+from returnn_tf.util.terminal import paint, wants_color
 
 
 def run(args: List[str]) -> int:

@@ -16,7 +16,9 @@ from returnn_tf._version import __version__
 from returnn_tf.cli.commands import COMMANDS, RUN, usage
 from returnn_tf.config import ConfigError, DataError, nearest_name
 from returnn_tf.config.user_code import error_in_config
-from returnn_tf.log import STEP_LEVEL, log, paint, wants_color
+from returnn_tf.logging.levels import STEP_LEVEL
+from returnn_tf.logging.log import log
+from returnn_tf.util.terminal import paint, wants_color
 
 EXIT_BAD_CONFIG = 2
 EXIT_BAD_DATA = 1

@@ -11,7 +11,7 @@ from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import find_task
 
 #: What a cluster sends; it may do so while the config is read and all is imported. Ctrl-C is an exception as ever.

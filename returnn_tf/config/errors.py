@@ -14,14 +14,16 @@ class DataError(ValueError):
     """A data file, dataset or batch is wrong: the message names the file or sequence tag. Ends with exit code 1."""
 
 
-def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12) -> str:
+def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12, in_order: bool = False) -> str:
     """A sentence with the nearest known spelling, else the list of what is known; ready to be appended to an error.
 
     :param name: what the user wrote
     :param known: the valid names
     :param max_listed: list all known names only if there are at most that many
+    :param in_order: list them as given instead of sorted
     """
-    known = sorted(set(known))
+    known = list(dict.fromkeys(known))
+    known = known if in_order else sorted(known)
     nearest = nearest_name(name, known)
     if nearest is not None:
         return "Did you mean %r?" % nearest
@@ -43,9 +45,15 @@ def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
         lowered.setdefault(str(candidate).lower(), str(candidate))
     wanted = str(name).lower()
     found = difflib.get_close_matches(wanted, list(lowered), n=5, cutoff=cutoff)
+    found = [other for other in found if _could_be_meant(wanted, other)]
     if not found:
         return None
     return lowered[min(found, key=lambda other: (edit_distance(wanted, other), sorted(wanted) != sorted(other)))]
+
+
+def _could_be_meant(wanted: str, other: str) -> bool:
+    """Return False for short words that only share letters, such as ``shape`` and ``state``."""
+    return other.startswith(wanted) or edit_distance(wanted, other) <= max(1, (max(len(wanted), len(other)) - 2) // 2)
 
 
 def edit_distance(a: str, b: str) -> int:

@@ -1,16 +1,39 @@
-"""Options of layers and losses: declared once with type, default and help; that drives validation and the reference
-docs."""
+"""Options of layers, losses, units, datasets, optimizers and settings: declared once with type, default and help; that
+drives validation and the reference docs.
+
+A class with options is a dataclass whose fields are made by `option`. `check_options` checks what a config gives,
+`from_options` also makes the instance.
+"""
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import functools
+import logging
 import typing
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type
+from typing import (
+    Annotated,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
 import numpy
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import ConfigError, did_you_mean
+
+T = TypeVar("T")
+_LOGGER = logging.getLogger("returnn_tf.config")
 
 
 class OptionError(ConfigError):
@@ -21,18 +44,63 @@ class OptionError(ConfigError):
 REQUIRED: Any = type("_Required", (), {"__repr__": lambda self: "(required)"})()
 
 
-def option(
-    default: Any = REQUIRED, *, help: str, refs: bool = False, keywords: Iterable[str] = (), name: Optional[str] = None
-) -> Any:
-    """Declares an option in the body of a layer or loss class: ``n_out: Optional[int] = option(None, help="...")``.
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """In ``Annotated[Any, Written(...)]``: what a config may write where the attribute later holds something else.
 
-    :param default: value when the config says nothing; without it the option is required
+    :param type: type of what is written
+    :param name: the type as a reader sees it (default: the name of ``type``)
+    """
+
+    type: Any
+    name: str = ""
+
+
+#: Name of a layer; the attribute holds its node once the layer is planned.
+LayerRef = Annotated[Any, Written(str, "layer")]
+#: Name of a layer, or a list of names.
+LayerRefs = Annotated[Any, Written(Union[str, List[str]], "layer | list[layer]")]
+#: Name of a layer, or a number.
+LayerOrNumber = Annotated[Any, Written(Union[str, float], "layer | number")]
+
+
+def option(
+    default: Any = REQUIRED,
+    *,
+    help: str,
+    choices: Optional[Iterable[Any]] = None,
+    check: Optional[Callable[[Any], Optional[str]]] = None,
+    unsupported: Optional[str] = None,
+    inert: Optional[str] = None,
+    network: bool = False,
+    refs: bool = False,
+    keywords: Iterable[str] = (),
+    name: Optional[str] = None,
+) -> Any:
+    """Declare an option in the body of a dataclass: ``n_out: Optional[int] = option(None, help="...")``.
+
+    :param default: value when the config gives none; without it the option is required
     :param help: one line
+    :param choices: the allowed values
+    :param check: gives a message if a value of the right type is wrong, e.g. "must be above 0", else None
+    :param unsupported: why only the default is allowed, and what to write instead
+    :param inert: why the option has no effect; a value other than the default is logged
+    :param network: the value may be a network dict (or a single layer dict), whose names are its own
     :param refs: strings in the value (also inside of lists and dict values) are names of layers
     :param keywords: with ``refs``: strings which are no layer names
     :param name: its name in configs, if that is no Python identifier or a keyword
     """
-    metadata = {"help": help, "refs": refs, "keywords": frozenset(keywords), "name": name}
+    metadata = {
+        "help": help,
+        "choices": None if choices is None else tuple(choices),
+        "check": check,
+        "unsupported": unsupported,
+        "inert": inert,
+        "network": network,
+        "refs": refs,
+        "keywords": frozenset(keywords),
+        "name": name,
+    }
     if isinstance(default, (dict, list, set)):
         frozen = default
         return dataclasses.field(default_factory=lambda: type(frozen)(frozen), metadata=metadata)
@@ -41,15 +109,24 @@ def option(
 
 @dataclasses.dataclass(frozen=True)
 class OptionInfo:
-    """One declared option."""
+    """One declared option, see `option`.
+
+    :param name: in configs
+    :param attribute: name of the field
+    """
 
     name: str
     attribute: str
     type: Any
     default: Any
     help: str
-    refs: bool
-    keywords: frozenset
+    choices: Optional[Tuple[Any, ...]] = None
+    check: Optional[Callable[[Any], Optional[str]]] = None
+    unsupported: Optional[str] = None
+    inert: Optional[str] = None
+    network: bool = False
+    refs: bool = False
+    keywords: frozenset = frozenset()
 
     @property
     def required(self) -> bool:
@@ -58,18 +135,64 @@ class OptionInfo:
 
     @property
     def type_name(self) -> str:
-        """The type as a reader sees it, e.g. ``int | None``."""
-        return type_name(self.type)
+        """The type as a reader sees it, e.g. ``int | None``; the choices if there are any."""
+        return " | ".join(map(repr, self.choices)) if self.choices else type_name(self.type)
+
+    @property
+    def description(self) -> str:
+        """The help, and whether the option is without effect or unsupported."""
+        parts = [self.help]
+        if self.unsupported:
+            parts.append("not supported: %s" % self.unsupported)
+        if self.inert:
+            parts.append("no effect: %s" % self.inert)
+        return "; ".join(parts)
+
+    def check_value(self, value: Any, where: str) -> None:
+        """Check one value.
+
+        :param where: how errors begin, e.g. ``Layer 'a/b' (class 'linear')``
+        :raises ConfigError: wrong type or value; names the option and what it accepts
+        """
+        if not fits_type(value, self.type, refs=self.refs):
+            raise ConfigError(
+                "%s: option %r must be %s, got %r (%s). It is: %s"
+                % (where, self.name, type_name(self.type), value, type(value).__name__, self.help)
+            )
+        if self.choices is not None and not _is_in(value, self.choices):
+            hint = did_you_mean(value, map(str, self.choices), max_listed=20)
+            raise ConfigError("%s: option %r is %r. %s It is: %s" % (where, self.name, value, hint, self.help))
+        message = None if self.check is None else self.check(value)
+        if message:
+            raise ConfigError("%s: option %r %s, got %r. It is: %s" % (where, self.name, message, value, self.help))
+        if (self.unsupported or self.inert) and not _is_in(value, (self.default,)):
+            if self.unsupported:
+                raise ConfigError("%s: option %r is not supported: %s" % (where, self.name, self.unsupported))
+            _log_inert(where, self.name, str(self.inert))
+
+
+def _is_in(value: Any, values: Tuple[Any, ...]) -> bool:
+    """Return whether a value is among others; 1 and 1.0 are equal, an array is equal to nothing."""
+    return any(value is other or (type(value) in _PLAIN and value == other) for other in values)
+
+
+_PLAIN = (bool, int, float, str, tuple, list, dict, set, frozenset)
+
+
+@functools.lru_cache(maxsize=4096)
+def _log_inert(where: str, name: str, reason: str) -> None:
+    """Log once per place that an option has no effect."""
+    _LOGGER.warning("%s: option %r has no effect: %s", where, name, reason)
 
 
 def declared_options(cls: Any) -> Dict[str, OptionInfo]:
-    """All options of a class by the name that configs use, its own and inherited ones."""
+    """Return all options of a class by the name that configs use, its own and inherited ones."""
     return _declared_options(cls)
 
 
 @functools.lru_cache(maxsize=None)
 def _declared_options(cls: Any) -> Dict[str, OptionInfo]:
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     result = {}
     for field in dataclasses.fields(cls):
         if "help" not in field.metadata:
@@ -77,23 +200,28 @@ def _declared_options(cls: Any) -> Dict[str, OptionInfo]:
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        name = field.metadata["name"] or field.name
-        result[name] = OptionInfo(
-            name,
-            field.name,
-            hints[field.name],
-            default,
-            field.metadata["help"],
-            field.metadata["refs"],
-            field.metadata["keywords"],
-        )
+        facts = dict(field.metadata)
+        name = facts.pop("name") or field.name
+        result[name] = OptionInfo(name, field.name, hints[field.name], default, **facts)
     return result
 
 
+def own_options_first(cls: Any) -> List[OptionInfo]:
+    """Return all options of a class: those of the class itself before those of its bases, each as declared."""
+    infos = list(declared_options(cls).values())
+    depth = {
+        name: i
+        for i, base in reversed(list(enumerate(cls.__mro__)))
+        for name in base.__dict__.get("__annotations__", ())
+    }
+    return sorted(infos, key=lambda info: depth[info.attribute])
+
+
 def check_options(cls: Type[Any], given: Mapping[str, Any], *, where: str, ignore: Iterable[str] = ()) -> None:
-    """Names and types of all given options.
+    """Check names and values of all given options.
 
     :param where: how errors begin, e.g. ``Layer 'a/b' (class 'linear')``
+    :param ignore: keys which are no options
     :raises ConfigError: names the option, the nearest valid spelling and what the class accepts
     """
     known = declared_options(cls)
@@ -101,14 +229,10 @@ def check_options(cls: Type[Any], given: Mapping[str, Any], *, where: str, ignor
     for name, value in given.items():
         if name in ignored:
             continue
-        info = known.get(name)
-        if info is None:
-            raise ConfigError("%s: unknown option %r. %s" % (where, name, did_you_mean(name, known)))
-        if not fits_type(value, info.type, refs=info.refs):
-            raise ConfigError(
-                "%s: option %r must be %s, got %r (%s). It is: %s"
-                % (where, name, info.type_name, value, type(value).__name__, info.help)
-            )
+        if not isinstance(name, str) or name not in known:
+            names = [info.name for info in own_options_first(cls)]
+            raise ConfigError("%s: unknown option %r. %s" % (where, name, did_you_mean(name, names, in_order=True)))
+        known[name].check_value(value, where)
     for info in known.values():
         if info.required and info.name not in given:
             raise ConfigError(
@@ -116,25 +240,83 @@ def check_options(cls: Type[Any], given: Mapping[str, Any], *, where: str, ignor
             )
 
 
+def from_options(
+    cls: Type[T], given: Any, *, where: str, ignore: Iterable[str] = (), none_is_absent: bool = False
+) -> T:
+    """Make an instance of an option class from the dict of a config.
+
+    :param where: how errors begin
+    :param ignore: keys which are no options
+    :param none_is_absent: an option that is None keeps its default
+    :raises ConfigError: see `check_options`
+    """
+    if not isinstance(given, collections.abc.Mapping):
+        raise ConfigError("%s: expected a dict of options, got %r (%s)." % (where, given, type(given).__name__))
+    if none_is_absent:
+        known = declared_options(cls)
+        given = {name: value for name, value in given.items() if value is not None or name not in known}
+    check_options(cls, given, where=where, ignore=ignore)
+    infos, ignored = declared_options(cls), set(ignore)
+    return cls(**{infos[name].attribute: value for name, value in given.items() if name not in ignored})
+
+
+def at_least(least: float) -> Callable[[Any], Optional[str]]:
+    """Return a check that a number is not below ``least``; None passes."""
+    return lambda value: None if value is None or value >= least else "must be at least %s" % least
+
+
+def above(limit: float) -> Callable[[Any], Optional[str]]:
+    """Return a check that a number is above ``limit``; None passes."""
+    return lambda value: None if value is None or value > limit else "must be above %s" % limit
+
+
+def probability(value: Any) -> Optional[str]:
+    """Check that a number is from 0 to 1; None passes."""
+    return None if value is None or 0 <= value <= 1 else "must be from 0 to 1"
+
+
+def dropout_rate(value: Any) -> Optional[str]:
+    """Check that a number is from 0 to below 1, as what is kept is divided by the rest; None passes."""
+    return None if value is None or 0 <= value < 1 else "must be from 0 to below 1"
+
+
+#: TensorFlow keeps shapes as int32.
+MAX_AXIS_SIZE = 2**31 - 1
+
+
+def axis_size(value: Any) -> Optional[str]:
+    """Check that a number can be the size of an axis; None passes."""
+    good = value is None or 1 <= value <= MAX_AXIS_SIZE
+    return None if good else "must be from 1 to %d" % MAX_AXIS_SIZE
+
+
 def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
-    """Whether a value of a config fits an annotation. Ints pass as float, numpy scalars as Python ones, lists as
-    tuples."""
+    """Return whether a value of a config fits an annotation.
+
+    Ints pass as float, numpy scalars as Python ones, lists as tuples, 0 and 1 as bool.
+
+    :param refs: a string is the name of a layer and passes for anything
+    """
     if expected is Any or (refs and isinstance(value, str)):
         return True
     origin = typing.get_origin(expected)
     args = typing.get_args(expected)
-    if origin is typing.Union:
+    if origin is Annotated:
+        written = next((a for a in args[1:] if isinstance(a, Written)), None)
+        return fits_type(value, args[0] if written is None else written.type, refs=refs)
+    if origin is Union:
         return any(fits_type(value, a, refs=refs) for a in args)
-    if origin in (list, tuple) or expected in (list, tuple):
-        return isinstance(value, (list, tuple)) and _items_fit(value, origin, args)
-    if origin in (dict,) or origin is getattr(typing, "Mapping", None) or expected is dict:
-        return isinstance(value, Mapping) and (
+    plain = origin or expected
+    if plain in (list, tuple, collections.abc.Sequence):
+        return isinstance(value, (list, tuple)) and _items_fit(value, plain, args, refs)
+    if plain in (dict, collections.abc.Mapping):
+        return isinstance(value, collections.abc.Mapping) and (
             not args or all(fits_type(k, args[0]) and fits_type(v, args[1], refs=refs) for k, v in value.items())
         )
-    if origin in (set, frozenset):
-        return isinstance(value, (set, frozenset, list, tuple))
-    if origin is not None and callable(value):
-        return origin is typing.get_origin(Callable[[], None])
+    if plain in (set, frozenset):
+        return isinstance(value, (set, frozenset, list, tuple)) and _items_fit(value, plain, args, refs)
+    if plain is collections.abc.Callable:
+        return callable(value)
     if expected is bool:
         return isinstance(value, (bool, numpy.bool_)) or (isinstance(value, int) and value in (0, 1))
     if expected is int:
@@ -144,12 +326,12 @@ def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
     return isinstance(expected, type) and isinstance(value, expected)
 
 
-def _items_fit(value: Any, origin: Any, args: Tuple[Any, ...]) -> bool:
+def _items_fit(value: Any, origin: Any, args: Tuple[Any, ...], refs: bool) -> bool:
     if not args:
         return True
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
-        return len(value) == len(args) and all(fits_type(v, a) for v, a in zip(value, args))
-    return all(fits_type(v, args[0]) for v in value)
+        return len(value) == len(args) and all(fits_type(v, a, refs=refs) for v, a in zip(value, args))
+    return all(fits_type(v, args[0], refs=refs) for v in value)
 
 
 def type_name(annotation: Any) -> str:
@@ -157,13 +339,16 @@ def type_name(annotation: Any) -> str:
     if annotation is type(None):
         return "None"
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Union:
+    if origin is Annotated:
+        written = next((a for a in args[1:] if isinstance(a, Written)), None)
+        return type_name(args[0]) if written is None else written.name or type_name(written.type)
+    if origin is Union:
         return " | ".join(type_name(a) for a in args)
+    if origin is collections.abc.Callable:
+        return "function"
     if origin is not None and not isinstance(origin, type):
         return str(annotation).replace("typing.", "")
     if origin is not None and args:
-        if origin.__name__ == "Callable":
-            return "function"
         return "%s[%s]" % (origin.__name__, ", ".join("..." if a is Ellipsis else type_name(a) for a in args))
     return getattr(annotation, "__name__", str(annotation).replace("typing.", ""))
 
@@ -208,5 +393,5 @@ def option_rows(cls: Type[Any]) -> List[Tuple[str, str, str, str]]:
     rows = []
     for info in declared_options(cls).values():
         default = "(required)" if info.required else repr(info.default)
-        rows.append((info.name, info.type_name, default, info.help))
+        rows.append((info.name, info.type_name, default, info.description))
     return rows

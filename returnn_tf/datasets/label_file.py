@@ -9,7 +9,7 @@ from returnn_tf.datasets.core.safe_files import read_literal, read_plain_pickle,
 
 
 def read_labels(path: str) -> List[str]:
-    """The labels by index.
+    """Read the labels in the order of their indices.
 
     :param path: a pickled or literal dict from label to index, or a text with a label in each line
     :raises ConfigError: the indices have gaps

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any, Dict, Optional, Tuple
 
+from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import ParamSpec
+from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
-def layer_constraint(ctx: EmitContext) -> Optional[Any]:
-    """The sum of all constraints of one layer, or None.
+def check_output_constraints(ctx: PlanContext, data: Data) -> None:
+    """Check that the output of a layer can have the constraints which its options ask for.
+
+    :raises ConfigError: it has no feature axis, or spatial_smoothing finds no map in it
+    """
+    layer = ctx.node.layer
+    if not constrains_output(ctx.node) or data.unknown:
+        return
+    dim = ctx.need_feature(data, "the output (constrained by darc1 or spatial_smoothing)")
+    if layer.spatial_smoothing:
+        height, width = _feature_map(ctx.need_static(dim, "for spatial_smoothing, the feature axis"))
+        if width < 3:
+            raise ctx.error(
+                "spatial_smoothing sees the features as a map, which must be at least 3x3, but %s gives %dx%d. Choose "
+                "another size of the output, e.g. a square." % (dim, height, width)
+            )
+
+
+def constrains_output(node: Node) -> bool:
+    """Return whether a layer has a constraint on its output, not only on its parameters."""
+    return bool(node.layer.darc1 or node.layer.spatial_smoothing)
+
+
+def layer_constraint(ctx: EmitContext, run: Optional[Node] = None) -> Optional[Any]:
+    """Return the sum of all constraints of one layer, or None.
 
     L2: ``L2 * sum(x ** 2)`` over all its parameters, biases, untrained ones and those of other layers which it reuses
     too; a parameter that several layers with L2 use counts for each of them.
+
+    :param run: of a layer of a loop: the node which runs the loop
     """
     layer = ctx.node.layer
     total = None
@@ -22,57 +50,81 @@ def layer_constraint(ctx: EmitContext) -> Optional[Any]:
         for spec in (spec for spec in ctx.node.params.values() if isinstance(spec, ParamSpec)):
             term = layer.L2 * tf.reduce_sum(tf.square(tf.convert_to_tensor(ctx.lowering.variables[spec.name])))
             total = term if total is None else total + term
-    if layer.darc1:
-        term = layer.darc1 * darc1_value(ctx)
-        total = term if total is None else total + term
-    if layer.spatial_smoothing:
-        term = layer.spatial_smoothing * spatial_smoothing_energy(ctx)
-        total = term if total is None else total + term
+    for name in ("darc1", "spatial_smoothing"):
+        factor = getattr(layer, name)
+        if factor and not (run is not None and ctx.search):  # of hypotheses of a search nothing is constrained
+            data, x = _constrained(ctx, name, run)
+            term = factor * _ENERGIES[name](ctx, data, x)
+            total = term if total is None else total + term
     return total
 
 
-def darc1_value(ctx: EmitContext) -> Any:
-    """``max over features of the sum over valid frames of |x|`` (Kawaguchi, Kaelbling & Bengio 2017, eq. 10).
+def constrained_values(ctx: EmitContext) -> Dict[str, Any]:
+    """Return what darc1 and spatial_smoothing constrain, by the option.
 
-    x is the value before the activation if there is one. Like the losses it is a sum over frames, not a mean.
+    For darc1 these are the values before the activation if there is one.
     """
+    result = {}
+    if ctx.node.layer.darc1:
+        before = ctx.aux(ctx.node, PRE_ACTIVATION)
+        result["darc1"] = ctx.value(ctx.node) if before is None else before.values
+    if ctx.node.layer.spatial_smoothing:
+        result["spatial_smoothing"] = ctx.value(ctx.node)
+    return result
+
+
+def step_output_name(node: Node, name: str) -> str:
+    """Return the further output of a loop which holds what is constrained, for all steps."""
+    return "%s/%s" % (node.path, name)
+
+
+def _constrained(ctx: EmitContext, name: str, run: Optional[Node]) -> Tuple[Data, Any]:
     data = ctx.output
+    if run is None:
+        return data, constrained_values(ctx)[name]
+    loop_dim = run.layer.loop_dim  # type: ignore[attr-defined]
+    return data.with_axis(0, loop_dim), ctx.lowering.sub_values[run, step_output_name(ctx.node, name)]
+
+
+def darc1_value(ctx: EmitContext, data: Data, x: Any) -> Any:
+    """Return ``max over features of the sum over valid frames of |x|`` (Kawaguchi, Kaelbling & Bengio 2017, eq. 10).
+
+    Like the losses it is a sum over frames, not a mean.
+    """
     assert data.feature_axis is not None, "darc1 needs a feature axis"
-    noted = ctx.noted(ctx.node, "pre_activation")
-    x = tf.abs(ctx.value(ctx.node) if noted is None else noted[0])
-    mask = ctx.masks(data, data.dynamic_axes)
-    if mask is not None:
-        x = tf.where(mask, x, tf.zeros_like(x))
+    x = tf.abs(_without_padding(ctx, data, x))
     return tf.reduce_max(tf.reduce_sum(x, axis=[i for i in range(data.rank) if i != data.feature_axis]))
 
 
-def spatial_smoothing_energy(ctx: EmitContext) -> Any:
-    """Energy of the high frequencies of the feature vector seen as a map, summed over the valid frames.
+def spatial_smoothing_energy(ctx: EmitContext, data: Data, x: Any) -> Any:
+    """Return the energy of the high frequencies of the feature vector seen as a map, summed over the valid frames.
 
     The map has ``w`` columns, the largest number up to the root of the dim which divides it, and circular borders; the
     3x3 high-pass filter has 1 in the centre and -1/8 around it.
     """
-    data = ctx.output
     assert data.feature_axis is not None and data.dim is not None
-    width = math.isqrt(data.dim)
-    while data.dim % width:
-        width -= 1
-    if width < 3 or data.dim // width < 3:
-        raise ValueError(
-            "spatial_smoothing needs a feature map of at least 3x3, the dim %d gives %dx%d"
-            % (data.dim, data.dim // width, width)
-        )
-    x = ctx.value(ctx.node)
-    mask = ctx.masks(data, data.dynamic_axes)
-    if mask is not None:
-        x = tf.where(mask, x, tf.zeros_like(x))
-    x = tf.reshape(
-        tf.transpose(x, [i for i in range(data.rank) if i != data.feature_axis] + [data.feature_axis]),
-        [-1, data.dim // width, width],
-    )
+    x = _without_padding(ctx, data, x)
+    x = tf.transpose(x, [i for i in range(data.rank) if i != data.feature_axis] + [data.feature_axis])
+    x = tf.reshape(x, [-1, *_feature_map(data.dim)])
     around = tf.zeros_like(x)
     for dy in (-1, 0, 1):
         for dx in (-1, 0, 1):
             if dy or dx:
                 around += tf.roll(x, [dy, dx], axis=[1, 2])
     return tf.reduce_sum(tf.square(x - around / 8.0))
+
+
+_ENERGIES = {"darc1": darc1_value, "spatial_smoothing": spatial_smoothing_energy}
+
+
+def _without_padding(ctx: EmitContext, data: Data, x: Any) -> Any:
+    mask = ctx.masks(data, data.dynamic_axes)
+    return x if mask is None else tf.where(mask, x, tf.zeros_like(x))
+
+
+def _feature_map(size: int) -> Tuple[int, int]:
+    """Return (rows, columns) of a feature vector seen as a map."""
+    width = math.isqrt(size)
+    while size % width:
+        width -= 1
+    return size // width, width

@@ -7,15 +7,24 @@ emits its ops (`emit`). See `returnn_tf.layers.math.linear` for a model to follo
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import axis_size, dropout_rate, option
+from returnn_tf.graph.class_facts import mentions
+from returnn_tf.graph.param_parts import Axis, total_size
 from returnn_tf.tensor import Data, Dim
 
 if TYPE_CHECKING:
     from returnn_tf.graph.emit_context import EmitContext
     from returnn_tf.graph.node import Node
     from returnn_tf.graph.plan_context import PlanContext
+
+
+def _check_device(value: Optional[str]) -> Optional[str]:
+    """Check the name of a device; TensorFlow takes another one if there is no such device."""
+    good = value is None or re.match(r"(?i)(/job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?(cpu|gpu)(:\d+)?$", value)
+    return None if good else "must be 'CPU', 'GPU' or 'GPU:<number>'"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -39,10 +48,25 @@ class Layer:
     history_grows: ClassVar[bool] = False
     #: Of such a layer: the masks (nodes) which pick the steps that its history takes, see `masked_computation`.
     history_masks: ClassVar[Sequence[Any]] = ()
+    #: Whether the value depends on the steps of a loop before, even where the sources do not. Set by itself for a
+    #: class whose methods call `PlanContext.loop_state`.
+    has_memory: ClassVar[bool] = False
+    #: Of a layer with a memory: whether it can also compute all steps at once, along `PlanContext.loop_dim`.
+    computes_all_steps: ClassVar[bool] = False
+    #: Whether the output has as many features as the (first) source has.
+    keeps_features: ClassVar[bool] = False
+    #: Whether the features of the output are those of the sources side by side, if the sizes add up.
+    joins_features: ClassVar[bool] = False
+    #: Whether the values are a distribution over the features, whatever the activation is.
+    normalizes_features: ClassVar[bool] = False
+    #: Whether the layer is a batch normalisation itself, so that the option ``batch_norm`` adds none.
+    normalizes_batch: ClassVar[bool] = False
+    #: The option which sets the number of hypotheses of a search, if the layer makes any.
+    beam_size_option: ClassVar[str] = ""
     #: The place of this layer in the plan, a `Node`; set by the compiler.
     node: ClassVar[Any]
 
-    n_out: Optional[int] = option(None, help="size of the new feature axis; from the target if absent")
+    n_out: Optional[int] = option(None, check=axis_size, help="size of the new feature axis; from the target if absent")
     out_dim: Optional[Dim] = option(None, help="the new feature dim, instead of n_out")
     out_type: Optional[Dict[str, Any]] = option(None, help="changes to the output template: dim, dtype, shape, sparse")
     out_shape: Any = option(None, help="set of dims which the output must have, verified")
@@ -61,12 +85,14 @@ class Layer:
     L2: Optional[float] = option(None, help="L2 constraint: this times the sum of squares of all parameters")
     darc1: Optional[float] = option(None, help="factor of the DARC1 regulariser (Kawaguchi et al. 2017)")
     spatial_smoothing: float = option(0.0, help="penalty on high frequencies in the feature map seen as an image")
-    param_dropout: Optional[float] = option(None, help="dropout on the parameters in training")
+    param_dropout: Optional[float] = option(None, check=dropout_rate, help="dropout on the parameters in training")
     param_dropout_min_ndim: Optional[int] = option(None, help="param_dropout only on parameters of at least this rank")
     param_variational_noise: Optional[float] = option(
         None, help="stddev of Gaussian noise on the parameters in training"
     )
-    param_device: Optional[str] = option(None, help="device which holds the parameters, e.g. 'CPU'")
+    param_device: Optional[str] = option(
+        None, check=_check_device, help="device which holds the parameters, e.g. 'CPU' or 'GPU:0'"
+    )
     updater_opts: Optional[Dict[str, Any]] = option(None, help="options of the updater for these parameters")
     reuse_params: Any = option(None, help="layer whose parameters are used, or {'map': {name: layer, None or dict}}")
     name_scope: Optional[str] = option(None, help="scope of the parameters instead of the name; '/abs', 'rel' or ''")
@@ -80,6 +106,12 @@ class Layer:
     rec_previous_layer: Any = option(None, help="in a loop: internal")
     collocate_with: Any = option(None, help="layers on whose device this one is computed")
     state: Any = option(None, help="in a loop: explicit state")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Find out whether the class has a memory."""
+        super().__init_subclass__(**kwargs)
+        if "has_memory" not in vars(cls):
+            cls.has_memory = cls.has_memory or mentions(cls, "loop_state")
 
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:
@@ -103,7 +135,15 @@ class Layer:
     @classmethod
     def only_in_step(cls) -> bool:
         """Whether a layer of this class must run step by step in a loop, even if nothing holds it there."""
-        return False
+        return cls.has_memory and not cls.computes_all_steps
+
+    @classmethod
+    def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
+        """Whether the value differs from step to step of a loop even where the sources do not.
+
+        :param options: the dict of the config
+        """
+        return cls.has_memory
 
     @classmethod
     def source_list(cls, given: Any) -> List[Any]:
@@ -125,6 +165,18 @@ class Layer:
 
     def before_loop(self, ctx: EmitContext) -> None:
         """Of a layer in a loop: makes and notes what all steps share. It may do nothing."""
+
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:
+        """Return the parts of one axis of a parameter, or an empty list where they are not known.
+
+        A parameter which grows, as in pretraining, does so in each of its parts. By default an axis of the size of the
+        input is the input axis, but for the last axis of a matrix, which is the output.
+
+        :param name: of the parameter, below the scope of the layer
+        :param inputs: the parts of the features of all sources
+        """
+        is_output = len(shape) > 1 and axis == len(shape) - 1
+        return inputs if not is_output and shape[axis] == total_size(inputs) else []
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """The layer that is reached as ``<this layer>/<name>``, or None."""

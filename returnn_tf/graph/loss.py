@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import LossNode, Node
 from returnn_tf.ops.frames.shape import transpose
@@ -73,10 +74,10 @@ class LossContext:
 
     def pre_activation(self, *names: str) -> Any:
         """The values before the activation, if the layer (or the one it copies) has one of these; else None."""
-        noted = self.ctx.noted(self.node, "pre_activation")
-        if noted is None or not isinstance(noted[1], str) or noted[1].strip().lower() not in names:
+        before = self.ctx.aux(self.node, PRE_ACTIVATION)
+        if before is None or not isinstance(before.activation, str) or before.activation.strip().lower() not in names:
             return None
-        return noted[0]
+        return before.values
 
     def lens(self, data: Data) -> Any:
         """[batch] lengths of the time axis; ones if there is none."""

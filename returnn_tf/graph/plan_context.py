@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.options import axis_size, fits_type
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
 
 if TYPE_CHECKING:
     from returnn_tf.graph.layer import Layer
+
+
+#: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
+_MAX_PARAM_SIZE = 2**32
 
 
 class Builder(Protocol):
@@ -123,6 +129,8 @@ class PlanContext:
         layer = self.node.layer
         out_type = layer.out_type or {}
         n_out = layer.n_out if layer.n_out is not None else out_type.get("dim")
+        if not fits_type(n_out, Optional[int]) or axis_size(n_out):
+            raise self.error("the size of the output must be a positive int, got %r." % (n_out,))
         if layer.out_dim is not None:
             if n_out is not None and layer.out_dim.size not in (None, n_out):
                 raise self.error("n_out is %d but out_dim has size %s. Give one of them." % (n_out, layer.out_dim.size))
@@ -130,8 +138,6 @@ class PlanContext:
                 return self.bind(layer.out_dim, self.new_feature(n_out))
             return layer.out_dim
         if n_out is not None:
-            if n_out <= 0:
-                raise self.error("n_out must be positive, got %d." % n_out)
             return self.new_feature(n_out)
         size = self.target_dim()
         if size is not None:
@@ -197,6 +203,11 @@ class PlanContext:
         sizes = tuple(
             self.need_static(s, "An axis of parameter %r" % name) if isinstance(s, Dim) else int(s) for s in shape
         )
+        if math.prod(sizes) > _MAX_PARAM_SIZE:
+            raise self.error(
+                "the parameter %r would have the shape %s, which is %.3g numbers. Is an option such as n_out wrong?"
+                % (name, sizes, math.prod(sizes))
+            )
         shared, suffix = self._shared_param(name, sizes)
         if shared is not None:
             self.node.params[name] = shared
@@ -273,6 +284,8 @@ class PlanContext:
 
         :param initial: function of the `EmitContext` which gives the value before the first step
         """
+        if not type(self.node.layer).has_memory:
+            raise self.error("carries a state from step to step, so its class must say so: has_memory = True.")
         self.node.loop_states[key] = (data, initial)
 
     # --- further layers ---

@@ -7,7 +7,7 @@ import functools
 import importlib
 import importlib.metadata
 import pkgutil
-from typing import Any, Callable, Dict, List, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type, TypeVar
 
 from returnn_tf.config import ConfigError, did_you_mean
 
@@ -61,6 +61,11 @@ class Registry:
         if not isinstance(name, str) or name not in self._classes:
             raise ConfigError("%s: unknown %s %r. %s" % (where, self._what, name, did_you_mean(name, self._classes)))
         return self._classes[name]
+
+    def find(self, name: Any) -> Optional[Type[Any]]:
+        """Return the class of this name, or None if there is none."""
+        load_builtin_classes()
+        return self._classes.get(name) if isinstance(name, str) else None
 
     def names(self) -> List[str]:
         """All names, aliases included, sorted."""

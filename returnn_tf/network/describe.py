@@ -109,7 +109,7 @@ def _row(node: Node) -> Sequence[str]:
         node.path,
         "data" if node.extern_key is not None else node.layer.class_name,
         show_axes(data),
-        data.dtype + (" of %s" % data.sparse_dim.size if data.sparse_dim is not None else ""),
+        data.dtype + (" of %s" % (data.sparse_dim.size or "?") if data.sparse_dim is not None else ""),
         "{:,}".format(count) if count else "",
         _time_change(node),
     )

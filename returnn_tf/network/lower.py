@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
-from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.emit_node import emit_node, op_scope
 from returnn_tf.graph.loss import LossContext
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LossNode, Node
-from returnn_tf.layers.emit_node import emit_node, op_scope
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -86,11 +87,21 @@ def lower(
     if owners:
         for node in plan.nodes:
             if node in needed and node.extern_key is None:
-                for layer_node in [*node.inner, node]:
-                    constraint = layer_constraint(EmitContext(layer_node, state))
-                    if constraint is not None:
-                        result.constraints += constraint
+                for constraint in _constraints(state, node):
+                    result.constraints += constraint
     return result
+
+
+def _constraints(state: Lowering, node: Node, run: Optional[Node] = None) -> Iterator[Any]:
+    """Yield the constraints of a layer and of the layers inside of it.
+
+    :param run: of a layer of a loop: the node which runs the loop
+    """
+    for inner in node.inner:
+        yield from _constraints(state, inner, node)
+    constraint = layer_constraint(EmitContext(node, state), run)
+    if constraint is not None:
+        yield constraint
 
 
 def _feed_key(state: Lowering, key: str, node: Node, feed: Mapping[str, Any]) -> None:

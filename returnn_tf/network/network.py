@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import zlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -13,6 +14,8 @@ from returnn_tf.config.epoch_value import network_of
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.network.feed import FeedFormat, batch_major_order
+from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
 from returnn_tf.network.passes import run_passes
@@ -61,8 +64,10 @@ class Network:
         self.noise_seed = seed  # of dropout and the like; processes which train together have different ones
         self.param_specs: Dict[str, ParamSpec] = plan.params
         self.params: Dict[str, Any] = {name: self._variable(spec) for name, spec in self.param_specs.items()}
-        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
-        self._functions: Dict[Any, Any] = {}
+        #: Training steps done so far; the trainer increments it, loading a model sets it, and schedules read it.
+        self.global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
+        self._feed_format: Optional[FeedFormat] = None
+        self._functions: Dict[Tuple[Tuple[str, ...], bool, bool], FeedFunction] = {}
 
     @classmethod
     def from_config(cls, config: Any, *, train: bool = False, search: bool = False) -> Network:
@@ -76,8 +81,14 @@ class Network:
     # --- parameters ---
 
     def _variable(self, spec: ParamSpec) -> Any:
-        with tf.device(spec.device):
-            return tf.Variable(self.initial_value(spec), trainable=spec.trainable, name=_variable_name(spec.name))
+        try:
+            with tf.device(spec.device):
+                return tf.Variable(self.initial_value(spec), trainable=spec.trainable, name=_variable_name(spec.name))
+        except (MemoryError, tf.errors.ResourceExhaustedError) as exc:
+            raise ConfigError(
+                "Layer %r: there is not enough memory for the parameter %r of shape %s. All parameters together have "
+                "%d numbers." % (spec.layer_path, spec.name, spec.shape, sum(s.size for s in self.param_specs.values()))
+            ) from exc
 
     def initial_value(self, spec: ParamSpec) -> numpy.ndarray:
         """The initial value of a parameter; it depends on nothing but its name, its initialiser and the seed."""
@@ -117,70 +128,61 @@ class Network:
     @property
     def used_data_keys(self) -> List[str]:
         """The data keys that outputs and losses need."""
-        return needed_extern_keys(self.plan, self.plan.roots(), True)
+        return self.data_keys(self.plan.roots())
 
-    def input_signature(self, keys: Optional[Sequence[str]] = None) -> Dict[str, Any]:
-        """Feed name -> `tf.TensorSpec`: batch-major arrays and the lengths of their dynamic axes."""
-        result = {}
-        for key in self.used_data_keys if keys is None else keys:
-            data = self.plan.extern_data[key]
-            sizes, dynamic = feed_layout(data)
-            result[key] = tf.TensorSpec(sizes, data.dtype)
-            for i in dynamic:
-                result["%s/size%d" % (key, i)] = tf.TensorSpec([None], tf.int32)
-        return result
+    def data_keys(self, nodes: Sequence[Node], *, with_losses: bool = True) -> List[str]:
+        """Return the data keys that some layers need, with those that the losses need."""
+        return needed_extern_keys(self.plan, nodes, with_losses)
 
-    def convert_feed(self, feed: Mapping[str, Any], keys: Optional[Sequence[str]] = None) -> Dict[str, Any]:
-        """The entries of a feed that are needed, as tensors of the right dtype.
+    def feed_format(self, keys: Optional[Sequence[str]] = None) -> FeedFormat:
+        """Return names, shapes and dtypes of the feed.
 
-        :raises ConfigError: names the key which is missing or has the wrong rank
+        :param keys: data keys; default: those that outputs and losses need
         """
-        result = {}
-        for name, spec in self.input_signature(keys).items():
-            if name not in feed:
-                if "/size" in name and self._lens_from_other_key(name, feed, keys):
-                    continue
-                raise ConfigError("The feed lacks %r (%s %s)." % (name, spec.dtype.name, spec.shape))
-            value = feed[name]
-            if not isinstance(value, tf.Tensor):
-                value = numpy.asarray(value)
-                if not spec.shape.is_compatible_with(value.shape):
-                    raise ConfigError(
-                        "The feed has %r of shape %s, the network expects %s." % (name, value.shape, spec.shape)
-                    )
-                value = tf.convert_to_tensor(value.astype(spec.dtype.as_numpy_dtype, copy=False))
-            result[name] = value
-        return result
+        if keys is not None:
+            return FeedFormat(self.extern_data, keys)
+        if self._feed_format is None:
+            self._feed_format = FeedFormat(self.extern_data, self.used_data_keys)
+        return self._feed_format
 
-    def _lens_from_other_key(self, name: str, feed: Mapping[str, Any], keys: Optional[Sequence[str]]) -> bool:
-        """Whether the same dim has its lengths fed with another key."""
-        key, _, axis = name.rpartition("/size")
-        dim = _dim_of_feed_axis(self.plan.extern_data[key], int(axis))
-        for other in self.used_data_keys if keys is None else keys:
-            data = self.plan.extern_data[other]
-            for i in feed_layout(data)[1]:
-                if _dim_of_feed_axis(data, i) is dim and "%s/size%d" % (other, i) in feed:
-                    return True
-        return False
+    def input_signature(self) -> Dict[str, Any]:
+        """Return feed name -> `tf.TensorSpec`: batch-major arrays and the lengths of their dynamic axes."""
+        return self.feed_format().signature
+
+    def convert_feed(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the entries of a feed that outputs and losses need, as tensors of the right dtype.
+
+        :raises ConfigError: names the key which is missing or has the wrong shape
+        """
+        return self.feed_format().convert(feed)
 
     # --- running ---
 
     def lower(
-        self, feed: Mapping[str, Any], *, train: Optional[bool] = None, step: Any = None, fetch: Sequence[Node] = ()
+        self,
+        feed: Mapping[str, Any],
+        *,
+        train: Optional[bool] = None,
+        step: Any = None,
+        outputs: Optional[Sequence[Node]] = None,
+        with_losses: bool = True,
     ) -> Lowered:
-        """Emits the ops of all outputs and losses; call it inside of a `tf.function`.
+        """Emit the ops of some layers and of all losses; call it inside of a `tf.function`.
 
         :param feed: tensors, see `input_signature`
+        :param train: whether dropout and other things of training are on; default: as the network was planned
+        :param step: the global step, if it is not that of `global_step`
+        :param outputs: the layers that are wanted; default: those whose values are results
         """
-        outputs = list(dict.fromkeys(self.plan.roots() + list(fetch)))
         with using_config(self.plan.config):
             return lower(
                 self.plan,
                 self.params,
                 feed,
                 train=self.train if train is None else train,
-                outputs=outputs,
-                step=self.step if step is None else step,
+                outputs=self.plan.roots() if outputs is None else outputs,
+                with_losses=with_losses,
+                step=self.global_step if step is None else step,
                 seed=self.noise_seed,
                 check_numerics=check_numerics.option(self.plan.config),
             )
@@ -199,21 +201,28 @@ class Network:
                 )
         return [by_path[name] for name in fetch]
 
-    def run(self, feed: Mapping[str, Any], *, with_grad: bool = False, fetch: Sequence[str] = ()) -> RunResult:
-        """Evaluates "output", every layer with is_output_layer and every layer with a loss.
+    def run(
+        self,
+        feed: Mapping[str, Any],
+        *,
+        train: Optional[bool] = None,
+        with_grad: bool = False,
+        fetch: Sequence[str] = (),
+    ) -> RunResult:
+        """Evaluate "output", every layer with is_output_layer and every layer with a loss.
 
         :param feed: "<key>" -> batch-major array, "<key>/size<i>" -> int32 [batch]: lengths of axis i, not counting
             batch
+        :param train: whether dropout and other things of training are on; default: as the network was planned
         :param with_grad: also the gradient of the total loss w.r.t. all trainable parameters which it depends on
         :param fetch: further layers by path
         """
         nodes = list(dict.fromkeys(self.plan.roots() + self.fetch_nodes(fetch)))
-        keys = needed_extern_keys(self.plan, nodes, True)
-        inputs = self.convert_feed(feed, keys)
-        cache_key = (tuple(sorted(inputs)), tuple(n.path for n in nodes), with_grad)
+        train = self.train if train is None else train
+        cache_key = (tuple(n.path for n in nodes), train, with_grad)
         if cache_key not in self._functions:
-            self._functions[cache_key] = self._trace(inputs, nodes, keys, with_grad)
-        raw = self._functions[cache_key](inputs)
+            self._functions[cache_key] = self._run_function(nodes, train, with_grad)
+        raw = self._functions[cache_key](feed)
         losses = {k: v.numpy() for k, v in raw["losses"].items()}
         total = raw.get("total_loss")
         return RunResult(
@@ -228,12 +237,10 @@ class Network:
             grads={k: v.numpy() for k, v in raw["grads"].items()},
         )
 
-    def _trace(self, inputs: Mapping[str, Any], nodes: List[Node], keys: List[str], with_grad: bool) -> Any:
-        signature = {name: spec for name, spec in self.input_signature(keys).items() if name in inputs}
-
-        def graph(feed: Dict[str, Any]) -> Dict[str, Any]:
+    def _run_function(self, nodes: List[Node], train: bool, with_grad: bool) -> FeedFunction:
+        def emit(feed: Dict[str, Any]) -> Dict[str, Any]:
             with tf.GradientTape() as tape:
-                out = self.lower(feed, fetch=nodes)
+                out = self.lower(feed, train=train, outputs=nodes)
                 total_loss = out.total_loss  # within the tape: it adds the constraints
             result = {
                 "values": {n.path: out.values[n.path] for n in nodes},
@@ -252,7 +259,7 @@ class Network:
                 update()
             return result
 
-        return tf.function(graph, autograph=False).get_concrete_function(signature)
+        return FeedFunction(self.feed_format(self.data_keys(nodes)), emit)
 
 
 def dense_gradients(tape: Any, objective: Any, params: Mapping[str, Any]) -> Dict[str, Any]:
@@ -262,28 +269,8 @@ def dense_gradients(tape: Any, objective: Any, params: Mapping[str, Any]) -> Dic
     return {name: tf.convert_to_tensor(grad) for name, grad in zip(names, grads) if grad is not None}
 
 
-def feed_layout(data: Data) -> Tuple[List[Optional[int]], List[int]]:
-    """(sizes of the batch-major array with None where dynamic, indices of the dynamic axes not counting batch)."""
-    order = _batch_major_order(data)
-    sizes = [data.dims[a].size for a in order]
-    offset = 0 if data.batch_axis is None else 1
-    return sizes, [i - offset for i, a in enumerate(order) if data.dims[a].is_dynamic]
-
-
-def _batch_major_order(data: Data) -> List[int]:
-    order = list(range(data.rank))
-    if data.batch_axis is not None:
-        order.insert(0, order.pop(data.batch_axis))
-    return order
-
-
-def _dim_of_feed_axis(data: Data, index: int) -> Any:
-    order = _batch_major_order(data)
-    return data.dims[order[index + (0 if data.batch_axis is None else 1)]]
-
-
 def _layer_result(data: Data, value: Any, lens: Mapping[str, Any], beam_scores: Mapping[str, Any]) -> LayerResult:
-    order = _batch_major_order(data)
+    order = batch_major_order(data)
     kinds = data.axis_kinds
     array = value.numpy()
     if array.ndim:
@@ -295,4 +282,4 @@ def _layer_result(data: Data, value: Any, lens: Mapping[str, Any], beam_scores: 
 
 def _variable_name(name: str) -> str:
     """A name that TensorFlow accepts for a variable; ours is the key in `Network.params`."""
-    return "".join(c if c.isalnum() or c in "_./-" else "_" for c in name).lstrip("_./-") or "var"
+    return re.sub("[^A-Za-z0-9_./-]", "_", name).lstrip("_./-") or "var"

@@ -12,12 +12,12 @@ OVER_FEATURES = ("softmax", "log_softmax")
 
 
 def safe_log(x: Any, eps: float = 1e-20) -> Any:
-    """``log(x)`` with x clipped from below, so that it is finite at 0. The gradient there is 0."""
+    """Compute ``log(x)`` with x clipped from below, so that it is finite at 0. The gradient there is 0."""
     return tf.math.log(tf.maximum(x, tf.cast(eps, x.dtype)))
 
 
 def safe_exp(x: Any, eps: float = 1e-20) -> Any:
-    """``exp(x)`` with the result clipped to ``[eps, 1/eps]``."""
+    """Compute ``exp(x)`` with the result clipped to ``[eps, 1/eps]``."""
     limit = -tf.math.log(tf.cast(eps, x.dtype))
     return tf.exp(tf.clip_by_value(x, -limit, limit))
 
@@ -81,7 +81,7 @@ _ACTIVATIONS: Dict[str, Callable[..., Any]] = {
 
 
 def check_activation(name: Any) -> None:
-    """Whether the name is known; needs no TensorFlow.
+    """Check that an activation is known; needs no TensorFlow.
 
     :param name: one name, several joined as in ``"relu|tanh"`` (applied from left to right), an expression of x such as
         ``"tf.minimum(x, 1.0)"``, a function or None
@@ -102,7 +102,7 @@ def check_activation(name: Any) -> None:
 
 
 def get_activation(name: Any, opts: Optional[Dict[str, Any]] = None) -> Callable[[Any], Any]:
-    """The function; see `check_activation` for the name.
+    """Return the activation function; see `check_activation` for the name.
 
     :param opts: keyword arguments of the function
     """
@@ -125,19 +125,19 @@ def get_activation(name: Any, opts: Optional[Dict[str, Any]] = None) -> Callable
 
 
 def is_over_features(name: Any) -> bool:
-    """Whether the activation normalises over the feature axis."""
+    """Return whether the activation normalises over the feature axis."""
     return isinstance(name, str) and any(part in OVER_FEATURES for part in _parts(name))
 
 
 def changes_dtype(name: Any, dtype: str) -> str:
-    """The dtype after the activation."""
+    """Return the dtype after the activation."""
     if isinstance(name, str) and _parts(name)[-1] in ("logical_not", "is_finite", "is_nan", "is_inf"):
         return "bool"
     return dtype
 
 
 def _is_expression(name: Any) -> bool:
-    """Whether a string is an expression of x, not a name."""
+    """Return whether a string is an expression of x rather than a name."""
     return isinstance(name, str) and "(" in name
 
 

@@ -1,4 +1,4 @@
-"""Cross entropy per frame, with gradients that padded frames cannot spoil."""
+"""Frame-wise cross entropy whose gradients are immune to NaN and infinity in padded frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def sparse_softmax_cross_entropy(logits: Any, labels: Any) -> Any:
-    """``-log softmax(logits)[label]`` per frame, in one op.
+    """Compute ``-log softmax(logits)[label]`` per frame in one op.
 
     Where the gradient of a frame is 0 (its loss was masked), no NaN or infinity of its logits gets into the gradient.
 
@@ -32,7 +32,7 @@ def sparse_softmax_cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def soft_cross_entropy(logits: Any, targets: Any) -> Any:
-    """``-sum_k target[k] log softmax(logits)[k]`` per frame for constant targets.
+    """Compute ``-sum_k target[k] log softmax(logits)[k]`` per frame for constant targets.
 
     The gradient is ``softmax(logits) - targets``, which is the exact one if the targets sum to 1. Padded frames: as in
     `sparse_softmax_cross_entropy`.
@@ -54,7 +54,7 @@ def soft_cross_entropy(logits: Any, targets: Any) -> Any:
 
 
 def focal_cross_entropy(logits: Any, labels: Any, targets: Any, entropy: float, factor: float) -> Any:
-    """``(c - entropy) * (1 - softmax(logits)[label]) ** factor`` per frame (Lin et al. 2017), from one softmax.
+    """Compute ``(c - entropy) * (1 - softmax(logits)[label]) ** factor`` per frame (Lin et al. 2017) from one softmax.
 
     Padded frames: as in `sparse_softmax_cross_entropy`.
 
@@ -104,7 +104,7 @@ def _frame_gradient(backprop: Any, grad: Any, x: Any) -> Any:
 
 
 def smoothed_targets(labels: Any, classes: int, smoothing: float, dtype: Any) -> Any:
-    """``1 - smoothing`` on the label and the rest spread evenly over all others (Szegedy et al. 2016).
+    """Return ``1 - smoothing`` for the label, the rest spread evenly over all other classes (Szegedy et al. 2016).
 
     :param labels: int [...]
     :return: [..., classes]
@@ -113,7 +113,8 @@ def smoothed_targets(labels: Any, classes: int, smoothing: float, dtype: Any) ->
 
 
 def gaussian_targets(labels: Any, classes: int, smoothing: float, dtype: Any) -> Any:
-    """The density of a normal distribution around the label, of standard deviation ``1 - smoothing``; not normalised.
+    """Return the unnormalised density of a normal distribution around the label, with standard deviation ``1 -
+    smoothing``.
 
     :param labels: int [...]
     :return: [..., classes]
@@ -124,7 +125,7 @@ def gaussian_targets(labels: Any, classes: int, smoothing: float, dtype: Any) ->
 
 
 def smoothing_entropy(classes: int, smoothing: float) -> float:
-    """The entropy of `smoothed_targets`: the least value that the cross entropy with them can get."""
+    """Return the entropy of `smoothed_targets`, the lower bound of the cross entropy with them."""
     other = _other(classes, smoothing)
     return -((1.0 - smoothing) * math.log(1.0 - smoothing) + (classes - 1) * other * math.log(other + 1e-20))
 
@@ -134,7 +135,7 @@ def _other(classes: int, smoothing: float) -> float:
 
 
 def safe_log(x: Any, eps: float = 1e-20, use_fake_grad: bool = True) -> Any:
-    """``log(max(x, eps))``.
+    """Compute ``log(max(x, eps))``.
 
     :param use_fake_grad: gradient ``1 / max(x, eps)`` also below eps, so that a frame of probability 0 can still be
         learned; otherwise 0 there
@@ -146,12 +147,12 @@ def safe_log(x: Any, eps: float = 1e-20, use_fake_grad: bool = True) -> Any:
 
 
 def identity_gradient(x: Any, value: Any) -> Any:
-    """The value, with the gradient as if it were ``x``."""
+    """Return the value with the gradient of ``x``."""
     return with_gradient(value, x, lambda grad: grad)
 
 
 def with_gradient(value: Any, x: Any, gradient: Any) -> Any:
-    """The value, with a given gradient.
+    """Return the value with a custom gradient.
 
     :param value: any tensor
     :param x: where the gradient goes to
@@ -167,5 +168,5 @@ def with_gradient(value: Any, x: Any, gradient: Any) -> Any:
 
 
 def upper_bound(x: Any, bound: float) -> Any:
-    """``min(x, bound)`` with the gradient of ``x``."""
+    """Compute ``min(x, bound)`` with the gradient of ``x``."""
     return identity_gradient(x, tf.minimum(x, tf.cast(bound, x.dtype)))

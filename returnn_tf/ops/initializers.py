@@ -18,17 +18,17 @@ Initializer = Callable[[Tuple[int, ...], numpy.random.Generator], numpy.ndarray]
 
 
 def constant(value: Any = 0.0) -> Initializer:
-    """All entries ``value``, a number or an array of the shape."""
+    """Fill with ``value``, a number or an array of the same shape."""
     return lambda shape, rng: numpy.broadcast_to(numpy.asarray(value), shape)
 
 
 def random_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
-    """Normal distribution."""
+    """Draw from a normal distribution."""
     return lambda shape, rng: rng.normal(mean, stddev, shape)
 
 
 def truncated_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
-    """Normal distribution, values beyond two standard deviations drawn again."""
+    """Draw from a normal distribution, redrawing values beyond two standard deviations."""
 
     def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> numpy.ndarray:
         values = rng.standard_normal(shape)
@@ -43,12 +43,14 @@ def truncated_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
 
 
 def random_uniform(minval: float = -0.05, maxval: float = 0.05) -> Initializer:
-    """Uniform distribution in [minval, maxval)."""
+    """Draw from the uniform distribution in [minval, maxval)."""
     return lambda shape, rng: rng.uniform(minval, maxval, shape)
 
 
 def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Initializer:
-    """Variance ``scale / n``, n the number of inputs, outputs, or their mean (``fan_in``, ``fan_out``, ``fan_avg``)."""
+    """Draw with variance ``scale / n``, n the number of inputs, outputs, or their mean (``fan_in``, ``fan_out``,
+    ``fan_avg``).
+    """
     if mode not in ("fan_in", "fan_out", "fan_avg"):
         raise ConfigError("variance_scaling: unknown mode %r. Use fan_in, fan_out or fan_avg." % mode)
 
@@ -68,7 +70,7 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
-    """Orthogonal rows or columns of the matrix that all axes but the last one are flattened to (Saxe et al. 2014)."""
+    """Draw orthogonal rows or columns, with all axes but the last flattened to one (Saxe et al. 2014)."""
 
     def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> numpy.ndarray:
         if len(shape) < 2:
@@ -82,12 +84,12 @@ def orthogonal(gain: float = 1.0) -> Initializer:
 
 
 def identity(gain: float = 1.0) -> Initializer:
-    """``gain`` on the diagonal of a matrix, 0 elsewhere."""
+    """Put ``gain`` on the diagonal of a matrix, 0 elsewhere."""
     return lambda shape, rng: gain * numpy.eye(shape[0], shape[1])
 
 
 def fans(shape: Tuple[int, ...]) -> Tuple[float, float]:
-    """(number of inputs, number of outputs) of a parameter."""
+    """Return (number of inputs, number of outputs) of a parameter."""
     if not shape:
         return 1.0, 1.0
     if len(shape) == 1:
@@ -122,7 +124,7 @@ _INITIALIZERS: Dict[str, Callable[..., Initializer]] = {
 
 
 def get_initializer(spec: Any) -> Initializer:
-    """The initialiser which a config names.
+    """Return the initialiser for a config value.
 
     :param spec: number, array, function, name with or without "_initializer", or an expression such as
         ``"random_normal_initializer(mean=0.0, stddev=0.1)"``
@@ -153,7 +155,7 @@ def get_initializer(spec: Any) -> Initializer:
 
 
 def _parse_call(text: str) -> Tuple[str, Tuple[Any, ...], Dict[str, Any]]:
-    """``name(1, a=2)`` as (name, args, kwargs); only literals are allowed as arguments."""
+    """Parse ``name(1, a=2)`` into (name, args, kwargs); arguments must be literals."""
     try:
         tree: Any = ast.parse(text.strip(), mode="eval").body
         if isinstance(tree, ast.Call):

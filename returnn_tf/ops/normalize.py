@@ -1,4 +1,4 @@
-"""Mean and variance over axes, and what is normalised by them."""
+"""Mean and variance over axes, and normalisation by them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> Tuple[Any, Any]:
-    """Mean and (biased) variance over axes, kept with size 1.
+    """Compute mean and (biased) variance over axes, kept with size 1.
 
     :param x: float tensor [...]
     :param mask: bool of the rank of ``x``, the entries which count; None: all
@@ -23,5 +23,5 @@ def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> Tuple[An
 
 
 def normalize(x: Any, mean: Any, variance: Any, epsilon: float, scale: Optional[Any], shift: Optional[Any]) -> Any:
-    """``(x - mean) / sqrt(variance + epsilon) * scale + shift``; all broadcast to ``x``."""
+    """Compute ``(x - mean) / sqrt(variance + epsilon) * scale + shift``; everything broadcasts to ``x``."""
     return tf.nn.batch_normalization(x, mean, variance, shift, scale, epsilon)

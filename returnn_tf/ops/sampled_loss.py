@@ -1,4 +1,4 @@
-"""Sampled softmax and noise contrastive estimation: losses over few of many classes."""
+"""Sampled softmax and noise-contrastive estimation for large numbers of classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def log_uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """``p(k) = log((k + 2) / (k + 1)) / log(classes + 1)``: fits labels sorted by descending frequency (Zipf)."""
+    """Sample from ``p(k) = log((k + 2) / (k + 1)) / log(classes + 1)``: fits labels sorted by descending frequency
+    (Zipf).
+    """
     total = math.log(classes + 1)
 
     def draw(uniform: Any) -> Any:
@@ -24,7 +26,7 @@ def log_uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], C
 
 
 def uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """All classes alike."""
+    """Sample all classes with equal probability."""
     return (
         lambda uniform: tf.minimum(tf.cast(uniform * classes, tf.int32), classes - 1),
         lambda labels: tf.fill(tf.shape(labels), -math.log(classes)),
@@ -34,7 +36,7 @@ def uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], Calla
 def fixed_unigram_sampler(
     classes: int, unigrams: Sequence[float] = (), distortion: float = 1.0, **_: Any
 ) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """``p(k)`` proportional to ``unigrams[k] ** distortion``."""
+    """Sample with ``p(k)`` proportional to ``unigrams[k] ** distortion``."""
     weights = numpy.asarray(unigrams, "float64") ** distortion
     if weights.shape != (classes,) or (weights < 0).any() or not weights.sum() > 0:
         raise ValueError("sampler fixed_unigram: sampler_args['unigrams'] must hold %d counts" % classes)
@@ -64,7 +66,7 @@ def sampled_logits(
     sampler: Any,
     remove_accidental_hits: bool,
 ) -> Any:
-    """Scores of the label and of classes drawn with replacement, each minus the log of its expected number of draws.
+    """Score the label and classes drawn with replacement, each minus the log of its expected number of draws.
 
     :param x: [frames, features]
     :param weights: [classes, features]
@@ -88,11 +90,11 @@ def sampled_logits(
 
 
 def sampled_softmax_loss(logits: Any) -> Any:
-    """[frames]: cross entropy of the first column of `sampled_logits` (Jean et al. 2015)."""
+    """Compute the cross entropy of the first column of `sampled_logits` (Jean et al. 2015), [frames]."""
     return tf.reduce_logsumexp(logits, axis=1) - logits[:, 0]
 
 
 def nce_loss(logits: Any) -> Any:
-    """[frames]: whether a column of `sampled_logits` is the label or noise (Gutmann & Hyvarinen 2010)."""
+    """Compute the loss of telling labels from noise in `sampled_logits` (Gutmann & Hyvarinen 2010), [frames]."""
     targets = tf.one_hot(tf.zeros([tf.shape(logits)[0]], tf.int32), tf.shape(logits)[1], dtype=logits.dtype)
     return tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits), axis=1)

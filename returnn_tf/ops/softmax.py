@@ -1,4 +1,4 @@
-"""Softmax where some entries don't count."""
+"""Softmax over a masked subset of entries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from returnn_tf.util.lazy_tf import tf
 def masked_softmax(
     x: Any, mask: Optional[Any], *, axes: Optional[Sequence[int]] = None, log_space: bool = False
 ) -> Any:
-    """Softmax over the last axis, or over several axes together.
+    """Compute the softmax over the last axis, or jointly over several axes.
 
     :param x: float tensor [...]
     :param mask: bool, broadcasts to ``x``: the entries which count; None: all. The others get exactly 0, in log space

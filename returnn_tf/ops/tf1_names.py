@@ -10,7 +10,7 @@ _SUBMODULES = ("nn", "math", "random", "train", "layers", "summary", "strings", 
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: Optional[str] = None) -> Any:
-    """``tf.where`` which also takes a vector as in TensorFlow 1, where it selects along the first axis.
+    """Extend ``tf.where`` by TensorFlow 1's selection along the first axis with a vector as condition.
 
     Old configs choose sequences of a batch so, e.g. in SpecAugment. Where the size of the vector is known to be that of
     the last axis, it means that one, as in TensorFlow 2.
@@ -27,7 +27,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: Optional[str] = No
 
 
 def with_old_keywords(name: str, value: Any) -> Any:
-    """The function, which also takes ``keep_dims`` and ``reduction_indices`` if it is ``reduce_sum`` or the like."""
+    """Return the function, extended by ``keep_dims`` and ``reduction_indices`` if it is ``reduce_sum`` or the like."""
     if not name.startswith("reduce_"):
         return value
 
@@ -38,8 +38,7 @@ def with_old_keywords(name: str, value: Any) -> Any:
 
 
 class Tf1Names:
-    """Attributes of TensorFlow 2, else of ``tf.compat.v1``; random numbers come from the seed of the layer and the
-    step.
+    """Attributes of TensorFlow 2, else of ``tf.compat.v1``; random ops are seeded by layer and step.
 
     :param module: the module, e.g. tensorflow
     :param seed: gives the seed for stateless random ops

@@ -9,8 +9,9 @@ from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.cleanup import CleanupOptions, epochs_to_delete, options_from_config
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.control import LearningRateControl
-from returnn_tf.log import bytes_text, log
+from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
+from returnn_tf.util.text import bytes_text
 
 
 @register_task("cleanup_old_models")

@@ -8,11 +8,12 @@ from returnn_tf.config import ConfigError
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.learning_rate.control import LearningRateControl
-from returnn_tf.engine.passes.epoch_pass import PassResult
 from returnn_tf.engine.passes.eval_output import SequenceScores, write_scores
 from returnn_tf.engine.passes.evaluator import Evaluator
+from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.log import eval_line, log
+from returnn_tf.logging.lines import eval_line
+from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
 

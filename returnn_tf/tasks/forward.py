@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
@@ -12,11 +12,12 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.data.data_source import DataSource, dataset_name
 from returnn_tf.engine.distributed.in_order import in_order
-from returnn_tf.engine.passes.forwarding import Forwarder
-from returnn_tf.engine.support.prefetch import Prefetcher
-from returnn_tf.engine.support.step_errors import naming_sequences
+from returnn_tf.engine.passes.dataset_pass import DatasetPass
+from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
+from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.log import log, pass_line, phase_text
+from returnn_tf.logging.lines import phase_text
+from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
 _Rows = Tuple[np.ndarray, Dict[int, np.ndarray], List[str]]  # [sequence, ...], axis -> lengths, tags
@@ -82,28 +83,15 @@ class _Pass:
 
     def batches(self) -> Iterator[_Rows]:
         """Value, lengths and tags of each batch of this process."""
-        source, board = self._source, self._source.world.board
-        phase = phase_text("forward", self._epoch, source.name)
-        start, compute, steps = time.perf_counter(), 0.0, 0
-        batches = source.batches(self._epoch, **self._changes)
-        prefetcher = Prefetcher(batches, lambda batch: self._forwarder.tensors(batch.feed))
-        bar = log.progress(phase)
-        board.lasting(phase)
-        try:
-            for batch, tensors in prefetcher:
-                before = time.perf_counter()
-                with naming_sequences(phase, batch.seq_tags):
-                    result = self._forwarder.run(tensors)
-                compute += time.perf_counter() - before
-                yield result.value, result.lengths, batch.seq_tags
-                steps += 1
-                board.done(phase)
-                bar.update(steps, batch.complete)
-        finally:
-            bar.close()
-            prefetcher.close()
-        board.lasting(phase)
-        log.write(3, pass_line(phase, steps, time.perf_counter() - start, compute))
+        phase = phase_text("forward", self._epoch, self._source.name)
+        one_pass: DatasetPass[ForwardResult] = DatasetPass(
+            phase, self._forwarder.tensors, lambda tensors, batch: self._forwarder.run(tensors), self._source.world
+        )
+        state = PassState()
+        with contextlib.closing(one_pass.steps(self._source.batches(self._epoch, **self._changes), state)) as steps:
+            for step in steps:
+                yield step.result.value, step.result.lengths, step.batch.seq_tags
+        one_pass.log_end(state)
 
     def results(self) -> Iterator[List[_Rows]]:
         """The same as lists with an entry for each sequence."""

@@ -9,7 +9,7 @@ from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support.fingerprint import fingerprint
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
 

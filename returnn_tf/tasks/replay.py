@@ -11,7 +11,8 @@ from returnn_tf.config import ConfigError
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
+from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.tasks.registry import register_task
 from returnn_tf.util.lazy_tf import tf
 
@@ -38,7 +39,8 @@ def replay(config: Any) -> int:
     if failure.noise_seed is not None:
         net.noise_seed = failure.noise_seed
     log.write(1, "Step %i of epoch %i failed: %s" % (failure.step, failure.epoch, failure.error))
-    rows = _values(net, feed, failure.step)
+    net.global_step.assign(failure.step)
+    rows = _values(net, feed)
     log.write(1, _table(rows))
     bad = next((name for name, value in rows.items() if _is_bad(name, value)), None)
     if bad is not None:
@@ -54,14 +56,14 @@ def _is_bad(name: str, value: np.ndarray) -> bool:
     return bool(np.isnan(value).any() if name.startswith("layer") else not np.isfinite(value).all())
 
 
-def _values(net: Any, feed: Mapping[str, np.ndarray], step: int) -> Dict[str, np.ndarray]:
+def _values(net: Any, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
     """Layer outputs in the order of the network, losses, and gradients by parameter."""
     names: List[str] = []
 
     def compute(tensors: Dict[str, Any]) -> List[Any]:
         params = net.trainable_params
         with tf.GradientTape() as tape:
-            graph = net.lower(tensors, train=True, step=tf.constant(step, "int64"))
+            graph = net.lower(tensors, train=True)
         found = {
             "layer %s" % node.path: value
             for node, value in graph.lowering.values.items()
@@ -73,8 +75,7 @@ def _values(net: Any, feed: Mapping[str, np.ndarray], step: int) -> Dict[str, np
         names.extend(found)
         return list(found.values())
 
-    tensors = net.convert_feed(feed)
-    values = tf.function(compute, autograph=False)(tensors)
+    values = FeedFunction(net.feed_format(), compute)(feed)
     return {name: np.asarray(value) for name, value in zip(names, values)}
 
 

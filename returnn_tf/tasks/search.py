@@ -12,8 +12,7 @@ from returnn_tf.engine.search.output import SearchOutput
 from returnn_tf.engine.search.search_pass import SearchPass
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.log import log
-from returnn_tf.network.lower import needed_extern_keys
+from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
 
@@ -53,7 +52,7 @@ def _source(config: Any, name: str, searcher: Searcher) -> DataSource:
     try:
         return DataSource(config, name, {key: net.extern_data[key] for key in searcher.used_data_keys})
     except ConfigError as exc:
-        searched = needed_extern_keys(net.plan, list(searcher.nodes.values()), False)
+        searched = net.data_keys(list(searcher.nodes.values()), with_losses=False)
         if any(repr(key) in str(exc) for key in searcher.used_data_keys if key not in searched):
             raise ConfigError("%s To search without references, set search_do_eval = False." % exc) from exc
         raise

@@ -8,7 +8,7 @@ from typing import Any
 from returnn_tf.engine.distributed import elastic, world
 from returnn_tf.engine.support.signals import Stopped, StopRequest, exit_code
 from returnn_tf.engine.training.engine import Engine
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
 

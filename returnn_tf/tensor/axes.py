@@ -1,5 +1,4 @@
-"""Axis descriptions by name, e.g. ``"T"``, ``"spatial:0"``, ``"dim:3"``, ``"stag:window"``: which axes of a `Data`
-they mean."""
+"""Axis descriptions, e.g. ``"T"``, ``"spatial:0"``, ``"dim:3"``, ``"stag:window"``, resolved to axes of a `Data`."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _NAMES = ["B", "T", "F", *_GROUPS, "dim:<size>", "stag:<part of the name>", "tag
 
 
 def resolve_axes(data: Data, desc: Union[AxisDesc, Sequence[AxisDesc]], *, behavior_version: int = 0) -> List[int]:
-    """Indices of the axes which a description means, in the order of the description; empty if there are none.
+    """Return the indices of the axes that a description denotes, in its order; empty if there are none.
 
     :param data: template whose axes are meant
     :param desc: a dim, a name, an int (counted with batch; not since behavior version 5), or a list of them
@@ -54,7 +53,7 @@ def resolve_axes(data: Data, desc: Union[AxisDesc, Sequence[AxisDesc]], *, behav
 
 
 def resolve_axis(data: Data, desc: AxisDesc, *, behavior_version: int = 0) -> int:
-    """Index of the one axis which a description means.
+    """Return the index of the single axis that a description denotes.
 
     :raises ConfigError: if there is none, or more than one
     """
@@ -124,8 +123,7 @@ def _by_tag(data: Data, name: str) -> List[int]:
 
 
 def tag_text(dim: Dim) -> str:
-    """The text in which ``stag:`` and ``tag:`` names search: the description, of derived dims those of the operands
-    too."""
+    """Return the text searched by ``stag:`` and ``tag:``: the description, and those of operands of derived dims."""
     text = dim.description
     if dim.expr is not None:
         text = " ".join([text, *(tag_text(a) for a in dim.expr.args if isinstance(a, Dim))]).strip()

@@ -1,4 +1,4 @@
-"""`Data`: the template of a layer output. Dims in order, dtype, which axis is time or feature; no tensor.
+"""`Data`: the template of a layer output. Dims in order, dtype, time and feature axis; no tensor.
 
 Axis descriptions by name (``"T"``, ``"stag:window"``, ``"dim:3"``, ...) are resolved in `returnn_tf.tensor.axes`.
 """
@@ -15,7 +15,7 @@ _UNSET: Any = object()
 
 @dataclasses.dataclass(frozen=True)
 class Beam:
-    """Hypotheses of a search which ride in the batch axis, index ``b * size + k``, best first.
+    """Hypotheses of a search that share the batch axis, index ``b * size + k``, best first.
 
     :param size: hypotheses per sequence
     :param of: path of the loop that searched
@@ -59,7 +59,7 @@ class Data:
         time_axis: Optional[int] = _UNSET,
         **kwargs: Any,
     ) -> Data:
-        """A template with the usual time and feature axes where these are not given.
+        """Return a template with default time and feature axes where these are not given.
 
         Time is the first dynamic spatial axis. Feature (dense data only) is the last axis of feature kind, else the
         last
@@ -76,53 +76,53 @@ class Data:
 
     @property
     def rank(self) -> int:
-        """Number of axes, batch included."""
+        """Return the number of axes, batch included."""
         return len(self.dims)
 
     @property
     def batch_axis(self) -> Optional[int]:
-        """Index of the batch axis, or None."""
+        """Return the index of the batch axis, or None."""
         return next((i for i, d in enumerate(self.dims) if d.is_batch), None)
 
     @property
     def sparse(self) -> bool:
-        """Whether the entries are label indices."""
+        """Return whether the entries are label indices."""
         return self.sparse_dim is not None
 
     @property
     def feature_dim(self) -> Optional[Dim]:
-        """The dim of the feature axis, or None."""
+        """Return the dim of the feature axis, or None."""
         return None if self.feature_axis is None else self.dims[self.feature_axis]
 
     @property
     def time_dim(self) -> Optional[Dim]:
-        """The dim of the time axis, or None."""
+        """Return the dim of the time axis, or None."""
         return None if self.time_axis is None else self.dims[self.time_axis]
 
     @property
     def dim(self) -> Optional[int]:
-        """Number of labels if sparse, else the static size of the feature axis; None if there is none."""
+        """Return the number of labels if sparse, else the static size of the feature axis; None if there is none."""
         d = self.sparse_dim or self.feature_dim
         return None if d is None else d.size
 
     @property
     def spatial_axes(self) -> List[int]:
-        """Indices of all axes but batch and feature (and the steps of a loop)."""
+        """Return the indices of all axes but batch and feature (and the steps of a loop)."""
         return [i for i, d in enumerate(self.dims) if not d.is_batch and not d.is_loop and i != self.feature_axis]
 
     @property
     def dynamic_axes(self) -> List[int]:
-        """Indices of the axes with a size that is not static, without batch."""
+        """Return the indices of the axes without static size, batch excluded."""
         return [i for i, d in enumerate(self.dims) if d.is_dynamic]
 
     @property
     def loop_axes(self) -> List[int]:
-        """Indices of the axes which are steps of a loop, see `DimKind.LOOP`."""
+        """Return the indices of the axes that are steps of a loop, see `DimKind.LOOP`."""
         return [i for i, d in enumerate(self.dims) if d.is_loop]
 
     @property
     def axis_kinds(self) -> Tuple[str, ...]:
-        """Per axis: "B" batch, "F" feature, "T" dynamic spatial, "S" static spatial."""
+        """Return the kind of each axis: "B" batch, "F" feature, "T" dynamic spatial, "S" static spatial."""
         return tuple(self._kind(i) for i in range(self.rank))
 
     def _kind(self, axis: int) -> str:
@@ -134,11 +134,11 @@ class Data:
 
     @property
     def static_shape(self) -> Tuple[Optional[int], ...]:
-        """Size per axis, None where dynamic."""
+        """Return the size of each axis, None where dynamic."""
         return tuple(d.size for d in self.dims)
 
     def axes_of(self, dim: Dim) -> List[int]:
-        """Indices of all axes with this dim."""
+        """Return the indices of all axes with this dim."""
         return [i for i, d in enumerate(self.dims) if d is dim]
 
     def __str__(self) -> str:
@@ -152,11 +152,11 @@ class Data:
     # --- derived templates ---
 
     def replace(self, **changes: Any) -> Data:
-        """A copy with other fields."""
+        """Return a copy with some fields replaced."""
         return dataclasses.replace(self, **changes)
 
     def permuted(self, perm: Sequence[int]) -> Data:
-        """Axis ``i`` of the result is axis ``perm[i]`` of this one; time and feature marks move along."""
+        """Permute axes: axis ``i`` of the result is axis ``perm[i]`` of this one; time and feature marks move along."""
         where = {old: new for new, old in enumerate(perm)}
         return self.replace(
             dims=tuple(self.dims[i] for i in perm),
@@ -165,7 +165,7 @@ class Data:
         )
 
     def without_axes(self, axes: Iterable[int]) -> Data:
-        """These axes removed, together with the marks on them."""
+        """Remove axes together with their marks."""
         gone = set(axes)
         keep = [i for i in range(self.rank) if i not in gone]
         where = {old: new for new, old in enumerate(keep)}
@@ -176,7 +176,7 @@ class Data:
         )
 
     def with_axis(self, axis: int, dim: Dim, *, feature: bool = False, time: bool = False) -> Data:
-        """A new axis in front of the axis which is at this index now; optionally marked as feature or time."""
+        """Insert an axis in front of the one at this index; optionally marked as feature or time."""
 
         def moved(i: Optional[int]) -> Optional[int]:
             return i if i is None or i < axis else i + 1
@@ -188,24 +188,24 @@ class Data:
         )
 
     def with_dim(self, axis: int, dim: Dim) -> Data:
-        """The dim of one axis replaced, marks kept."""
+        """Replace the dim of one axis, keeping marks."""
         return self.replace(dims=self.dims[:axis] + (dim,) + self.dims[axis + 1 :])
 
     def with_feature(self, axis: int, dim: Dim) -> Data:
-        """Axis replaced by a feature axis; an earlier feature axis becomes a plain static one."""
+        """Turn an axis into the feature axis; an earlier feature axis becomes a plain static one."""
         return self.with_dim(axis, dim).replace(
             feature_axis=axis, sparse_dim=None, time_axis=None if self.time_axis == axis else self.time_axis
         )
 
     def with_time_axis_default(self) -> Data:
-        """The time mark set where the default rule puts it, if there is none."""
+        """Set the time mark by the default rule, if there is none."""
         if self.time_axis is not None:
             return self
         return self.replace(time_axis=default_time_axis(self.dims, exclude=self.feature_axis))
 
 
 def default_time_axis(dims: Sequence[Dim], exclude: Optional[int] = None) -> Optional[int]:
-    """The first dynamic spatial axis."""
+    """Return the first dynamic spatial axis."""
     for i, d in enumerate(dims):
         if d.is_dynamic and d.kind is DimKind.SPATIAL and i != exclude:
             return i
@@ -213,7 +213,7 @@ def default_time_axis(dims: Sequence[Dim], exclude: Optional[int] = None) -> Opt
 
 
 def default_feature_axis(dims: Sequence[Dim], time_axis: Optional[int]) -> Optional[int]:
-    """The last axis of feature kind, else the last static axis other than batch and time."""
+    """Return the last axis of feature kind, else the last static axis other than batch and time."""
     of_kind = [i for i, d in enumerate(dims) if d.kind is DimKind.FEATURE]
     if of_kind:
         return of_kind[-1]

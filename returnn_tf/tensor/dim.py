@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 
 class DimKind(enum.Enum):
-    """What a dim stands for."""
+    """The role of a dim."""
 
     BATCH = "batch"
     SPATIAL = "spatial"
@@ -35,7 +35,7 @@ _INT_OPS: Dict[str, Tuple[Callable[[Any, Any], Any], str]] = {
 
 
 class DimExpr:
-    """An operation on dims and ints, e.g. ``ceil(time / 2)``. Lengths never get negative."""
+    """An operation on dims and ints, e.g. ``ceil(time / 2)``. Lengths never become negative."""
 
     __slots__ = ("op", "args")
 
@@ -44,7 +44,7 @@ class DimExpr:
         self.args = args
 
     def evaluate(self, value_of: Callable[[Dim], Any], maximum: Callable[[Any, int], Any]) -> Any:
-        """The value, given the values of the operands.
+        """Return the value, given the values of the operands.
 
         :param value_of: Dim -> int or integer array/tensor
         :param maximum: elementwise maximum of a value and an int
@@ -100,26 +100,26 @@ class Dim:
 
     @property
     def is_batch(self) -> bool:
-        """Whether this is a batch dim (sequences, or sequences times beam)."""
+        """Return whether this is a batch dim (sequences, or sequences times beam)."""
         return self.kind is DimKind.BATCH
 
     @property
     def is_loop(self) -> bool:
-        """Whether this is the axis of the steps of a loop, see `DimKind.LOOP`."""
+        """Return whether this is the axis of the steps of a loop, see `DimKind.LOOP`."""
         return self.kind is DimKind.LOOP
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether this is no batch dim and its size differs from sequence to sequence or batch to batch."""
+        """Return whether the size differs between sequences or batches; never for batch dims."""
         return self.size is None and not self.is_batch
 
     @property
     def dimension(self) -> Optional[int]:
-        """The static size, or None; the name which configs use."""
+        """Return the static size, or None; the name configs use."""
         return self.size
 
     def as_kind(self, kind: DimKind, description: str = "") -> Dim:
-        """A new dim of the same static size and another kind; a dynamic one keeps its lengths."""
+        """Return a new dim of the same static size and another kind; a dynamic one keeps its lengths."""
         if kind is self.kind:
             return self
         if self.size is not None:
@@ -127,7 +127,7 @@ class Dim:
         return self._derive("add", 0, kind=kind)
 
     def agrees_with(self, other: Dim) -> bool:
-        """Whether both are one dim by declaration, or one was made by the program for the other's static size."""
+        """Return whether both are declared equal, or one was created anonymously with the other's static size."""
         if self is other:
             return True
         if self.is_batch or other.is_batch:
@@ -135,7 +135,7 @@ class Dim:
         return self.size is not None and self.size == other.size and (self.auto or other.auto)
 
     def ceildiv_right(self, by: int) -> Dim:
-        """``ceil(self / by)``; repeated division folds, and dividing a multiple gives the dim back."""
+        """Return ``ceil(self / by)``; repeated division folds, and dividing a multiple gives the dim back."""
         if by == 1:
             return self
         base, factor = self._split_op("mul")
@@ -145,7 +145,7 @@ class Dim:
         return self._derive("ceildiv", by) if base is None else base._derive("ceildiv", by * factor)
 
     def _split_op(self, op: str) -> Tuple[Any, int]:
-        """(operand, int) if this dim is ``operand <op> int``, else (None, 0)."""
+        """Return (operand, int) if this dim is ``operand <op> int``, else (None, 0)."""
         if self.expr is not None and self.expr.op == op and isinstance(self.expr.args[-1], int):
             first = self.expr.args[0]
             if isinstance(first, Dim) and first.kind is self.kind:
@@ -153,7 +153,7 @@ class Dim:
         return None, 0
 
     def floordiv_right(self, by: int) -> Dim:
-        """``floor(self / by)``."""
+        """Return ``floor(self / by)``."""
         return self if by == 1 else self._derive("floordiv", by)
 
     def __add__(self, other: Union[Dim, int]) -> Dim:
@@ -175,7 +175,7 @@ class Dim:
         return self.floordiv_right(other)
 
     def _derive(self, op: str, *others: Union[Dim, int], kind: Optional[DimKind] = None) -> Dim:
-        """The derived dim; the same expression over the same dims is always the same object."""
+        """Return the derived dim; the same expression over the same dims is always the same object."""
         args: Tuple[Union[Dim, int], ...] = (self,) + others
         if op in ("add", "sub") and isinstance(others[0], int) and kind is None:
             return self._shifted(others[0] if op == "add" else -others[0])
@@ -194,7 +194,9 @@ class Dim:
         return dim
 
     def _shifted(self, amount: int) -> Dim:
-        """``self + amount``. A grown dim folds, ``(t+1)+1 = t+2``, ``(t+1)-1 = t``; a shrunk one was clipped at 0."""
+        """Return ``self + amount``. A grown dim folds, ``(t+1)+1 = t+2``, ``(t+1)-1 = t``; a shrunk one was clipped at
+        0.
+        """
         base, grown = self._split_op("add")
         if base is None:
             base, grown = self, 0
@@ -205,7 +207,7 @@ class Dim:
         return base._derive_interned(op, amount)
 
     def with_operands(self, func: Callable[[Dim], Dim]) -> Dim:
-        """A derived dim with every operand replaced by ``func(operand)``; itself if nothing changes."""
+        """Return a derived dim with every operand replaced by ``func(operand)``; itself if nothing changes."""
         if self.expr is None:
             return self
         args = tuple(func(a) if isinstance(a, Dim) else a for a in self.expr.args)
@@ -261,12 +263,12 @@ def _brief_name(dim: Dim) -> str:
 
 
 def SpatialDim(description: str = "", dimension: Optional[int] = None) -> Dim:
-    """A time or other spatial dim; without ``dimension`` it is dynamic."""
+    """Return a time or other spatial dim; dynamic without ``dimension``."""
     return Dim(DimKind.SPATIAL, dimension, description)
 
 
 def FeatureDim(description: str = "", dimension: Optional[int] = None) -> Dim:
-    """A feature (channel) dim."""
+    """Return a feature (channel) dim."""
     return Dim(DimKind.FEATURE, dimension, description)
 
 

@@ -1,4 +1,4 @@
-"""Which axes of several templates are the same: the common layout for broadcasting, and how to get there."""
+"""The correspondence of axes of several templates: the common layout for broadcasting, and how to reach it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from returnn_tf.tensor.data import Data
 
 
 def match_axes(data: Data, into: Data) -> List[Optional[int]]:
-    """For each axis of ``data`` the axis of ``into`` which is the same dim, or None.
+    """Return, for each axis of ``data``, the axis of ``into`` with the same dim, or None.
 
     Identical dims first; then the feature axes with each other, a size of 1 fits any other; then dims that agree (see
     `Dim.agrees_with`).
@@ -38,7 +38,7 @@ def match_axes(data: Data, into: Data) -> List[Optional[int]]:
 
 
 def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, ignore_feature: bool = False) -> Data:
-    """The layout which all templates can be broadcast to: the one with the most axes, the earliest among equals.
+    """Return the layout that all templates broadcast to: the one with the most axes, the earliest among equals.
 
     :param allow_broadcast_all: if no single template has all axes: append the axes that are missing
     :param ignore_feature: the sizes of the feature axes may differ (they will be concatenated)
@@ -79,7 +79,7 @@ def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, i
 
 
 def _with_missing(common: Data, data: Data, missing: Sequence[int]) -> Data:
-    """The missing axes inserted in front of the feature axis; a missing feature axis goes to the end."""
+    """Insert the missing axes in front of the feature axis; a missing feature axis goes to the end."""
     for a in missing:
         is_feature = a == data.feature_axis and common.feature_axis is None
         axis = common.rank

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,9 +44,17 @@ def test_transformer_of_the_tracing_benchmark_trains(moved: bool) -> None:
     tracing.first_step(tracing.transformer(8, 1, optimize_move_layers_out=moved), 4, 3)
 
 
-def test_memory_of_a_step_is_measured() -> None:
-    """For each side; a tiny batch may need no new memory at all."""
-    import attention_model
-    import loop_memory
-
-    assert loop_memory.growth("checkpoint_steps", attention_model.TINY) >= 0
+@pytest.mark.parametrize("side", ["framework", "checkpoint_steps"])
+def test_memory_of_a_step_is_measured(side: str) -> None:
+    """At least what the backward pass of every loop needs: the scores of all steps, and their gradient."""
+    code = (
+        "import attention_model, loop_memory\n"
+        "sizes = attention_model.Sizes(8, 40, 20, 16, 16, 16, 16, 16, 5000)\n"
+        "print(loop_memory.growth(%r, sizes), 2 * 4 * sizes.batch * sizes.steps * sizes.labels / 2**20)" % side
+    )
+    path = os.pathsep.join([str(_BENCH), str(_BENCH.parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    growth, needed = map(float, done.stdout.split()[-2:])
+    assert needed < growth < 100 * needed

@@ -2,10 +2,8 @@
 
 import pytest
 
-check = pytest.importorskip("returnn_tf.cli.check", exc_type=ImportError)
-layers = pytest.importorskip("returnn_tf.cli.layers", exc_type=ImportError)
-
-from returnn_tf.cli.main import main  # noqa: E402
+from returnn_tf.cli import check
+from returnn_tf.cli.main import main
 
 CONFIG = """
 extern_data = {"data": {"dim": 5}, "classes": {"dim": 3, "sparse": True}}

@@ -11,7 +11,7 @@ from returnn_tf import __version__
 from returnn_tf.cli.commands import COMMANDS, RUN
 from returnn_tf.cli.main import main
 from returnn_tf.config import DataError
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.tasks import registry
 
 

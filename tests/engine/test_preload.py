@@ -53,7 +53,7 @@ def values(params: Dict[str, Any]) -> Dict[str, Any]:
 def test_names(other, options, name, loaded_from):
     options = {"filename": other + options.pop("filename_suffix", ""), **options}
     params = variables(name)
-    assert preload.load(Config({"preload_from_files": {"x": options}}), params) == {name}
+    assert preload.load(Config({"preload_from_files": {"x": options}}), params) == {name: 100}
     assert values(params)[name] == STORED[loaded_from]
 
 
@@ -81,14 +81,14 @@ def test_a_prefix_stands_in_front_of_a_part_of_the_path(other, name):
 def test_for_which_task(other, init, train, fresh, loaded):
     config = Config({"preload_from_files": {"x": {"filename": other, "init_for_train": init}}})
     params = variables("output/rec/out/b")
-    assert preload.load(config, params, train=train, fresh=fresh) == (set(params) if loaded else set())
+    assert preload.load(config, params, train=train, fresh=fresh) == (dict.fromkeys(params, 100) if loaded else {})
 
 
 @pytest.mark.parametrize("skip", [{"ignore_params": ["own/b"]}, {"ignore_params_prefixes": ["own/"]}])
 def test_what_is_not_loaded_keeps_its_value(other, skip):
     params = variables("output/rec/out/b", "own/b")
     config = Config({"preload_from_files": {"x": {"filename": other, **skip}}})
-    assert preload.load(config, params) == {"output/rec/out/b"}
+    assert preload.load(config, params) == {"output/rec/out/b": 100}
     assert values(params)["own/b"] == [0.0]
 
 
@@ -102,7 +102,7 @@ def test_missing(other):
         assert part in str(caught.value)
     assert values(params)["lm_output/rec/out/b"] == [0.0], "none is changed"
     options["ignore_missing"] = True
-    assert preload.load(Config({"preload_from_files": {"x": options}}), params) == {"lm_output/rec/out/b"}
+    assert preload.load(Config({"preload_from_files": {"x": options}}), params) == {"lm_output/rec/out/b": 100}
 
 
 def test_other_shape(other):

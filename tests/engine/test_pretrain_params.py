@@ -10,8 +10,9 @@ import pytest
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan_transfer
 from returnn_tf.engine.pretrain.checks import planned_networks
-from returnn_tf.engine.pretrain.param_axes import Part, axes_of_params, common_blocks
+from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.graph.param_parts import Part
 from returnn_tf.network.network import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 

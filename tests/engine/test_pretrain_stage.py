@@ -14,7 +14,7 @@ from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.pretrain.stage import Stage
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 
 EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
@@ -56,7 +56,7 @@ def test_parameters_grow_and_new_ones_begin_as_always(tmp_path: pathlib.Path, mo
     stage.begin(schedule.at(1))
     before = {name: 10.0 + value for name, value in stage.net.get_param_values().items()}
     stage.net.set_param_values(before)
-    stage.trainer.global_step.assign(7)
+    stage.net.global_step.assign(7)
     assert config.int("x") == 3
     stage.enter(schedule.at(2))
     assert "x" not in config and stage.trainer.step_count == 7

@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Set
 
 import numpy
 import pytest
 
-from returnn_tf.config import Config
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import declared_options
+from returnn_tf.engine.checkpoints import checkpoint, params
 from returnn_tf.graph.docs import example_of
-from returnn_tf.graph.registry import LAYERS, LOSSES
+from returnn_tf.graph.registry import LAYERS
 from returnn_tf.network.describe import show_axes
 from returnn_tf.network.network import Network, plan_from_config
-from tests.feeds import random_feed
+from returnn_tf.network.result import RunResult
+from tests.feeds import random_feed, repadded
+from tests.layers.examples import CLASSES, example_config, example_settings
+from tests.results import assert_same_results
 
 GOLDENS = Path(__file__).parent.parent / "goldens" / "layers.json"
-DEFAULTS: Dict[str, Any] = {
-    "behavior_version": 21,
-    "extern_data": {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}},
-}
-
-
-def _own(items: List[Tuple[str, Any]]) -> List[Tuple[str, Any]]:
-    return [(name, cls) for name, cls in items if cls.__module__.startswith("returnn_tf.")]
-
-
-LAYER_CLASSES = dict(_own(LAYERS.items()))
-CLASSES = {**{"layer:" + k: v for k, v in LAYER_CLASSES.items()}, **{"loss:" + k: v for k, v in _own(LOSSES.items())}}
-
-
-def _config(name: str) -> Config:
-    example = example_of(CLASSES[name])
-    assert example, "%s: the docstring has no 'Example::' block with network = {...}" % name
-    names: Dict[str, Any] = {}
-    exec(compile(example, "<example of %s>" % name, "exec"), names)
-    settings = dict(DEFAULTS)
-    settings.update({k: v for k, v in names.items() if k in ("network", "extern_data", "behavior_version")})
-    return Config(settings)
 
 
 @pytest.fixture(scope="module", params=sorted(CLASSES))
@@ -56,7 +39,7 @@ def test_docstring_tells_all(name: str) -> None:
     assert example_of(CLASSES[name]), "no Example:: block"
     if name.startswith("layer:"):
         assert "Lengths:" in doc, "the docstring must say what happens to the lengths ('Lengths: ...')"
-        used = json.dumps(_plain(_config(name).typed("network")))
+        used = json.dumps(_plain(example_config(name).typed("network")))
         registered = LAYERS.names_of(CLASSES[name])
         assert any('"class": "%s"' % n in used for n in registered), "the example does not use the class"
     for info in declared_options(CLASSES[name]).values():
@@ -71,20 +54,42 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
-@pytest.mark.parametrize("train", [False, True])
-def test_runs_with_ragged_batch(name: str, train: bool) -> None:
-    net = Network.from_config(_config(name), train=train)
-    out = net.run(_feed(net), with_grad=bool(net.plan.losses))
-    for path, result in out.layers.items():
-        data = net.plan.by_path()[path].output
-        assert result.value.ndim == data.rank
-        assert sorted(data.axis_kinds) == sorted(result.axes)
-        for size, array_size in zip(sorted(s or -1 for s in data.static_shape), sorted(result.value.shape)):
-            assert size <= array_size
-        for axis, lens in result.sizes.items():
-            assert numpy.max(lens, initial=0) <= result.value.shape[axis]
-    for param, grad in out.grads.items():
-        assert numpy.isfinite(grad).all(), param
+# --- running ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An example that was traced and run once; all checks share the graph.
+
+    :param label: name of the class, and whether it is the graph of training
+    :param values: the initial parameters
+    :param first: results for `feed`, with gradients if there is a loss
+    """
+
+    label: str
+    net: Network
+    feed: Dict[str, Any]
+    values: Dict[str, numpy.ndarray]
+    first: RunResult
+
+    def run(self, feed: Dict[str, Any]) -> RunResult:
+        """Run the same graph again, from the same parameters."""
+        self.net.set_param_values(self.values)
+        return self.net.run(feed, with_grad=bool(self.net.plan.losses))
+
+
+EVAL = ["%s-eval" % name for name in sorted(CLASSES)]
+#: The first ones are those of EVAL: pytest sorts tests by the index of their parameter, so that a case is made once.
+ALL = EVAL + ["%s-train" % name for name in sorted(CLASSES)]
+
+
+@pytest.fixture(scope="module")
+def case(request: pytest.FixtureRequest) -> Case:
+    name, _, mode = str(request.param).rpartition("-")
+    net = Network.from_config(example_config(name), train=mode == "train")
+    feed = _feed(net)
+    values = net.get_param_values()
+    return Case(request.param, net, feed, values, net.run(feed, with_grad=bool(net.plan.losses)))
 
 
 def _feed(net: Network, batch: int = 3) -> Dict[str, Any]:
@@ -95,29 +100,123 @@ def _feed(net: Network, batch: int = 3) -> Dict[str, Any]:
     return feed
 
 
-def test_batch_of_one_and_new_lengths(name: str) -> None:
+@pytest.mark.parametrize("case", ALL, indirect=True, scope="module")
+def test_results_are_as_planned(case: Case) -> None:
+    """Kind, size and dtype of every axis; finite gradients, some of them not zero."""
+    for path, result in case.first.layers.items():
+        data = case.net.plan.by_path()[path].output
+        axes = sorted(range(data.rank), key=lambda axis: axis != data.batch_axis)
+        assert result.axes == tuple(data.axis_kinds[axis] for axis in axes), path
+        assert result.value.dtype == data.dtype, path
+        assert {i for i, axis in enumerate(axes) if data.dims[axis].is_dynamic} == set(result.sizes), path
+        for axis, size in zip(axes, result.value.shape):
+            assert data.dims[axis].size in (None, size), path
+        for axis, lens in result.sizes.items():
+            assert 0 <= numpy.min(lens, initial=0) and numpy.max(lens, initial=0) <= result.value.shape[axis], path
+    for param, grad in case.first.grads.items():
+        assert numpy.isfinite(grad).all() and grad.shape == case.values[param].shape, param
+    assert not case.first.grads or any(grad.any() for grad in case.first.grads.values())
+
+
+#: Classes whose valid output depends on what is in the padding, or on how much there is of it.
+SEES_PADDING = {
+    "layer:boolean_mask": "packs all entries of the array whose flag is set, as documented",
+    "layer:conv": "the last windows reach into the padding",
+    "layer:norm": "mean and variance are those of the whole array, as documented",
+    "layer:resize": "the last new frames lie between the last frame and the first of the padding",
+    "layer:scatter_nd": "padded frames of the source are added too, as documented",
+    "layer:window": "the last windows reach into the padding",
+}
+#: Classes whose lengths depend on the size of the array.
+SEES_SIZE = {"layer:shift_axis": "frames moved beyond the end of the array are cut, and the lengths with them"}
+
+
+@pytest.mark.parametrize("case", ALL, indirect=True, scope="module")
+def test_padding_has_no_influence(case: Case) -> None:
+    """Neither on results nor on gradients: other numbers in the padded frames; when it is not training, more frames."""
+    name, _, mode = case.label.rpartition("-")
+    feeds = [repadded(case.feed, case.net.extern_data)]
+    if mode == "eval" and name not in SEES_SIZE:  # dropout draws other numbers for another size
+        feeds.append(repadded(case.feed, case.net.extern_data, more=3))
+    for feed in feeds:
+        other = case.run(feed)
+        if name in SEES_PADDING:
+            with pytest.raises(AssertionError):
+                assert_same_results(case.first, other)
+        else:
+            assert_same_results(case.first, other)
+
+
+@pytest.mark.parametrize("case", EVAL, indirect=True, scope="module")
+def test_batch_of_one_and_new_lengths(case: Case) -> None:
     """One traced graph serves all batch sizes and lengths."""
-    net = Network.from_config(_config(name))
-    net.run(_feed(net))
-    out = net.run(_feed(net, batch=1))
-    assert len(net._functions) == 1
+    out = case.run(_feed(case.net, batch=1))
+    (function,) = case.net._functions.values()
+    assert len(function.graphs) == 1
     for path, result in out.layers.items():
-        if net.plan.by_path()[path].output.batch_axis is not None and result.value.ndim:
+        if case.net.plan.by_path()[path].output.batch_axis is not None and result.value.ndim:
             assert result.axes[0] == "B"
 
 
-def test_save_and_restore(name: str) -> None:
-    net = Network.from_config(_config(name))
-    values = net.get_param_values()
-    other = Network(net.plan, seed=7)
-    other.set_param_values(values)
-    first, second = net.run(_feed(net)), other.run(_feed(other))
-    for path, result in first.layers.items():
-        numpy.testing.assert_array_equal(result.value, second.layers[path].value)
+@pytest.mark.parametrize("case", EVAL, indirect=True, scope="module")
+def test_checkpoint_and_second_lowering(case: Case, tmp_path: Path) -> None:
+    """Another network of the same plan, with other initial values, computes the same once it has read a checkpoint."""
+    case.net.set_param_values(case.values)
+    checkpoint.save(str(tmp_path / "net.001"), case.net.params, {}, checkpoint.CheckpointInfo(1, 0, 42))
+    other = Network(case.net.plan, seed=7)
+    params.assign(other.params, checkpoint.read(str(tmp_path / "net.001")), source="net.001")
+    assert_same_results(case.first, other.run(case.feed, with_grad=bool(other.plan.losses)), rtol=1e-6, atol=1e-7)
+
+
+# --- double precision ---
+
+
+#: Classes whose examples cannot be computed in float64, although they have no parameters (which are float32).
+ONLY_FLOAT32 = {
+    "layer:constant": "its constant is float32 as nothing else is asked for",
+    "layer:resize": "TensorFlow interpolates in float32 only",
+}
+#: Classes whose output is float32 whatever the data is.
+FLOAT32_OUTPUT = {"layer:choice_get_beam_scores": "the scores of a beam are float32"}
+
+
+def _in_float64(name: str) -> Config:
+    settings = example_settings(name)
+    extern_data = {key: dict(options) for key, options in settings["extern_data"].items()}
+    for options in extern_data.values():
+        if options.get("dtype", "float32") == "float32" and not options.get("sparse") and "sparse_dim" not in options:
+            options["dtype"] = "float64"
+    return Config({**settings, "extern_data": extern_data})
+
+
+@pytest.mark.parametrize("case", EVAL, indirect=True, scope="module")
+def test_float64(case: Case) -> None:
+    """Computed in the precision of the data, or refused, if parameters are in the way; nothing is cast silently."""
+    name = case.label.rpartition("-")[0]
+    has_params = bool(case.net.plan.params)
+    try:
+        net = Network.from_config(_in_float64(name))
+        net.set_param_values(case.values)
+        out = net.run(case.feed)
+    except ConfigError as exc:
+        assert has_params or name in ONLY_FLOAT32, exc
+        assert "float32" in str(exc)
+        return
+    assert name not in ONLY_FLOAT32
+    assert_same_results(dataclasses.replace(case.first, grads={}), out)
+    for path, result in case.first.layers.items():
+        dtype = out.layers[path].value.dtype
+        assert dtype == net.plan.by_path()[path].output.dtype
+        if not has_params and name not in FLOAT32_OUTPUT and result.value.dtype == "float32":
+            assert dtype == ("float64" if "float32" in _dtypes(case.feed) else "float32"), path
+
+
+def _dtypes(feed: Dict[str, Any]) -> Set[str]:
+    return {str(value.dtype) for value in feed.values()}
 
 
 def test_golden_variables_and_axes(name: str, update_goldens: bool) -> None:
-    plan = plan_from_config(_config(name), train=True)
+    plan = plan_from_config(example_config(name), train=True)
     got = {
         "params": {spec.name: list(spec.shape) for spec in plan.params.values()},
         "outputs": {path: show_axes(node.output) for path, node in plan.outputs.items()},
@@ -130,12 +229,16 @@ def test_golden_variables_and_axes(name: str, update_goldens: bool) -> None:
     assert got == goldens.get(name), "run pytest with --update-goldens and read the diff"
 
 
+def test_goldens_are_of_existing_classes() -> None:
+    assert json.loads(GOLDENS.read_text()).keys() == CLASSES.keys()
+
+
 def test_all_examples_are_planned_without_tensorflow() -> None:
     code = (
         "import sys; sys.path.insert(0, '.')\n"
         "import tests.layers.test_conformance as t\n"
         "from returnn_tf.network.describe import describe_plan\n"
-        "for name in t.CLASSES: describe_plan(t.plan_from_config(t._config(name), train=True))\n"
+        "for name in t.CLASSES: describe_plan(t.plan_from_config(t.example_config(name), train=True))\n"
         "assert 'tensorflow' not in sys.modules"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])

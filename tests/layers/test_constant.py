@@ -3,6 +3,8 @@
 import numpy
 import pytest
 
+from returnn_tf.config import Config
+from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, net_of, output, run, template
 
@@ -156,10 +158,14 @@ def test_train_flag(train):
 
 
 def test_global_train_step():
-    net = net_of({"output": {"class": "global_train_step", "from": []}})
-    net.step.assign(17)
-    result = net.run(feed()).layers["output"].value
-    assert result == 17 and result.dtype == "int64"
+    layers = {"output": {"class": "global_train_step", "from": []}}
+    layers["p"] = {"class": "linear", "n_out": 1, "from": "data", "loss": "as_is"}
+    net = net_of(layers, train=True)
+    trainer = Trainer(net, Config({"learning_rate": 0.1}))
+    for step in range(3):
+        result = net.run(feed()).layers["output"].value
+        assert result == step and result.dtype == "int64"
+        trainer.step(feed())
 
 
 def test_print(capfd):

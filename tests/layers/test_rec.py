@@ -216,7 +216,7 @@ def test_noise_differs_between_steps_only_in_training():
         net = make_net({"output": rec(unit_opts={"rec_weight_dropout": 0.5})}, train=train)
         values = []
         for step in range(2):
-            net.step.assign(step)
+            net.global_step.assign(step)
             values.append(net.run(feed()).layers["output"].value)
         return values
 

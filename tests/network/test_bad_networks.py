@@ -76,7 +76,17 @@ CASES = {
         r"Layer 'output' \(class 'activation'\): the source is sparse \(label indices of labels:classes=3\), but dense "
         r"features are needed\. Embed it by a linear layer first",
     ),
-    "dropout above 1": ({"output": {**LIN, "dropout": 2.0}}, r"dropout is a probability, from 0 to 1, got 2\.0"),
+    "dropout above 1": ({"output": {**LIN, "dropout": 2.0}}, r"option 'dropout' must be from 0 to below 1, got 2\.0"),
+    "dropout of 1": ({"output": {**LIN, "dropout": 1.0}}, r"option 'dropout' must be from 0 to below 1, got 1\.0"),
+    "n_out of 0": ({"output": {**LIN, "n_out": 0}}, r"option 'n_out' must be from 1 to 2147483647, got 0"),
+    "huge parameter": (
+        {"output": {**LIN, "n_out": 2 * 10**9}},
+        r"Layer 'output' .*the parameter 'W' would have the shape \(4, 2000000000\), which is 8e\+09 numbers",
+    ),
+    "no device": (
+        {"output": {**LIN, "param_device": "gpu0x"}},
+        r"option 'param_device' must be 'CPU', 'GPU' or 'GPU:<number>', got 'gpu0x'",
+    ),
     "dropout of labels": (
         {"output": {**LIN, "dropout": 0.1, "from": "data:classes"}},
         r"the source of the dropout is sparse .*Embed it by a linear layer first",
@@ -152,3 +162,13 @@ def test_deep_networks_need_no_deep_stack() -> None:
         network["l%d" % i] = {**LIN, "from": "l%d" % (i - 1)}
     network["output"] = {**LIN, "from": "l2999"}
     assert len(_plan(network).nodes) == 3002
+
+
+def test_networks_in_networks() -> None:
+    layer = LIN
+    for _ in range(40):
+        layer = {"class": "subnetwork", "from": "data", "subnetwork": {"output": layer}}
+    assert _plan({"output": layer}).outputs["output"].output.dim == 3
+    layer = {"class": "subnetwork", "from": "data", "subnetwork": {"output": layer}}
+    with pytest.raises(ConfigError, match="networks are nested more than 40 levels deep"):
+        _plan({"output": layer})

@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.layers.emit_node import LoweringError
+from returnn_tf.graph.emit_node import LoweringError
 from returnn_tf.network.network import Network
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.feeds import random_feed
@@ -111,7 +111,7 @@ def test_dropout_depends_on_step_and_layer_only() -> None:
     feed = random_feed({"data": net.extern_data["data"]}, longest=50)
     first = net.run(feed).layers["output"].value
     numpy.testing.assert_array_equal(first, net.run(feed).layers["output"].value)
-    net.step.assign(1)
+    net.global_step.assign(1)
     assert not numpy.array_equal(first, net.run(feed).layers["output"].value)
     assert 0.35 < (first == 0).mean() < 0.65
     kept = first != 0
@@ -143,14 +143,18 @@ def test_user_code_of_wrong_shape_or_dtype_names_the_layer() -> None:
         net.run(feed)
 
 
-def test_constraint_darc1() -> None:
-    net = _net(
-        {"output": {"class": "linear", "activation": None, "n_out": 3, "from": "data", "darc1": 0.5, "loss": "as_is"}}
-    )
-    feed = random_feed({"data": net.extern_data["data"]})
-    out = net.run(feed)
-    value = numpy.concatenate([v[:n] for v, n in zip(out.layers["output"].value, feed["data/size0"])])
-    assert out.total_loss == pytest.approx(out.losses["output"] + 0.5 * numpy.abs(value).sum(0).max(), rel=1e-5)
+@pytest.mark.parametrize("value", [None, 3, [1.0]])
+def test_function_that_returns_no_tensor_names_layer_and_option(value: Any) -> None:
+    net = _net({"output": {**LINEAR["output"], "activation": lambda x: value}})
+    with pytest.raises(LoweringError, match=r"Layer 'output' .*, not a tensor\. Look at .* option 'activation'"):
+        net.run(random_feed({"data": net.extern_data["data"]}))
+
+
+def test_layer_names_in_any_script() -> None:
+    hidden = {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"}
+    net = _net({"слой": hidden, "output": {**LINEAR["output"], "from": "слой", "loss": "as_is"}}, train=True)
+    assert "слой/rec/W" in net.params
+    assert "output" in net.run(random_feed(net.extern_data), with_grad=True).losses
 
 
 def test_batch_norm_free_parts_of_the_plan_print() -> None:
@@ -162,3 +166,32 @@ def test_empty_sequence_in_the_batch() -> None:
     feed = random_feed(net.extern_data)
     feed["data/size0"] = feed["classes/size0"] = numpy.array([6, 0, 2], "int32")
     assert numpy.isfinite(net.run(feed).losses["output"])
+
+
+def test_each_run_says_whether_it_is_training() -> None:
+    """Default: as the network was planned."""
+    network = {"output": {"class": "dropout", "dropout": 0.5, "from": "data"}, "on": {"class": "train_flag"}}
+    for planned in (True, False):
+        net = _net({**network, "on": {"class": "train_flag", "is_output_layer": True}}, train=planned)
+        feed = random_feed({"data": net.extern_data["data"]}, longest=20)
+        for train in (True, False, None):
+            layers = net.run(feed, train=train).layers
+            on = planned if train is None else train
+            assert layers["on"].value == on
+            assert numpy.array_equal(layers["output"].value, feed["data"]) == (not on)
+
+
+def test_feeds_may_name_the_lengths_of_a_dim_once() -> None:
+    """Each set of names has a graph of its own, also where a function has run with another set."""
+    network = {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}}
+    time = SpatialDim("time")
+    dims = {"data": [batch_dim, time, FeatureDim("f", 3)], "classes": [batch_dim, time]}
+    extern_data = {key: {"dim_tags": tags} for key, tags in dims.items()}
+    extern_data["classes"]["sparse_dim"] = FeatureDim("labels", 2)
+    net = Network.from_config(Config({"extern_data": extern_data, "network": network, "behavior_version": 21}))
+    feed = random_feed(net.extern_data)
+    feed["classes/size0"] = feed["data/size0"]
+    less = {name: value for name, value in feed.items() if name != "classes/size0"}
+    assert net.run(less).losses["output"] == net.run(feed).losses["output"]
+    (function,) = net._functions.values()
+    assert len(function.graphs) == 2

@@ -1,14 +1,15 @@
-"""Starting several processes by mpirun or horovodrun, really; skips where Horovod can't be installed."""
+"""Starting several processes by mpirun or horovodrun, really; skips where Horovod was not built for it."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-from typing import Dict, List
+from typing import Callable, Dict, List, Tuple
 
 import pytest
 
@@ -18,26 +19,61 @@ from tests.reliability import toy
 SECONDS = 1200
 
 
-def launchers() -> Dict[str, List[str]]:
-    """Name -> command line in front of a program for two processes, of those which are installed."""
-    found = {}
+_BUILT = "import horovod.tensorflow as hvd; print('mpi' * hvd.mpi_built(), 'gloo' * hvd.gloo_built())"
+_REBUILD = "make venv builds Horovod with MPI once mpicxx is there (apt-get install openmpi-bin libopenmpi-dev)"
+
+
+@functools.lru_cache(maxsize=None)
+def _built_with() -> Tuple[Tuple[str, ...], str]:
+    """Return which of "mpi" and "gloo" Horovod was built with, and the reason if it cannot be used at all."""
     if importlib.util.find_spec("horovod") is None:
-        return found
-    if shutil.which("mpirun"):
-        # as root in containers; more processes than cores
-        found["mpirun"] = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
-    runner = pathlib.Path(sys.executable).with_name("horovodrun")
-    if runner.exists():
-        found["horovodrun"] = [str(runner), "--gloo", "-np", "2"]
-    return found
+        return (), "Horovod is not installed: make horovod tries to build it"
+    # in a process of its own: horovod and TensorFlow are not for the process of the tests
+    command = [sys.executable, "-c", _BUILT]
+    env = toy.environment(TF_CPP_MIN_LOG_LEVEL="3")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return (), "Horovod cannot be imported: %s" % done.stderr.strip().rpartition("\n")[2]
+    return tuple(done.stdout.split()), ""
+
+
+def _without_mpirun() -> str:
+    """Return why two processes cannot be started by mpirun; empty if they can."""
+    built, reason = _built_with()
+    if reason:
+        return reason
+    if "mpi" not in built:
+        return "Horovod was built without MPI: " + _REBUILD
+    return "" if shutil.which("mpirun") else "there is no mpirun: apt-get install openmpi-bin"
+
+
+def _without_horovodrun() -> str:
+    """Return why two processes cannot be started by horovodrun; empty if they can."""
+    built, reason = _built_with()
+    if reason:
+        return reason
+    if "gloo" not in built:
+        return "Horovod was built without Gloo: HOROVOD_WITH_GLOO=1 builds it in"
+    return "" if _HOROVODRUN.exists() else "there is no horovodrun beside %s" % sys.executable
+
+
+_HOROVODRUN = pathlib.Path(sys.executable).with_name("horovodrun")
+_OBSTACLES: Dict[str, Callable[[], str]] = {"mpirun": _without_mpirun, "horovodrun": _without_horovodrun}
+#: What stands before a program for two processes.
+_COMMANDS = {
+    # as root in containers; more processes than cores
+    "mpirun": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"],
+    "horovodrun": [str(_HOROVODRUN), "--gloo", "-np", "2"],
+}
 
 
 def launcher(name: str = "") -> List[str]:
-    """The command of a launcher, or of any that is there; skips the test without one."""
-    there = launchers()
-    if not there or (name and name not in there):
-        pytest.skip("%s is not installed: make venv could not build Horovod, or there is no MPI" % (name or "Horovod"))
-    return there[name or next(iter(there))]
+    """Return the command of a launcher, or of the first that works here; skip the test without one."""
+    reasons = {each: _OBSTACLES[each]() for each in ([name] if name else _COMMANDS)}
+    for each, reason in reasons.items():
+        if not reason:
+            return list(_COMMANDS[each])
+    pytest.skip("; ".join(dict.fromkeys(reasons.values())))
 
 
 def start(folder: pathlib.Path, command: List[str], arguments: List[str], **env: str) -> "subprocess.Popen[bytes]":

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from tests.reliability import toy
+from tests.reliability import horovod_runs, toy
 from tests.reliability.slurm_node import slurm  # noqa: F401  a fixture
 
 _STEPS = 140  # of an epoch
@@ -91,15 +89,9 @@ def test_one_process_requeued_by_slurm_and_by_itself(slurm, tmp_path, longer_und
     _ended_alike(slurm, job, tmp_path, longer_undisturbed, restarts=2)
 
 
-def _no_horovod():
-    if importlib.util.find_spec("horovod") is None:
-        return "Horovod is not installed: pip install 'returnn-tf[horovod]'"
-    return "" if shutil.which("mpirun") else "no mpirun here: apt-get install openmpi-bin libopenmpi-dev"
-
-
 @pytest.mark.long
-@pytest.mark.skipif(bool(_no_horovod()), reason=_no_horovod())
 def test_two_ranks_requeued_three_times(slurm, tmp_path):  # noqa: F811
+    horovod_runs.launcher("mpirun")
     toy.write_config(tmp_path, **_SIZE)
     path = pathlib.Path(sys.executable).parent
     mpirun = ["env", *("%s=%s" % item for item in _ROOT_MAY.items()), "mpirun", "-np", "2", "-bind-to", "none"]

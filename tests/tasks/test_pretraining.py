@@ -156,7 +156,7 @@ def test_values_by_epoch_trace_nothing_anew_while_they_stay(monkeypatch: pytest.
         for epoch in range(1, 5):
             engine.train_epoch(epoch)
             trainers.append(engine.trainer)
-            functions.append(list(engine.trainer._functions.values()))
+            functions.append(engine.trainer.function.graphs)
         assert trainers[0] is trainers[1] and trainers[2] is trainers[3] and trainers[1] is not trainers[2]
         assert functions[0] == functions[1] and len(functions[1]) == 1
         assert engine.trainer.step_count == 4 * trainers[1].step_count / 2

@@ -1,7 +1,7 @@
-// A decoder in C++ as small as can be: loads a native op, then an exported graph, by the C API of TensorFlow; feeds
-// numbers to the graph and prints what comes out.
+// A minimal decoder in C++: loads a native op, then a saved graph, by the C API of TensorFlow; feeds numbers to the
+// graph and prints the output.
 //
-//   decoder OP.so EXPORTED_FOLDER operation-of-the-output frames batch width
+//   decoder OP.so SAVED_MODEL operation-of-the-output frames batch width
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,7 @@
-"""A program in C++, without any Python, loads a native op which was compiled ahead of time, and an exported graph."""
+"""A program in C++, without any Python, loads a native op compiled ahead of time and runs a saved graph with it.
+
+The graph is written by hand: the subject is the op in a saved model, not how a network becomes one.
+"""
 
 import os
 import subprocess
@@ -48,9 +51,9 @@ def weights():
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, weights):
-    """A graph with an LSTM, as an export writes it."""
-    folder = str(tmp_path_factory.mktemp("exported"))
+def saved_graph(tmp_path_factory, weights):
+    """A saved model whose only function calls the native LSTM, with constant weights."""
+    folder = str(tmp_path_factory.mktemp("saved_graph"))
     module = tf.Module()
 
     @tf.function(
@@ -69,19 +72,19 @@ def exported(tmp_path_factory, weights):
     return folder
 
 
-def run(program, library, exported):
+def run(program, library, saved_graph):
     saved = saved_model_pb2.SavedModel()
-    with open(os.path.join(exported, "saved_model.pb"), "rb") as f:
+    with open(os.path.join(saved_graph, "saved_model.pb"), "rb") as f:
         saved.ParseFromString(f.read())
     (result,) = saved.meta_graphs[0].signature_def["serving_default"].outputs.values()
     output = result.name.partition(":")[0]
-    command = [program, library, exported, output, str(FRAMES), str(BATCH), str(4 * UNITS)]
+    command = [program, library, saved_graph, output, str(FRAMES), str(BATCH), str(4 * UNITS)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
-def test_decoder(program, library, exported, weights):
-    done = run(program, library, exported)
+def test_decoder(program, library, saved_graph, weights):
+    done = run(program, library, saved_graph)
     assert done.returncode == 0, done.stdout + done.stderr
     got = numpy.array(done.stdout.split(), "float64").reshape(FRAMES, BATCH, UNITS)
     z = numpy.sin(0.1 * numpy.arange(FRAMES * BATCH * 4 * UNITS)).reshape(FRAMES, BATCH, 4 * UNITS)
@@ -91,7 +94,7 @@ def test_decoder(program, library, exported, weights):
 
 
 @pytest.mark.slow
-def test_without_the_op_the_graph_cannot_be_loaded(program, exported, tmp_path):
+def test_without_the_op_the_graph_cannot_be_loaded(program, saved_graph, tmp_path):
     (tmp_path / "none.so").write_text("no library")
-    done = run(program, str(tmp_path / "none.so"), exported)
+    done = run(program, str(tmp_path / "none.so"), saved_graph)
     assert done.returncode == 1 and done.stdout.startswith("TF_LoadLibrary: ")

@@ -1,4 +1,4 @@
-"""Base class of all datasets: what a dataset gives, and iteration by sequence and by batch."""
+"""Base class of all datasets: format, and iteration by sequence and by batch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Dataset(Corpus):
 
     @classmethod
     def from_config(cls, spec: Any, **defaults: Any) -> Dataset:
-        """Makes a dataset from a dict with "class", a function returning one, or a string form of it.
+        """Create a dataset from a dict with "class", a function returning one, or its string form.
 
         :param defaults: options which count if the spec does not have them
         :raises ConfigError: for an unknown class or option, with the nearest known one
@@ -64,10 +64,10 @@ class Dataset(Corpus):
     # ---- what a subclass gives, besides num_seqs, tag and seq_lengths
 
     def setup(self) -> None:
-        """Called once with ``self.opts`` checked and complete."""
+        """Prepare the dataset; called once with ``self.opts`` checked and complete."""
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
-        """The data of one sequence: key -> [time, ...].
+        """Read the data of one sequence: key -> [time, ...].
 
         :param index: position in the corpus
         :param epoch: from 1; matters where data is generated or distorted
@@ -76,39 +76,39 @@ class Dataset(Corpus):
         raise NotImplementedError("%s.read" % type(self).__name__)
 
     def lengths(self, index: int) -> Optional[Dict[str, int]]:
-        """Key -> frames without reading the data, or None if that is not possible."""
+        """Return frames by key without reading the data, or None if that is impossible."""
         return None
 
     # ---- what it looks like
 
     @property
     def data_keys(self) -> List[str]:
-        """All data keys."""
+        """Return all data keys."""
         return list(self.data_specs)
 
     @property
     def target_list(self) -> List[str]:
-        """All data keys but "data"."""
+        """Return all data keys but "data"."""
         return [key for key in self.data_specs if key != "data"]
 
     @property
     def num_outputs(self) -> Dict[str, Tuple[int, int]]:
-        """Key -> (dim, number of axes with time), before ``window``."""
+        """Return (dim, number of axes with time) by key, before ``window``."""
         window = self.opts["window"]
         return {key: (spec.dim // (window if key == "data" else 1), spec.ndim) for key, spec in self.data_specs.items()}
 
     @property
     def num_inputs(self) -> int:
-        """Dim of "data", before ``window``; 0 if there is no such key."""
+        """Return the dim of "data", before ``window``; 0 if there is no such key."""
         return self.num_outputs["data"][0] if "data" in self.data_specs else 0
 
     @property
     def labels(self) -> Dict[str, List[str]]:
-        """Key -> class names, for the keys which have them."""
+        """Return class names by key, where known."""
         return {key: list(spec.labels) for key, spec in self.data_specs.items() if spec.labels is not None}
 
     def with_window(self, data: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-        """Applies the option ``window`` to key "data"."""
+        """Apply the option ``window`` to key "data"."""
         if self.opts["window"] > 1 and "data" in data:
             data = {**data, "data": stack_frames(data["data"], self.opts["window"])}
         return data
@@ -123,7 +123,7 @@ class Dataset(Corpus):
         seq_order: Optional[SequenceOf[int]] = None,
         start: int = 0,
     ) -> Iterator[Sequence]:
-        """All sequences of an epoch, in order, uncut.
+        """Iterate over all sequences of an epoch in its order, uncut.
 
         :param epoch: from 1
         :param seq_list: tags to read instead of the epoch's own order
@@ -161,7 +161,7 @@ class Dataset(Corpus):
         seq_order: Optional[SequenceOf[int]] = None,
         **options: Any,
     ) -> Iterator[Batch]:
-        """The batches of an epoch, in order, padded and ready for ``Network.run``.
+        """Iterate over the batches of an epoch in its order, padded and ready for ``Network.run``.
 
         ``batch_stats`` tells what was left out, while and after they are read.
 
@@ -190,11 +190,11 @@ class Dataset(Corpus):
 
 
 def _rebuild(cls: Any, given: Dict[str, Any]) -> Dataset:
-    """Makes a dataset again in another process."""
+    """Recreate a dataset in another process."""
     return cls(**given)
 
 
 def make_dataset(dataset_cls: Type[Dataset], options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Dataset:
-    """A dataset with the given options, and those defaults which its class knows."""
+    """Create a dataset with the given options, and those defaults that its class knows."""
     known = {option.name for option in dataset_cls.all_options()}
     return dataset_cls(**{**{name: value for name, value in defaults.items() if name in known}, **options})

@@ -1,4 +1,4 @@
-"""A batch: which frames of which sequences it holds, and the padded arrays which a network is fed with."""
+"""A batch: its sequences and frames, and the padded arrays for the network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from returnn_tf.datasets.core.slices import Slice
 
 @dataclasses.dataclass
 class BatchPlan:
-    """What a batch will hold, before any data is read.
+    """The content of a batch, planned before any data is read.
 
     :param parts: sequences, chunks or pieces of sequences in order
     :param places: for each part its row in the batch, and the frame of that row where it starts (same for all keys)
@@ -24,7 +24,7 @@ class BatchPlan:
 
     @property
     def num_rows(self) -> int:
-        """Size of the batch axis."""
+        """Return the size of the batch axis."""
         return 1 + max(row for row, _ in self.places) if self.places else 0
 
 
@@ -56,17 +56,17 @@ class Batch:
 
     @property
     def num_rows(self) -> int:
-        """Size of the batch axis."""
+        """Return the size of the batch axis."""
         return 1 + max(row for row, _ in self.rows) if self.rows else 0
 
     @property
     def num_seqs(self) -> int:
-        """Number of different sequences in the batch."""
+        """Return the number of different sequences in the batch."""
         return len({position for parts in self.slices.values() for position, _, _ in parts})
 
     @property
     def max_frames(self) -> Dict[str, int]:
-        """Key -> frames of the longest row, i.e. size of the padded time axis."""
+        """Return the frames of the longest row by key, i.e. the size of the padded time axis."""
         return {
             key: max([offset + end - start for (_, start, end), (_, offset) in zip(parts, self.rows)], default=0)
             for key, parts in self.slices.items()
@@ -74,7 +74,7 @@ class Batch:
 
 
 def assemble(plan: BatchPlan, epoch: Any, keys: List[str], *, number: int) -> Batch:
-    """Reads the sequences of a plan and pads them.
+    """Read the sequences of a plan and pad them.
 
     :param epoch: ``datasets.epoch.Epoch``
     :param keys: the data keys to deliver
@@ -98,7 +98,7 @@ def assemble(plan: BatchPlan, epoch: Any, keys: List[str], *, number: int) -> Ba
 
 
 def _cut(value: np.ndarray, part: Slice, key: str) -> np.ndarray:
-    """Frames start..end of one sequence, zero outside of it."""
+    """Return frames start..end of one sequence, zero outside of it."""
     start, end = part.start[key], part.end[key]
     if value.ndim == 0:
         return value
@@ -113,7 +113,7 @@ def _cut(value: np.ndarray, part: Slice, key: str) -> np.ndarray:
 def _padded(
     key: str, cuts: List[np.ndarray], plan: BatchPlan, static: Sequence[Optional[int]]
 ) -> Dict[str, np.ndarray]:
-    """The feed entries of one key.
+    """Return the feed entries of one key.
 
     :param cuts: frames of each part, [time, ...] or []
     :param static: declared sizes of the axes after time; None = differs

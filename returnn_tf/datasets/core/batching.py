@@ -16,7 +16,7 @@ log = logging.getLogger("returnn_tf.datasets")
 
 @dataclasses.dataclass
 class BatchStats:
-    """What happened to the sequences and chunks of an epoch so far."""
+    """Counts of used, dropped and oversized sequences and chunks of an epoch."""
 
     num_used: int = 0
     num_too_long: int = 0
@@ -25,7 +25,7 @@ class BatchStats:
     num_oversize: int = 0
 
     def summary(self) -> str:
-        """One line for the log; empty if nothing was left out and nothing was too large."""
+        """Return one line for the log; empty if nothing was dropped or oversized."""
         texts = [
             (self.num_too_long, "%d left out as too long"),
             (self.num_too_short, "%d left out as too short"),
@@ -38,7 +38,7 @@ class BatchStats:
 def plan_batches(
     slices: Iterable[Slice], options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats
 ) -> Iterator[BatchPlan]:
-    """The batches of an epoch, in order.
+    """Plan the batches of an epoch in its order.
 
     :param slices: all sequences or chunks
     :param epoch: ``datasets.epoch.Epoch``, for names in messages
@@ -60,7 +60,7 @@ class _Filter:
         self._num_seqs = 0
 
     def use(self, part: Slice) -> bool:
-        """False for what is too long, too short or dropped at random."""
+        """Return False for sequences that are too long, too short or dropped at random."""
         frames = part.num_frames
         if exceeds(frames, self.options.max_seq_length):
             self.stats.num_too_long += 1
@@ -77,7 +77,9 @@ class _Filter:
         return True
 
     def is_end(self, part: Slice) -> bool:
-        """True if ``max_total_num_seqs`` is used up; as elsewhere, sequence n + 1 (or its first chunk) is the last."""
+        """Return whether ``max_total_num_seqs`` is used up; as in the reference, sequence n + 1 (or its first chunk) is
+        the last.
+        """
         limit = self.options.max_total_num_seqs
         if limit is not None and self._num_seqs > limit:
             return True
@@ -87,7 +89,9 @@ class _Filter:
         return False
 
     def _report_oversize(self, part: Slice) -> None:
-        """Such a sequence makes a batch of its own; said once per epoch, counted for the summary."""
+        """Report a sequence that exceeds the limits and makes a batch of its own; logged once per epoch, counted for
+        the summary.
+        """
         self.stats.num_oversize += 1
         if self.stats.num_oversize == 1:
             log.warning(
@@ -102,7 +106,7 @@ class _Filter:
 def _plan_sequences(
     slices: Iterable[Slice], options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats
 ) -> Iterator[BatchPlan]:
-    """One row per sequence or chunk; a batch is closed before it would pass a limit."""
+    """Plan one row per sequence or chunk; a batch is closed before it would exceed a limit."""
     accept = _Filter(options, epoch=epoch, rng=rng, stats=stats)
     keys = options.keys
     plan = BatchPlan()
@@ -127,7 +131,7 @@ def _plan_sequences(
 
 
 def _is_over(options: BatchOptions, count: int, longest: Dict[str, int], total: Dict[str, int]) -> bool:
-    """Whether a batch of ``count`` rows would pass a limit."""
+    """Return whether a batch of ``count`` rows would exceed a limit."""
     padded = {key: frames * count for key, frames in longest.items()}
     return (
         exceeds(padded, options.batch_size)
@@ -138,7 +142,7 @@ def _is_over(options: BatchOptions, count: int, longest: Dict[str, int], total: 
 
 
 def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: BatchStats) -> Iterator[BatchPlan]:
-    """All frames in one row; a sequence is cut where the batch is full, and goes on in the next one."""
+    """Plan all frames in one row; a sequence is cut where the batch is full, and continues in the next one."""
     limits = {key: size for key, size in options.batch_size.items() if size is not None}
     plan = BatchPlan()
     filled = dict.fromkeys(options.keys, 0)
@@ -165,7 +169,7 @@ def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: Batch
 
 
 def exceeds(values: Dict[str, int], limits: Dict[str, Optional[int]]) -> bool:
-    """True if any value is above its limit; None is no limit."""
+    """Return whether any value exceeds its limit; None is no limit."""
     return any(limit is not None and values[key] > limit for key, limit in limits.items())
 
 

@@ -15,7 +15,7 @@ _FORMS = "'size:step', a size, (size, step), {key: size}, ({key: size}, {key: st
 
 @dataclasses.dataclass(frozen=True)
 class Chunking:
-    """How sequences are cut.
+    """The sizes and steps of chunks.
 
     :param size: frames of a chunk, for all keys or by key
     :param step: frames between the starts of two chunks, likewise; 0 for one key of several: that key does not move
@@ -32,7 +32,7 @@ class Chunking:
 
     @classmethod
     def parse(cls, value: Any, *, min_chunk_size: IntOrDict = 0, variance: float = 0.0) -> Optional[Chunking]:
-        """From the option; None if there is no chunking (None, 0, "0", "")."""
+        """Parse the option; None if there is no chunking (None, 0, "0", "")."""
         if not 0.0 <= variance < 1.0:
             raise ConfigError("option 'chunking_variance' is %r, but must be >= 0 and < 1" % (variance,))
         if callable(value):
@@ -48,7 +48,7 @@ class Chunking:
         return cls(size, step, min_chunk_size, variance)
 
     def chunks(self, lengths: Dict[str, int], rng: random.Random) -> Iterator[Chunk]:
-        """The chunks of one sequence, at least one.
+        """Return the chunks of one sequence, at least one.
 
         :param lengths: key -> frames of the sequence, for the keys which count
         :raises DataError: if the lengths do not fit together
@@ -82,7 +82,7 @@ class Chunking:
         min_sizes: Dict[str, int],
         reference: str,
     ) -> List[str]:
-        """Keys which go with every chunk as a whole; all others must have as many chunks as the reference key."""
+        """Return the keys that every chunk gets in full; all others must have as many chunks as the reference key."""
         whole = []
         for key, length in lengths.items():
             if steps[key] == steps[reference] and length == lengths[reference] and sizes[key] > 0:
@@ -110,7 +110,7 @@ class Chunking:
         return whole
 
     def _sizes_and_steps(self, lengths: Dict[str, int], rng: random.Random) -> Tuple[Dict[str, int], Dict[str, int]]:
-        """Sizes and steps by key, for this sequence. A key without size has to be a single frame."""
+        """Return sizes and steps by key for this sequence. A key without size must have a single frame."""
         given_sizes = per_key(self.size, lengths, option="chunking")
         given_steps = per_key(self.step, lengths, option="chunking")
         sizes, steps = {}, {}
@@ -128,7 +128,7 @@ class Chunking:
 
 
 def _scaled(sizes: Dict[str, int], steps: Dict[str, int], factor: float) -> Tuple[Dict[str, int], Dict[str, int]]:
-    """Scales the key with the smallest step, and the others such that their ratio to it stays."""
+    """Scale the key with the smallest step, and the others such that their ratio to it stays."""
     moving = [key for key in sizes if steps[key] > 0]
     if not moving:
         return sizes, steps
@@ -146,7 +146,7 @@ def _values(value: IntOrDict) -> List[Any]:
 
 
 def _size_and_step(value: Any) -> Tuple[Any, Any]:
-    """Size and step as given; step 0 = like the size."""
+    """Return size and step as given; step 0 means the size."""
     if value is None or value == "":
         return 0, 0
     if isinstance(value, str):

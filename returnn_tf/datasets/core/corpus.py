@@ -1,4 +1,4 @@
-"""Which sequences a dataset has, and in which order an epoch reads them."""
+"""The sequences of a dataset, and their order in an epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Corpus:
 
     @classmethod
     def all_options(cls) -> Tuple[Option, ...]:
-        """All options of the class: its own ones and those of its base classes."""
+        """Return all options of the class, inherited ones included."""
         table: Dict[str, Option] = {option.name: option for option in BASE_OPTIONS}
         for base in reversed(cls.__mro__):
             table.update({option.name: option for option in vars(base).get("options", ())})
@@ -46,19 +46,21 @@ class Corpus:
 
     @property
     def num_seqs(self) -> Optional[int]:
-        """Number of sequences in the corpus; None = endless."""
+        """Return the number of sequences in the corpus; None: endless."""
         raise NotImplementedError("%s.num_seqs" % type(self).__name__)
 
     def tag(self, index: int) -> str:
-        """Name of the sequence at this position in the corpus."""
+        """Return the name of the sequence at this position in the corpus."""
         return "seq-%d" % index
 
     def seq_lengths(self) -> Optional[np.ndarray]:
-        """Lengths [num_seqs] by which ``sorted`` etc. order the corpus, or None: then these count as ``default``."""
+        """Return lengths [num_seqs] by which ``sorted`` etc. order the corpus, or None: then these count as
+        ``default``.
+        """
         return None
 
     def _check_order_options(self) -> Optional[orders.Ordering]:
-        """Checks all options about order; the parsed order, or None if it is a function of the epoch."""
+        """Check all options on order; return the parsed order, or None if it is a function of the epoch."""
         opts = self.opts
         opts["window"] = opts["window"] + (1 - opts["window"] % 2)  # an even window is raised by one
         for name in ("window", "partition_epoch", "repeat_epoch", "_num_shards"):
@@ -87,14 +89,16 @@ class Corpus:
             raise ConfigError("%s: %s" % (self._owner(), exc)) from None
 
     def ordering(self, epoch: int) -> orders.Ordering:
-        """The order of this epoch."""
+        """Return the order of this epoch."""
         if self._ordering is not None:
             return self._ordering
         return self._parse_ordering(self.opts["seq_ordering"](epoch=epoch))
 
     @property
     def random_seed_offset(self) -> int:
-        """Added to the seed of each epoch: the option, else environment variable RETURNN_RANDOM_SEED_OFFSET, else 0."""
+        """Return the offset of the seed of each epoch: the option, else environment variable
+        RETURNN_RANDOM_SEED_OFFSET, else 0.
+        """
         if self.opts["random_seed_offset"] is not None:
             return int(self.opts["random_seed_offset"])
         text = os.environ.get("RETURNN_RANDOM_SEED_OFFSET", "0")
@@ -104,7 +108,7 @@ class Corpus:
             raise ConfigError("environment variable RETURNN_RANDOM_SEED_OFFSET is %r, not an integer" % text) from None
 
     def epoch_seed(self, epoch: int, *, nth: int = 1) -> int:
-        """Random seed of an epoch."""
+        """Return the random seed of an epoch."""
         return orders.epoch_seed(
             epoch,
             partition_epoch=self.opts["partition_epoch"],
@@ -114,7 +118,7 @@ class Corpus:
         )
 
     def seq_order(self, epoch: int = 1) -> Optional[np.ndarray]:
-        """Corpus indices (int64) in the order in which this epoch reads them; None = endless, in corpus order.
+        """Return corpus indices (int64) in the order in which this epoch reads them; None: endless, in corpus order.
 
         Full order, unique tags, partition and shard, repetition, filter: in this sequence.
 
@@ -204,7 +208,7 @@ class Corpus:
         return lengths
 
     def indices_of_tags(self, tags: SequenceOf[str]) -> np.ndarray:
-        """Corpus indices of sequences given by tag; DataError for an unknown one."""
+        """Return corpus indices of sequences given by tag; DataError for an unknown one."""
         if self.num_seqs is None:
             raise ConfigError(
                 "%s is endless, so its sequences cannot be chosen by tag; give it num_seqs" % self._owner()

@@ -1,4 +1,4 @@
-"""What a dataset promises about one of its data keys, and one read sequence."""
+"""The declared format of a data key, and one sequence as read."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ class DataSpec:
 
     @property
     def sparse(self) -> bool:
-        """True for class indices: an integer type and no feature axis."""
+        """Return whether the key holds class indices: an integer type and no feature axis."""
         return self.ndim <= 1 and np.dtype(self.dtype).kind in "iu"
 
     def as_extern_data(self) -> Dict[str, Any]:
-        """An entry of ``extern_data``: dim, sparse, shape (time = None), and the dtype in which networks compute."""
+        """Return an entry of ``extern_data``: dim, sparse, shape (time = None), and the dtype in which networks
+        compute.
+        """
         dtype = "int32" if self.sparse else {"object": "string", "float64": "float32"}.get(self.dtype, self.dtype)
         time: Tuple[Optional[int], ...] = (None,) if self.ndim > 0 else ()
         return {
@@ -60,17 +62,17 @@ class Sequence:
 
     @property
     def lengths(self) -> Dict[str, int]:
-        """Frames by key; a value without time axis counts as 1."""
+        """Return frames by key; a value without time axis counts as 1."""
         return {key: num_frames(value) for key, value in self.data.items()}
 
 
 def num_frames(value: np.ndarray) -> int:
-    """Size of the time axis (axis 0); 1 if there is none."""
+    """Return the size of the time axis (axis 0); 1 if there is none."""
     return int(value.shape[0]) if value.ndim else 1
 
 
 def spec_of_array(value: np.ndarray, dim: Optional[int] = None, labels: Optional[SequenceOf[str]] = None) -> DataSpec:
-    """The spec of a key, seen from one of its arrays.
+    """Return the spec of a key, derived from one of its arrays.
 
     :param value: [time, ...] or []
     :param dim: number of classes for sparse data; unknown (0) if not given

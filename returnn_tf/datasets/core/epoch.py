@@ -1,4 +1,4 @@
-"""One pass over a dataset: from positions in the order of the epoch to sequences."""
+"""One pass over a dataset: maps positions in the order of the epoch to sequences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, num_frames
 
 
 class Epoch:
-    """The sequences of one epoch by position; also what a user's chunking function gets as ``dataset``.
+    """The sequences of one epoch by position; also what a user's chunking function receives as ``dataset``.
 
     A sequence whose length can only be known by reading it is kept until ``release``.
 
@@ -31,28 +31,28 @@ class Epoch:
 
     @property
     def num_seqs(self) -> Optional[int]:
-        """Number of sequences in this epoch; None = endless."""
+        """Return the number of sequences in this epoch; None: endless."""
         return None if self._order is None else len(self._order)
 
     @property
     def specs(self) -> Dict[str, DataSpec]:
-        """Data key -> format."""
+        """Return the format of each data key."""
         return self.dataset.data_specs
 
     def is_less_than_num_seqs(self, position: int) -> bool:
-        """True if there is a sequence at this position."""
+        """Return whether there is a sequence at this position."""
         return self._order is None or position < len(self._order)
 
     def index(self, position: int) -> int:
-        """Position in the corpus of the sequence at this position of the epoch."""
+        """Return the corpus position of the sequence at this position of the epoch."""
         return position if self._order is None else int(self._order[position])
 
     def tag(self, position: int) -> str:
-        """Tag of the sequence at this position."""
+        """Return the tag of the sequence at this position."""
         return self.dataset.tag(self.index(position))
 
     def place(self, position: int) -> str:
-        """Words for messages: dataset and tag."""
+        """Return dataset and tag for messages."""
         return "dataset %r, sequence %r (position %d of epoch %d)" % (
             self.dataset.name,
             self.tag(position),
@@ -61,14 +61,14 @@ class Epoch:
         )
 
     def lengths(self, position: int) -> Dict[str, int]:
-        """Key -> number of frames; reads the sequence only if the dataset has no other way to know."""
+        """Return the number of frames by key; reads the sequence only if the dataset cannot know otherwise."""
         lengths = self.dataset.lengths(self.index(position))
         if lengths is None:
             return self.sequence(position).lengths
         return lengths
 
     def sequence(self, position: int) -> Sequence:
-        """The sequence at this position.
+        """Return the sequence at this position.
 
         :raises DataError: naming dataset and tag, whatever went wrong while reading
         """
@@ -94,30 +94,30 @@ class Epoch:
                 raise DataError("key %r has %d frames, but %d were announced" % (key, num_frames(value), lengths[key]))
 
     def release(self, position: int) -> None:
-        """Forgets the sequences before this position."""
+        """Drop the sequences before this position."""
         for old in [kept for kept in self._kept if kept < position]:
             del self._kept[old]
 
     # the names by which chunking functions know these
 
     def get_seq_length(self, seq_idx: int) -> Dict[str, int]:
-        """Same as ``lengths``."""
+        """Return ``lengths``."""
         return self.lengths(seq_idx)
 
     def get_tag(self, seq_idx: int) -> str:
-        """Same as ``tag``."""
+        """Return ``tag``."""
         return self.tag(seq_idx)
 
     def get_data(self, seq_idx: int, key: str) -> np.ndarray:
-        """One array of a sequence, [time, ...]."""
+        """Return one array of a sequence, [time, ...]."""
         return self.sequence(seq_idx).data[key]
 
     def get_data_keys(self) -> SequenceOf[str]:
-        """The data keys of this epoch."""
+        """Return the data keys of this epoch."""
         return list(self.keys)
 
     def load_seqs(self, start: int, end: int) -> None:
-        """Reads ahead the sequences at the positions start..end-1."""
+        """Read ahead the sequences at the positions start..end-1."""
         for position in range(start, end):
             if self.is_less_than_num_seqs(position):
                 self.sequence(position)

@@ -1,4 +1,4 @@
-"""Base of the datasets which make up their sequences from random numbers or counters."""
+"""Base of datasets that generate their sequences from random numbers or counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from returnn_tf.datasets.core.window import window_spec
 
 
 class GeneratingDataset(Dataset):
-    """Sequences come from ``generate``, with a random generator of their own for each epoch seed and corpus index.
+    """Sequences come from ``generate``, with a separate random generator for each epoch seed and corpus index.
 
     So the content of a sequence depends neither on the order of reading nor on what was read before. Lengths are not
     known before generating, so the orders ``sorted`` and ``sorted_reverse`` count as ``default``.
@@ -24,7 +24,7 @@ class GeneratingDataset(Dataset):
     options: Tuple[Option, ...] = (Option("num_seqs", "int|float", None, "number of sequences; default: endless"),)
 
     def setup(self) -> None:
-        """Asks the subclass for its format."""
+        """Ask the subclass for its format."""
         self._num_seqs = self._check_num_seqs()
         self.data_specs = self.make_specs()
         if self.opts["window"] > 1:
@@ -40,19 +40,19 @@ class GeneratingDataset(Dataset):
 
     @property
     def num_seqs(self) -> Optional[int]:
-        """Option ``num_seqs``."""
+        """Return the option ``num_seqs``."""
         return self._num_seqs
 
     def make_specs(self) -> Dict[str, DataSpec]:
-        """Data key -> format, before ``window``."""
+        """Return the format by data key, before ``window``."""
         raise NotImplementedError("%s.make_specs" % type(self).__name__)
 
     def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
-        """One sequence, key -> [time, ...]."""
+        """Generate one sequence, key -> [time, ...]."""
         raise NotImplementedError("%s.generate" % type(self).__name__)
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
-        """Generates one sequence."""
+        """Generate one sequence."""
         data = self.generate(np.random.RandomState((self.epoch_seed(epoch), index)), index, epoch)
         return {key: data[key] for key in keys}
 
@@ -68,7 +68,7 @@ class SymbolTask(GeneratingDataset):
     target_dtype = "int64"
 
     def make_specs(self) -> Dict[str, DataSpec]:
-        """One-hot "data" and sparse "classes"."""
+        """Return one-hot "data" and sparse "classes"."""
         dim = len(self.input_symbols)
         return {
             "data": DataSpec(dim=dim, ndim=2, dtype="float32", shape=(dim,)),
@@ -76,16 +76,16 @@ class SymbolTask(GeneratingDataset):
         }
 
     def make_input(self, rng: np.random.RandomState) -> str:
-        """A random input text."""
+        """Draw an input text."""
         raise NotImplementedError("%s.make_input" % type(self).__name__)
 
     @classmethod
     def make_output(cls, text: str) -> str:
-        """The target text, as long as the input text; a function of it alone."""
+        """Return the target text, as long as the input text; a function of it alone."""
         raise NotImplementedError("%s.make_output" % cls.__name__)
 
     def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
-        """Input and target as arrays."""
+        """Return input and target as arrays."""
         text = self.make_input(rng)
         inputs = [self.input_symbols.index(symbol) for symbol in text]
         targets = [self.output_symbols.index(symbol) for symbol in self.make_output(text)]
@@ -95,12 +95,12 @@ class SymbolTask(GeneratingDataset):
 
 
 def choose(rng: np.random.RandomState, symbols: SequenceOf[str]) -> str:
-    """One of the symbols or words, all equally likely."""
+    """Draw one of the symbols or words with equal probability."""
     return symbols[rng.randint(0, len(symbols))]
 
 
 def dim_and_ndim(value: object, *, option: str, ndim: int) -> Tuple[int, int]:
-    """From a dim, or from [dim, ndim].
+    """Return (dim, ndim) from a dim, or from [dim, ndim].
 
     :param option: for the error message
     :param ndim: if only the dim is given

@@ -1,4 +1,4 @@
-"""Values which may be given once for all data keys or as a dict by key."""
+"""Values given once for all data keys, or as a dict by key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IntOrDict = Union[int, Mapping[str, int]]
 
 
 def per_key(value: Optional[IntOrDict], keys: Iterable[str], *, option: str) -> Dict[str, Optional[int]]:
-    """One value per key: an int counts for all keys, a dict only for the keys it lists; None = not given.
+    """Return one value per key: an int applies to all keys, a dict only to the keys it lists; None: not given.
 
     :param option: for the error message
     """
@@ -28,11 +28,11 @@ def per_key(value: Optional[IntOrDict], keys: Iterable[str], *, option: str) -> 
 
 
 def is_int(value: Any) -> bool:
-    """True for Python and numpy integers, not for bool."""
+    """Return whether this is a Python or numpy integer; False for bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def reference_key(keys: Iterable[str]) -> str:
-    """The key which stands for the whole sequence: "data", else the first one in sort order."""
+    """Return the key that stands for the whole sequence: "data", else the first one in sort order."""
     keys = sorted(keys)
     return "data" if "data" in keys else keys[0]

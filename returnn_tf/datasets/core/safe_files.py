@@ -1,4 +1,4 @@
-"""Small text and list files which belong to a corpus: read as data, nothing in them is ever executed."""
+"""Small text and list files that belong to a corpus: read as data, never executed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 31  # a decompressed file beyond this size is not a list of seq
 
 
 def read_bytes(path: str, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a file, decompressed if the name ends in ``.gz``.
+    """Read a file, decompressed if the name ends in ``.gz``.
 
     :raises DataError: if it is missing, unreadable, damaged or larger than ``max_bytes``
     """
@@ -33,7 +33,7 @@ def read_bytes(path: str, *, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: str) -> str:
-    """The content of a UTF-8 text file (``.gz`` allowed); DataError if it is not one."""
+    """Read a UTF-8 text file (``.gz`` allowed); DataError if it is not one."""
     try:
         return read_bytes(path).decode("utf8")
     except UnicodeDecodeError as exc:
@@ -41,7 +41,7 @@ def read_text(path: str) -> str:
 
 
 def read_literal(path: str) -> Any:
-    """The Python literal (numbers, strings, lists, dicts, ...) in a text file."""
+    """Read a Python literal (numbers, strings, lists, dicts, ...) from a text file."""
     try:
         return ast.literal_eval(read_text(path).strip())
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
@@ -51,25 +51,27 @@ def read_literal(path: str) -> Any:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Admits containers, strings and numbers only: a pickle could otherwise run any program."""
+    """Admits only containers, strings and numbers: a pickle could otherwise run any program."""
 
     allowed = {
         (module, cls.__name__): cls for module in ("builtins", "__builtin__") for cls in (set, frozenset)
     }  # the second one: pickles of protocol 2 and older
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuses everything but the builtin containers."""
+        """Reject everything but the builtin containers."""
         if (module, name) not in self.allowed:
             raise pickle.UnpicklingError("it contains %s.%s" % (module, name))
         return self.allowed[(module, name)]
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refused: there are no persistent objects in a list of tags."""
+        """Reject persistent objects, which a list of tags never has."""
         raise pickle.UnpicklingError("it refers to persistent objects")
 
 
 def read_plain_pickle(path: str) -> Any:
-    """A pickle of lists, tuples, sets, dicts, strings and numbers; anything else is a DataError and is not executed."""
+    """Read a pickle of lists, tuples, sets, dicts, strings and numbers; anything else is a DataError and is not
+    executed.
+    """
     try:
         return _PlainUnpickler(io.BytesIO(read_bytes(path))).load()
     except DataError:
@@ -82,7 +84,7 @@ def read_plain_pickle(path: str) -> Any:
 
 
 def read_seq_tags(path: str) -> List[str]:
-    """Sequence tags from a text file (one per line, ``.gz`` allowed) or from a ``.pkl`` list."""
+    """Read sequence tags from a text file (one per line, ``.gz`` allowed) or from a ``.pkl`` list."""
     if not path.endswith((".pkl", ".pkl.gz")):
         return [line for line in read_text(path).splitlines() if line]
     content = read_plain_pickle(path)
@@ -92,7 +94,7 @@ def read_seq_tags(path: str) -> List[str]:
 
 
 def read_seq_lens(path: str) -> Dict[str, float]:
-    """A dict sequence tag -> length, as a Python literal in a text file (``.gz`` allowed)."""
+    """Read a dict sequence tag -> length, a Python literal in a text file (``.gz`` allowed)."""
     content = read_literal(path)
     if not isinstance(content, dict):
         raise DataError("file %r must hold a dict of sequence tag -> length, not %s" % (path, type(content).__name__))

@@ -31,14 +31,14 @@ class Ordering:
     nth: int = 1
 
     def num_bins(self, num_seqs: int) -> int:
-        """Number of bins to cut ``num_seqs`` sequences into."""
+        """Return the number of bins for ``num_seqs`` sequences."""
         if self.seqs_per_bin is not None:
             return max(num_seqs // self.seqs_per_bin, 2)
         return 2 if self.count is None else self.count
 
 
 def parse_ordering(text: str) -> Ordering:
-    """Takes e.g. "laplace:.100:2" apart; ConfigError with the nearest known order if there is none such."""
+    """Parse e.g. "laplace:.100:2"; ConfigError with the nearest known order for an unknown one."""
     kind, *suffixes = str(text).split(":")
     if kind not in _ORDERS:
         raise ConfigError("unknown seq_ordering %r. %s" % (text, did_you_mean(kind, _ORDERS, max_listed=20)))
@@ -51,7 +51,7 @@ def parse_ordering(text: str) -> Ordering:
 def epoch_seed(
     epoch: int, *, partition_epoch: int = 1, nth: int = 1, fixed: Optional[int] = None, offset: int = 0
 ) -> int:
-    """The random seed of an epoch (counts from 1): the same for all parts of one pass over the corpus."""
+    """Return the random seed of an epoch (counts from 1): the same for all parts of one pass over the corpus."""
     if fixed is not None:
         return fixed
     full_epoch = (max(epoch, 1) - 1) // partition_epoch + 1
@@ -61,7 +61,7 @@ def epoch_seed(
 
 
 def order_sequences(ordering: Ordering, num_seqs: int, lengths: Lengths, seed: int) -> np.ndarray:
-    """Corpus indices (int64) in the order of one full pass.
+    """Return corpus indices (int64) in the order of one full pass.
 
     :param lengths: called at most once
     """
@@ -69,12 +69,12 @@ def order_sequences(ordering: Ordering, num_seqs: int, lengths: Lengths, seed: i
 
 
 def bin_borders(num_seqs: int, num_bins: int) -> List[int]:
-    """``num_bins + 1`` positions i*N//B."""
+    """Return ``num_bins + 1`` positions i*N//B."""
     return [i * num_seqs // num_bins for i in range(num_bins + 1)]
 
 
 def partition(order: np.ndarray, *, num_parts: int, part: int) -> np.ndarray:
-    """One of ``num_parts`` consecutive pieces; the first (N mod parts) ones are longer by one."""
+    """Return one of ``num_parts`` consecutive pieces; the first (N mod parts) ones are longer by one."""
     size, longer = divmod(len(order), num_parts)
     start = part * size + min(part, longer)
     return order[start : start + size + (1 if part < longer else 0)]
@@ -111,7 +111,9 @@ def _random_sample(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.
 
 
 def _laplace(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
-    """Bins of a permutation, alternately ascending and descending, so that neighbours have similar lengths."""
+    """Sort bins of a permutation in alternately ascending and descending order, so that neighbours have similar
+    lengths.
+    """
     order = rng.permutation(num_seqs)
     sizes = lengths()
     borders = bin_borders(num_seqs, ordering.num_bins(num_seqs))
@@ -123,7 +125,7 @@ def _laplace(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random
 
 
 def _sort_bin_shuffle(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
-    """Bins of similar lengths in random order; ``_x2``: random inside the bins as well."""
+    """Shuffle bins of similar lengths; ``_x2``: also within the bins."""
     order = rng.permutation(num_seqs)
     order = order[np.argsort(lengths()[order], kind="stable")]
     num_bins = ordering.num_bins(num_seqs)

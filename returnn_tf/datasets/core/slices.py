@@ -1,4 +1,4 @@
-"""Sequences and cuts of sequences as the batches see them: positions and frame ranges, no data."""
+"""Sequences and parts of sequences from the view of batches: positions and frame ranges, no data."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Slice:
 
     @property
     def num_frames(self) -> Dict[str, int]:
-        """Frames by key, context included."""
+        """Return frames by key, context included."""
         return {key: self.end[key] - start for key, start in self.start.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class ContextWindow:
-    """Frames which every sequence or chunk gets in addition, by key.
+    """Additional frames at both ends of every sequence or chunk, by key.
 
     :param left: key -> frames before the first one
     :param right: key -> frames after the last one
@@ -43,7 +43,7 @@ class ContextWindow:
 
     @classmethod
     def parse(cls, value: Any) -> Optional[ContextWindow]:
-        """From the option: window width for key "data", dict key -> width, or a pair of dicts (left, right).
+        """Parse the option: window width for key "data", dict key -> width, or a pair of dicts (left, right).
 
         A window of w frames has (w - 1) // 2 frames to the left of the current one, the rest to the right.
         """
@@ -70,7 +70,7 @@ class ContextWindow:
         )
 
     def extend(self, part: Slice) -> Slice:
-        """The slice with the context frames around it."""
+        """Return the slice extended by the context frames."""
         return Slice(
             part.position,
             {key: start - self.left.get(key, 0) for key, start in part.start.items()},
@@ -87,7 +87,7 @@ def iterate_slices(
     recurrent_net: bool,
     rng: random.Random,
 ) -> Iterator[Slice]:
-    """All sequences of an epoch in order, cut into chunks if wanted, with their context.
+    """Iterate over all sequences of an epoch in its order, cut into chunks if requested, with their context.
 
     :param epoch: ``datasets.epoch.Epoch``
     :param keys: the data keys which count
@@ -119,7 +119,9 @@ def _plain_slices(
 
 
 def _function_slices(epoch: Any, keys: List[str], chunking: Chunking, recurrent_net: bool) -> Iterator[Slice]:
-    """What the user's chunking function yields: (position, start, end), start and end as int or dict by key."""
+    """Iterate over the result of a user's chunking function: (position, start, end), start and end as int or dict by
+    key.
+    """
     assert chunking.function is not None
     parts = chunking.function(dataset=epoch, seq_idx_start=0, recurrent_net=recurrent_net, used_data_keys=list(keys))
     for part in parts:

@@ -1,4 +1,4 @@
-"""The forms in which a config gives a dataset, brought to a class and its options."""
+"""The forms in which a config specifies a dataset, resolved to a class and its options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORMS = (
 
 
 def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> Tuple[Any, Dict[str, Any]]:
-    """The dataset class and its options.
+    """Return the dataset class and its options.
 
     :param spec: dict with "class"; function returning one; list of HDF files; or a string: "{...}" (a dict as literal),
         "config:name" or "config:name(...)" (a value or function of the config), "ClassName:key=value,...", or a comma
@@ -65,7 +65,7 @@ def _parse_text(text: str, names: Mapping[str, Any]) -> Any:
 
 
 def _key_values(text: str, rest: str) -> Dict[str, Any]:
-    """Options in the form "key=value,key=value"; a comma inside brackets or quotes belongs to the value."""
+    """Parse options in the form "key=value,key=value"; a comma inside brackets or quotes belongs to the value."""
     if not rest.strip():
         return {}
     try:
@@ -88,7 +88,7 @@ def _key_values(text: str, rest: str) -> Dict[str, Any]:
 
 
 def _config_value(expression: str, names: Mapping[str, Any]) -> Any:
-    """A name of the config, or a call of a function in it with plain values."""
+    """Return the value of a config name, or of a call of a config function with plain values."""
     try:
         node: ast.AST = ast.parse(expression, mode="eval").body
     except SyntaxError:

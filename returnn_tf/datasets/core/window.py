@@ -11,7 +11,7 @@ from returnn_tf.datasets.core.data_spec import DataSpec
 
 
 def stack_frames(value: np.ndarray, window: int) -> np.ndarray:
-    """Frame t becomes the frames t - w//2 .. t + w//2 side by side, zeros outside of the sequence.
+    """Stack the frames t - w//2 .. t + w//2 of each frame t, zeros outside of the sequence.
 
     :param value: [time, dim]
     :param window: odd
@@ -25,7 +25,7 @@ def stack_frames(value: np.ndarray, window: int) -> np.ndarray:
 
 
 def window_spec(spec: DataSpec, window: int, owner: str) -> DataSpec:
-    """The format of key "data" after ``stack_frames``."""
+    """Return the format of key "data" after ``stack_frames``."""
     if spec.ndim != 2:
         raise ConfigError(
             "%s: option 'window' needs dense data [time, dim], but 'data' has %d axes" % (owner, spec.ndim)

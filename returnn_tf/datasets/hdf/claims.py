@@ -1,4 +1,4 @@
-"""What an HDF5 file claims about the lengths of its strings, before the library believes it.
+"""Plausibility of the string lengths that an HDF5 file declares, checked before the library allocates memory for them.
 
 A string of variable length is stored as its length, 4 bytes, and the place of its characters, 12 bytes. The library
 takes memory for as much as the length says, up to 4 GB for each, before it looks whether the characters are there.
@@ -18,7 +18,8 @@ _DEFLATE = 1  # number of the filter "gzip" in HDF5
 
 
 def longest_string(dataset: h5py.Dataset) -> int:
-    """The greatest length which an array of strings claims; 0 for other arrays, and where it can't be known cheaply.
+    """Return the largest length that an array of strings declares; 0 for other arrays, and where it is expensive to
+    know.
 
     :raises Exception: nearly any, from the HDF5 library, for damaged files
     """
@@ -31,7 +32,7 @@ def longest_string(dataset: h5py.Dataset) -> int:
 
 
 def _raw(dataset: h5py.Dataset) -> Iterator[bytes]:
-    """The stored records in pieces; only those which belong to the array."""
+    """Iterate over the stored records of the array in pieces."""
     count = dataset.shape[0]
     if dataset.chunks is None:
         offset = dataset.id.get_offset()

@@ -41,7 +41,7 @@ class HDFDataset(Dataset):
     )
 
     def setup(self) -> None:
-        """Opens and indexes all files."""
+        """Open and index all files."""
         files = [self.opts["files"]] if isinstance(self.opts["files"], str) else list(self.opts["files"])
         if not files:
             raise ConfigError("%s: option 'files' is empty" % self._owner())
@@ -76,36 +76,36 @@ class HDFDataset(Dataset):
 
     @property
     def num_seqs(self) -> int:
-        """Number of sequences in all files."""
+        """Return the number of sequences in all files."""
         return self._starts[-1]
 
     @property
     def num_outputs(self) -> Dict[str, Tuple[int, int]]:
-        """Key -> (dim, number of axes with time) as the files declare them."""
+        """Return (dim, number of axes with time) by key, as the files declare them."""
         return dict(self.files[0].num_outputs)
 
     def _locate(self, index: int) -> Tuple[int, int]:
-        """Number of the file and index in it."""
+        """Return the number of the file and the index in it."""
         number = bisect.bisect_right(self._starts, index) - 1
         return number, index - self._starts[number]
 
     def tag(self, index: int) -> str:
-        """Tag from ``seqTags``."""
+        """Return the tag from ``seqTags``."""
         number, local = self._locate(index)
         return self.files[number].tags[local]
 
     def lengths(self, index: int) -> Dict[str, int]:
-        """Key -> frames, from the index."""
+        """Return frames by key, from the index."""
         number, local = self._locate(index)
         columns = self.files[number].column_lengths
         return {key: int(columns[key][local]) for key in self.data_specs}
 
     def seq_lengths(self) -> np.ndarray:
-        """Lengths [num_seqs] of the first stream."""
+        """Return lengths [num_seqs] of the first stream."""
         return np.concatenate([file.column_lengths[file.keys[0]] for file in self.files])
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
-        """Reads the frames of one sequence."""
+        """Read the frames of one sequence."""
         return {key: self._read_key(index, key) for key in keys}
 
     def _read_key(self, index: int, key: str) -> np.ndarray:
@@ -127,7 +127,7 @@ class HDFDataset(Dataset):
         return value
 
     def close(self) -> None:
-        """Closes the files; they are opened again when needed."""
+        """Close the files; they are reopened on demand."""
         for file in self.files:
             file.close()
         self._open.clear()

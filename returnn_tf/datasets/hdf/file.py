@@ -20,13 +20,13 @@ _MAX_RATIO = 1100  # gzip cannot compress better; a file which claims more holds
 
 
 class _Process:
-    """The id of this process; asking the system before each read would take longer than the read."""
+    """The id of this process, cached: asking the system before each read would take longer than the read."""
 
     pid = os.getpid()
 
     @classmethod
     def update(cls) -> None:
-        """After a fork."""
+        """Refresh the id after a fork."""
         cls.pid = os.getpid()
 
 
@@ -35,7 +35,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class HDFFile:
-    """One file. It is opened when needed, and anew after a fork.
+    """One file, opened on demand, and reopened after a fork.
 
     :param path: file name
     :raises DataError: if it is missing, truncated, of another kind, or contradicts itself
@@ -56,7 +56,7 @@ class HDFFile:
             self.close()
 
     def _read_index(self, root: h5py.File) -> None:
-        """Checks the whole structure; data is not read."""
+        """Check the whole structure; data is not read."""
         has_inputs = "inputs" in root
         self.target_keys = self._find_target_keys(root)
         if has_inputs and "data" in self.target_keys:
@@ -79,7 +79,7 @@ class HDFFile:
         return "<HDFFile %r>" % self.path
 
     def read(self, key: str, index: int) -> np.ndarray:
-        """One sequence of one key: [length, ...], with the dtype of the file; strings as an array of str objects."""
+        """Read one sequence of one key: [length, ...], with the dtype of the file; strings as str objects."""
         start, end = int(self.offsets[key][index]), int(self.offsets[key][index + 1])
         try:
             value = self._stream(key)[start:end]
@@ -94,7 +94,7 @@ class HDFFile:
         return value
 
     def close(self) -> None:
-        """Closes the file; ``read`` opens it again."""
+        """Close the file; ``read`` reopens it."""
         if self._handle is not None and self._pid == _Process.pid:
             self._handle.close()
         self._handle = None
@@ -102,7 +102,7 @@ class HDFFile:
 
     @property
     def is_open(self) -> bool:
-        """True if this process has the file open."""
+        """Return whether this process has the file open."""
         return self._handle is not None and self._pid == _Process.pid
 
     def _error(self, text: str) -> DataError:
@@ -129,14 +129,14 @@ class HDFFile:
         return self._handle
 
     def _stream(self, key: str) -> h5py.Dataset:
-        """The array of a key in the open file; looking it up takes longer than reading a short sequence."""
+        """Return the cached array of a key; a lookup takes longer than reading a short sequence."""
         root = self._open()
         if key not in self._streams:
             self._streams[key] = self._dataset(root, self.paths[key])
         return self._streams[key]
 
     def _dataset(self, root: h5py.File, path: str) -> h5py.Dataset:
-        """The array at a path of the file itself: links and references to other files are refused."""
+        """Return the array at a path within the file itself: links and references to other files are rejected."""
         group: Any = root
         for part in path.split("/"):
             if isinstance(group.get(part, getlink=True), h5py.ExternalLink):
@@ -151,7 +151,7 @@ class HDFFile:
         return group
 
     def _checked_strings(self, root: h5py.File, path: str) -> h5py.Dataset:
-        """The array at a path; if it is one of strings, each of them can be as long as it claims to be."""
+        """Return the array at a path; of strings, each one must be able to have its declared length."""
         dataset = self._dataset(root, path)
         longest = longest_string(dataset)
         if longest > os.path.getsize(self.path):
@@ -171,7 +171,7 @@ class HDFFile:
         return sorted(data)
 
     def _read_lengths(self, root: h5py.File) -> np.ndarray:
-        """The used columns of ``seqLengths``, int64 [num_seqs, keys]."""
+        """Read the used columns of ``seqLengths``, int64 [num_seqs, keys]."""
         dataset = self._dataset(root, "seqLengths")
         if dataset.ndim != 2 or dataset.dtype.kind not in "iu":
             raise self._error(
@@ -210,7 +210,7 @@ class HDFFile:
                 )
 
     def _read_specs(self, root: h5py.File) -> Tuple[Dict[str, Tuple[int, int]], Dict[str, DataSpec]]:
-        """(dim, ndim) and format by key."""
+        """Read (dim, ndim) and format by key."""
         outputs, specs = {}, {}
         for key, path in self.paths.items():
             dataset = self._dataset(root, path)
@@ -248,7 +248,7 @@ class HDFFile:
 
 
 def _strings(value: np.ndarray) -> np.ndarray:
-    """Bytes or str to str objects, cut at the first NUL."""
+    """Convert bytes or str to str objects, cut at the first NUL."""
     out = np.empty(value.shape, object)
     for position, entry in np.ndenumerate(value):
         text = entry.decode("utf8", "replace") if isinstance(entry, bytes) else str(entry)

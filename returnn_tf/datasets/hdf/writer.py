@@ -17,7 +17,7 @@ Lengths = Union[SequenceOf[int], np.ndarray, Mapping[int, Any]]
 
 
 class HDFWriter:
-    """Writes to a temporary file beside the target, which takes its name when ``close`` has succeeded.
+    """Writes to a temporary file beside the target, renamed to it when ``close`` succeeds.
 
     >>> from returnn_tf.datasets import HDFWriter
     >>> with HDFWriter("out.hdf", dim=4) as writer:   # doctest: +SKIP
@@ -86,7 +86,7 @@ class HDFWriter:
             raise
 
     def _read_state(self, file: h5py.File) -> None:
-        """What is in the file to be extended."""
+        """Read the layout of the file to be extended."""
         if "seqLengths" not in file or "inputs" not in file:
             raise DataError("HDF file %r was not made by HDFWriter, so it cannot be extended" % self.filename)
         self.num_seqs = int(file["seqLengths"].shape[0])
@@ -102,7 +102,7 @@ class HDFWriter:
         seq_tag: SequenceOf[str],
         extra: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        """Adds a batch of sequences.
+        """Append a batch of sequences.
 
         :param inputs: [batch, time, ...], padded; or [batch, ...] together with ``seq_len={}``
         :param seq_len: frames [batch] of the time axis, or {axis: frames [batch]} for several axes, counted from 0
@@ -170,7 +170,7 @@ class HDFWriter:
         return dict(extra or {})
 
     def _check_keys(self, targets: Mapping[str, Any]) -> None:
-        """The keys of the first batch count for the file."""
+        """Check the keys against those of the first batch."""
         if self._keys is None:
             self._keys = sorted(targets)
         if sorted(targets) != self._keys:
@@ -180,7 +180,7 @@ class HDFWriter:
             )
 
     def _append(self, path: str, values: List[np.ndarray], key: Optional[str]) -> List[int]:
-        """Appends sequences to one stream and returns their lengths."""
+        """Append sequences to one stream, and return their lengths."""
         assert self._file is not None
         if path not in self._file:
             self._create(path, values[0], key)
@@ -199,7 +199,7 @@ class HDFWriter:
         return [len(value) for value in values]
 
     def _create(self, path: str, value: np.ndarray, key: Optional[str]) -> None:
-        """Makes an empty stream in the format of its first value [time, ...], and what belongs to it."""
+        """Create an empty stream, with its metadata, in the format of its first value [time, ...]."""
         assert self._file is not None
         dim, ndim, dtype = self.dim, value.ndim, value.dtype
         if key is not None:
@@ -223,7 +223,7 @@ class HDFWriter:
             self._write_labels("targets/labels/" + key, names or None)
 
     def _write_labels(self, path: str, names: Optional[List[str]]) -> None:
-        """ASCII names with fixed length, others as UTF-8; None = placeholder."""
+        """Write label names: ASCII with fixed length, others as UTF-8; None: placeholders."""
         assert self._file is not None
         if names is None:
             self._file.create_dataset(path, data=np.array([_PLACEHOLDER]))
@@ -250,7 +250,7 @@ class HDFWriter:
             dataset[start:] = rows
 
     def close(self) -> None:
-        """Completes the file and gives it its name.
+        """Complete the file and rename it to its target.
 
         :raises DataError: if nothing was written, or the target has come into being meanwhile
         """
@@ -281,7 +281,7 @@ class HDFWriter:
         os.replace(self._temp, self.filename)
 
     def abort(self) -> None:
-        """Removes what was written; the target stays as it was."""
+        """Remove what was written; the target stays unchanged."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -299,7 +299,7 @@ class HDFWriter:
 
 
 def _cut_and_join(value: np.ndarray, lengths: Dict[int, int]) -> np.ndarray:
-    """One sequence cut to its lengths, with all these axes joined to one; without any, one frame."""
+    """Cut one sequence to its lengths and flatten these axes into one; without any, one frame."""
     if not lengths:
         return value[None]
     value = value[tuple(slice(0, lengths[axis]) for axis in sorted(lengths))]

@@ -1,4 +1,4 @@
-"""BatchLoader: batches which are read and padded in a process of their own, ahead of their use."""
+"""BatchLoader: batches read and padded ahead of time in a separate process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLOSE_SECONDS = 2.0
 
 
 class BatchLoader:
-    """Loads batches of a dataset in another process; ``next`` on them returns at once while that keeps up.
+    """Loads batches of a dataset in another process; ``next`` returns immediately while that keeps up.
 
     >>> from returnn_tf.datasets import BatchLoader, Dataset
     >>> dataset = Dataset.from_config({"class": "Task12AX", "num_seqs": 4})
@@ -58,7 +58,7 @@ class BatchLoader:
 
     @classmethod
     def from_config(cls, config: Config, name: str, *, prefetch: int = 8, **defaults: Any) -> BatchLoader:
-        """Loader for the dataset ``name`` of a config, whose files are executed again in the loading process.
+        """Create a loader for the dataset ``name`` of a config, whose files are executed again in the loading process.
 
         :param defaults: as for ``dataset_from_config``
         """
@@ -66,11 +66,11 @@ class BatchLoader:
 
     @property
     def pid(self) -> int:
-        """Process id of the loading process."""
+        """Return the process id of the loading process."""
         return self._process.pid
 
     def batches(self, epoch: int = 1, *, start_batch: int = 0, **options: Any) -> LoadedBatches:
-        """Starts to load the batches of an epoch; the ones of a former call end.
+        """Start to load the batches of an epoch; those of an earlier call end.
 
         :param epoch: from 1
         :param start_batch: number of the first batch wanted; the ones before are not read
@@ -99,7 +99,7 @@ class BatchLoader:
             ) from exc
 
     def _next(self, request: int) -> Optional[Batch]:
-        """The next batch of a request; None at its end."""
+        """Return the next batch of a request; None at its end."""
         kind, *content = self._buffer.get()
         if kind == "batch":
             return content[1]
@@ -121,7 +121,7 @@ class BatchLoader:
         return "the loading process of dataset %r ended unexpectedly: %s" % (self.name, reason)
 
     def close(self) -> None:
-        """Ends the loading process. May be called again."""
+        """Terminate the loading process. May be called again."""
         self._finalizer()
 
     def __enter__(self) -> BatchLoader:
@@ -162,7 +162,7 @@ class LoadedBatches:
         return batch
 
     def close(self) -> None:
-        """Stops loading this epoch."""
+        """Stop loading this epoch."""
         if not self._done:
             self._done = True
             self._loader._buffer.expect(0)
@@ -170,7 +170,7 @@ class LoadedBatches:
 
 
 class _Same:
-    """Makes a dataset which exists already; it is made anew from its options if this is pickled."""
+    """A factory for an existing dataset, which is rebuilt from its options when unpickled."""
 
     def __init__(self, dataset: Dataset):
         self.dataset = dataset
@@ -180,7 +180,7 @@ class _Same:
 
 
 class _Buffer:
-    """A bounded queue between the receiving thread and the user, which drops what nobody waits for any more."""
+    """A bounded queue between the receiving thread and the user that drops messages of abandoned requests."""
 
     def __init__(self, size: int):
         self._size = size
@@ -190,14 +190,14 @@ class _Buffer:
         self._ended = False
 
     def expect(self, request: int) -> None:
-        """From now on only messages of this request count."""
+        """Accept only messages of this request from now on."""
         with self._changed:
             self._request = request
             self._items.clear()
             self._changed.notify_all()
 
     def put(self, message: Tuple[Any, ...]) -> None:
-        """Waits for room. Messages of another request are dropped."""
+        """Wait for space, and add a message. Messages of another request are dropped."""
         with self._changed:
             while len(self._items) >= self._size and message[1] == self._request and not self._ended:
                 self._changed.wait()
@@ -206,7 +206,7 @@ class _Buffer:
                 self._changed.notify_all()
 
     def get(self) -> Tuple[Any, ...]:
-        """Waits for a message; ("dead",) if none can come any more."""
+        """Wait for a message; ("dead",) if none can come any more."""
         with self._changed:
             while not self._items and not self._ended:
                 self._changed.wait()
@@ -215,14 +215,14 @@ class _Buffer:
             return message
 
     def end(self) -> None:
-        """Nothing will come any more."""
+        """Close the queue."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
 
 def _receive(connection: Any, buffer: _Buffer) -> None:
-    """Body of the receiving thread."""
+    """Receive messages; the body of the receiving thread."""
     try:
         while True:
             message = connection.recv()
@@ -237,7 +237,7 @@ def _receive(connection: Any, buffer: _Buffer) -> None:
 
 
 def _shut_down(process: Any, connection: Any, buffer: _Buffer, thread: threading.Thread) -> None:
-    """Ends the loading process: it does so by itself when the connection closes, else it is killed."""
+    """Terminate the loading process: it exits when the connection closes, else it is killed."""
     buffer.end()
     if process.poll() is None:
         process.kill()

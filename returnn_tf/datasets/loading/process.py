@@ -33,14 +33,14 @@ _CODE = (
 
 
 class ForkedProcess:
-    """A forked child, with the methods of ``subprocess.Popen`` that are needed here."""
+    """A forked child with the methods of ``subprocess.Popen`` needed here."""
 
     def __init__(self, pid: int):
         self.pid = pid
         self.returncode: Optional[int] = None
 
     def poll(self) -> Optional[int]:
-        """Exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -51,7 +51,7 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float) -> int:
-        """Waits for the end; ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
+        """Wait for the exit; ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
         end = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > end:
@@ -61,13 +61,13 @@ class ForkedProcess:
         return self.returncode
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kill it immediately."""
         if self.poll() is None:
             os.kill(self.pid, 9)
 
 
 def start_process(factory: Callable[[], Any]) -> Tuple[Any, Connection]:
-    """Starts a loading process.
+    """Start a loading process.
 
     :param factory: makes the dataset, there
     :return: the process (poll, wait, kill, pid) and the connection to it
@@ -101,7 +101,7 @@ def _start_fresh(content: bytes) -> Tuple[Any, Connection]:
 
 @contextlib.contextmanager
 def _without_stop_signals() -> Iterator[None]:
-    """A process started within never hears them, from its first instant on: they are for the parent, which ends it."""
+    """Block stop signals for processes started within: they are meant for the parent, which terminates its children."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS_SIGNALS)
     try:
         yield
@@ -130,7 +130,7 @@ def _start_forked(factory: Callable[[], Any]) -> Tuple[Any, Connection]:
 
 
 def pickled(factory: Callable[[], Any]) -> Tuple[Optional[bytes], str]:
-    """The factory as bytes which a fresh interpreter can read, or None and why that is not possible."""
+    """Return the factory as bytes for a fresh interpreter, or None and the reason why that is impossible."""
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, protocol=4).dump(factory)
@@ -140,10 +140,10 @@ def pickled(factory: Callable[[], Any]) -> Tuple[Optional[bytes], str]:
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses functions and classes which another interpreter could not import, e.g. those of the main script."""
+    """Rejects functions and classes that another interpreter could not import, e.g. those of the main script."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Checks where a function or class comes from; everything is pickled as usual then."""
+        """Check the origin of a function or class; pickling itself is unchanged."""
         module = getattr(obj, "__module__", None)
         if isinstance(obj, type) or callable(obj):
             loaded = sys.modules.get(module) if isinstance(module, str) else None

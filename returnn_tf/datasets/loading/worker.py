@@ -1,4 +1,4 @@
-"""The loading process: makes the dataset, then sends the batches of each epoch it is asked for.
+"""The loading process: creates the dataset, then sends the batches of each requested epoch.
 
 Messages to it: ("epoch", request, arguments of ``Dataset.batches``), ("stop",). Messages from it: ("batch", request,
 Batch), ("end", request, BatchStats), ("error", request, class name, text), ("log", level, text). TensorFlow is not
@@ -27,7 +27,7 @@ PARENTS_SIGNALS = [
 
 
 def main(fd: int, parent_pid: int) -> None:
-    """Entry of a fresh process: reads what makes the dataset from the connection.
+    """Run a fresh process: read the factory of the dataset from the connection, then serve.
 
     :param fd: number of the open socket to the parent
     :param parent_pid: process id of the parent
@@ -38,13 +38,13 @@ def main(fd: int, parent_pid: int) -> None:
 
 
 def main_forked(connection: Connection, factory: Callable[[], Any], parent_pid: int) -> None:
-    """Entry after a fork. What came along of the parent is left alone, even by the garbage collector."""
+    """Run after a fork. Objects inherited from the parent are left alone, even by the garbage collector."""
     gc.freeze()
     serve(connection, factory, parent_pid)
 
 
 def serve(connection: Connection, factory: Callable[[], Any], parent_pid: int) -> None:
-    """Answers requests until the parent closes the connection or ends."""
+    """Answer requests until the parent closes the connection or exits."""
     _set_signals()
     threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
     _forward_log(connection)
@@ -76,14 +76,14 @@ def _send_epoch(connection: Connection, dataset: Any, request: int, arguments: D
 
 
 def _describe(exc: Exception) -> Any:
-    """Class name and text; errors of the user as they are, all others with a traceback."""
+    """Return class name and text; user errors as they are, all others with a traceback."""
     if isinstance(exc, (ConfigError, DataError)):
         return type(exc).__name__, str(exc)
     return "DataError", "%s: %s\n%s" % (type(exc).__name__, exc, traceback.format_exc())
 
 
 def _set_signals() -> None:
-    """Signals for the whole job are the parent's business; this process ends when the parent does."""
+    """Ignore signals addressed to the whole job; this process exits with its parent."""
     signal.set_wakeup_fd(-1)  # after a fork it would still wake the parent
     for number in PARENTS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Tasks of remembering a sequence and giving it back."""
+"""Tasks of memorising a sequence and reproducing it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class TaskEpisodicCopyDataset(SymbolTask):
     output_symbols = " .01234567"
 
     def make_input(self, rng: np.random.RandomState) -> str:
-        """Digits, blanks, dots."""
+        """Draw digits, blanks, dots."""
         digits = "".join(choose(rng, self.input_symbols[2:]) for _ in range(rng.randint(1, 10)))
         return digits + " " * rng.randint(1, 100) + "." * (len(digits) + 2)
 
     @classmethod
     def make_output(cls, text: str) -> str:
-        """Blanks up to the first dot, then what came before, then dots."""
+        """Return blanks up to the first dot, then what came before, then dots."""
         asked = text.find(".") + 1 or len(text)
         digits = text[:asked].replace(" ", "").replace(".", "")
         return (" " * asked + digits).ljust(len(text), ".")[: len(text)]
@@ -54,14 +54,14 @@ class CopyTaskDataset(GeneratingDataset):
     )
 
     def make_specs(self) -> Dict[str, DataSpec]:
-        """Sparse on both sides."""
+        """Return sparse specs for both keys."""
         count = self.opts["nsymbols"]
         if not 1 <= count <= 128:
             raise ConfigError("%s: nsymbols is %d, but must be from 1 to 128" % (self._owner(), count))
         return {key: DataSpec(dim=count, ndim=1, dtype="int8") for key in ("data", "classes")}
 
     def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
-        """Random symbols."""
+        """Draw random symbols."""
         opts = self.opts
         low = int(opts["minlen"] + opts["minlen_epoch_factor"] * epoch)
         high = int(opts["maxlen"] + opts["maxlen_epoch_factor"] * epoch)

@@ -1,4 +1,4 @@
-"""Datasets of counters: no randomness, for tests and speed measurements."""
+"""Counters as data: deterministic, for tests and speed measurements."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _CounterDataset(GeneratingDataset):
     sparse_dtype = "int64"
 
     def seq_lens(self) -> Dict[str, int]:
-        """Frames by key, in the order in which the counter goes through the keys."""
+        """Return frames by key, in the order in which the counter visits the keys."""
         raise NotImplementedError("%s.seq_lens" % type(self).__name__)
 
     def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
-        """All keys, with one running counter."""
+        """Generate all keys with one running counter."""
         maximum = self.opts["input_max_value"]
         shift = -maximum / 2 if self.opts["input_shift"] is None else self.opts["input_shift"]
         scale = 1.0 / maximum if self.opts["input_scale"] is None else self.opts["input_scale"]
@@ -73,18 +73,18 @@ class DummyDataset(_CounterDataset):
     sparse_dtype = "int32"
 
     def make_specs(self) -> Dict[str, DataSpec]:
-        """Dense input, sparse target."""
+        """Return dense input, sparse target."""
         dims = dim_and_ndim(self.opts["output_dim"], option="output_dim", ndim=1)
         return self._specs({"data": (self.opts["input_dim"], 2), "classes": dims})
 
     def seq_lens(self) -> Dict[str, int]:
-        """The same for both keys."""
+        """Return the same length for both keys."""
         return {"data": self.opts["seq_len"], "classes": self.opts["seq_len"]}
 
 
 @register_dataset()
 class DummyDatasetMultipleSequenceLength(DummyDataset):
-    """Like DummyDataset, float64 [len, input_dim] and int64 [len], with a length by key."""
+    """Like DummyDataset, float64 [len, input_dim] and int64 [len], with a separate length for each key."""
 
     options: Tuple[Option, ...] = (
         Option("seq_len", "int|dict", None, "frames by key; default 10 for data, 20 for classes"),
@@ -93,7 +93,7 @@ class DummyDatasetMultipleSequenceLength(DummyDataset):
     sparse_dtype = "int64"
 
     def seq_lens(self) -> Dict[str, int]:
-        """Option ``seq_len``."""
+        """Return the option ``seq_len``."""
         given = self.opts["seq_len"]
         if isinstance(given, int):
             return {"data": given, "classes": given}
@@ -112,7 +112,7 @@ class DummyDatasetMultipleDataKeys(_CounterDataset):
     )
 
     def make_specs(self) -> Dict[str, DataSpec]:
-        """From ``output_dim``."""
+        """Derive the specs from ``output_dim``."""
         dims = {}
         for key in self.opts["data_keys"]:
             for name, table in (("output_dim", self.opts["output_dim"]), ("seq_len", self.opts["seq_len"])):
@@ -124,6 +124,6 @@ class DummyDatasetMultipleDataKeys(_CounterDataset):
         return self._specs(dims)
 
     def seq_lens(self) -> Dict[str, int]:
-        """Option ``seq_len``."""
+        """Return the option ``seq_len``."""
         given = self.opts["seq_len"]
         return {key: given if isinstance(given, int) else given[key] for key in self.opts["data_keys"]}

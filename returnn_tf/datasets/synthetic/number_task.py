@@ -31,7 +31,7 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
     )
 
     def make_specs(self) -> Dict[str, DataSpec]:
-        """Sparse on both sides."""
+        """Return sparse specs for both keys."""
         opts = self.opts
         for name in ("input_base", "output_base"):
             if not 2 <= opts[name] <= len(_DIGITS):
@@ -44,7 +44,7 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
         }
 
     def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
-        """A random number in both bases."""
+        """Draw a number, and write it in both bases."""
         opts = self.opts
         length = rng.randint(opts["min_input_seq_len"], opts["max_input_seq_len"] + 1)
         digits = [int(rng.randint(0, opts["input_base"])) for _ in range(length)]
@@ -55,7 +55,7 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
 
 
 def convert_base(digits: SequenceOf[int], input_base: int, output_base: int) -> List[int]:
-    """Digits of the same number in another base, most significant first; [0] for zero."""
+    """Return the digits of the same number in another base, most significant first; [0] for zero."""
     number = 0
     for digit in digits:
         number = number * input_base + digit

@@ -20,7 +20,7 @@ from returnn_tf.datasets.core.window import window_spec
 
 @register_dataset()
 class StaticDataset(Dataset):
-    """Sequences from memory: a list with a dict of arrays for each one.
+    """In-memory sequences: a list with a dict of arrays for each one.
 
     >>> import numpy as np
     >>> from returnn_tf.datasets import Dataset
@@ -42,7 +42,7 @@ class StaticDataset(Dataset):
     )
 
     def setup(self) -> None:
-        """Takes the arrays over and derives the formats."""
+        """Take over the arrays, and derive the formats."""
         self._data: List[Dict[str, np.ndarray]] = [self._arrays(i, seq) for i, seq in enumerate(self.opts["data"])]
         first = self._data[0] if self._data else {}
         self.data_specs = {key: self._spec(key, value) for key, value in sorted(first.items(), key=_data_first)}
@@ -78,25 +78,25 @@ class StaticDataset(Dataset):
 
     @property
     def num_seqs(self) -> int:
-        """Length of the list."""
+        """Return the length of the list."""
         return len(self._data)
 
     @property
     def target_list(self) -> List[str]:
-        """Option ``target_list``, default all keys but "data"."""
+        """Return the option ``target_list``, default all keys but "data"."""
         return list(self.opts["target_list"] or super().target_list)
 
     def lengths(self, index: int) -> Dict[str, int]:
-        """Key -> frames."""
+        """Return frames by key."""
         return {key: num_frames(self._data[index][key]) for key in self.data_specs}
 
     def seq_lengths(self) -> np.ndarray:
-        """Lengths [num_seqs] of "data", or of the first key."""
+        """Return lengths [num_seqs] of "data", or of the first key."""
         key = reference_key(self.data_specs)
         return np.array([num_frames(seq[key]) for seq in self._data], np.int64)
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
-        """The arrays as given."""
+        """Return the arrays as given."""
         return {key: self._data[index][key] for key in keys}
 
 

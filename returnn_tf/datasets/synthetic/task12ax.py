@@ -21,7 +21,7 @@ class Task12AXDataset(SymbolTask):
     target_dtype = "int32"
 
     def make_input(self, rng: np.random.RandomState) -> str:
-        """Digits, likely pairs and noise in between, cut to a random length."""
+        """Draw digits, with likely pairs and noise in between, cut to a random length."""
         length = rng.randint(10, 100)
         text = choose(rng, ["", "1", "2"])
         while len(text) < length:
@@ -35,7 +35,7 @@ class Task12AXDataset(SymbolTask):
 
     @classmethod
     def make_output(cls, text: str) -> str:
-        """L or R for each symbol."""
+        """Return L or R for each symbol."""
         digit = letter = ""
         out = ""
         for symbol in text:

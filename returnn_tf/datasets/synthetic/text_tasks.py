@@ -28,18 +28,18 @@ class TaskXmlModelingDataset(SymbolTask):
     options: Tuple[Option, ...] = (Option("limit_stack_depth", "int", 4, "deepest nesting of tags"),)
 
     def setup(self) -> None:
-        """Checks the depth."""
+        """Check the depth."""
         if self.opts["limit_stack_depth"] < 1:
             raise ConfigError("%s: limit_stack_depth must be at least 1" % self._owner())
         super().setup()
 
     def make_input(self, rng: np.random.RandomState) -> str:
-        """A blank and one outer tag with random tags inside."""
+        """Draw a blank and one outer tag with random tags inside."""
         return random_xml(rng, self.opts["limit_stack_depth"])
 
     @classmethod
     def make_output(cls, text: str) -> str:
-        """What follows each symbol, as far as it is determined."""
+        """Return the successor of each symbol, where it is determined."""
         stack: List[str] = []
         out, name, rest, state = "", "", "", "outside"
         for symbol in text:
@@ -63,7 +63,7 @@ class TaskXmlModelingDataset(SymbolTask):
 
 
 def random_xml(rng: np.random.RandomState, limit_stack_depth: int) -> str:
-    """Random tags with names of 1 to 9 letters, opened and closed until none is open."""
+    """Draw random tags with names of 1 to 9 letters, opened and closed until none is open."""
     stack: List[str] = []
     text = " "
     while True:
@@ -90,7 +90,7 @@ class TaskVariableAssignmentDataset(SymbolTask):
     output_symbols = " ,.SQ()" + _LETTERS
 
     def make_input(self, rng: np.random.RandomState) -> str:
-        """1 to 5 assignments with different keys, and a query for one of them."""
+        """Draw 1 to 5 assignments with different keys, and a query for one of them."""
         table = {}
         for _ in range(rng.randint(1, 6)):
             key = "".join(choose(rng, _LETTERS) for _ in range(rng.randint(1, 5)))
@@ -101,7 +101,7 @@ class TaskVariableAssignmentDataset(SymbolTask):
 
     @classmethod
     def make_output(cls, text: str) -> str:
-        """The text after the query, one symbol early."""
+        """Return the text after the query, one symbol early."""
         answer = text.find(")", text.find("Q")) + 1
         if "Q" not in text or not answer:
             return " " * len(text)

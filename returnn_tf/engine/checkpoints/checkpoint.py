@@ -147,6 +147,11 @@ def read(prefix: str, names: Optional[Sequence[str]] = None) -> Dict[str, np.nda
         raise DataError("The checkpoint %s is damaged: %s" % (prefix, _reason(exc))) from exc
 
 
+def step_of(values: Mapping[str, Any]) -> int:
+    """Return the number of training steps behind the values of a bundle; 0 if it was stored without."""
+    return int(values.get(GLOBAL_STEP, 0))
+
+
 def read_state(prefix: str) -> Dict[str, np.ndarray]:
     """The state beside the parameters; empty if the checkpoint has none."""
     prefix = strip_suffix(prefix) + _STATE

@@ -17,7 +17,7 @@ from typing import Any, Dict, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.checkpoints import model_dir
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 
 BEAT_SECONDS = 5.0
 _MAX_BYTES = 1 << 16

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping
 import numpy as np
 
 from returnn_tf.config import DataError, nearest_name
+from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP
 
 _MAX_LISTED = 30
 
@@ -21,7 +22,7 @@ def assign(variables: Mapping[str, Any], values: Mapping[str, np.ndarray], *, so
     """
     problems = misfits(variables, values)
     if problems:
-        unknown = sorted(name for name in values if name not in variables and name != "global_step")
+        unknown = sorted(name for name in values if name not in variables and name != GLOBAL_STEP)
         text = ["%s does not fit the network:" % source] + problems[:_MAX_LISTED]
         if len(problems) > _MAX_LISTED:
             text.append("... and %i more" % (len(problems) - _MAX_LISTED))

@@ -7,7 +7,7 @@ The option ``preload_from_files`` of the config, its short form ``init_params`` 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.planning.plan import Plan
 
 _OPTION = "preload_from_files"
@@ -87,36 +87,36 @@ def entries(config: Any) -> List[Preload]:
     return found
 
 
-def load(config: Any, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Set[str]:
+def load(config: Any, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Dict[str, int]:
     """Sets the parameters of all entries which count for the task.
 
     :param params: name -> ``tf.Variable`` of the whole network
     :param train: for a training; otherwise for the other tasks
     :param fresh: see :meth:`Preload.applies`
-    :return: the names of the parameters which were set
+    :return: name of each parameter which was set -> global step of the checkpoint which it comes from
     :raises ConfigError: an entry is wrong, its checkpoint is not there, or there are no parameters for it
     :raises DataError: a checkpoint is damaged, or a parameter is not in it, or there with another shape
     """
-    done: Set[str] = set()
+    done: Dict[str, int] = {}
     for entry in entries(config):
         if entry.applies(train=train, fresh=fresh):
-            done |= _load_entry(entry, params)
+            done.update(_load_entry(entry, params))
     return done
 
 
-def load_on_init(plan: Plan, params: Mapping[str, Any]) -> Set[str]:
+def load_on_init(plan: Plan, params: Mapping[str, Any]) -> Dict[str, int]:
     """Sets the parameters of all layers with the option ``load_on_init``: path of a checkpoint, or a dict of options.
 
     The names in the checkpoint are those below the layer. ``load_if_prefix`` is the ``prefix`` of the options above.
 
     :param params: name -> ``tf.Variable``; layers of which none is among them are left out
-    :return: the names of the parameters which were set
+    :return: name of each parameter which was set -> global step of the checkpoint which it comes from
     :raises ConfigError: an option is wrong, or there are no parameters for it
     :raises DataError: a checkpoint is damaged, or a parameter is not in it, or there with another shape
     """
-    done: Set[str] = set()
+    done: Dict[str, int] = {}
     for entry in _entries_of_layers(plan, params):
-        done |= _load_entry(entry, params)
+        done.update(_load_entry(entry, params))
     return done
 
 
@@ -131,7 +131,7 @@ def _entries_of_layers(plan: Plan, params: Iterable[str]) -> Iterator[Preload]:
             yield dataclasses.replace(_entry(where, options), scope=node.scope)
 
 
-def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Set[str]:
+def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Dict[str, int]:
     if not checkpoint_exists(_prefix_of(entry.filename)):
         raise ConfigError("%s: there is no checkpoint %s." % (entry.where, entry.filename))
     stored = checkpoint.read(_prefix_of(entry.filename))
@@ -148,7 +148,7 @@ def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Set[str]:
     values = {name: stored[key] for name, key in chosen.items()}
     checkpoint_params.assign({name: params[name] for name in chosen}, values, source=source)
     log.write(3, "Loaded %i parameters from %s (%s)" % (len(chosen), entry.filename, entry.where))
-    return set(chosen)
+    return dict.fromkeys(chosen, checkpoint.step_of(stored))
 
 
 def _choose(

@@ -16,7 +16,7 @@ from returnn_tf.engine.learning_rate.file import parse
 from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.fingerprint import changes
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 
 _MAX_LISTED = 10
 #: Settings which may differ from run to run without a word.
@@ -38,8 +38,7 @@ def restore(trainer: Trainer, choice: ModelChoice) -> None:
     log.write(3, "Loaded %s" % choice.path)
     if not choice.epoch:
         return
-    if checkpoint.GLOBAL_STEP in values:
-        trainer.global_step.assign(int(values[checkpoint.GLOBAL_STEP]))
+    trainer.net.global_step.assign(checkpoint.step_of(values))
     state = checkpoint.read_state(choice.path)
     fresh = checkpoint_params.assign_matching(trainer.state(), state)
     if fresh:

@@ -19,8 +19,9 @@ from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.background import Background
 from returnn_tf.engine.support.fingerprint import fingerprint, settings
-from returnn_tf.log import bytes_text, log
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
+from returnn_tf.util.text import bytes_text
 
 _MIN_KEPT = 2  # so many checkpoints stay, whatever the options say
 _COMPLETE = float("inf")  # in place of a step: sorts behind all steps of the epoch

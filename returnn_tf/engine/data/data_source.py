@@ -17,7 +17,7 @@ from returnn_tf.datasets import (
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.options import SHARD, HorovodOptions
 from returnn_tf.engine.distributed.shares import remaining
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
 
 

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.support.start_epoch import begins_anew
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -224,7 +224,7 @@ def ranks_for(world: World, config: Any, net: Any) -> Ranks:
 
 
 def _variables(trainer: Any) -> List[Any]:
-    named = {"": trainer.global_step, **trainer.net.params, **{"/" + k: v for k, v in trainer.state().items()}}
+    named = {"": trainer.net.global_step, **trainer.net.params, **{"/" + k: v for k, v in trainer.state().items()}}
     return [named[name] for name in sorted(named)]
 
 

@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from returnn_tf.engine.distributed.board import Board
 from returnn_tf.engine.distributed.judge import Judge
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 
 EXIT_CODE = 1
 _BEAT = 1.0

@@ -17,7 +17,7 @@ from returnn_tf.engine.distributed.environment import check_world_size, started_
 from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.engine.distributed.watchdog import Watchdog
 from returnn_tf.engine.support import devices
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 _WATCHDOG_SECONDS = 5.0  # so long it may take to find out which rank is gone

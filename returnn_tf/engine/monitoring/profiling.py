@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 

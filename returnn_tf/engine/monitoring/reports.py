@@ -8,9 +8,10 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.monitoring.profiling import Profiler
 from returnn_tf.engine.monitoring.summaries import Summaries
-from returnn_tf.engine.passes.epoch_pass import PassResult
+from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support import devices
-from returnn_tf.log import epoch_line, eval_line, log
+from returnn_tf.logging.lines import epoch_line, eval_line
+from returnn_tf.logging.log import log
 
 
 class Reports:

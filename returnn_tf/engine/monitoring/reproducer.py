@@ -22,7 +22,7 @@ from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.engine.support.step_errors import reason
 from returnn_tf.engine.update.update_guard import LossSpikeError, SkippedStepsError
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 _BATCH, _FACTS = "batch.npz", "failure.json"

@@ -7,8 +7,8 @@ from typing import Any, Optional
 
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.monitoring.status_file import StatusFile
-from returnn_tf.engine.passes.epoch_pass import PassResult
 from returnn_tf.engine.passes.progress import Progress
+from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support.signals import Stopped, StopRequest, exit_code, name_of
 
 _ABORTED = "ended at once by a signal, without saving"

@@ -8,7 +8,7 @@ import numpy as np
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.distributed.world import World
-from returnn_tf.engine.passes.epoch_pass import PassResult
+from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support import atomic_files as files
 
 _MULTI_LINE_FROM = 40  # characters of all items of a dict

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping
+from typing import Any, Dict, Iterable, List, Mapping
 
-from returnn_tf.engine.passes.epoch_pass import Pass, PassResult
+from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
 from returnn_tf.engine.support.step_result import Packer, StepResult
-from returnn_tf.util.lazy_tf import tf
+from returnn_tf.network.feed_function import FeedFunction
 
 
 class Evaluator:
@@ -20,20 +20,14 @@ class Evaluator:
         self.net = net
         self._config = config
         self._packer = Packer()
-        self._functions: Dict[FrozenSet[str], Any] = {}
+        self._function = FeedFunction(net.feed_format(), self._emit)
 
     def step(self, feed: Mapping[str, Any]) -> StepResult:
         """Losses and errors of one batch.
 
         :param feed: feed key -> array or tensor, batch axis first
         """
-        tensors = self.net.convert_feed(feed)
-        keys = frozenset(tensors)
-        if keys not in self._functions:
-            signature = {name: spec for name, spec in self.net.input_signature().items() if name in keys}
-            function = tf.function(self._emit, input_signature=[signature], autograph=False)
-            self._functions[keys] = function.get_concrete_function()
-        return self._packer.unpack(self._functions[keys](tensors).numpy())
+        return self._packer.unpack(self._function(feed).numpy())
 
     def run(self, name: str, epoch: int, batches: Iterable[Any], **options: Any) -> PassResult:
         """A pass over a dataset.
@@ -41,11 +35,11 @@ class Evaluator:
         :param name: of the dataset, for the log
         :param epoch: of the model, for the log
         :param batches: of the dataset
-        :param options: more of :class:`Pass`
+        :param options: more of :class:`ScoredPass`
         """
-        one_pass = Pass(
+        one_pass = ScoredPass(
             phase="%r eval epoch %i" % (name, epoch),
-            convert=self.net.convert_feed,
+            convert=self._function.tensors,
             step=lambda tensors, batch: self.step(tensors),
             normalized=normalized_losses(self.net),
             with_exp=self._config.bool("calculate_exp_loss", False),

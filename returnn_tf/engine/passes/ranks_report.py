@@ -7,7 +7,7 @@ from typing import Any, Dict, List
 
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.progress import PassState
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 
 _DIFFERENCE = 1.2  # so much more work than the quickest rank makes a straggler
 _FEWEST_STEPS = 10  # with fewer a difference says nothing

@@ -12,11 +12,12 @@ from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.engine.update.update_guard import UpdateGuard
 from returnn_tf.engine.update.updater import Updater
+from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.util.lazy_tf import tf
 
 
 class Trainer:
-    """A network together with updater, optimizer state and step counter.
+    """A network together with updater and optimizer state; it increments the ``global_step`` of the network.
 
     The step function is traced at the first call, once for all batch sizes and lengths. If loss or gradient are NaN or
     Inf, no variable changes in that step, unless ``gradient_nan_inf_filter`` or ``grad_norm_to_clip_to_zero`` is set;
@@ -32,19 +33,24 @@ class Trainer:
         self.net = net
         self.ranks = ranks_for(world.from_config(config), config, net)
         self.updater = Updater(net, config)
-        self.global_step = tf.Variable(0, dtype="int64", trainable=False, name="global_step")
         self._default_rate = config.float("learning_rate", 1.0)
         self._guard = UpdateGuard(config)
         self._normalized = frozenset(normalized_losses(net))
         self.steps_begun = 0  # in this process
         self._packer = Packer()
-        self._functions: Dict[FrozenSet[str], Any] = {}
+        rate = tf.TensorSpec([], "float32", name="learning_rate")
+        self.function = FeedFunction(
+            net.feed_format(),
+            self._emit,
+            specs=[rate, *self.ranks.signature()],
+            before_trace=lambda: self.ranks.lasting("tracing the step"),
+        )
         self._rates: Dict[float, Any] = {}  # the current learning rate as tensor
 
     @property
     def step_count(self) -> int:
-        """How many steps were done, over all epochs."""
-        return int(self.global_step.numpy())
+        """Return the number of steps done over all epochs."""
+        return int(self.net.global_step.numpy())
 
     def state(self) -> Dict[str, Any]:
         """Variables beside the parameters which an exact resume needs, by name, without the step counter."""
@@ -55,7 +61,7 @@ class Trainer:
 
         :raises ConfigError: missing entry or wrong shape
         """
-        return self.net.convert_feed(feed)
+        return self.function.tensors(feed)
 
     def step(self, feed: Mapping[str, Any], learning_rate: Optional[float] = None) -> StepResult:
         """One update.
@@ -75,9 +81,9 @@ class Trainer:
             self.ranks.after_step(result)
             return result
         inputs = self.ranks.inputs((self.steps_begun, value))
-        function = self._function(tensors)
+        graph = self.function.graph(tensors)
         try:
-            vector = function(tensors, self._rate(value), *inputs).numpy()
+            vector = graph(tensors, self._rate(value), *inputs).numpy()
         except tf.errors.OpError as exc:
             lost = self.ranks.explain(exc)
             if lost is None:
@@ -95,29 +101,13 @@ class Trainer:
         self._guard.check(result)
         return result
 
-    def trace(self, feed: Mapping[str, Any]) -> Any:
-        """The step for feeds with these keys as a concrete function; traced now if that was not done before."""
-        return self._function(self.tensors(feed))
-
     def _rate(self, value: float) -> Any:
         if value not in self._rates:
             self._rates = {value: tf.constant(value, "float32")}
         return self._rates[value]
 
-    def _function(self, tensors: Mapping[str, Any]) -> Any:
-        """The concrete function for these feed keys: lengths may be left out where another key has the same axis."""
-        keys = frozenset(tensors)
-        if keys not in self._functions:
-            self.ranks.lasting("tracing the step")
-            signature = {name: spec for name, spec in self.net.input_signature().items() if name in keys}
-            rate = tf.TensorSpec([], "float32", name="learning_rate")
-            specs = [signature, rate, *self.ranks.signature()]
-            function = tf.function(self._emit, input_signature=specs, autograph=False)
-            self._functions[keys] = function.get_concrete_function()
-        return self._functions[keys]
-
     def _emit(self, feed: Dict[str, Any], rate: Any, *inputs: Any) -> Any:
-        step = self.global_step.read_value()
+        step = self.net.global_step.read_value()
         graph = self.net.lower(feed, train=True, step=step)
         if graph.objective is None:
             raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
@@ -139,7 +129,7 @@ class Trainer:
 
         updated = tf.cond(good, update, lambda: tf.constant(False))
         # A step that is left out counts too if training goes on: noise and schedules must not stand still.
-        self.global_step.assign_add(tf.cast(counts, "int64"))
+        self.net.global_step.assign_add(tf.cast(counts, "int64"))
         return self._packer.pack(
             graph,
             {

@@ -12,7 +12,7 @@ from returnn_tf.config.known_keys import KNOWN_KEYS, misspelt
 from returnn_tf.engine.pretrain.algorithms import output_layers
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import Step, make_steps
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 
 _SPECIAL_KEYS = ("#config", "#copy_param_mode", "#info")
 

@@ -19,7 +19,7 @@ from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan
 from returnn_tf.engine.pretrain.checks import plan_of
 from returnn_tf.engine.pretrain.learning_rates import RATE_KEYS
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 from returnn_tf.network.planning.plan import Plan
 
@@ -72,7 +72,7 @@ class Stage:
         del self.net, self.trainer, self.evaluator  # their memory is needed
         self._build(entry, plan)
         self._carry(transfer, values)
-        self.trainer.global_step.assign(step)
+        self.net.global_step.assign(step)
         kept = self._carry_state(transfer, state)
         info = "" if entry.info is None else " (%s)" % (entry.info,)
         log.write(3, "Now %s%s; parameters: %s; state of the optimizer: %s" % (entry.name, info, transfer, kept))
@@ -106,7 +106,6 @@ class Stage:
         self.net.plan = dataclasses.replace(self.net.plan, config=entry.config)  # which functions of the config ask for
         self.trainer = Trainer(self.net, entry.config)
         self.evaluator = Evaluator(self.net, entry.config)
-        self.trainer.global_step.assign(old.global_step)
         checkpoint_params.assign_matching(self.trainer.state(), state)
 
     def _carry_state(self, transfer: Transfer, state: Dict[str, numpy.ndarray]) -> str:

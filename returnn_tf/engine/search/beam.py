@@ -6,7 +6,8 @@ from typing import Any, Mapping
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.derived import derived
-from returnn_tf.log import log
+from returnn_tf.graph.registry import LAYERS
+from returnn_tf.logging.log import log
 
 
 def with_beam_size(config: Any) -> Any:
@@ -38,8 +39,9 @@ def _changed_layer(layer: Any, size: int) -> Any:
     if not isinstance(layer, Mapping):
         return layer
     result = dict(layer)
-    if layer.get("class") == "choice":
-        result["beam_size"] = size
+    cls = LAYERS.find(layer.get("class"))
+    if cls is not None and cls.beam_size_option:
+        result[cls.beam_size_option] = size
     for option in ("unit", "subnetwork"):
         inner = layer.get(option)
         if isinstance(inner, Mapping):

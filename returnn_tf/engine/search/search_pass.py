@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import functools
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.data.data_source import DataSource
+from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
+from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.search.errors import ErrorReport
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.searcher import Hypothesis, Searcher, SearchResult
-from returnn_tf.engine.support.prefetch import Prefetcher
 from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
-from returnn_tf.engine.support.step_errors import naming_sequences
-from returnn_tf.log import STEP_LEVEL, eval_line, log, pass_line, phase_text, step_line
+from returnn_tf.logging.lines import eval_line, phase_text
+from returnn_tf.logging.log import log
 
 
 class SearchPass:
@@ -44,29 +46,16 @@ class SearchPass:
         :raises DataError: a sequence is left out by the options of the dataset
         """
         whole = longest_first(self._source.dataset, epoch)
-        order = self._source.share(whole)
         phase = phase_text("search", epoch, self._source.name)
-        self._world.board.lasting(phase)
-        start, compute, steps = time.perf_counter(), 0.0, 0
-        batches = self._source.batches(epoch, seq_order=order, chunking=None)
-        prefetcher = Prefetcher(batches, lambda batch: self._searcher.tensors(batch.feed))
-        bar = log.progress(phase)
-        try:
-            for batch, tensors in prefetcher:
-                before = time.perf_counter()
-                with naming_sequences(phase, batch.seq_tags):
-                    result = self._searcher.run(tensors)
-                now = time.perf_counter()
-                compute += now - before
-                self._add(batch, result)
-                self._world.board.done(phase)
-                _log_step(phase, steps, batch, result, now - before, now - start)
-                steps += 1
-                bar.update(steps, batch.complete)
-        finally:
-            bar.close()
-            prefetcher.close()
-        self._world.board.lasting(phase)
+        batches = self._source.batches(epoch, seq_order=self._source.share(whole), chunking=None)
+        one_pass: DatasetPass[SearchResult] = DatasetPass(
+            phase, self._searcher.tensors, lambda tensors, batch: self._searcher.run(tensors), self._world
+        )
+        state = PassState()
+        with contextlib.closing(one_pass.steps(batches, state)) as steps:
+            for step in steps:
+                self._add(step.batch, step.result)
+                one_pass.log_step(step, functools.partial(_values, step.batch, step.result))
         self._merge()
         if len(self._texts) < len(whole):
             missing = self._source.dataset.tag(next(int(index) for index in whole if int(index) not in self._texts))
@@ -74,7 +63,7 @@ class SearchPass:
                 "%s: %d of %d sequences are left out, e.g. %r. Raise the limits on the length of sequences."
                 % (phase, len(whole) - len(self._texts), len(whole), missing)
             )
-        log.write(3, pass_line(phase, steps, time.perf_counter() - start, compute))
+        one_pass.log_end(state)
         for path, count in self._not_ended.items():
             if count:
                 log.warn(
@@ -146,10 +135,5 @@ def longest_first(dataset: Any, epoch: int) -> np.ndarray:
     return order[np.argsort(-np.asarray(lengths)[order], kind="stable")]
 
 
-def _log_step(phase: str, number: int, batch: Any, result: SearchResult, seconds: float, elapsed: float) -> None:
-    if log.shows(STEP_LEVEL):
-        values: Dict[str, Any] = {} if result.losses is None else batch_means(result.losses)
-        values.update({"max_size:%s" % key: size for key, size in batch.max_frames.items()}, num_seqs=batch.num_seqs)
-        complete = batch.complete
-        line = step_line(phase, number, values, seconds_per_step=seconds, elapsed=elapsed, complete=complete)
-        log.write(STEP_LEVEL, line)
+def _values(batch: Any, result: SearchResult) -> Dict[str, Any]:
+    return {**({} if result.losses is None else batch_means(result.losses)), **batch_sizes(batch)}

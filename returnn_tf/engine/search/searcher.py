@@ -9,7 +9,7 @@ import numpy as np
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.graph.node import Node
-from returnn_tf.network.lower import lower, needed_extern_keys
+from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
@@ -44,25 +44,20 @@ class Searcher:
         self.net = net
         self.nodes: Dict[str, Node] = {name: searched_node(net.plan, name) for name in layers}
         self.with_losses = with_losses and bool(net.plan.losses)
-        self.used_data_keys: List[str] = needed_extern_keys(net.plan, list(self.nodes.values()), self.with_losses)
+        self.used_data_keys: List[str] = net.data_keys(list(self.nodes.values()), with_losses=self.with_losses)
         self._packer = Packer()
-        self._function: Optional[Any] = None
+        self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
 
     def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
         """The entries of a feed which are needed, as tensors."""
-        return self.net.convert_feed(feed, self.used_data_keys)
+        return self._function.tensors(feed)
 
     def run(self, feed: Mapping[str, Any]) -> SearchResult:
         """Searches in one batch.
 
-        :param feed: feed key -> array or tensor, batch axis first; the same keys in each call
+        :param feed: feed key -> array or tensor, batch axis first
         """
-        tensors = self.tensors(feed)
-        if self._function is None:
-            signature = self.net.input_signature(self.used_data_keys)
-            signature = {name: spec for name, spec in signature.items() if name in tensors}
-            self._function = tf.function(self._emit, input_signature=[signature], autograph=False)
-        found, packed, not_ended = self._function(tensors)
+        found, packed, not_ended = self._function(feed)
         hypotheses = {
             name: _split(labels.numpy(), lens.numpy(), None if scores is None else scores.numpy())
             for name, (labels, lens, scores) in found.items()
@@ -71,16 +66,8 @@ class Searcher:
         return SearchResult(hypotheses, losses, {path: int(count) for path, count in not_ended.items()})
 
     def _emit(self, feed: Dict[str, Any]) -> Any:
-        graph = lower(
-            self.net.plan,
-            self.net.params,
-            feed,
-            train=False,
-            outputs=list(self.nodes.values()),
-            with_losses=self.with_losses,
-            step=self.net.step,
-            seed=self.net.seed,
-        )
+        nodes = list(self.nodes.values())
+        graph = self.net.lower(feed, train=False, outputs=nodes, with_losses=self.with_losses)
         found = {name: self._hypotheses(graph, node) for name, node in self.nodes.items()}
         return found, self._packer.pack(graph, {"total_loss": graph.total_loss}), dict(graph.lowering.not_ended)
 

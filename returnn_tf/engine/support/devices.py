@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.log import bytes_text, log, process_memory
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
+from returnn_tf.util.memory import process_memory
+from returnn_tf.util.text import bytes_text
 
 _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
 

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from returnn_tf.config import DataError
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.util.lazy_tf import tf
 
 _MAX_TAGS = 20
@@ -84,8 +85,6 @@ def first_bad_layer(net: Any, feed: Mapping[str, Any], *, step: int, train: bool
     :return: the path of the layer; ``data`` or ``data:<key>`` for an input
     """
     names: List[str] = []
-    tensors = net.convert_feed(feed)
-    signature = {name: spec for name, spec in net.input_signature().items() if name in tensors}
 
     def check(feed: Dict[str, Any]) -> Any:
         graph = net.lower(feed, train=train, step=tf.constant(step, "int64"))
@@ -96,7 +95,7 @@ def first_bad_layer(net: Any, feed: Mapping[str, Any], *, step: int, train: bool
                 flags.append(_finite(EmitContext(node, graph.lowering), value))
         return tf.stack(flags)
 
-    flags = tf.function(check, input_signature=[signature], autograph=False)(tensors).numpy()[1:]
+    flags = FeedFunction(net.feed_format(), check)(feed).numpy()[1:]
     for within in (True, False):
         for name, (in_sequences, everywhere) in zip(names, flags):
             if not (in_sequences if within else everywhere):

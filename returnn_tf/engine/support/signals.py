@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 _INSISTING = (signal.SIGINT, signal.SIGTERM)

@@ -16,9 +16,9 @@ from returnn_tf.engine.distributed.blame import blame
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.monitoring.reports import Reports
 from returnn_tf.engine.monitoring.run_status import RunStatus
-from returnn_tf.engine.passes.epoch_pass import Pass, PassResult
 from returnn_tf.engine.passes.evaluator import Evaluator, normalized_losses
 from returnn_tf.engine.passes.progress import PassState, Progress, Sums, data_settings
+from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.pretrain.checks import needed_data, planned_networks
 from returnn_tf.engine.pretrain.learning_rates import rate_of_epoch
@@ -34,7 +34,8 @@ from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.engine.training.pauses import Pauses
 from returnn_tf.engine.training.start import Start
 from returnn_tf.engine.update.update_guard import left_out_text
-from returnn_tf.log import log, phase_text, start_line
+from returnn_tf.logging.lines import phase_text, start_line
+from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 
 _DEFAULT_EPOCHS = 5
@@ -231,7 +232,7 @@ class Engine:
         progress.facts = self._data.train_facts(progress.epoch)
         self.saver.save_within(self.trainer, progress, self.learning_rates.epochs)
 
-    def _pass(self, phase: str, progress: Progress, begun: PassState, rate: float) -> Pass:
+    def _pass(self, phase: str, progress: Progress, begun: PassState, rate: float) -> ScoredPass:
         ranks, steps = self.trainer.ranks, begun.steps
         self._pauses.begin(ranks.control, lambda: progress.first_step + steps + 1)
 
@@ -241,7 +242,7 @@ class Engine:
             self._status.between(progress, result)
             self._pauses.after_step(lambda: self._save_within(progress, result, scores.sums()))
 
-        return Pass(
+        return ScoredPass(
             phase=phase,
             convert=self.trainer.tensors,
             step=lambda tensors, batch: self._step(tensors, batch, progress.epoch, rate),
@@ -252,7 +253,7 @@ class Engine:
             on_step=self._after_step,
             between=between,
             world=self.world,
-            together=lambda batches: ranks.take_part(batches, lambda: self._any_tensors(progress.epoch)),
+            join=lambda batches: ranks.take_part(batches, lambda: self._any_tensors(progress.epoch)),
             common_sums=ranks.in_step,
         )
 

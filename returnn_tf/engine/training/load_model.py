@@ -11,14 +11,15 @@ from returnn_tf.engine.checkpoints.selection import ModelChoice, find_step_check
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.support import devices
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 
 
 def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelChoice]:
     """The network as a training plans it, so that losses inside of loops exist, and the checkpoint which was loaded.
 
-    What ``preload_from_files`` sets does not come from the checkpoint.
+    What ``preload_from_files`` sets does not come from the checkpoint. The global step is that of the checkpoint; if
+    everything is preloaded, the largest of the preloaded checkpoints.
 
     :param config: Config with ``load``, or ``model`` and perhaps ``load_epoch``
     :param search: plan it for search instead
@@ -34,8 +35,9 @@ def load_network(config: Any, *, search: bool = False) -> Tuple[Network, ModelCh
     net = Network.from_config(net_config, train=not search, search=search)
     values = {} if choice.path is None else checkpoint.read(choice.path)
     lacking = {name: variable for name, variable in net.params.items() if name not in values}
-    loaded = preload.load_on_init(net.plan, lacking) | preload.load(config, net.params)
+    loaded = {**preload.load_on_init(net.plan, lacking), **preload.load(config, net.params)}
     rest = {name: variable for name, variable in net.params.items() if name not in loaded}
+    net.global_step.assign(max(loaded.values(), default=0) if choice.path is None else checkpoint.step_of(values))
     if choice.path is not None:
         checkpoint_params.assign(rest, values, source="The checkpoint %s" % choice.path)
         log.write(3, "Loaded %s" % choice.path)

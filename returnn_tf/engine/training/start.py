@@ -17,7 +17,7 @@ from returnn_tf.engine.pretrain.stage import Stage
 from returnn_tf.engine.support.data_facts import data_facts
 from returnn_tf.engine.support.fingerprint import settings
 from returnn_tf.engine.training.load_model import report_defect
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 
 
 class Start:

@@ -19,13 +19,13 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(eq=False, repr=False)
 class ContextAttentionLayer(ConcatInputLayer):
-    """Options and axes of both."""
+    """Options and axes that `dot_attention` and `concat_attention` share."""
 
     base: Any = option(help="layer with the frames that are summed", refs=True)
     base_ctx: Any = option(help="layer with the context of each frame, as many features as the source", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes of the source, with the features of the base."""
+        """Infer the output: the axes of the source, with the features of the base."""
         data, context = self.input_template(ctx), self.base_ctx.output
         self._size = self._check_features(ctx, data, context)
         if context.time_axis is None:
@@ -53,7 +53,7 @@ class ContextAttentionLayer(ConcatInputLayer):
         return sizes[0]
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Energies, softmax over the valid frames, weighted sum."""
+        """Emit energies, softmax over the valid frames, weighted sum."""
         pairs = self._energy.with_axis(self._energy.rank, _FEATURES, feature=True)
         query = to_layout(self.emit_input(ctx), self._query, pairs)
         context = to_layout(ctx.value(self.base_ctx), self._context, pairs)
@@ -63,7 +63,7 @@ class ContextAttentionLayer(ConcatInputLayer):
         return self._sum.emit(weights, ctx.value(self.base))
 
     def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
-        """Energies [..., time] of query [..., 1, features] and context [..., time, features]."""
+        """Compute energies [..., time] of query [..., 1, features] and context [..., time, features]."""
         raise AssertionError("%s has no energy()" % type(self).__name__)
 
 
@@ -93,7 +93,7 @@ class DotAttentionLayer(ContextAttentionLayer):
     energy_factor: Optional[float] = option(None, help="factor of the energies, e.g. 1 / sqrt(features)")
 
     def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
-        """Scalar products."""
+        """Compute scalar products."""
         energy = tf.squeeze(tf.matmul(context, query, transpose_b=True), axis=-1)
         return energy if self.energy_factor is None else energy * self.energy_factor
 
@@ -115,11 +115,11 @@ class ConcatAttentionLayer(ContextAttentionLayer):
     forward_weights_init: Any = option("glorot_uniform", help="initialiser of v")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes of the source, with the features of the base."""
+        """Infer the output: the axes of the source, with the features of the base."""
         data = super().template(ctx)
         ctx.param("v", (self._size,), self.forward_weights_init)
         return data
 
     def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
-        """A small network of each frame and the query."""
+        """Apply a small network to each frame and the query."""
         return tf.tensordot(tf.tanh(context + query), ctx.param("v"), [[-1], [0]])

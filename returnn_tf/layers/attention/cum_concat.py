@@ -1,4 +1,4 @@
-"""`cum_concat`: the history of all frames so far, as a further axis."""
+"""`cum_concat`: the history of all frames so far as an additional axis."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ class CumConcatLayer(ConcatInputLayer):
                        "from": ["weights", "all"]}}
     """
 
+    computes_all_steps = True
     out_spatial_dim: Optional[Dim] = option(None, help="the new axis")
     axis: Any = option("T", help="the axis of the frames; in a loop its steps where the source has no such axis")
 
     history_grows = True
 
     def template(self, ctx: PlanContext) -> Data:
-        """The frames replaced by the history."""
+        """Infer the output: the frames replaced by the history."""
         data = self.input_template(ctx)
         self._frames, axis = frames_of(ctx, data, self.axis)
         if axis is not None and axis in (self._frames.batch_axis, self._frames.feature_axis):
@@ -73,7 +74,7 @@ class CumConcatLayer(ConcatInputLayer):
         return empty_history(sizes, self._at, state.dtype)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Concatenation with the history in a step, else a transposition."""
+        """Emit concatenation with the history in a step, else a transposition."""
         x = transpose(with_frames(ctx, self.emit_input(ctx), self.input, self._frames), self._perm)
         if self._over is not None:
             size = ctx.size(self._over)

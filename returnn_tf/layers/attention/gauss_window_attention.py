@@ -42,7 +42,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
     inner_size_step: float = option(0.5, help="distance of these positions, in frames")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes of the source but its feature axis, [inner_size], and the features of the base."""
+        """Infer the output: the axes of the source but its feature axis, [inner_size], and the features of the base."""
         data, base = self.input_template(ctx), self.base.output
         if base.time_axis is None or base.batch_axis is None:
             raise ctx.error("the base %s must have a batch and a time axis." % base)
@@ -65,7 +65,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         return Data(tuple(dims), base.dtype, feature_axis=len(dims) - 1, time_axis=time)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Gathers the windows of all positions."""
+        """Gather the windows of all positions."""
         data, base = self.input, self.base.output
         frames = transpose(ctx.value(self.base), [base.batch_axis, base.time_axis, base.feature_axis])
         x = self.emit_input(ctx)
@@ -83,7 +83,9 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         return y
 
     def _last_frames(self, ctx: EmitContext, x: Any) -> Any:
-        """Index of the last frame by sequence, at least 0: int32 [batch, 1, ..., 1] of the rank of x and one more."""
+        """Return the index of the last frame of each sequence, at least 0: int32 [batch, 1, ..., 1] with one more axis
+        than x.
+        """
         base = self.base.output
         assert base.time_axis is not None
         last = tf.maximum(ctx.lens(base.dims[base.time_axis]) - 1, 0)

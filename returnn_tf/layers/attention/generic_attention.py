@@ -1,4 +1,4 @@
-"""`generic_attention`: the sum of the frames of a base, weighted by another layer."""
+"""`generic_attention`: sum over the frames of a base, weighted by another layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
-from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE_NOTE
+from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE
 from returnn_tf.tensor import Data
 
 
@@ -38,15 +38,15 @@ class GenericAttentionLayer(Layer):
     needs_sources = False
 
     def template(self, ctx: PlanContext) -> Data:
-        """Without the time axis of the base."""
+        """Infer the output without the time axis of the base."""
         if self.sources:
             raise ctx.error("takes no 'from': name the layers by 'weights' and 'base'.")
         self._sum = plan_weighted_sum(ctx, self.weights.output, self.base.output, squeeze=self.auto_squeeze)
         return self._sum.output
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One (batched) matrix product."""
-        once = ctx.noted(self.base, PER_SEQUENCE_NOTE)
-        if once is not None and ctx.noted(self.weights, PER_SEQUENCE_NOTE) is None:
-            return self._sum.emit_in_beam(ctx.value(self.weights), *once)
+        """Emit one (batched) matrix product."""
+        once = ctx.aux(self.base, PER_SEQUENCE)
+        if once is not None and ctx.aux(self.weights, PER_SEQUENCE) is None:
+            return self._sum.emit_in_beam(ctx.value(self.weights), once.values, once.beam)
         return self._sum.emit(ctx.value(self.weights), ctx.value(self.base))

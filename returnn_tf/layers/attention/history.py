@@ -1,4 +1,4 @@
-"""The history that a layer keeps in a loop: it grows by a frame in each step, and may skip what a mask leaves out.
+"""The history of a layer in a loop: it grows by a frame per step, and can skip steps that a mask excludes.
 
 Under masks (see `masked_computation`) the array grows in every step all the same, so that its shape does not depend on
 values; for each sequence the picked frames are at its beginning, and how many there are is a state of its own.
@@ -19,7 +19,7 @@ _COUNT = "picked"
 
 
 def mask_history(node: Node, mask: Node) -> None:
-    """From now on the history of a planned layer takes only the steps in which the mask is true too.
+    """Restrict the history of a planned layer to steps in which the mask is true.
 
     :raises ConfigError: the mask differs by sequence, but the history does not
     """
@@ -37,12 +37,12 @@ def mask_history(node: Node, mask: Node) -> None:
 
 
 def picked_before(ctx: EmitContext) -> Optional[Any]:
-    """How many frames the history has before this step, int32 [batch] or scalar; None: as many as steps."""
+    """Return the number of frames in the history before this step, int32 [batch] or scalar; None: one per step."""
     return ctx.loop_state(_COUNT) if _masks(ctx.node) else None
 
 
 def count_step(ctx: EmitContext) -> None:
-    """Counts the frame of this step, to be called once in a step."""
+    """Count the frame of this step; to be called once per step."""
     data = ctx.node.loop_states[_COUNT][0] if _masks(ctx.node) else None
     if data is not None:
         picked = [to_layout(ctx.value(mask), mask.output, data) for mask in _masks(ctx.node)]
@@ -50,7 +50,7 @@ def count_step(ctx: EmitContext) -> None:
 
 
 def extended(ctx: EmitContext, key: str, x: Any, axis: int) -> Any:
-    """The history with the frame of this step, which is kept for the next one.
+    """Append the frame of this step to the history, and carry it to the next step.
 
     :param key: of the state
     :param x: without the axis of the history; a batch axis is the first
@@ -74,7 +74,7 @@ def extended(ctx: EmitContext, key: str, x: Any, axis: int) -> Any:
 
 
 def history_mask(ctx: EmitContext, size: Any) -> Optional[Any]:
-    """Which frames of the history count in this step, bool [batch, size] or [size]; None: all."""
+    """Return the mask of the valid frames of the history in this step, bool [batch, size] or [size]; None: all."""
     count = picked_before(ctx)
     return None if count is None else tf.sequence_mask(count + 1, size)
 

@@ -1,4 +1,4 @@
-"""`positional_encoding`: sinusoids of the number of each frame."""
+"""`positional_encoding`: sinusoids of the position of each frame."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ class PositionalEncodingLayer(ConcatInputLayer):
         network = {"output": {"class": "positional_encoding", "add_to_input": True, "from": "data"}}
     """
 
+    computes_all_steps = True
     add_to_input: bool = option(False, help="add the encoding to the source instead of replacing it")
     constant: int = option(-1, help="if not negative: this position for all frames")
     offset: Any = option(None, help="number or layer [batch] or [batch, time] to add to the positions", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """The feature axis replaced, for sparse sources appended."""
+        """Infer the output: the feature axis replaced, for sparse sources appended."""
         data = self.input_template(ctx)
         self._frames, self._axis = frames_of(ctx, data)
         frames = self._frames
@@ -79,7 +80,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
             raise ctx.error("offset does not fit to the frames: %s" % exc) from exc
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Sinusoids of all positions at once."""
+        """Emit sinusoids of all positions at once."""
         data = ctx.output
         n_out = data.dim
         assert n_out is not None and data.feature_dim is not None
@@ -88,10 +89,10 @@ class PositionalEncodingLayer(ConcatInputLayer):
         signal = to_layout(signal, layout.replace(dtype="float32"), data)
         if not self.add_to_input:
             return tf.broadcast_to(signal, _shape(ctx, data))
-        return with_frames(ctx, self.emit_input(ctx), self.input, self._frames) + signal
+        return with_frames(ctx, self.emit_input(ctx), self.input, self._frames) + tf.cast(signal, data.dtype)
 
     def _positions(self, ctx: EmitContext) -> Any:
-        """Int [axes of the template for positions]."""
+        """Return int positions, [axes of the template for positions]."""
         position = self._counter(ctx)
         if self.constant >= 0:
             position = tf.fill(tf.shape(position), self.constant)
@@ -103,7 +104,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         return position + tf.cast(to_layout(ctx.value(self.offset), self.offset.output, self._position), tf.int32)
 
     def _counter(self, ctx: EmitContext) -> Any:
-        """The number of each frame; in a step of a loop that of the step by sequence."""
+        """Return the position of each frame; in a step of a loop, the step of each sequence."""
         if self._axis is not None:
             return tf.range(ctx.size(self._steps.dims[0]))
         position = ctx.loop_state("position")

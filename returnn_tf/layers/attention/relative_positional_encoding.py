@@ -1,10 +1,11 @@
-"""`relative_positional_encoding`: a vector for the distance of every two frames."""
+"""`relative_positional_encoding`: a vector for the distance between every two frames."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -15,7 +16,7 @@ from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 #: The vectors by clipped distance, [2 clipping + 1, n_out]; who knows them need not have one for every two frames.
-TABLE_NOTE = "vectors by distance"
+TABLE: Aux[Any] = Aux("vectors by distance")
 
 
 @register_layer("relative_positional_encoding")
@@ -41,7 +42,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
     forward_weights_init: Any = option("glorot_uniform", help="initialiser of encoding_matrix")
 
     def template(self, ctx: PlanContext) -> Data:
-        """[queries, keys, features]; in a step [keys, features]."""
+        """Infer the output: [queries, keys, features]; in a step [keys, features]."""
         if self.clipping < 1:
             raise ctx.error("clipping must be at least 1, got %d." % self.clipping)
         frames, axis = frames_of(ctx, self.input_template(ctx))
@@ -56,7 +57,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
         return Data(dims, feature_axis=len(dims) - 1, time_axis=None if in_loop else 0)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Row lookup by distance."""
+        """Emit row lookup by distance."""
         if self._queries is None:
             step = ctx.lowering.loop_index
             queries, size = tf.expand_dims(step, 0), step + 1
@@ -72,5 +73,5 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
         n_out = ctx.output.dim
         assert n_out is not None
         table = sinusoids(tf.range(2 * self.clipping + 1), n_out) if self.fixed else ctx.param("encoding_matrix")
-        ctx.note(self.node, TABLE_NOTE, table)
+        ctx.set_aux(self.node, TABLE, table)
         return tf.gather(table, rows)

@@ -1,16 +1,17 @@
-"""`self_attention`: every frame looks at all frames of its sequence, with several heads."""
+"""`self_attention`: multi-head attention of every frame to all frames of its sequence."""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import option
+from returnn_tf.config.options import dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.param_parts import Axis, Part
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before
-from returnn_tf.layers.attention.relative_positional_encoding import TABLE_NOTE
+from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
 from returnn_tf.ops.dense.attention import empty_history, left_only_mask
@@ -41,6 +42,7 @@ class SelfAttentionLayer(ConcatInputLayer):
             "class": "self_attention", "num_heads": 2, "total_key_dim": 6, "n_out": 4, "from": "data"}}
     """
 
+    computes_all_steps = True
     num_heads: int = option(help="number of heads")
     total_key_dim: int = option(help="size of the keys of all heads together")
     key_shift: Any = option(
@@ -49,13 +51,13 @@ class SelfAttentionLayer(ConcatInputLayer):
         refs=True,
     )
     forward_weights_init: Any = option("glorot_uniform", help="initialiser of QKV")
-    attention_dropout: float = option(0.0, help="dropout on the attention weights in training")
+    attention_dropout: float = option(0.0, check=dropout_rate, help="dropout on the attention weights in training")
     attention_left_only: bool = option(False, help="a frame sees no later frames")
 
     history_grows = True
 
     def template(self, ctx: PlanContext) -> Data:
-        """The feature axis replaced."""
+        """Infer the output: the feature axis replaced."""
         data = self.input_template(ctx)
         n_in = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
         out = ctx.out_feature()
@@ -84,7 +86,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         return layout.with_feature(layout.feature_axis, out).replace(vocab=None)
 
     def _check_shift(self, ctx: PlanContext, shift: Data) -> None:
-        """[time, time, key], or [batch, time, time, key]; in a step without the first time axis."""
+        """Check for [time, time, key] or [batch, time, time, key]; in a step without the first time axis."""
         rank = shift.rank - (0 if shift.batch_axis is None else 1)
         if rank != (2 if self._single_step else 3) or shift.dims[-1].size != self._key:
             raise ctx.error(
@@ -96,8 +98,17 @@ class SelfAttentionLayer(ConcatInputLayer):
                 "key_shift is %s; its batch axis must be the first, with no axes but those of time." % shift
             )
 
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:
+        """Return the inputs for the rows, and query, key and value of each head for the columns."""
+        if axis == 0:
+            return inputs
+        size = (self.node.output.dim or 0) // self.num_heads
+        key = self.total_key_dim // self.num_heads
+        sizes = (("query", key), ("key", key), ("value", size))
+        return [Part("%s %d" % (part, head), n) for head in range(self.num_heads) for part, n in sizes]
+
     def _declare_history(self, ctx: PlanContext) -> None:
-        """Keys and values of all steps so far, [batch, others, steps, head, size]."""
+        """Declare keys and values of all steps so far, [batch, others, steps, head, size]."""
         for part, size in zip(_PARTS, (self._key, self._value)):
             dims = (
                 *self._rows.dims,
@@ -114,7 +125,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         return empty_history(sizes, axis, data.dtype)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Products of queries and keys, softmax, products with the values."""
+        """Emit products of queries and keys, softmax, products with the values."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         x = transpose(x, self._perm)
         qkv = tf.tensordot(x, ctx.param("QKV"), [[-1], [0]])
@@ -136,11 +147,11 @@ class SelfAttentionLayer(ConcatInputLayer):
         return y
 
     def _shift_energy(self, ctx: EmitContext, q: Any, keys: Any) -> Any:
-        """[..., head, queries, keys].
+        """Compute the energies of the key shift, [..., head, queries, keys].
 
         :param q: [..., queries, head, key]
         """
-        table = ctx.noted(self.key_shift, TABLE_NOTE)
+        table = ctx.aux(self.key_shift, TABLE)
         if table is not None and self.key_shift.output.dims[0] is self._rows.dims[-1] and not self._single_step:
             scores = tf.einsum("...thd,cd->...htc", q, table)
             return by_distance(scores, keys, self.key_shift.layer.clipping)
@@ -155,11 +166,11 @@ class SelfAttentionLayer(ConcatInputLayer):
         return tf.einsum("bthd,btsd->bhts", q, shift)
 
     def _shift_of_picked(self, ctx: EmitContext, q: Any, before: Any, keys: Any) -> Any:
-        """The same in a step under a mask, where the distances are those between picked frames.
+        """Compute the energies of the key shift in a masked step, by distances between selected frames.
 
         :param before: number of picked frames before this step, int32 [batch] or scalar
         """
-        table = ctx.noted(self.key_shift, TABLE_NOTE)
+        table = ctx.aux(self.key_shift, TABLE)
         if table is None:
             raise ConfigError("key_shift must be a relative_positional_encoding if a mask picks the steps.")
         clipping = self.key_shift.layer.clipping
@@ -172,7 +183,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         return tf.einsum("...thd,...sd->...hts", q, shift)
 
     def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
-        """Which keys count, broadcasts to [..., head, queries, keys]; None: all."""
+        """Return the mask of valid keys, broadcastable to [..., head, queries, keys]; None: all."""
         if self._single_step:
             mask = history_mask(ctx, keys)
             count_step(ctx)

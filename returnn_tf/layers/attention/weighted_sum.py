@@ -1,4 +1,4 @@
-"""Which axes of attention weights and of the base belong together: the plan of a weighted sum over frames."""
+"""The correspondence of axes of attention weights and base: the plan of a weighted sum over frames."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class WeightedSum:
     labels: Tuple[List[Any], List[Any], List[Any]]
 
     def emit(self, weights: Any, base: Any) -> Any:
-        """The sum; tensors in the layout of their templates."""
+        """Emit the sum; tensors in the layout of their templates."""
         if self.squeezed:
             weights = tf.squeeze(weights, axis=self.squeezed)
         return product_sum([(weights, self.labels[0]), (base, self.labels[1])], self.labels[2])
 
     def emit_in_beam(self, weights: Any, base: Any, beam: int) -> Any:
-        """The sum where the base is there once per sequence, the weights once per hypothesis.
+        """Emit the sum where the base exists once per sequence, the weights once per hypothesis.
 
         :param beam: hypotheses per sequence; neighbours in the batch axis of the weights and of the result
         """
@@ -52,7 +52,7 @@ class WeightedSum:
 
 
 def plan_weighted_sum(ctx: PlanContext, weights: Data, base: Data, *, squeeze: bool) -> WeightedSum:
-    """Finds the axes of a weighted sum over the time axis of the base.
+    """Find the axes of a weighted sum over the time axis of the base.
 
     :param squeeze: drop axes of size 1 that only the weights have
     :raises ConfigError: the weights have no such axis
@@ -76,7 +76,7 @@ def plan_weighted_sum(ctx: PlanContext, weights: Data, base: Data, *, squeeze: b
 
 
 def _summed_axis(ctx: PlanContext, weights: Data, base: Data) -> int:
-    """The axis of the base to sum over: its time axis, without one an axis that the weights have too."""
+    """Return the axis of the base to sum over: its time axis, else an axis shared with the weights."""
     if base.time_axis is not None:
         return base.time_axis
     for i, dim in enumerate(base.dims):
@@ -88,7 +88,7 @@ def _summed_axis(ctx: PlanContext, weights: Data, base: Data) -> int:
 
 
 def _pairs(ctx: PlanContext, weights: Data, base: Data, time: int) -> Dict[int, int]:
-    """Axis of the weights -> axis of the base."""
+    """Map axes of the weights to axes of the base."""
     pairs: Dict[int, int] = {}
 
     def take(axis: Optional[int], target: int) -> None:

@@ -35,17 +35,14 @@ class GetRecAccumulatedLayer(Layer):
     sub_layer: str = option(help="name of the layer inside of the loop")
 
     def template(self, ctx: PlanContext) -> Data:
-        """[steps, batch, ...]."""
+        """Infer the output: [steps, batch, ...]."""
         ctx.single_source()
         self._inner = layer_of_loop(ctx, self.source, self.sub_layer, "is_output_layer")
         return self._inner.output
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op."""
-        for key in ("pre_activation", "output_loss"):
-            value = ctx.noted(self._inner, key)
-            if value is not None:
-                ctx.note(self.node, key, value)
+        """Emit no op."""
+        ctx.forward_aux(self._inner)
         return ctx.value(self._inner)
 
 
@@ -70,7 +67,7 @@ class RecLastOutputLayer(Layer):
     sub_layer_name: str = option(help="name of the layer inside of the loop")
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch, ...]."""
+        """Infer the output: [batch, ...]."""
         self._inner = layer_of_loop(ctx, self.rec_layer, self.sub_layer_name, "need_last")
         data = self._inner.output
         if data.time_axis is None:
@@ -78,7 +75,7 @@ class RecLastOutputLayer(Layer):
         return data.without_axes([data.time_axis])
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The last step of each sequence."""
+        """Emit the last step of each sequence."""
         return last_frame(ctx, self._inner)
 
 

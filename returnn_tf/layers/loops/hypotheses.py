@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
-from returnn_tf.graph.emit_context import Lowering
+from returnn_tf.graph.aux_values import Aux
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.ops.sequence.beam import flat_index
 from returnn_tf.util.lazy_tf import tf
 
-#: Of a value from outside of a loop, which is there once per hypothesis: (the value once per sequence, hypotheses).
-#: Whoever uses it saves the copies.
-PER_SEQUENCE_NOTE = "once per sequence"
+
+@dataclasses.dataclass(frozen=True)
+class PerSequence:
+    """A value from outside of a loop which the loop sees once per hypothesis. Whoever uses this saves the copies.
+
+    :param values: once per sequence
+    :param beam: hypotheses per sequence
+    """
+
+    values: Any
+    beam: int
+
+
+PER_SEQUENCE: Aux[PerSequence] = Aux("once per sequence")
 
 
 @dataclasses.dataclass
@@ -69,16 +81,14 @@ def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: 
             for name, data in node.sub_outputs.items():
                 if (node, name) in state.sub_values:
                     state.sub_values[node, name] = reorder(state.sub_values[node, name], data.batch_axis)
-        if node in state.given:
-            state.given[node] = reorder(state.given[node], node.output.batch_axis)
+        if node in state.loop_inputs:
+            state.loop_inputs[node] = reorder(state.loop_inputs[node], node.output.batch_axis)
     for node, key in states:
         axis = node.loop_states[key][0].batch_axis
-        for values in (state.given, state.next_states):
+        for values in (state.loop_inputs, state.next_states):
             if (node, key) in values and node is not choice:
                 values[node, key] = reorder(values[node, key], axis)
-    change_notes(
-        state, [node for node in later if node is not choice], lambda value, axis: tf.gather(value, index, axis=axis)
-    )
+    state.change_aux([node for node in later if node is not choice], reorder)
     hyps.ended = tf.gather(hyps.ended, index)
     hyps.counts = tf.gather(hyps.counts, index)
     hyps.source = tf.gather(hyps.source, hyps.chosen, batch_dims=1)
@@ -86,26 +96,6 @@ def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: 
     if after != before:
         hyps.beam = after
         resize_beam(state, before, after, batch)
-
-
-def change_notes(state: Lowering, nodes: Iterable[Node], func: Callable[[Any, int], Any]) -> None:
-    """Keeps what is noted about the values of nodes in line with values whose batch entries were changed.
-
-    :param func: (tensor, batch axis) -> tensor
-    """
-    for node in nodes:
-        axis = node.output.batch_axis
-        if axis is None:
-            continue
-        noted = state.notes.get((node, "pre_activation"))
-        if noted is not None:
-            state.notes[node, "pre_activation"] = (func(noted[0], axis), noted[1])
-        beams = state.notes.get((node, "source_beams"))
-        if beams is not None:
-            state.notes[node, "source_beams"] = func(beams, 0)
-        states = state.notes.get((node, "hidden_state"))
-        if states is not None:
-            state.notes[node, "hidden_state"] = tuple(func(part, axis) for part in states)
 
 
 def steps_taken(ended: Any, lens: Any, step: Any, include_eos: bool) -> Any:

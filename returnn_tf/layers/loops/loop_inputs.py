@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, List
 
-from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node
-from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE_NOTE, change_notes, resize_beam
+from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE, PerSequence, resize_beam
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -41,12 +42,12 @@ def in_beam(lowering: Lowering, nodes: List[Node], beam: int, *, stays: bool) ->
         axis = node.output.batch_axis
         if axis is not None and node in state.values:
             if stays:
-                state.notes[node, PER_SEQUENCE_NOTE] = (state.values[node], beam)
+                state.set_aux(node, PER_SEQUENCE, PerSequence(state.values[node], beam))
             state.values[node] = tf.repeat(state.values[node], beam, axis=axis)
     for node in nodes:
-        # The reference knows only the probabilities of a softmax outside of the loop; this matters where scores tie.
-        state.notes.pop((node, "pre_activation"), None)
-    change_notes(state, nodes, lambda value, axis: tf.repeat(value, beam, axis=axis))
+        if node in state.aux:
+            state.aux[node] = {aux: value for aux, value in state.aux[node].items() if aux.enters_search}
+    state.change_aux(nodes, lambda value, axis: tf.repeat(value, beam, axis=axis))
     resize_beam(state, 1, beam, batch)
     return state
 

@@ -6,15 +6,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, List, Optional
 
+from returnn_tf.graph.aux_values import OnExit
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import move_axis, to_layout
 from returnn_tf.tensor import Beam, Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
-
-#: Notes which are tensors in the layout of the output, and move with it.
-_MOVED_NOTES = ("pre_activation",)
 
 
 class EnterLayer(Layer):
@@ -32,13 +30,13 @@ class EnterLayer(Layer):
         self._axis, self._loop_dim = axis, loop_dim
 
     def template(self, ctx: Any) -> Data:
-        """The loop axis is no time axis inside."""
+        """Infer the output: the loop axis is no time axis inside."""
         data = self.source.output
         time = data.time_axis
         return data.with_dim(self._axis, self._loop_dim).replace(time_axis=None if time == self._axis else time)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op."""
+        """Emit no op."""
         return ctx.source()
 
 
@@ -56,7 +54,7 @@ class ExitLayer(Layer):
         self._loop_dim, self._time_dim = loop_dim, time_dim
 
     def template(self, ctx: Any) -> Data:
-        """Unchanged if the value is the same in all steps."""
+        """Infer the output: unchanged if the value is the same in all steps."""
         data = self.source.output
         self._axes: List[int] = data.axes_of(self._loop_dim)
         if not self._axes:
@@ -69,15 +67,14 @@ class ExitLayer(Layer):
         return [axis] + [i for i in range(data.rank) if i != axis]
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A transposition, of the values before an activation too."""
+        """Emit a transposition, of the values before an activation too."""
         x = ctx.source()
         if not self._axes:
             return x
         rank, axis = self.source.output.rank, self._axes[0]
-        for key in _MOVED_NOTES:
-            note = ctx.noted(self.source, key)
-            if note is not None:
-                ctx.note(self.node, key, (move_axis(note[0], rank, axis, 0), note[1]))
+        for aux, value in ctx.lowering.aux.get(self.source, {}).items():
+            if aux.on_exit is OnExit.MOVE:
+                ctx.set_aux(self.node, aux, aux.each(lambda x: move_axis(x, rank, axis, 0), value))
         return move_axis(x, rank, axis, 0)
 
 
@@ -92,13 +89,13 @@ class SliceLayer(Layer):
         self.loop_dim = loop_dim
 
     def template(self, ctx: Any) -> Data:
-        """Without the loop axis."""
+        """Infer the output without the loop axis."""
         data = self.source.output
         return data.without_axes(data.axes_of(self.loop_dim))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Given by the loop."""
-        return ctx.lowering.given[ctx.node]
+        """Emit nothing; the loop provides the value."""
+        return ctx.lowering.loop_inputs[ctx.node]
 
 
 class PrevLayer(Layer):
@@ -118,8 +115,8 @@ class PrevLayer(Layer):
         self.state_of: Optional[Node] = None
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Given by the loop."""
-        return ctx.lowering.given[ctx.node]
+        """Emit nothing; the loop provides the value."""
+        return ctx.lowering.loop_inputs[ctx.node]
 
 
 class ShiftLayer(Layer):
@@ -136,13 +133,13 @@ class ShiftLayer(Layer):
         self._loop_dim, self._initial = loop_dim, initial
 
     def template(self, ctx: Any) -> Data:
-        """That of the source; what is the same in all steps still differs in the first one."""
+        """Return the template of the source; a value equal in all steps still differs in the first one."""
         data = self.source.output
         self._same = self._loop_dim not in data.dims
         return data.with_axis(0, self._loop_dim) if self._same else data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Concatenation with the initial value, the last step dropped."""
+        """Emit concatenation with the initial value, the last step dropped."""
         data: Data = self.node.output
         x = ctx.source()
         if self._same:
@@ -180,11 +177,11 @@ class StepIndexLayer(Layer):
         self._loop_dim = loop_dim
 
     def template(self, ctx: Any) -> Data:
-        """int32, scalar in a step."""
+        """Infer the output: int32, scalar in a step."""
         return Data(() if self._loop_dim is None else (self._loop_dim,), "int32")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Scalar or [steps]."""
+        """Emit a scalar, or [steps]."""
         return ctx.lowering.loop_index if self._loop_dim is None else tf.range(ctx.size(self._loop_dim))
 
 
@@ -202,12 +199,12 @@ class AccumLayer(Layer):
         self.of, self._loop_dim, self._beam = of, loop_dim, beam
 
     def template(self, ctx: Any) -> Data:
-        """A further axis in front."""
+        """Infer the output: a further axis in front."""
         data = self.of.output.with_axis(0, self._loop_dim)
         return data.replace(beam=self._beam if data.batch_axis is not None else None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """What the loop collected."""
+        """Emit what the loop collected."""
         return ctx.lowering.sub_values[self.source, self.of.path]
 
 
@@ -228,7 +225,7 @@ class InitialOutput:
     state: Optional[Any] = None
 
     def emit(self, ctx: EmitContext, data: Data) -> Any:
-        """A tensor in the layout of ``data``."""
+        """Emit a tensor in the layout of ``data``."""
         shape = ctx.shape(data)
         if self.state is not None:
             value = self.state(ctx)

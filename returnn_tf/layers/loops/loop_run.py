@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.constraints import constrained_values, step_output_name
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.emit_node import emit_node
 from returnn_tf.layers.loops.hypotheses import Hypotheses, follow_choice, normalized, steps_taken
 from returnn_tf.layers.loops.loop_inputs import in_beam, read_params, shaped, step_array
 from returnn_tf.layers.loops.loop_nodes import InitialOutput
 from returnn_tf.layers.loops.recompute import recomputed
-from returnn_tf.layers.rec.cell_step import ALL_STEPS_NOTE, STEP_INPUT_NOTE
+from returnn_tf.layers.rec.cell_step import ALL_STEPS, STEP_INPUT
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
 from returnn_tf.tensor import Dim
@@ -57,6 +59,8 @@ class LoopRunLayer(Layer):
         self.slices: List[Tuple[Node, Node]] = []
         #: nodes of the step whose values of all steps are wanted
         self.collected: List[Node] = []
+        #: (layer of the step, option): what this option constrains is wanted for all steps too
+        self.constrained: List[Tuple[Node, str]] = []
         #: layer of the step network -> (where it is computed, why it is in the loop); for people
         self.zones: Dict[str, Tuple[str, str]] = {}
         #: whether the backward pass computes the steps again, and whether it goes through the loop
@@ -68,6 +72,11 @@ class LoopRunLayer(Layer):
     def beam_size(self) -> int:
         """Hypotheses at the end of a step; 1 without search."""
         return self.choices[-1].layer.beam_size if self.choices else 1  # type: ignore[attr-defined]
+
+    @property
+    def _written(self) -> List[Node]:
+        """The nodes whose values a step writes, in this order."""
+        return self.collected + [node for node, _ in self.constrained]
 
     @property
     def independent_of_batch(self) -> bool:
@@ -83,7 +92,7 @@ class LoopRunLayer(Layer):
         return self.checkpoint_steps or (self.swap_memory and bool(tf.config.list_physical_devices("GPU")))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The number of steps; the collected values are further outputs by path."""
+        """Emit the number of steps; the collected values are further outputs by path."""
         ending, beam = self.ending, self.beam_size
         limit = ctx.size(self.loop_dim) if ending.max_steps is None else ending.max_steps(ctx)
         # In search, whatever enters the loop does so once per hypothesis.
@@ -100,7 +109,7 @@ class LoopRunLayer(Layer):
             #: [batch * beam], where the number of steps is known
             self._known_lens = tf.broadcast_to(self._outside.get_lens(self.loop_dim), [batch * beam])
         states = self._initial_states(inner_ctx)
-        results = [self._result_array(node, limit) for node in self.collected]
+        results = [self._result_array(node, limit) for node in self._written]
         sources = [tf.TensorArray(tf.int32, size=limit, element_shape=[None, beam])] if self.choices else []
         shapes = [state.shape for state in states]
 
@@ -131,7 +140,7 @@ class LoopRunLayer(Layer):
         arrays = []
         for node in self.node.inner:
             node.layer.before_loop(type(ctx)(node, ctx.lowering))
-            made = ctx.noted(node, STEP_INPUT_NOTE)
+            made = ctx.aux(node, STEP_INPUT)
             if made is not None:
                 arrays.append(step_array(made, steps))
         for outer in self.node.deps:
@@ -143,7 +152,7 @@ class LoopRunLayer(Layer):
     def _unstacked(self, ctx: EmitContext, outer: Node, inner: Node, steps: Any) -> Any:
         data = outer.output
         x = move_axis(ctx.value(outer), data.rank, data.axes_of(self.loop_dim)[0], 0)
-        ctx.note(inner, ALL_STEPS_NOTE, x)
+        ctx.set_aux(inner, ALL_STEPS, x)
         return step_array(x, steps)
 
     def _initial_states(self, ctx: EmitContext) -> List[Any]:
@@ -188,7 +197,7 @@ class LoopRunLayer(Layer):
         if self.choices or not ctx.train or not self.recomputes:
             return self._step(ctx, i, [array.read(i) for array in arrays], carried, search, batch)
         flat = recomputed(step, inputs(), inputs)
-        values, states, ended = tf.nest.pack_sequence_as([self.collected, list(carried), search], flat)
+        values, states, ended = tf.nest.pack_sequence_as([self._written, list(carried), search], flat)
         return values, states, ended, None
 
     def _step(
@@ -200,12 +209,12 @@ class LoopRunLayer(Layer):
         """
         state = ctx.lowering.child()
         state.loop_index = state.loop_indices[self.loop_dim] = i
-        made = [(node, STEP_INPUT_NOTE) for node in self.node.inner if ctx.noted(node, STEP_INPUT_NOTE) is not None]
+        made = [(node, STEP_INPUT) for node in self.node.inner if ctx.aux(node, STEP_INPUT) is not None]
         for target, value in zip([*(inner for _, inner in self.slices), *made], given):
-            state.given[target] = value
+            state.loop_inputs[target] = value
         keys: List[Any] = [(node, key) for node in self.node.inner for key in node.loop_states]
         for name, value in zip([prev for prev, _, _ in self.prevs] + keys, carried):
-            state.given[name] = value
+            state.loop_inputs[name] = value
         hyps = self._hypotheses(i, search, batch)
         state.hypotheses = hyps if self.choices else None
         state.ended = None if hyps is None else hyps.ended
@@ -218,6 +227,7 @@ class LoopRunLayer(Layer):
         new_states = [state.values[of] for _, of, _ in self.prevs] + [state.next_states[name] for name in keys]
         source = None if hyps is None else hyps.source
         values = [state.values[node] for node in self.collected]
+        values += [constrained_values(type(ctx)(node, state))[name] for node, name in self.constrained]
         return values, new_states, self._ended(state, hyps, search), source
 
     def _hypotheses(self, i: Any, search: Dict[str, Any], batch: Any) -> Optional[Hypotheses]:
@@ -285,7 +295,9 @@ class LoopRunLayer(Layer):
                 best = tf.argmax(scores, axis=1, output_type=tf.int32)
                 ended = tf.gather(tf.reshape(search["ended"], tf.shape(scores)), best, batch_dims=1)
                 ctx.lowering.not_ended[self.path] = tf.reduce_sum(tf.cast(tf.logical_not(ended), tf.int32))
-        for node, array in zip(self.collected, results):
+        names = [node.path for node in self.collected]
+        names += [step_output_name(node, name) for node, name in self.constrained]
+        for node, name, array in zip(self._written, names, results):
             value = array.gather(tf.range(count))
             if not self.back_prop and value.dtype.is_floating:
                 value = tf.stop_gradient(value)
@@ -293,7 +305,7 @@ class LoopRunLayer(Layer):
             axis = node.output.batch_axis
             if entries is not None and axis is not None:
                 value = along_hypotheses(value, entries, axis + 1)
-            ctx.set_sub_output(node.path, value[:size] if dim is not None else value)
+            ctx.set_sub_output(name, value[:size] if dim is not None else value)
 
     def _final_scores(self, ctx: EmitContext, count: Any, size: Any, search: Dict[str, Any]) -> Any:
         """[batch, beam]

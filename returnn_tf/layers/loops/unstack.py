@@ -34,7 +34,7 @@ class RecUnstackLayer(Layer):
     declare_rec_time: bool = option(False, help="this axis says how many steps the loop has")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Without the axis in a step."""
+        """Infer the output without the axis in a step."""
         data = ctx.single_source()
         if not ctx.in_step and ctx.loop_dim is None:
             raise ctx.error("takes the frame of a step, for the network inside of a 'rec' layer.")
@@ -47,7 +47,7 @@ class RecUnstackLayer(Layer):
         return data.with_dim(axis, ctx.loop_dim).replace(time_axis=None if data.time_axis == axis else data.time_axis)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op before the loop, a slice in a step."""
+        """Emit no op before the loop, a slice in a step."""
         x = ctx.source()
         if self.node.output.rank == self.source.output.rank:
             return x

@@ -29,7 +29,7 @@ class AsIsLoss(Loss):
     as_error: bool = option(False, help="only report it, as error")
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Labels cannot be summed."""
+        """Reject labels, which cannot be summed."""
         if not self.as_error and not ctx.output.dtype.startswith("float"):
             raise ctx.error(
                 "the loss 'as_is' sums up the output, so it must be float, not %s. Compute the loss in this layer, "
@@ -37,11 +37,11 @@ class AsIsLoss(Loss):
             )
 
     def value(self, ctx: LossContext) -> Optional[Any]:
-        """The sum; None as error."""
+        """Return the sum, or None if it is reported as error."""
         return None if self.as_error else self._sum(ctx)
 
     def error(self, ctx: LossContext) -> Optional[Any]:
-        """The sum if it is an error."""
+        """Return the sum if it is reported as error."""
         return self._sum(ctx) if self.as_error else None
 
     def _sum(self, ctx: LossContext) -> Any:
@@ -55,9 +55,9 @@ class AsIsLoss(Loss):
         return tf.reduce_sum(x)
 
     def unreduced_template(self, output: Data) -> Data:
-        """The output itself."""
+        """Return the template of the output itself."""
         return output
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
-        """The output itself."""
+        """Return the output itself."""
         return ctx.output_value

@@ -29,7 +29,7 @@ class BinaryCrossEntropyLoss(FramewiseLoss):
     pos_weight: Optional[float] = option(None, help="weight of the features whose target is 1")
 
     def check(self, ctx: LossPlanContext) -> None:
-        """One number per feature in the target."""
+        """Check that the target has one number per feature."""
         super().check(ctx)
         assert ctx.target is not None
         if ctx.target.sparse:
@@ -39,7 +39,7 @@ class BinaryCrossEntropyLoss(FramewiseLoss):
             )
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
-        """Mean over the features."""
+        """Compute the mean over the features."""
         logits = frames.arrange(ctx.output_value)
         targets = tf.cast(frames.target, logits.dtype)
         if self.pos_weight is None:
@@ -49,7 +49,7 @@ class BinaryCrossEntropyLoss(FramewiseLoss):
         return tf.reduce_mean(values, axis=-1)
 
     def frame_errors(self, ctx: LossContext, frames: Frames) -> Optional[Any]:
-        """Mean over the features."""
+        """Compute the mean over the features."""
         logits = frames.arrange(ctx.output_value)
         wrong = tf.not_equal(logits > 0, tf.cast(frames.target, logits.dtype) > 0.5)
         return tf.reduce_mean(tf.cast(wrong, tf.float32), axis=-1)

@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.loss import LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
@@ -50,7 +51,7 @@ class CrossEntropyLoss(FramewiseLoss):
     debug_dump: bool = option(False, help="print values of every step")
 
     def check(self, ctx: LossPlanContext) -> None:
-        """The options which only work with labels."""
+        """Check the options that require labels."""
         super().check(ctx)
         assert ctx.target is not None
         if self.input_type is not None and self.input_type not in INPUT_TYPES:
@@ -73,7 +74,7 @@ class CrossEntropyLoss(FramewiseLoss):
                 )
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
-        """Cross entropy per frame."""
+        """Compute the cross entropy per frame."""
         logits = self._logits(ctx)
         if logits is not None:
             values = self._fused(frames, logits)
@@ -93,15 +94,15 @@ class CrossEntropyLoss(FramewiseLoss):
 
     def _log_probs(self, ctx: LossContext, frames: Frames) -> Any:
         output = frames.arrange(ctx.output_value)
-        noted = ctx.ctx.noted(ctx.node, "pre_activation")
+        before = ctx.ctx.aux(ctx.node, PRE_ACTIVATION)
         if self.input_type == "log_prob" or (
-            self.input_type is None and noted is not None and noted[1] == "log_softmax"
+            self.input_type is None and before is not None and before.activation == "log_softmax"
         ):
             return output
         return safe_log(output, **(self.safe_log_opts or {}))
 
     def _fused(self, frames: Frames, logits: Any) -> Any:
-        """From the values before the softmax."""
+        """Compute it from the values before the softmax."""
         if not frames.sparse:
             return tf.nn.softmax_cross_entropy_with_logits(labels=frames.target, logits=frames.arrange(logits))
         logits = frames.arrange(logits, clean=False)
@@ -117,7 +118,7 @@ class CrossEntropyLoss(FramewiseLoss):
         return soft_cross_entropy(logits, targets) - entropy
 
     def _from_log_probs(self, frames: Frames, log_probs: Any) -> Any:
-        """From ``log p``."""
+        """Compute it from ``log p``."""
         if not frames.sparse:
             return -tf.reduce_sum(frames.target * log_probs, axis=-1)
         labels = frames.zero_padded(frames.target)
@@ -134,7 +135,7 @@ class CrossEntropyLoss(FramewiseLoss):
         return make(labels, classes, self.label_smoothing, dtype)
 
     def _focal(self, values: Any, hard: Any) -> Any:
-        """``values * (1 - exp(-hard)) ** factor``."""
+        """Compute ``values * (1 - exp(-hard)) ** factor``."""
         if not self.focal_loss_factor:
             return values
         missed = tf.maximum(-tf.math.expm1(-hard), tf.cast(1e-12, hard.dtype))

@@ -60,7 +60,7 @@ class CtcLoss(Loss):
     target_collapse_repeated: bool = option(False, help="merge equal neighbours in the target")
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Sequences on both sides, and one class for the blank."""
+        """Check for sequences on both sides, and one class for the blank."""
         output, target = ctx.output, ctx.target
         assert target is not None
         for name in self.ctc_opts or {}:
@@ -90,12 +90,12 @@ class CtcLoss(Loss):
         return tf.reduce_sum(self._errors(ctx))
 
     def unreduced_template(self, output: Data) -> Data:
-        """[batch]"""
+        """Return the template [batch]."""
         assert output.batch_axis is not None
         return Data((output.dims[output.batch_axis],), "float32")
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
-        """[batch]"""
+        """Return the value of each sequence, [batch]."""
         return self._errors(ctx) if error else self._values(ctx)
 
     def _opt(self, name: str) -> Any:
@@ -140,7 +140,7 @@ class CtcLoss(Loss):
         return sparse_edit_distance(decoded, sparse_sequences(seqs.labels, seqs.label_lens))
 
     def _targets(self, seqs: _Sequences) -> Tuple[Any, Any]:
-        """Labels and their number, as the options change them."""
+        """Return labels and their lengths, changed by the options."""
         labels, lens = seqs.labels, seqs.label_lens
         if self.target_collapse_repeated or self._opt("preprocess_collapse_repeated"):
             labels, lens = tf.nn.collapse_repeated(labels, lens)

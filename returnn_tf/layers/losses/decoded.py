@@ -18,10 +18,10 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class DecodedLoss(Loss):
-    """Compares label sequences; only an error, it has no gradient."""
+    """Compares label sequences; gives only an error, without gradient."""
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Sequences of labels on both sides."""
+        """Check for sequences of labels on both sides."""
         assert ctx.target is not None
         if not _is_label_sequence(ctx.target):
             raise ctx.error(
@@ -31,7 +31,7 @@ class DecodedLoss(Loss):
         self.check_output(ctx)
 
     def check_output(self, ctx: LossPlanContext) -> None:
-        """A sequence of labels."""
+        """Check that the output is a sequence of labels."""
         if not _is_label_sequence(ctx.output):
             raise ctx.error(
                 "the loss %r compares sequences of labels [batch, time], but the output is %s. Put the loss on the "
@@ -40,7 +40,7 @@ class DecodedLoss(Loss):
             )
 
     def value(self, ctx: LossContext) -> Optional[Any]:
-        """None: there is only the error."""
+        """Return None: there is only the error."""
         return None
 
     def error(self, ctx: LossContext) -> Optional[Any]:
@@ -48,22 +48,22 @@ class DecodedLoss(Loss):
         return tf.reduce_sum(self.compare(ctx))
 
     def unreduced_template(self, output: Data) -> Data:
-        """[batch]"""
+        """Return the template [batch]."""
         assert output.batch_axis is not None
         return Data((output.dims[output.batch_axis],), "float32")
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
-        """[batch]"""
+        """Return the error of each sequence, [batch]."""
         return self.compare(ctx)
 
     def compare(self, ctx: LossContext) -> Any:
-        """float [batch]"""
+        """Compute the error of each sequence, float [batch]."""
         raise AssertionError("%s has no compare()" % type(self).__name__)
 
 
 @register_loss("edit_distance")
 class EditDistanceLoss(DecodedLoss):
-    """Error: the least number of insertions, deletions and substitutions (Levenshtein 1966), summed over the sequences.
+    """Error: minimum number of insertions, deletions and substitutions (Levenshtein 1966), summed over the sequences.
 
     Example::
 
@@ -78,7 +78,7 @@ class EditDistanceLoss(DecodedLoss):
     ctc_decode: bool = option(False, help="the output are scores with a blank as last class, to be decoded as CTC")
 
     def check_output(self, ctx: LossPlanContext) -> None:
-        """Labels, or scores with ctc_decode."""
+        """Check for labels, or for scores with ctc_decode."""
         output = ctx.output
         if not self.ctc_decode:
             super().check_output(ctx)
@@ -86,7 +86,7 @@ class EditDistanceLoss(DecodedLoss):
             raise ctx.error("with ctc_decode the output must be scores [batch, time, classes], but it is %s." % output)
 
     def compare(self, ctx: LossContext) -> Any:
-        """Edit distances."""
+        """Compute edit distances."""
         if self.ctc_decode:
             hyps, hyp_lens = self._decoded(ctx)
         else:
@@ -108,7 +108,7 @@ class EditDistanceLoss(DecodedLoss):
         return tf.cast(tf.sparse.to_dense(decoded), tf.int32), counts
 
     def _mapped(self, labels: Any, data: Data) -> Any:
-        """Labels replaced by ``label_map``."""
+        """Map labels by ``label_map``."""
         if not self.label_map:
             return labels
         top = max([data.dim or 0, *(k + 1 for k in self.label_map)])
@@ -129,7 +129,7 @@ class BleuLoss(DecodedLoss):
     """
 
     def compare(self, ctx: LossContext) -> Any:
-        """Scores times -1."""
+        """Compute BLEU times -1."""
         hyps, refs = _labels(ctx.output_value, ctx.output), _labels(ctx.target_value, ctx.target)
         return -bleu_scores(hyps, ctx.lens(ctx.output), refs, ctx.lens(ctx.target))
 
@@ -139,5 +139,5 @@ def _is_label_sequence(data: Data) -> bool:
 
 
 def _labels(x: Any, data: Data) -> Any:
-    """int32 [batch, time]"""
+    """Return labels as int32 [batch, time]."""
     return tf.cast(transpose(x, [data.batch_axis, data.time_axis]), tf.int32)  # type: ignore[list-item]

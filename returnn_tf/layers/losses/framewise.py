@@ -1,4 +1,4 @@
-"""The base of losses which compare the output with the target frame by frame."""
+"""The base of losses that compare output and target frame by frame."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Frames:
     mask: Optional[Any]
 
     def arrange(self, x: Any, *, clean: bool = True) -> Any:
-        """A tensor in the layout of the layer output, in the order of the frames.
+        """Bring a tensor to the layout of the layer output, in the order of the frames.
 
         :param clean: padded frames are set to 0, so that nothing in them gets into a gradient
         """
@@ -41,19 +41,19 @@ class Frames:
         return x
 
     def zero_padded(self, values: Any) -> Any:
-        """[frames]: 0 where a frame is padded."""
+        """Zero padded frames, [frames]."""
         return values if self.mask is None else tf.where(self.mask, values, tf.zeros_like(values))
 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class FramewiseLoss(Loss):
-    """A loss with one value per frame; what counts is the sum over all frames that are not padded.
+    """A loss with one value per frame, summed over all frames that are not padded.
 
     The default error is the number of frames in which the greatest output is not the label (or the greatest target).
     """
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Target and output have the same axes, and features for labels."""
+        """Check that target and output have the same axes, and that the output has features for labels."""
         assert ctx.target is not None
         output, target = ctx.output, ctx.target
         if output.sparse or not output.dtype.startswith("float"):
@@ -80,11 +80,11 @@ class FramewiseLoss(Loss):
         pair_axes(output, target, ctx.target_name)
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
-        """[frames]: the value of every frame; padded ones may hold anything."""
+        """Compute the value of every frame, [frames]; padded ones may be arbitrary."""
         raise AssertionError("%s has no frame_values()" % type(self).__name__)
 
     def frame_errors(self, ctx: LossContext, frames: Frames) -> Optional[Any]:
-        """[frames]: float, 1 where the greatest output is not where the target says."""
+        """Return 1.0 where the largest output is not at the target, [frames]."""
         best = tf.argmax(transpose(ctx.output_value, frames.order), axis=-1, output_type=tf.int32)
         if frames.sparse:
             wanted = tf.cast(frames.target, tf.int32)
@@ -104,19 +104,19 @@ class FramewiseLoss(Loss):
         return None if errors is None else tf.reduce_sum(frames.zero_padded(errors))
 
     def unreduced_template(self, output: Data) -> Data:
-        """The output without its feature axis."""
+        """Return the template of the output without its feature axis."""
         assert output.feature_axis is not None
         return output.without_axes([output.feature_axis]).replace(dtype="float32", sparse_dim=None, vocab=None)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
-        """Per frame; what padded frames hold means nothing."""
+        """Return the value of every frame; padded ones are arbitrary."""
         frames = self.frames(ctx)
         values = self.frame_errors(ctx, frames) if error else self.frame_values(ctx, frames)
         axes = [axis for axis in frames.order if axis != ctx.output.feature_axis]
         return transpose(values, sorted(range(len(axes)), key=axes.__getitem__))
 
     def frames(self, ctx: LossContext) -> Frames:
-        """Output and target brought together; shared by value and error."""
+        """Align output and target; shared by value and error."""
         if "frames" not in ctx.cache:
             ctx.cache["frames"] = self._frames(ctx)
         return ctx.cache["frames"]
@@ -136,7 +136,7 @@ class FramewiseLoss(Loss):
 
 
 def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any) -> Any:
-    """Checks the lengths if the dims differ, and cuts or pads the target to the array size of the output."""
+    """Check the lengths if the dims differ, and cut or pad the target to the array size of the output."""
     wanted = outer.dims[axis]
     if wanted is dim or not (wanted.is_dynamic or dim.is_dynamic):
         return target
@@ -157,7 +157,8 @@ def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any)
 
 
 def pair_axes(output: Data, target: Data, target_name: str) -> List[int]:
-    """The axes of the target in the order of `frame_order` of the output; a dense target has its feature axis last.
+    """Return the axes of the target in the order of `frame_order` of the output; a dense target has its feature axis
+    last.
 
     :raises ConfigError: if they have different axes
     """

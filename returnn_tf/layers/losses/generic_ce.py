@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.loss import LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
@@ -27,7 +28,7 @@ class GenericCrossEntropyLoss(FramewiseLoss):
     """
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Labels, and an activation which does not run over the features."""
+        """Check for labels, and for an activation that does not normalise over the features."""
         super().check(ctx)
         assert ctx.target is not None
         if not ctx.target.sparse:
@@ -35,16 +36,16 @@ class GenericCrossEntropyLoss(FramewiseLoss):
                 "the loss 'generic_ce' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target)
             )
         activation = getattr(ctx.node.layer, "activation", None)
-        if is_over_features(activation) or ctx.node.layer.class_name == "softmax":
+        if is_over_features(activation) or ctx.node.layer.normalizes_features:
             raise ctx.error(
                 "the loss 'generic_ce' is for elementwise activations such as 'sigmoid' or 'exp', but this layer has "
                 "%r. Use the loss 'ce'." % activation
             )
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
-        """Value and gradient by formula."""
-        noted = ctx.ctx.noted(ctx.node, "pre_activation")
-        x, activation = noted if noted is not None else (ctx.output_value, None)
+        """Compute value and gradient by formula."""
+        before = ctx.ctx.aux(ctx.node, PRE_ACTIVATION) or PreActivation(ctx.output_value, None)
+        x, activation = before.values, before.activation
         x = frames.arrange(x)
         labels = frames.zero_padded(frames.target)
         with tf.GradientTape() as tape:

@@ -11,10 +11,10 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class VectorLoss(FramewiseLoss):
-    """Compares the output vector with the target vector of every frame; labels are taken as one-hot vectors."""
+    """Compares the output vector of every frame with the target vector; labels are taken as one-hot vectors."""
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
-        """See `compare`."""
+        """Compute the value of every frame; see `compare`."""
         output = frames.arrange(ctx.output_value)
         target = frames.target
         if frames.sparse:
@@ -22,7 +22,7 @@ class VectorLoss(FramewiseLoss):
         return self.compare(output, tf.cast(target, output.dtype))
 
     def compare(self, output: Any, target: Any) -> Any:
-        """[frames, features] twice -> [frames]."""
+        """Compare [frames, features] with [frames, features]: [frames]."""
         raise AssertionError("%s has no compare()" % type(self).__name__)
 
 
@@ -38,7 +38,7 @@ class MeanSquaredErrorLoss(VectorLoss):
     """
 
     def compare(self, output: Any, target: Any) -> Any:
-        """Mean over the features."""
+        """Compute the mean over the features."""
         return tf.reduce_mean(tf.math.squared_difference(output, target), axis=-1)
 
 
@@ -70,7 +70,7 @@ class MeanL1Loss(VectorLoss):
     """
 
     def compare(self, output: Any, target: Any) -> Any:
-        """Mean over the features."""
+        """Compute the mean over the features."""
         return tf.reduce_mean(tf.abs(output - target), axis=-1)
 
 
@@ -88,7 +88,7 @@ class CosineLoss(VectorLoss):
     """
 
     def compare(self, output: Any, target: Any) -> Any:
-        """The norms are bounded from below, so that padded frames and zeros have a gradient of 0."""
+        """Compute the distance; the norms are bounded from below, so that padding and zeros have gradient 0."""
         output = tf.math.l2_normalize(output, axis=-1, epsilon=1e-12)
         target = tf.math.l2_normalize(target, axis=-1, epsilon=1e-12)
         return 1.0 - tf.reduce_sum(output * target, axis=-1)

@@ -42,7 +42,7 @@ class SamplingLoss(FramewiseLoss):
     )
 
     def check(self, ctx: LossPlanContext) -> None:
-        """A softmax with weights by label."""
+        """Check for a softmax with weights by label."""
         super().check(ctx)
         assert ctx.target is not None
         layer = ctx.node.layer
@@ -86,11 +86,11 @@ class SamplingLoss(FramewiseLoss):
         return total
 
     def error(self, ctx: LossContext) -> Optional[Any]:
-        """As "ce"; none where scores are only sampled."""
+        """Compute the frame error rate as "ce" does; None where scores are only sampled."""
         return None if self._samples(ctx) else super().error(ctx)
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
-        """The full softmax."""
+        """Compute the full softmax."""
         logits = frames.arrange(ctx.pre_activation("softmax"), clean=False)
         return sparse_softmax_cross_entropy(logits, frames.zero_padded(frames.target))
 

@@ -51,11 +51,11 @@ class ExpectedLoss(Loss):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """None."""
+        """Return no references."""
         return iter(())
 
     def check(self, ctx: LossPlanContext) -> None:
-        """There are hypotheses, and the other loss fits."""
+        """Check that there are hypotheses, and that the other loss fits."""
         if ctx.output.beam is None:
             raise ctx.error(
                 "the loss 'expected_loss' needs the hypotheses of a search, but the output %s has none. Put it on a "
@@ -105,11 +105,11 @@ class ExpectedLoss(Loss):
         return result / beam.size if self.divide_beam_size else result
 
     def error(self, ctx: LossContext) -> Optional[Any]:
-        """None: look at the error of the best hypothesis, behind "decide"."""
+        """Return None; the error of the best hypothesis is computed behind a "decide" layer."""
         return None
 
     def _by_sequence(self, ctx: LossContext) -> Any:
-        """[batch * beam]: the losses of the hypotheses."""
+        """Return the losses of the hypotheses, [batch * beam]."""
         values = self._inner.unreduced(ctx, error=_KINDS[self.loss_kind])
         template = self._template
         mask = ctx.ctx.masks(template, template.dynamic_axes)

@@ -1,4 +1,4 @@
-"""`search_score`: how good the search thinks that its result is."""
+"""`search_score`: the log score of the search as a loss."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any, ClassVar, Optional
 
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
-from returnn_tf.layers.search.decide import DECIDED_SCORES_NOTE, DecideLayer
+from returnn_tf.layers.search.decide import DECIDED_SCORES, DecideLayer
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
 @register_loss("search_score")
 class SearchScoreLoss(Loss):
-    """Minus the log score that a search gave: summed over the sequences, and over the hypotheses of a beam.
+    """Minus the log score of a search, summed over the sequences, and over the hypotheses of a beam.
 
     On "decide" it is that of the hypothesis which was decided on, as "decide" compares it. Hypotheses that only fill up
     the beam (score -inf) don't count. The gradient goes into the network that gave the scores. Without search there is
@@ -35,7 +35,7 @@ class SearchScoreLoss(Loss):
     needs_target: ClassVar[bool] = False
 
     def check(self, ctx: LossPlanContext) -> None:
-        """There are hypotheses."""
+        """Check that there are hypotheses."""
         layer = ctx.node.layer
         decided = isinstance(layer, DecideLayer) and layer.source.output.beam is not None
         self._searched = ctx.output.beam is not None or decided
@@ -46,24 +46,24 @@ class SearchScoreLoss(Loss):
             )
 
     def value(self, ctx: LossContext) -> Optional[Any]:
-        """Sum over all that is kept; None without search."""
+        """Sum over all kept hypotheses; None without search."""
         if not self._searched:
             return None
         scores = self._scores(ctx)
         return -tf.reduce_sum(tf.where(tf.math.is_inf(scores), tf.zeros_like(scores), scores))
 
     def unreduced_template(self, output: Data) -> Data:
-        """[batch]"""
+        """Return the template [batch]."""
         assert output.batch_axis is not None
         return Data((output.dims[output.batch_axis],), "float32", beam=output.beam)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
-        """Minus the scores, one for each entry of the batch axis."""
+        """Return minus the scores, one per entry of the batch axis."""
         return -tf.reshape(self._scores(ctx), [-1])
 
     def _scores(self, ctx: LossContext) -> Any:
-        noted = ctx.ctx.noted(ctx.node, DECIDED_SCORES_NOTE)
-        if noted is not None:
-            return noted
+        decided = ctx.ctx.aux(ctx.node, DECIDED_SCORES)
+        if decided is not None:
+            return decided
         assert ctx.output.beam is not None
         return ctx.ctx.lowering.beam_scores[ctx.output.beam.of]

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Optional, Union
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.ops.cross_entropy import with_gradient
@@ -16,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_loss("via_layer")
 class ViaLayerLoss(Loss):
-    """The loss and the gradient which another layer gives, e.g. "fast_bw".
+    """The loss and the gradient given by another layer, e.g. "fast_bw".
 
     With align_layer, a distribution ``a`` over the labels per frame: the gradient w.r.t. the output y (or the values
     before its activation) is ``y - a``, as for the cross entropy between a softmax and a. With error_signal_layer it
@@ -43,7 +44,7 @@ class ViaLayerLoss(Loss):
     )
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Exactly one of the layers, with the axes of the output."""
+        """Check for exactly one of the layers, with the axes of the output."""
         if (self.error_signal_layer is None) == (self.align_layer is None):
             raise ctx.error("the loss 'via_layer' needs one of the loss_opts align_layer and error_signal_layer.")
         source = self.align_layer or self.error_signal_layer
@@ -57,7 +58,7 @@ class ViaLayerLoss(Loss):
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Sum over the sequences, with the error signal as gradient."""
         source = self.align_layer or self.error_signal_layer
-        losses = ctx.ctx.noted(source, "output_loss")
+        losses = ctx.ctx.aux(source, OUTPUT_LOSS)
         if losses is None:
             raise ConfigError(
                 "Layer %r: loss 'via_layer': the layer %r (class %r) gives no loss. Name a layer such as 'fast_bw', or "
@@ -74,14 +75,15 @@ class ViaLayerLoss(Loss):
         return with_gradient(tf.reduce_sum(losses), self._receiver(ctx), lambda grad: signal * grad)
 
     def _receiver(self, ctx: LossContext) -> Any:
-        """What the gradient is with respect to."""
+        """Return the values that the gradient is taken with respect to."""
         if not self.loss_wrt_to_act_in:
             return ctx.output_value
-        noted = ctx.ctx.noted(ctx.node, "pre_activation")
-        if noted is None or (isinstance(self.loss_wrt_to_act_in, str) and noted[1] != self.loss_wrt_to_act_in):
-            has = "no activation" if noted is None else "the activation %r" % (noted[1],)
+        before = ctx.ctx.aux(ctx.node, PRE_ACTIVATION)
+        wanted = self.loss_wrt_to_act_in
+        if before is None or (isinstance(wanted, str) and before.activation != wanted):
+            has = "no activation" if before is None else "the activation %r" % (before.activation,)
             raise ConfigError(
                 "Layer %r: loss 'via_layer': loss_wrt_to_act_in is %r, but the layer has %s. Put the loss on "
                 "the layer with that activation." % (ctx.node.path, self.loss_wrt_to_act_in, has)
             )
-        return noted[0]
+        return before.values

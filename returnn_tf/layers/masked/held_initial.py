@@ -35,7 +35,7 @@ class HeldInitial:
     unit: Optional[UnitOnZeros] = None
 
     def emit(self, ctx: EmitContext, data: Data) -> Any:
-        """A tensor which broadcasts against the layout of ``data``, in its dtype."""
+        """Emit a tensor which broadcasts against the layout of ``data``, in its dtype."""
         if self.param is not None:
             value = ctx.param(self.param)
             return tf.reshape(value, [-1 if i == data.feature_axis else 1 for i in range(data.rank)])

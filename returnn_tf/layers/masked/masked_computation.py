@@ -53,6 +53,8 @@ class MaskedComputationLayer(Layer):
             "output": {"class": "unmask", "mask": "mask", "from": "h"}}
     """
 
+    computes_all_steps = True
+    keeps_features = True
     mask: Any = option(None, help="layer with a bool for each frame", refs=True)
     unit: Any = option(help="the layer to compute, a dict; its source 'data' is the source of this layer")
     masked_from: Any = option(
@@ -73,7 +75,7 @@ class MaskedComputationLayer(Layer):
         yield from unit_references(options.get("unit"), own_data=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the unit."""
+        """Return the template of the unit."""
         source = ctx.single_source()
         self.frames = None
         if self.n_out is None and isinstance(self.unit, Mapping):
@@ -198,10 +200,7 @@ class MaskedComputationLayer(Layer):
         return data
 
     def _emit_inner(self, ctx: EmitContext) -> Any:
-        for key in ("pre_activation", "hidden_state"):
-            value = ctx.noted(self.inner, key)
-            if value is not None:
-                ctx.note(self.node, key, value)
+        ctx.forward_aux(self.inner)
         return ctx.value(self.inner)
 
     def _emit_held(self, ctx: EmitContext) -> Any:
@@ -215,7 +214,7 @@ class MaskedComputationLayer(Layer):
         return spread(x, index, initial)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """As planned: one step, all steps, or only the picked frames."""
+        """Emit what was planned: one step, all steps, or only the picked frames."""
         return self._mode(ctx)
 
 

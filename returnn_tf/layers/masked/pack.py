@@ -27,14 +27,14 @@ class PackLayer(Layer):
         self.frames, self.packed = frames, packed
 
     def template(self, ctx: Any) -> Data:
-        """Batch axis first, packed axis second, the others behind."""
+        """Infer the output: batch axis first, packed axis second, then the others."""
         mask = self.sources[1].output
         data = leading(self.source.output, batch_of(self.source.output, mask), self.frames)
         self._full = data
         return data.with_dim(data.dims.index(self.frames), self.packed)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A gather of the frames."""
+        """Emit a gather of the frames."""
         x = in_full_layout(ctx, self.source, self._full)
         mask = picked(ctx, self.sources[1], batch_of(self._full), self.frames)
         lens = packed_lens(mask)
@@ -74,11 +74,11 @@ class PickedIndexLayer(Layer):
         return source.dtype.startswith(("int", "uint")) and set(mask.dims) <= set(source.dims)
 
     def template(self, ctx: Any) -> Data:
-        """That of the first source."""
+        """Return the template of the first source."""
         return self.source.output
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One op."""
+        """Emit one op."""
         x = ctx.source()
         return tf.where(ctx.broadcast(self.sources[1], ctx.output), x, tf.zeros_like(x))
 

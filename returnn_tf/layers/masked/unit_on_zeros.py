@@ -6,9 +6,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, List, Optional, Sequence
 
-from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.emit_node import emit_node
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.emit_node import emit_node
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -30,11 +31,11 @@ class UnitOnZeros:
     frames: Optional[Dim]
 
     def emit(self, ctx: EmitContext, data: Data) -> Any:
-        """A tensor that broadcasts against the layout of ``data``."""
+        """Emit a tensor that broadcasts against the layout of ``data``."""
         inner = ctx.lowering.child()
         needed = self._needed()
         # What was prepared for the steps of the loop is for other inputs.
-        inner.masks, inner.notes = {}, {key: value for key, value in inner.notes.items() if key[0] not in needed}
+        inner.masks, inner.aux = {}, {node: value for node, value in inner.aux.items() if node not in needed}
         if any(node.loop_states for node in needed):
             inner.loop_index = tf.constant(0)
         for node in needed:
@@ -47,7 +48,7 @@ class UnitOnZeros:
                     shape = [inner.get_size(d) for d in dep.output.dims]
                     inner.values[dep] = tf.zeros(tf.stack(shape) if shape else [], dep.output.dtype)
             for key, (_, initial) in node.loop_states.items():
-                inner.given[node, key] = initial(EmitContext(node, inner))
+                inner.loop_inputs[node, key] = initial(EmitContext(node, inner))
         for node in needed:
             emit_node(inner, node)
         value, axes = inner.values[self.result], self._frame_axes(self.result)

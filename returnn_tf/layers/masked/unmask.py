@@ -39,6 +39,8 @@ class UnmaskLayer(Layer):
             "output": {"class": "unmask", "mask": "mask", "from": "h"}}
     """
 
+    computes_all_steps = True
+    keeps_features = True
     mask: Any = option(help="layer with a bool for each frame: where the frames of the source belong", refs=True)
     skip_initial: bool = option(
         False, help="the first picked frame instead of the initial output before it; for masks that begin with true"
@@ -49,7 +51,7 @@ class UnmaskLayer(Layer):
     )  # fmt: skip
 
     def template(self, ctx: PlanContext) -> Data:
-        """The source with the frames of the mask."""
+        """Infer the output: the source with the frames of the mask."""
         data = ctx.single_source()
         self._masked = _masked_layer(self.source)
         packed = self._packed_dim(ctx, data)
@@ -102,7 +104,7 @@ class UnmaskLayer(Layer):
         return output
 
     def emit(self, ctx: EmitContext) -> Any:
-        """As planned: a copy, one step, or all frames."""
+        """Emit what was planned: a copy, one step, or all frames."""
         return self._mode(ctx)
 
     def _emit_copy(self, ctx: EmitContext) -> Any:

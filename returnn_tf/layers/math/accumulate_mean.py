@@ -35,7 +35,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
     is_prob_distribution: Optional[bool] = option(None, help="whether the source is one")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes that are left."""
+        """Infer the output: the axes that are left."""
         data = self.input_template(ctx)
         self.reduced = ctx.axes(data, self.axes)
         out = with_feature_default(data.without_axes(self.reduced))
@@ -49,7 +49,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
         return out
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The parameter; the update runs after the step."""
+        """Emit the parameter; the update runs after the step."""
         if ctx.train:
             mean = tf.stop_gradient(self._batch_mean(ctx))
             variable = ctx.variable("mean_1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -28,11 +29,13 @@ class ActivationLayer(ConcatInputLayer):
         network = {"output": {"class": "activation", "activation": "relu", "from": "data"}}
     """
 
+    keeps_features = True
+    joins_features = True
     activation: Any = option(help="name of the function, e.g. 'relu', or a function")
     opts: Optional[Dict[str, Any]] = option(None, help="keyword arguments of the function")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Same axes; bool for the logical functions."""
+        """Infer the output: same axes; bool for the logical functions."""
         check_activation(self.activation)
         data = self.input_template(ctx)
         if is_over_features(self.activation) or (data.sparse and isinstance(self.activation, str)):
@@ -41,12 +44,12 @@ class ActivationLayer(ConcatInputLayer):
         return data.replace(dtype=changes_dtype(self.activation, data.dtype))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The function, with the feature axis last if it runs over that."""
+        """Emit the function, with the feature axis last if it runs over that."""
         x = self.emit_input(ctx)
         axis = self.input.feature_axis
         if is_over_features(self.activation) and axis is not None:
             x = move_axis(x, self.input.rank, axis, self.input.rank - 1)
-        ctx.note(self.node, "pre_activation", (x, self.activation))
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(x, self.activation))
         return get_activation(self.activation, self.opts)(x)
 
 
@@ -65,7 +68,7 @@ class GatingLayer(ConcatInputLayer):
     gate_activation: Any = option("sigmoid", help="name of g")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Half of the feature axis."""
+        """Infer the output: half of the feature axis."""
         check_activation(self.activation)
         check_activation(self.gate_activation)
         data = self.input_template(ctx)
@@ -81,6 +84,6 @@ class GatingLayer(ConcatInputLayer):
         return data.with_feature(axis, ctx.bind(self.out_dim, ctx.new_feature(size // 2)))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Split and multiply."""
+        """Emit split and multiply."""
         a, b = tf.split(self.emit_input(ctx), 2, axis=self.input.feature_axis)
         return get_activation(self.activation)(a) * get_activation(self.gate_activation)(b)

@@ -19,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("weighted_sum")
 class WeightedSumLayer(ConcatInputLayer):
-    """Sum over some axes with a weight for every position, or over a window which slides along these axes.
+    """Sum over some axes with a weight for every position, or over a window that slides along these axes.
 
     Parameters: ``W`` [size per axis], initially all ``1 / number of weights``, so that it starts as the mean.
     Lengths: without ``size`` the axes, which must be static, are gone; with it as in `conv`.
@@ -35,7 +35,7 @@ class WeightedSumLayer(ConcatInputLayer):
     keep_dims: Optional[bool] = option(None, help="keep the axes; default: if size is given")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes removed, of size 1, or as long as the window leaves them."""
+        """Infer the output: the axes removed, of size 1, or as long as the window leaves them."""
         data = self.input_template(ctx)
         self._axes = ctx.axes(data, self.axes)
         if not self._axes:
@@ -64,7 +64,7 @@ class WeightedSumLayer(ConcatInputLayer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A matrix-vector product, or a convolution with one channel."""
+        """Emit a matrix-vector product, or a convolution with one channel."""
         x, w = self.emit_input(ctx), ctx.param("W")
         if self._whole:
             y = tf.tensordot(x, w, [self._axes, list(range(len(self._axes)))])
@@ -99,7 +99,7 @@ class ElemwiseProdLayer(ConcatInputLayer):
     size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="sizes of these axes, verified")
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = self.input_template(ctx)
         self._axes = ctx.axes(data, self.axes)
         if not self._axes:
@@ -111,5 +111,5 @@ class ElemwiseProdLayer(ConcatInputLayer):
         return data.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One product."""
+        """Emit one product."""
         return self.emit_input(ctx) * param_in_layout(ctx.param("W"), self._axes, self.input)

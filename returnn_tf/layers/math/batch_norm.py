@@ -1,128 +1,15 @@
-"""`batch_norm`, as a layer and as the option of any layer."""
+"""`batch_norm` as a layer."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any
 
-from returnn_tf.config.options import check_options, declared_options, option
+from returnn_tf.graph.batch_norm import BatchNormOptions, declare_batch_norm, emit_batch_norm
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.ops.normalize import moments, normalize
 from returnn_tf.tensor import Data
-from returnn_tf.util.lazy_tf import tf
-
-
-@dataclasses.dataclass(eq=False)
-class BatchNormOptions:
-    """The options, and what they mean for one layer."""
-
-    use_shift: bool = option(True, help="whether there is a beta")
-    use_std: bool = option(True, help="whether there is a gamma")
-    use_sample: float = option(0.0, help="share of the running statistics in training, 0 to 1")
-    force_sample: bool = option(False, help="use_sample also outside of training, where it is 1 otherwise")
-    momentum: Optional[float] = option(None, help="weight of the batch in the update (default 0.1, old 0.99)")
-    epsilon: float = option(1e-3, help="added to the variance")
-    update_sample_only_in_training: Optional[bool] = option(
-        None, help="running statistics stay outside of training (default since behavior version 12)"
-    )
-    delay_sample_update: Optional[bool] = option(
-        None, help="use the running statistics before their update (default since behavior version 12)"
-    )
-    param_version: Optional[int] = option(
-        None, help="names and shapes of the parameters: 0, 1 or 2 (default 2, before behavior version 12: 0)"
-    )
-    gamma_init: Any = option(1.0, help="initialiser of gamma")
-    beta_init: Any = option(0.0, help="initialiser of beta")
-    masked_time: Optional[bool] = option(
-        None, help="frames after the end of a sequence don't count; must be given since behavior version 12"
-    )
-    axes: Any = option(None, help="the axes of the parameters; can only be the feature axis")
-    fused: Optional[bool] = option(None, help="no effect, the fastest form is chosen")
-    fused_bn: Optional[bool] = option(None, help="no effect, the fastest form is chosen")
-
-    def fill_defaults(self, ctx: PlanContext, data: Data) -> None:
-        """What the behavior version says where the config says nothing."""
-        new = ctx.behavior_version >= 12
-        if self.masked_time is None:
-            if new:
-                raise ctx.error(
-                    "batch_norm needs 'masked_time' since behavior version 12: True, so that only the frames of the "
-                    "sequences count in mean and variance, or False."
-                )
-            self.masked_time = True
-        if self.momentum is None:
-            self.momentum = 0.1 if new else 0.99
-        if self.update_sample_only_in_training is None:
-            self.update_sample_only_in_training = new
-        if self.delay_sample_update is None:
-            self.delay_sample_update = new
-        if self.param_version is None:
-            self.param_version = 2 if new else 0
-        if self.param_version not in (0, 1, 2):
-            raise ctx.error("param_version must be 0, 1 or 2, got %s." % self.param_version)
-        if self.axes is not None and ctx.axes(data, self.axes) != [data.feature_axis]:
-            raise ctx.error("batch_norm is per feature: axes can only be 'F', got %r." % (self.axes,))
-
-    def param_name(self, ctx: Any, name: str) -> str:
-        """Below the scope of the layer."""
-        if self.param_version == 2:
-            return "batch_norm/v2_" + name
-        if self.param_version == 1:
-            return "batch_norm/" + name
-        layer = ctx.node.path.rpartition("/")[2]
-        return "batch_norm/%s_%s_output_%s" % (layer, layer, name)
-
-
-def _declare(ctx: PlanContext, data: Data, opts: BatchNormOptions) -> None:
-    """The parameters, for values in this layout."""
-    dim = ctx.need_feature(data, "what batch_norm gets")
-    opts.fill_defaults(ctx, data)
-    shape: Tuple[Any, ...] = (dim,)
-    if opts.param_version != 2:
-        shape = tuple(dim if i == data.feature_axis else 1 for i in range(data.rank))
-    for name, init in (("mean", 0.0), ("variance", 1.0)):
-        ctx.param(opts.param_name(ctx, name), shape, init, trainable=False)
-    if opts.use_std:
-        ctx.param(opts.param_name(ctx, "gamma"), shape, opts.gamma_init)
-    if opts.use_shift:
-        ctx.param(opts.param_name(ctx, "beta"), shape, opts.beta_init)
-
-
-def _emit(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions) -> Any:
-    """The values normalised; notes the update of the running statistics."""
-    axis = data.feature_axis
-    assert axis is not None and opts.momentum is not None
-    layout = [ctx.size(d) if i == axis else 1 for i, d in enumerate(data.dims)]
-    updating = ctx.train or not opts.update_sample_only_in_training
-    share = opts.use_sample if ctx.train or opts.force_sample else 1.0
-    batch: Any = (None, None)
-    if updating or share != 1:
-        mask = ctx.masks(data, [i for i in data.dynamic_axes if i != axis]) if opts.masked_time else None
-        batch = moments(x, [i for i in range(data.rank) if i != axis], mask)
-    used = []
-    for name, of_batch in zip(("mean", "variance"), batch):
-        variable = ctx.variable(opts.param_name(ctx, name))
-        sample = tf.convert_to_tensor(variable)
-        updated = sample
-        if updating:
-            target = tf.stop_gradient(tf.reshape(of_batch, variable.shape))
-            updated = sample + (target - sample) * opts.momentum
-            ctx.update(lambda v=variable, value=updated: v.assign(value))  # type: ignore[misc]
-        sample = tf.reshape(sample if opts.delay_sample_update else updated, layout)
-        used.append(_mix(of_batch, sample, share))
-    gamma = tf.reshape(ctx.param(opts.param_name(ctx, "gamma")), layout) if opts.use_std else None
-    beta = tf.reshape(ctx.param(opts.param_name(ctx, "beta")), layout) if opts.use_shift else None
-    return normalize(x, used[0], used[1], opts.epsilon, gamma, beta)
-
-
-def _mix(of_batch: Any, sample: Any, share: float) -> Any:
-    """``(1 - share) * of_batch + share * sample``."""
-    if share == 1:
-        return sample
-    return of_batch if share == 0 else of_batch * (1.0 - share) + sample * share
 
 
 @register_layer("batch_norm")
@@ -145,39 +32,15 @@ class BatchNormLayer(ConcatInputLayer, BatchNormOptions):
         network = {"output": {"class": "batch_norm", "masked_time": True, "from": "data"}}
     """
 
+    joins_features = True
+    normalizes_batch = True
+
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = self.input_template(ctx)
-        _declare(ctx, data, self)
+        declare_batch_norm(ctx, data, self)
         return data.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Moments in training, and one multiply-add."""
-        return _emit(ctx, self.emit_input(ctx), self.input, self)
-
-
-def declare_option(ctx: PlanContext, opts: Any) -> None:
-    """The parameters for the option ``batch_norm`` of a layer, whose output template is known.
-
-    :param opts: True, or a dict of `BatchNormOptions`
-    """
-    parsed = _parse(opts)
-    _declare(ctx, ctx.node.output, parsed)
-    ctx.node.layer.batch_norm_options = parsed  # type: ignore[attr-defined]
-
-
-def apply_option(ctx: EmitContext, x: Any, opts: Any) -> Any:
-    """The layer output normalised."""
-    return _emit(ctx, x, ctx.output, ctx.node.layer.batch_norm_options)  # type: ignore[attr-defined]
-
-
-def _parse(opts: Any) -> BatchNormOptions:
-    """
-    :raises ConfigError: unknown or wrong options
-    """
-    result = BatchNormOptions()
-    if isinstance(opts, Mapping):
-        check_options(BatchNormOptions, opts, where="option 'batch_norm'")
-        for name, value in opts.items():
-            setattr(result, declared_options(BatchNormOptions)[name].attribute, value)
-    return result
+        return emit_batch_norm(ctx, self.emit_input(ctx), self.input, self)

@@ -19,7 +19,7 @@ _DTYPES = (
 
 
 def check_dtype(ctx: PlanContext, dtype: str) -> str:
-    """The dtype.
+    """Check a dtype, and return it.
 
     :raises ConfigError: if it is none that tensors can be cast to
     """
@@ -29,13 +29,13 @@ def check_dtype(ctx: PlanContext, dtype: str) -> str:
 
 
 def is_int(dtype: str) -> bool:
-    """Whether entries can be indices."""
+    """Return whether entries can be indices."""
     return dtype.startswith(("int", "uint"))
 
 
 @register_layer("cast")
 class CastLayer(ConcatInputLayer):
-    """``y = x`` in another dtype; floats are cut towards zero when they become integers.
+    """``y = x`` in another dtype; floats are truncated towards zero on conversion to integers.
 
     Label indices stay label indices if they are cast to another integer type, else they become plain numbers.
     Lengths: unchanged.
@@ -48,10 +48,10 @@ class CastLayer(ConcatInputLayer):
     dtype: str = option(help="e.g. 'int32' or 'float32'")
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source, with the dtype."""
+        """Return the template of the source with the new dtype."""
         data = self.input_template(ctx).replace(dtype=check_dtype(ctx, self.dtype))
         return data if is_int(self.dtype) else data.replace(sparse_dim=None, vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op if the dtype is the same."""
+        """Emit no op if the dtype is the same."""
         return tf.cast(self.emit_input(ctx), self.dtype)

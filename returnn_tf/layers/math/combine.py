@@ -1,4 +1,4 @@
-"""`combine` and `compare`: elementwise functions of several sources, which are broadcast to one layout."""
+"""`combine` and `compare`: elementwise functions of several sources, broadcast to a common layout."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
@@ -49,7 +50,7 @@ class ElementwiseLayer(Layer):
     """Sources broadcast to the layout of the source with most axes."""
 
     def common(self, ctx: PlanContext, allow_broadcast_all: Any) -> Data:
-        """The layout of the result; sources which no source covers need a flag since behavior version 4."""
+        """Return the layout of the result; axes that no single source covers need a flag since behavior version 4."""
         if not self.sources:
             raise ctx.error("needs sources: add 'from', e.g. 'from': ['a', 'b'].")
         allow = allow_broadcast_all
@@ -59,7 +60,7 @@ class ElementwiseLayer(Layer):
         return self.layout
 
     def values(self, ctx: EmitContext) -> List[Any]:
-        """All sources in the common layout, size 1 where they have no such axis."""
+        """Return all sources in the common layout, size 1 where they lack an axis."""
         return [ctx.broadcast(node, self.layout) for node in self.sources]
 
 
@@ -79,6 +80,7 @@ class CombineLayer(ElementwiseLayer):
             "output": {"class": "combine", "kind": "mul", "from": ["data", "a"]}}
     """
 
+    keeps_features = True
     kind: str = option(help="the operation, e.g. 'add'; 'eval' for code given by the option eval")
     activation: Any = option(None, help="name of the activation function f, or None")
     with_bias: bool = option(False, help="whether to add b in front of the activation")
@@ -88,7 +90,7 @@ class CombineLayer(ElementwiseLayer):
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The common layout, changed by out_type."""
+        """Infer the output: the common layout, changed by out_type."""
         check_activation(self.activation)
         if self.kind != "eval" and self.kind not in _KINDS:
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, [*_KINDS, "eval"])))
@@ -105,7 +107,7 @@ class CombineLayer(ElementwiseLayer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Reduction from left to right, bias, activation."""
+        """Emit reduction from left to right, bias, activation."""
         if self.kind == "eval":
             y = run_code(ctx, self.eval, self.eval_locals, self.layout)
         else:
@@ -120,12 +122,12 @@ class CombineLayer(ElementwiseLayer):
         if self.eval_for_output_loss:
             self._combine_output_loss(ctx)
         if self.activation is not None:
-            ctx.note(self.node, "pre_activation", (y, self.activation))
+            ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(y, self.activation))
             y = get_activation(self.activation)(y)
         return y
 
     def _combine_output_loss(self, ctx: EmitContext) -> None:
-        losses = [ctx.noted(node, "output_loss") for node in self.sources]
+        losses = [ctx.aux(node, OUTPUT_LOSS) for node in self.sources]
         if any(loss is None for loss in losses):
             missing = [n.path for n, loss in zip(self.sources, losses) if loss is None]
             raise ValueError("eval_for_output_loss: the sources %s have no output_loss" % ", ".join(missing))
@@ -133,7 +135,7 @@ class CombineLayer(ElementwiseLayer):
             value = run_code(ctx, self.eval, self.eval_locals, self.layout, replace=losses)
         else:
             value = reduce(_KINDS[self.kind], losses)
-        ctx.note(self.node, "output_loss", value)
+        ctx.set_aux(self.node, OUTPUT_LOSS, value)
 
 
 @register_layer("compare")
@@ -152,7 +154,7 @@ class CompareLayer(ElementwiseLayer):
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The common layout, bool."""
+        """Infer the output: the common layout, bool."""
         if self.kind not in _COMPARE:
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, _COMPARE)))
         if len(self.sources) + (self.value is not None) < 2:
@@ -161,7 +163,7 @@ class CompareLayer(ElementwiseLayer):
         return data.replace(dtype="bool", sparse_dim=None, vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """With more than two operands, all neighbours must compare true."""
+        """Compare neighbours; with more than two operands all pairs must compare true."""
         values = self.values(ctx)
         if self.value is not None:
             values.append(tf.constant(self.value, dtype=values[0].dtype))

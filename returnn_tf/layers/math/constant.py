@@ -43,7 +43,7 @@ class ConstantLayer(Layer):
         self.array = numpy.zeros([])
 
     def template(self, ctx: PlanContext) -> Data:
-        """The dims of ``shape``, or static ones as the value has them."""
+        """Infer the output: the dims of ``shape``, or static ones as the value has them."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
         array = self.array = self._as_array(ctx)
@@ -87,7 +87,7 @@ class ConstantLayer(Layer):
         return Dim(DimKind.SPATIAL, size, "%s:static%d" % (self.node.path, axis), auto=True)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A constant, broadcast to the shape if that has more axes."""
+        """Emit a constant, broadcast to the shape if that has more axes."""
         data = ctx.output
         value = tf.constant(self.array, data.dtype)
         if value.shape.rank == data.rank and (data.rank or not data.dims):

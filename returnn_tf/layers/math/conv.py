@@ -63,7 +63,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
     use_time_mask: bool = option(False, help="frames after the end of a sequence count as 0")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Batch and other axes, spatial axes, features."""
+        """Infer the output: batch and other axes, spatial axes, features."""
         data = self._expanded(ctx, self.input_template(ctx))
         count = 1 if isinstance(self.filter_size, int) else len(self.filter_size)
         if not 1 <= count <= 3:
@@ -85,7 +85,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
         return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), out)
 
     def _expanded(self, ctx: PlanContext, data: Data) -> Data:
-        """The source with the axes that the options add."""
+        """Expand the source by the axes that the options add."""
         if self.input_split_feature_dim:
             size = ctx.need_static(ctx.need_feature(data), "the feature axis")
             if size % self.input_split_feature_dim:
@@ -103,7 +103,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One convolution; a reshape if several axes count as batch."""
+        """Emit one convolution; a reshape if several axes count as batch."""
         x = self.emit_input(ctx)
         data = self._spatial.data
         if data is not self.input:

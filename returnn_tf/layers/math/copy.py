@@ -1,20 +1,16 @@
-"""`copy`: the sources concatenated, and the layers which hand on what they get."""
+"""`copy`: the sources concatenated, and layers that pass their input on."""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.tensor import Data
-
-#: Notes which a layer with the same values hands on (see `EmitContext.note`).
-_HANDED_ON = ("pre_activation", "output_loss", "hidden_state")
 
 
 @register_layer("copy")
@@ -30,8 +26,11 @@ class CopyLayer(ConcatInputLayer):
             "output": {"class": "copy", "from": ["data", "a"]}}
     """
 
+    keeps_features = True
+    joins_features = True
+
     def template(self, ctx: PlanContext) -> Data:
-        """That of the input."""
+        """Return the template of the input."""
         data = self.input_template(ctx)
         if self.out_dim is not None and data.feature_axis is not None:
             dim = ctx.bind(self.out_dim, data.dims[data.feature_axis])
@@ -41,9 +40,9 @@ class CopyLayer(ConcatInputLayer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op for a single source."""
+        """Emit no op for a single source."""
         if len(self.sources) == 1:
-            hand_on_notes(ctx)
+            ctx.forward_aux()
         return self.emit_input(ctx)
 
 
@@ -74,19 +73,10 @@ class IdentityLayer(Layer):
     control_dependencies: Any = option(None, help="layers to compute first", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
         """No op."""
-        hand_on_notes(ctx)
+        ctx.forward_aux()
         return ctx.source()
-
-
-def hand_on_notes(ctx: EmitContext, source: Optional[Node] = None) -> None:
-    """What is known about the values of a node, by default the source, holds for this layer too."""
-    source = ctx.node.sources[0] if source is None else source
-    for key in _HANDED_ON:
-        value = ctx.noted(source, key)
-        if value is not None:
-            ctx.note(ctx.node, key, value)

@@ -26,6 +26,7 @@ class CumsumLayer(ConcatInputLayer):
         network = {"output": {"class": "cumsum", "axis": "T", "from": "data"}}
     """
 
+    computes_all_steps = True
     axis: Any = option("T", help="the axis to sum along")
     reverse: bool = option(False, help="start from the end of the array")
     additional_left_summand_per_element: Union[None, int, float] = option(
@@ -33,7 +34,7 @@ class CumsumLayer(ConcatInputLayer):
     )
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = self.input_template(ctx)
         self._frames, self._axis = frames_of(ctx, data, self.axis)
         if self._axis is None:
@@ -43,7 +44,7 @@ class CumsumLayer(ConcatInputLayer):
         return self._frames
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One op."""
+        """Emit one op."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         if self.additional_left_summand_per_element is not None:
             x = tf.cast(self.additional_left_summand_per_element, x.dtype) + x

@@ -52,7 +52,7 @@ class DotLayer(Layer):
     debug: bool = option(False, help="no effect; shapes are always checked")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Common axes, var1, var2."""
+        """Infer the output: common axes, var1, var2."""
         if len(self.sources) != 2:
             raise ctx.error("needs exactly two sources in 'from', got %d." % len(self.sources))
         a, b = (node.output for node in self.sources)
@@ -63,7 +63,7 @@ class DotLayer(Layer):
         return self._output(ctx, a, b)
 
     def _sparse_source(self, ctx: PlanContext, a: Data, b: Data) -> Optional[int]:
-        """Which source acts as one-hot vectors."""
+        """Return the source that acts as one-hot vectors."""
         if not isinstance(self.reduce, Dim):
             return None
         found = [i for i, data in enumerate((a, b)) if data.sparse_dim is not None and not data.axes_of(self.reduce)]
@@ -117,7 +117,7 @@ class DotLayer(Layer):
         return out
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One (batched) matrix product, or a row lookup."""
+        """Emit one (batched) matrix product, or a row lookup."""
         x1, x2 = ctx.source(0), ctx.source(1)
         axes = self._axes
         if self._sparse is not None:
@@ -128,7 +128,7 @@ class DotLayer(Layer):
         return tf.expand_dims(y, -1) if self._add_axis else y
 
     def _masked(self, ctx: EmitContext, x1: Any, x2: Any) -> Tuple[Any, Any]:
-        """One source with zeros in the frames that don't count: the one with fewer axes."""
+        """Zero the frames that don't count in the source with fewer axes."""
         a, b = (node.output for node in self.sources)
         first = a.rank < b.rank
         data, red, x = (a, self._axes.red1, x1) if first else (b, self._axes.red2, x2)

@@ -1,10 +1,11 @@
-"""`eval`: an output computed by code of the config."""
+"""`eval`: an output computed by user code."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -34,6 +35,7 @@ class EvalLayer(ElementwiseLayer):
             "from": "data"}}
     """
 
+    keeps_features = True
     eval: Any = option(help="expression or function")
     eval_locals: Optional[Dict[str, Any]] = option(None, help="further names for the code")
     activation: Any = option(None, help="name of an activation function applied to the result")
@@ -44,7 +46,7 @@ class EvalLayer(ElementwiseLayer):
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The common layout, changed by out_type."""
+        """Infer the output: the common layout, changed by out_type."""
         check_activation(self.activation)
         compile_code(ctx, self.eval)
         # The code may do anything with its sources, so they need not fit together unless it takes them broadcast.
@@ -60,9 +62,9 @@ class EvalLayer(ElementwiseLayer):
         return apply_out_type(ctx, data, out_type)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Runs the code."""
+        """Run the code."""
         y = run_code(ctx, self.eval, self.eval_locals, self.layout)
         if self.activation is not None:
-            ctx.note(self.node, "pre_activation", (y, self.activation))
+            ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(y, self.activation))
             y = get_activation(self.activation)(y)
         return y

@@ -1,4 +1,4 @@
-"""Code of a config inside of a network: what an ``eval`` string or function sees, and how it runs.
+"""User code in networks: the names an ``eval`` string or function can use, and how it runs.
 
 A string sees ``source``, ``self``, ``tf`` with the TensorFlow 1 names that are still in use, ``np``, and a few helpers.
 Configs are trusted like any program that the user runs.
@@ -23,7 +23,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def compile_code(ctx: PlanContext, code: Any) -> None:
-    """Whether the code is a function or a string that parses, so that a slip is found while planning."""
+    """Check that the code is a function or a string that parses, so that typos are found while planning."""
     if callable(code):
         return
     if not isinstance(code, str):
@@ -49,7 +49,7 @@ def run_code(
     layout: Data,
     replace: Optional[Sequence[Any]] = None,
 ) -> Any:
-    """The value of the code.
+    """Return the value of the code.
 
     :param layout: the common layout of the sources
     :param replace: values to use instead of those of the sources
@@ -81,8 +81,9 @@ def _source_function(ctx: EmitContext, layout: Data, replace: Optional[Sequence[
     nodes: List[Any] = ctx.node.sources
 
     def source(i: int, auto_convert: bool = True, enforce_batch_major: bool = False, as_data: bool = False) -> Any:
-        """The i-th source: broadcast to the common layout; as it is without auto_convert; or a view with its
-        lengths."""
+        """Return the i-th source: broadcast to the common layout, unchanged without auto_convert, or as a view with its
+        lengths.
+        """
         if not 0 <= i < len(nodes):
             raise ValueError("source(%d): the layer has only %d sources" % (i, len(nodes)))
         node = nodes[i]

@@ -1,4 +1,4 @@
-"""`train_flag`, `global_train_step`: what is going on, as tensors; `print`: values to look at."""
+"""`train_flag`, `global_train_step`: the mode and the step as tensors; `print`: values for debugging."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.copy import hand_on_notes
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -30,11 +29,11 @@ class TrainFlagLayer(Layer):
     needs_sources = False
 
     def template(self, ctx: PlanContext) -> Data:
-        """A scalar."""
+        """Infer the output: a scalar."""
         return Data((), "bool")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A constant of the graph."""
+        """Emit a constant of the graph."""
         return tf.constant(bool(ctx.train))
 
 
@@ -52,11 +51,11 @@ class GlobalTrainStepLayer(Layer):
     needs_sources = False
 
     def template(self, ctx: PlanContext) -> Data:
-        """A scalar."""
+        """Infer the output: a scalar."""
         return Data((), "int64")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The counter before the step is counted."""
+        """Emit the counter before the step is counted."""
         return tf.constant(0, tf.int64) if ctx.step is None else tf.cast(tf.identity(ctx.step), tf.int64)
 
 
@@ -75,12 +74,12 @@ class PrintLayer(Layer):
     extra_print_args: Any = option((), help="further things to print")
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The identity, after the print op."""
-        hand_on_notes(ctx)
+        """Emit the identity, after the print op."""
+        ctx.forward_aux()
         x = ctx.source()
         extra = self.extra_print_args
         extra = list(extra) if isinstance(extra, (list, tuple)) else [extra]

@@ -32,7 +32,7 @@ class GradientLayer(Layer):
     x: Any = option(help="layer to differentiate by", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of x."""
+        """Return the template of x."""
         if self.y.output.rank:
             raise ctx.error("y must be a scalar, but it is %s. Reduce all its axes first." % self.y.output)
         if not self.x.output.dtype.startswith("float"):
@@ -40,6 +40,6 @@ class GradientLayer(Layer):
         return self.x.output
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The backward pass."""
+        """Emit the backward pass."""
         x = ctx.value(self.x)
         return tf.gradients(ctx.value(self.y), x, unconnected_gradients="zero")[0]

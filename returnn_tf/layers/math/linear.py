@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.param_parts import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -36,7 +38,7 @@ class LinearLayer(ConcatInputLayer):
     grad_filter: Optional[float] = option(None, help="obsolete; gradients above this norm are dropped")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Feature axis replaced; for sparse input appended."""
+        """Infer the output: feature axis replaced; for sparse input appended."""
         check_activation(self.activation)
         data = self.input_template(ctx)
         if data.sparse_dim is not None:
@@ -58,7 +60,7 @@ class LinearLayer(ConcatInputLayer):
         return data.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One GEMM over all frames, or a row lookup."""
+        """Emit one GEMM over all frames, or a row lookup."""
         x = self.emit_input(ctx)
         w = ctx.param("W")
         data = ctx.output
@@ -70,11 +72,15 @@ class LinearLayer(ConcatInputLayer):
             y = y + ctx.param("b")
         if self.activation is None:
             return self._place(y, data)
-        ctx.note(self.node, "pre_activation", (self._place(y, data), self.activation))
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(y, data), self.activation))
         return self._place(get_activation(self.activation)(y), data)
 
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:
+        """Return the inputs for the rows of W."""
+        return inputs if len(shape) == 2 and axis == (1 if self.use_transposed_weights else 0) else []
+
     def _place(self, y: Any, data: Data) -> Any:
-        """The feature axis is the last one of ``y``; moves it to where the template has it."""
+        """Move the feature axis from the end of ``y`` to its place in the template."""
         assert data.feature_axis is not None
         return move_axis(y, data.rank, data.rank - 1, data.feature_axis)
 
@@ -91,11 +97,12 @@ class SoftmaxLayer(LinearLayer):
         network = {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}}
     """
 
+    normalizes_features = True
     activation: Any = option("softmax", help="softmax or log_softmax")
 
 
 def feature_last(data: Data) -> Data:
-    """The feature axis moved to the end."""
+    """Move the feature axis to the end."""
     axis = data.feature_axis
     if axis is None or axis == data.rank - 1:
         return data

@@ -1,4 +1,4 @@
-"""`layer_norm` and `norm`: mean and variance over axes of one frame or sequence normalised."""
+"""`layer_norm` and `norm`: normalisation by mean and variance over axes of one frame or sequence."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ class LayerNormLayer(ConcatInputLayer):
         network = {"output": {"class": "layer_norm", "from": "data"}}
     """
 
+    keeps_features = True
+    joins_features = True
     epsilon: float = option(1e-6, help="added to the variance")
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = self.input_template(ctx)
         dim = ctx.need_feature(data)
         out = ctx.bind(self.out_dim, dim)
@@ -41,7 +43,7 @@ class LayerNormLayer(ConcatInputLayer):
         return data.with_dim(data.feature_axis, out).replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Moments and one multiply-add."""
+        """Emit moments and one multiply-add."""
         axis = self.input.feature_axis
         assert axis is not None
         x = self.emit_input(ctx)
@@ -52,7 +54,7 @@ class LayerNormLayer(ConcatInputLayer):
 
 
 def _behind(param: Any, count: int) -> Any:
-    """``count`` axes of size 1 behind those of a parameter."""
+    """Append ``count`` axes of size 1 to those of a parameter."""
     rank = param.shape.rank
     return expand_at(param, range(rank, rank + count))
 
@@ -72,6 +74,7 @@ class NormLayer(ConcatInputLayer):
         network = {"output": {"class": "norm", "axis": ["T", "F"], "from": "data"}}
     """
 
+    joins_features = True
     axis: Any = option(None, help="the axis to normalise over, or a list of axes")
     axes: Any = option(None, help="the same as axis")
     param_shape: Any = option("F", help="axes of the parameters")
@@ -80,7 +83,7 @@ class NormLayer(ConcatInputLayer):
     epsilon: float = option(1e-6, help="added to the variance")
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = self.input_template(ctx)
         self._axes = given_axes(ctx, data, self.axis, self.axes)
         self._param_axes: List[int] = ctx.axes(data, self.param_shape)
@@ -94,7 +97,7 @@ class NormLayer(ConcatInputLayer):
         return data.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Moments and one multiply-add."""
+        """Emit moments and one multiply-add."""
         x = self.emit_input(ctx)
         mean, variance = moments(x, self._axes)
         scale = self._param(ctx, "scale") if self.scale else None
@@ -106,6 +109,6 @@ class NormLayer(ConcatInputLayer):
 
 
 def param_in_layout(param: Any, axes: List[int], data: Data) -> Any:
-    """A parameter whose axes are some of a layout's, so that it broadcasts against the layout."""
+    """Broadcast a parameter over some axes of a layout to the whole layout."""
     param = transpose(param, sorted(range(len(axes)), key=lambda i: axes[i]))
     return expand_at(param, [i for i in range(data.rank) if i not in axes])

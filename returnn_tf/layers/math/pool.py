@@ -28,7 +28,7 @@ Sizes = Union[int, List[int], Tuple[int, ...]]
 
 @register_layer("pool")
 class PoolLayer(ConcatInputLayer):
-    """Maximum or mean over a window that slides along one to three axes, e.g. to make sequences shorter.
+    """Maximum or mean over a window that slides along one to three axes, e.g. to shorten sequences.
 
     The output has the axes [batch, others, spatial, features]; axes that are not in ``in_spatial_dims`` count as batch.
     Entries which padding adds don't count; frames after the end of a sequence do, unless ``use_time_mask`` is set.
@@ -41,6 +41,7 @@ class PoolLayer(ConcatInputLayer):
         network = {"output": {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "from": "data"}}
     """
 
+    joins_features = True
     mode: str = option(help="'max' or 'avg'")
     pool_size: Sizes = option(help="size of the window per axis, which says how many axes there are")
     padding: Any = option("valid", help="'same', 'valid', 'same_static', a number or a pair; or a list of these")
@@ -52,7 +53,7 @@ class PoolLayer(ConcatInputLayer):
     use_time_mask: bool = option(False, help="frames after the end of a sequence don't count")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Batch and other axes, spatial axes, features."""
+        """Infer the output: batch and other axes, spatial axes, features."""
         if self.mode.lower() not in ("max", "avg"):
             raise ctx.error("mode must be 'max' or 'avg', not %r." % self.mode)
         count = 1 if isinstance(self.pool_size, int) else len(self.pool_size)
@@ -75,7 +76,7 @@ class PoolLayer(ConcatInputLayer):
         return ctx.bind(self.out_dim, dim)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One pooling operation."""
+        """Emit one pooling operation."""
         data = self._spatial.data
         mask = ctx.masks(data, self._spatial.spatial) if self.use_time_mask else None
         if mask is not None:
@@ -92,7 +93,7 @@ class PoolLayer(ConcatInputLayer):
         return self._spatial.from_op(ctx, y, ctx.output)
 
     def _mask_in_op_form(self, ctx: EmitContext, mask: Any) -> Any:
-        """[N, spatial..., 1]; axes in which the mask does not differ stay at size 1 unless they are merged into N."""
+        """Bring the mask to [N, spatial..., 1]; axes in which it is constant stay at size 1 unless merged into N."""
         axes, data = self._spatial, self._spatial.data
         mask = transpose(mask, axes.order)
         if len(axes.lead) > 1:

@@ -1,4 +1,4 @@
-"""`reduce`, `math_norm` and `reduce_out`: axes, or pieces of the feature axis, reduced to one value."""
+"""`reduce`, `math_norm` and `reduce_out`: reduction of axes, or of pieces of the feature axis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def given_axes(ctx: PlanContext, data: Data, axis: Any, axes: Any) -> List[int]:
-    """What the options ``axis`` or ``axes`` mean, at least one axis; only "T?" may mean none.
+    """Resolve the options ``axis`` or ``axes`` to at least one axis; only "T?" may match none.
 
     :raises ConfigError: none or both given, or no such axis
     """
@@ -32,7 +32,7 @@ def given_axes(ctx: PlanContext, data: Data, axis: Any, axes: Any) -> List[int]:
 
 
 def reduced_template(ctx: PlanContext, data: Data, axes: List[int], keep_dims: bool) -> Data:
-    """The axes removed, or with ``keep_dims`` of size 1; then time and feature axis keep their marks."""
+    """Remove the axes, or keep them with size 1 by ``keep_dims``; then time and feature axis keep their marks."""
     if not keep_dims:
         return data.without_axes(axes)
     for axis in axes:
@@ -43,19 +43,19 @@ def reduced_template(ctx: PlanContext, data: Data, axes: List[int], keep_dims: b
 
 @dataclasses.dataclass(eq=False, repr=False)
 class _ReduceAxes(ConcatInputLayer):
-    """What `reduce` and `math_norm` have in common."""
+    """The common part of `reduce` and `math_norm`."""
 
     keep_dims: bool = option(False, help="keep the axes, of size 1")
     use_time_mask: Optional[bool] = option(None, help="False: frames after the end of a sequence count too")
 
     def reduced_axes(self, ctx: PlanContext, axis: Any, axes: Any) -> Data:
-        """The template; sets the axes."""
+        """Return the template, and set the axes."""
         data = self.input_template(ctx)
         self._axes = given_axes(ctx, data, axis, axes)
         return reduced_template(ctx, data, self._axes, self.keep_dims)
 
     def frame_mask(self, ctx: EmitContext) -> Optional[Any]:
-        """Mask of the frames which count, None for all."""
+        """Return the mask of the frames that count, None for all."""
         if self.use_time_mask is False:
             return None
         # Without a batch axis the frames are those of all sequences together.
@@ -64,7 +64,7 @@ class _ReduceAxes(ConcatInputLayer):
 
 
 def _same_lens(ctx: EmitContext, data: Data, axis: int) -> bool:
-    """Whether all sequences are equally long in this axis."""
+    """Return whether all sequences have equal length on this axis."""
     return ctx.lens(data.dims[axis]).shape.rank == 0
 
 
@@ -92,7 +92,7 @@ class ReduceLayer(_ReduceAxes):
     enforce_batch_dim_axis: Optional[int] = option(None, help="index of the batch axis in the output")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Without the axes."""
+        """Infer the output without the axes."""
         self._mode = canonical_mode(self.mode)
         if self._mode not in REDUCE_MODES:
             raise ctx.error("unknown mode %r. %s" % (self.mode, did_you_mean(self.mode, REDUCE_MODES)))
@@ -114,7 +114,7 @@ class ReduceLayer(_ReduceAxes):
         return out
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One reduction, after a where for the mask."""
+        """Emit one reduction, after a where for the mask."""
         x = self.emit_input(ctx)
         y = masked_reduce(self._mode, x, self._axes, self.frame_mask(ctx), keepdims=self.keep_dims)
         return y if self._batch_move is None else move_axis(y, ctx.output.rank, *self._batch_move)
@@ -136,13 +136,13 @@ class MathNormLayer(_ReduceAxes):
     axes: Any = option(None, help="the same as axis")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Without the axes."""
+        """Infer the output without the axes."""
         if not self.p > 0:
             raise ctx.error("p must be positive, got %s." % self.p)
         return self.reduced_axes(ctx, self.axis, self.axes)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Power, sum, root."""
+        """Emit power, sum, root."""
         return p_norm(self.emit_input(ctx), self.p, self._axes, self.frame_mask(ctx), keepdims=self.keep_dims)
 
 
@@ -162,7 +162,7 @@ class ReduceOutLayer(ConcatInputLayer):
     num_pieces: int = option(help="how many features make one")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Feature axis replaced."""
+        """Infer the output: feature axis replaced."""
         self._mode = canonical_mode(self.mode)
         if self._mode not in REDUCE_MODES or is_arg_mode(self._mode):
             raise ctx.error("unknown mode %r. %s" % (self.mode, did_you_mean(self.mode, REDUCE_MODES)))
@@ -177,7 +177,7 @@ class ReduceOutLayer(ConcatInputLayer):
         return data.with_dim(data.feature_axis, out).replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Reshape and reduction."""
+        """Emit reshape and reduction."""
         axis = self.input.feature_axis
         assert axis is not None
         shape = ctx.shape(self.input)

@@ -36,7 +36,7 @@ class ScaledGradientLayer(CopyLayer):
     clip_max_axis: Optional[AxisOption] = option(None, help="bound the gradient by its values along this axis")
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the input."""
+        """Return the template of the input."""
         data = super().template(ctx)
         self._sum_axis = self._clip_axis = None
         if self.scale_shift_by_sum_over_axis is not None:
@@ -46,7 +46,7 @@ class ScaledGradientLayer(CopyLayer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Identity with its own gradient."""
+        """Emit identity with its own gradient."""
 
         @tf.custom_gradient
         def identity(x: Any) -> Any:

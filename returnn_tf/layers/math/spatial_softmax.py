@@ -1,4 +1,4 @@
-"""`softmax_over_spatial` (attention weights) and `batch_softmax`: softmax over frames which count."""
+"""`softmax_over_spatial` (attention weights) and `batch_softmax`: softmax over valid frames."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
     log_space: bool = option(False, help="log softmax instead")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axis moved to the end."""
+        """Infer the output: the axis moved to the end."""
         data = self.input_template(ctx)
         if (self.window_start is None) != (self.window_size is None):
             raise ctx.error("window_start and window_size go together; give both or none.")
@@ -71,14 +71,14 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
                 raise ctx.error("%s is %s, but its axis %s is not one of %s." % (name, node.output, dim, rest))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Transpose, masks, softmax over the last axis."""
+        """Emit transpose, masks, softmax over the last axis."""
         x = move_axis(self.emit_input(ctx), self.input.rank, self._axis, self.input.rank - 1)
         if self.energy_factor is not None and self.energy_factor != 1:
             x = x * self.energy_factor
         return masked_softmax(x, self._mask(ctx), log_space=self.log_space)
 
     def _mask(self, ctx: EmitContext) -> Optional[Any]:
-        """The frames which count, [..., axis]; None if all do."""
+        """Return the mask of valid frames [..., axis]; None if all are."""
         data = self._moved
         last = data.rank - 1
         dim = data.dims[last]
@@ -104,7 +104,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
 
 @register_layer("batch_softmax")
 class BatchSoftmaxLayer(ConcatInputLayer):
-    """Softmax over all frames and features of a sequence together: the outputs of each sequence sum to 1.
+    """Softmax over all frames and features of a sequence jointly: the outputs of each sequence sum to 1.
 
     Frames after the end get 0. No parameters. Lengths: unchanged.
 
@@ -114,13 +114,13 @@ class BatchSoftmaxLayer(ConcatInputLayer):
     """
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = self.input_template(ctx)
         ctx.need_feature(data)
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Softmax over the flattened axes."""
+        """Emit softmax over the flattened axes."""
         data = self.input
         axes = [i for i in range(data.rank) if i not in (data.batch_axis, *data.loop_axes)]
         return masked_softmax(self.emit_input(ctx), ctx.masks(data, axes), axes=axes)

@@ -34,7 +34,7 @@ class SwitchLayer(Layer):
     false_from: Any = option(help="layer, or a number", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """The common layout of condition and branches; the dtype is that of the branches."""
+        """Infer the output: the common layout of condition and branches; the dtype is that of the branches."""
         branches = [b for b in (self.true_from, self.false_from) if isinstance(b, Node)]
         if isinstance(self.condition, Node) and self.condition.output.dtype != "bool":
             raise ctx.error("condition %r must be bool, but it is %s." % (self.condition.path, self.condition.output))
@@ -62,7 +62,7 @@ class SwitchLayer(Layer):
         return bool(self.condition() if callable(self.condition) else self.condition)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """`tf.where` with broadcasting."""
+        """Emit `tf.where` with broadcasting."""
 
         def operand(value: Any) -> Any:
             if isinstance(value, Node):

@@ -1,4 +1,4 @@
-"""`transposed_conv`: convolution which makes sequences longer."""
+"""`transposed_conv`: convolution that lengthens sequences."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
     out_spatial_dims: Any = option(None, help="the dims of these axes in the output")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Batch and other axes, spatial axes, features."""
+        """Infer the output: batch and other axes, spatial axes, features."""
         count = 1 if isinstance(self.filter_size, int) else len(self.filter_size)
         if not 1 <= count <= 3:
             raise ctx.error("filter_size must have 1 to 3 entries, got %r." % (self.filter_size,))
@@ -77,7 +77,7 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
         return values
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One transposed convolution, cut at the ends."""
+        """Emit one transposed convolution, cut at the ends."""
         w = self.emit_filter(ctx)
         y = transposed_convolution(
             self._spatial.to_op(ctx, self.emit_input(ctx), use_time_mask=False),

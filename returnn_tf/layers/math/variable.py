@@ -1,4 +1,4 @@
-"""`variable`: a parameter as a layer; `variable_assign`, `variable_read`: its value changed, and read in order."""
+"""`variable`: a parameter as a layer; `variable_assign`, `variable_read`: ordered writes and reads of it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class VariableLayer(Layer):
         self.name = ""
 
     def template(self, ctx: PlanContext) -> Data:
-        """The dims of the parameter, after the added ones."""
+        """Infer the output: the dims of the parameter, after the added ones."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
         dims = self._dims(ctx)
@@ -90,7 +90,7 @@ class VariableLayer(Layer):
         return node.layer.array
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The value of the parameter, repeated for all sequences if there is a batch axis."""
+        """Emit the value of the parameter, repeated for all sequences if there is a batch axis."""
         value = ctx.param(self.name)
         data = ctx.output
         if data.rank == self.param_data.rank:
@@ -99,12 +99,12 @@ class VariableLayer(Layer):
 
 
 class VariableAccess(Layer):
-    """What `variable_assign` and `variable_read` share; not registered."""
+    """The common part of `variable_assign` and `variable_read`; not registered."""
 
     needs_sources = False
 
     def layer_of(self, ctx: PlanContext, var: Node) -> VariableLayer:
-        """The layer which owns the variable."""
+        """Return the layer that owns the variable."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
         layer = var.layer
@@ -113,7 +113,7 @@ class VariableAccess(Layer):
         return layer
 
     def resource(self, ctx: EmitContext, var: Node) -> Any:
-        """The variable."""
+        """Return the variable."""
         assert isinstance(var.layer, VariableLayer)
         return ctx.lowering.variables[var.params[var.layer.name].name]
 
@@ -140,7 +140,7 @@ class VariableAssignLayer(VariableAccess):
     control_dependencies: Any = option(None, help="layers to compute first", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """A scalar."""
+        """Infer the output: a scalar."""
         into = self.layer_of(ctx, self.var).param_data
         if self.op not in ("assign", "add"):
             raise ctx.error("op must be 'assign' or 'add', got %r." % self.op)
@@ -156,7 +156,7 @@ class VariableAssignLayer(VariableAccess):
         return Data((), "int32")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The assignment; what is emitted later reads the new value."""
+        """Emit the assignment; what is emitted later reads the new value."""
         variable = self.resource(ctx, self.var)
         value = tf.broadcast_to(ctx.broadcast(self.value, self.var.layer.param_data), variable.shape)
         done = variable.assign_add(value) if self.op == "add" else variable.assign(value)
@@ -181,9 +181,9 @@ class VariableReadLayer(VariableAccess):
     control_dependencies: Any = option(None, help="layers to compute first", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """The dims of the parameter."""
+        """Infer the output: the dims of the parameter."""
         return self.layer_of(ctx, self.var).param_data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A new read of the variable."""
+        """Emit a new read of the variable."""
         return self.resource(ctx, self.var).read_value()

@@ -1,16 +1,17 @@
-"""`cond`: one of two layers is computed, as a condition says."""
+"""`cond`: one of two layers, selected by a condition."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.constraints import constrains_output
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.emit_node import emit_node
 from returnn_tf.layers.nested.unit_network import unit_network, unit_references
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim
@@ -22,7 +23,7 @@ _BRANCHES = ("true_layer", "false_layer")
 
 @register_layer("cond")
 class CondLayer(Layer):
-    """``y = true_layer if condition else false_layer``. Only the layer that is wanted is computed (`tf.cond`).
+    """``y = true_layer if condition else false_layer``. Only the selected layer is computed (`tf.cond`).
 
     Parameters: those of both layers, as if each were this layer: ``<layer>/W``, of subnetworks ``<layer>/<inner>/W``.
     Parameters of the same name are the same.
@@ -46,12 +47,12 @@ class CondLayer(Layer):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """What both layers take from the layers around; "data" if that is one."""
+        """Return what both layers take from the layers around; "data" if that is one."""
         for name in _BRANCHES:
             yield from unit_references(options.get(name))
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the true layer."""
+        """Return the template of the true layer."""
         self._check_condition(ctx)
         self._nodes: List[List[Node]] = []
         self._results: List[Node] = []
@@ -77,7 +78,7 @@ class CondLayer(Layer):
             )
 
     def _plan_branch(self, ctx: PlanContext, name: str) -> Tuple[Node, List[Node]]:
-        """(The layer of a branch, all nodes that are only computed in this branch)."""
+        """Return (the layer of a branch, all nodes computed only in this branch)."""
         sink = ctx.builder.sink
         before = len(sink)
         deps = list(ctx.node.deps)
@@ -88,10 +89,11 @@ class CondLayer(Layer):
         sink[before:] = [node for node in sink[before:] if node not in nodes]
         ctx.node.deps = deps
         for node in nodes:
-            if node.layer.loss or node.loop_states:
+            has = "a loss" if node.layer.loss else "a state in the loop" if node.loop_states else ""
+            if has or any(constrains_output(n) for n in [node, *node.inner]):
                 raise ctx.error(
-                    "%s: layer %r %s, which is not supported in a branch that may not be computed."
-                    % (name, node.path, "has a loss" if node.layer.loss else "has a state in the loop")
+                    "%s: layer %r has %s, which is not supported in a branch that may not be computed."
+                    % (name, node.path, has or "darc1 or spatial_smoothing")
                 )
             for dep in node.deps:
                 if dep not in nodes:
@@ -99,7 +101,7 @@ class CondLayer(Layer):
         return result, nodes
 
     def _share_params(self, ctx: PlanContext) -> None:
-        """Parameters of the second branch which the first one has too are those."""
+        """Share the parameters that both branches declare."""
         known: Dict[str, ParamSpec] = {spec.name: spec for node in self._nodes[0] for spec in node.owned}
         for node in self._nodes[1]:
             for spec in list(node.owned):
@@ -132,7 +134,7 @@ class CondLayer(Layer):
             raise ctx.error("the features differ: true_layer gives %s, false_layer %s." % (data, other))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """`tf.cond`; lengths that only a branch knows come out of it."""
+        """Emit `tf.cond`; lengths that only a branch knows come out of it."""
         data = ctx.output
         lens_of = [axis for axis in data.dynamic_axes if not ctx.has_lens(data.dims[axis])]
         size_of = {axis: self._mapping.index(axis) for axis in lens_of}

@@ -9,7 +9,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.copy import CopyLayer, hand_on_notes
+from returnn_tf.layers.math.copy import CopyLayer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer, concat_template
 from returnn_tf.layers.shared.nested import base_references
 from returnn_tf.tensor import Data
@@ -38,11 +38,11 @@ class SubnetworkLayer(ConcatInputLayer):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """What the inner layers take from outside by ``base:``."""
+        """Return what the inner layers take from outside by ``base:``."""
         yield from base_references(options.get("subnetwork"))
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the inner output."""
+        """Return the template of the inner output."""
         self.inner = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
         return self.inner.output
 
@@ -63,12 +63,12 @@ class SubnetworkLayer(ConcatInputLayer):
         return {"data": ctx.implicit("data", copy, self.sources)}
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
-        """An inner layer."""
+        """Return an inner layer."""
         return ctx.builder.nested_node(ctx.node, name)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The inner layers were emitted already, as part of the whole plan."""
-        hand_on_notes(ctx, self.inner)
+        """Emit nothing: the inner layers were emitted as part of the plan."""
+        ctx.forward_aux(self.inner)
         return ctx.value(self.inner)
 
 

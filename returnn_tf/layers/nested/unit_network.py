@@ -19,7 +19,7 @@ def unit_network(
     owner: Optional[Callable[[str], str]] = None,
     where: str,
 ) -> Dict[str, Any]:
-    """A network whose only layer "output" is the given one, with the parameter scope of the layer that it belongs to.
+    """Return a network whose only layer "output" is the given one, in the parameter scope of the layer that owns it.
 
     :param unit: the layer dict; its names are those of the network around
     :param outside: from such a name to what the layer in the new network calls it, e.g. ``"base:" + name``
@@ -53,7 +53,7 @@ def unit_network(
 
 
 def unit_references(unit: Any, *, own_data: bool = False, values_only: bool = False) -> Iterator[str]:
-    """The names of the layers around which a layer dict needs; none if it is no layer dict.
+    """Iterate over the names of outer layers that a layer dict needs; none if it is not a layer dict.
 
     :param values_only: without those of which only the parameters are used
     """
@@ -71,7 +71,7 @@ def unit_references(unit: Any, *, own_data: bool = False, values_only: bool = Fa
 
 
 def _reuse(value: Any, owner: Callable[[str], str]) -> Any:
-    """The option ``reuse_params`` with all names of layers replaced."""
+    """Replace all names of layers in the option ``reuse_params``."""
     if isinstance(value, str):
         return owner(value)
     if not isinstance(value, Mapping):
@@ -83,7 +83,7 @@ def _reuse(value: Any, owner: Callable[[str], str]) -> Any:
 
 
 def _nested(value: Any, outside: Callable[[str], str], level: int) -> Any:
-    """A nested network with all references to the network around the unit replaced.
+    """Replace all references of a nested network to the network around the unit.
 
     :param level: how many "base:" lead from here to the network with the unit
     """

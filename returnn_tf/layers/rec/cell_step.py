@@ -5,19 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, List, Optional, Tuple
 
+from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import LayerAsParam, Node
 from returnn_tf.ops.cells.base import project
 from returnn_tf.ops.cells.single_step import PreparedCell, prepare_cell
 from returnn_tf.util.lazy_tf import tf
-
-#: Of a layer of a loop: what it has made before the loop.
-PREPARED_NOTE = "made before the loop"
-#: Of a slice of a value that is known for all steps: that value, [steps, ...].
-ALL_STEPS_NOTE = "all steps"
-#: Of a layer of a loop: a tensor [steps, ...] made before the loop, of which `emit` gets the current step as a given
-#: value.
-STEP_INPUT_NOTE = "input of each step"
 
 
 @dataclasses.dataclass
@@ -33,6 +26,14 @@ class StepPlan:
     rest: Tuple[List[Node], Any] = ((), None)  # type: ignore[assignment]
 
 
+#: Of a layer of a loop: what it has made before the loop.
+PREPARED: Aux[StepPlan] = Aux("made before the loop")
+#: Of a slice of a value that is known for all steps: that value, [steps, ...].
+ALL_STEPS: Aux[Any] = Aux("all steps")
+#: Of a layer of a loop: a tensor [steps, ...] made before the loop. `emit` gets the current step of it as a loop input.
+STEP_INPUT: Aux[Any] = Aux("input of each step")
+
+
 def before_loop(ctx: EmitContext, layer: Any) -> None:
     """Makes and notes what the steps of a cell share, unless it depends on a layer of the loop.
 
@@ -42,7 +43,7 @@ def before_loop(ctx: EmitContext, layer: Any) -> None:
     specs = [spec for spec in node.params.values() if isinstance(spec, LayerAsParam)]
     if all(spec.node in ctx.lowering.values for spec in specs):
         cell = _prepared(ctx, layer)
-        ctx.note(node, PREPARED_NOTE, _with_known_input(ctx, layer, cell) or StepPlan(cell))
+        ctx.set_aux(node, PREPARED, _with_known_input(ctx, layer, cell) or StepPlan(cell))
 
 
 def _prepared(ctx: EmitContext, layer: Any) -> PreparedCell:
@@ -66,7 +67,7 @@ def _with_known_input(ctx: EmitContext, layer: Any, cell: PreparedCell) -> Optio
     for source in layer.sources:
         part = weights[row : row + source.output.dim]
         row += source.output.dim
-        value = ctx.noted(source, ALL_STEPS_NOTE)
+        value = ctx.aux(source, ALL_STEPS)
         if value is None:
             value = ctx.lowering.values.get(source)
         if value is None:
@@ -81,7 +82,7 @@ def _with_known_input(ctx: EmitContext, layer: Any, cell: PreparedCell) -> Optio
         known = known + bias
     if known.shape.rank == 2:
         return StepPlan(cell, known, (rest, _joined(rows)))
-    ctx.note(layer.node, STEP_INPUT_NOTE, known)
+    ctx.set_aux(layer.node, STEP_INPUT, known)
     return StepPlan(cell, None, (rest, _joined(rows)))
 
 
@@ -91,7 +92,7 @@ def _joined(rows: List[Any]) -> Any:
 
 def emit_step(ctx: EmitContext, layer: Any) -> Tuple[Any, Tuple[Any, ...]]:
     """(Output, new states) of one step in the layout of the output."""
-    plan: Optional[StepPlan] = ctx.noted(layer.node, PREPARED_NOTE)
+    plan = ctx.aux(layer.node, PREPARED)
     plan = StepPlan(_prepared(ctx, layer)) if plan is None else plan
     n, shape = layer.cell.n_out, ctx.shape(ctx.output)
     is_flat = len(shape) == 2
@@ -99,7 +100,7 @@ def emit_step(ctx: EmitContext, layer: Any) -> Tuple[Any, Tuple[Any, ...]]:
     if not is_flat:
         state = tuple(tf.reshape(part, [-1, n]) for part in state)
     index = ctx.lowering.loop_index
-    known = ctx.lowering.given.get((layer.node, STEP_INPUT_NOTE), plan.known)
+    known = ctx.lowering.loop_inputs.get((layer.node, STEP_INPUT), plan.known)
     if known is None:
         x = layer.emit_input(ctx)
         if not is_flat:

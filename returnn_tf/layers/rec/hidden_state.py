@@ -42,7 +42,7 @@ class GetLastHiddenStateLayer(Layer):
     key: Any = option("*", help="which tensor of the state; '*': all, concatenated")
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source without the time axis."""
+        """Return the template of the source without the time axis."""
         if self.combine != "concat":
             raise ctx.error("combine must be 'concat', not %r." % (self.combine,))
         if not self.sources:
@@ -90,7 +90,7 @@ class GetLastHiddenStateLayer(Layer):
             )
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op for a single tensor."""
+        """Emit no op for a single tensor."""
         common = self._picked[0][0].data
         tensors: List[Any] = []
         for node, (state, picks) in zip(self.sources, self._picked):

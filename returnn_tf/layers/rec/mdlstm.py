@@ -67,7 +67,7 @@ class MDLstmLayer(ConcatInputLayer):
     bias_init: Any = option(None, help="initialiser of the bias (default 0)")
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch, rows, columns, n_out]."""
+        """Infer the output: [batch, rows, columns, n_out]."""
         self._corners = self._checked_corners(ctx)
         if self.combine not in COMBINE:
             raise ctx.error("unknown combine %r. %s" % (self.combine, did_you_mean(self.combine, COMBINE)))
@@ -107,7 +107,7 @@ class MDLstmLayer(ConcatInputLayer):
             ctx.param(corner + "/b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The projections, then the recurrences of all directions."""
+        """Emit the projections, then the recurrences of all directions."""
         x = transpose(self.emit_input(ctx), self._axes.order)
         rows, columns = (tf.broadcast_to(ctx.lens(dim), [tf.shape(x)[0]]) for dim in self._axes.dims)
         z, left, up = [], [], []

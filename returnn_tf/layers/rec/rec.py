@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.param_parts import Axis, Part, equal_parts, total_size
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.copy import CopyLayer
 from returnn_tf.layers.rec.cell_step import before_loop, emit_step
 from returnn_tf.layers.rec.state import (
+    HIDDEN_STATE,
     INITIAL_KEYWORDS,
-    STATE_NOTE,
     HiddenState,
     InitialState,
     emit_initial_state,
@@ -74,6 +75,7 @@ class RecLayer(ConcatInputLayer):
             "output": {"class": "linear", "activation": None, "n_out": 2, "from": ["fw", "bw"]}}
     """
 
+    computes_all_steps = True
     scope_as_unit = "rec"
     unit: Any = option("lstm", help="name of the recurrent unit, or a network for one step")
     unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the unit, see returnn_tf.ops.cells")
@@ -126,8 +128,13 @@ class RecLayer(ConcatInputLayer):
         if isinstance(options.get("unit"), Mapping):
             yield from base_references(options["unit"])
 
+    @classmethod
+    def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
+        """Only a cell does: a step network is a loop of its own, which starts again in each step."""
+        return not isinstance(options.get("unit"), Mapping)
+
     def template(self, ctx: PlanContext) -> Data:
-        """Iterated axis first, then batch, then all others; the feature axis replaced and last."""
+        """Infer the output: iterated axis first, then batch, then all others; the feature axis replaced and last."""
         if isinstance(self.unit, dict):
             self._inner: Any = ctx.depend(ctx.builder.step_network(ctx.node))
             return self._inner.output
@@ -259,12 +266,22 @@ class RecLayer(ConcatInputLayer):
         copy = CopyLayer(dropout=self.dropout, dropout_noise_shape=self.dropout_noise_shape, in_dim=self.in_dim)
         return ctx.implicit("data", copy, self.sources)
 
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:
+        """Return the inputs, then the state, for the rows, and the gates for the columns and the biases."""
+        n, size = self.node.output.dim or 0, shape[axis]
+        if len(shape) == 2 and axis == 0 and name.rpartition("/")[2] != "W_re":
+            if size == total_size(inputs):
+                return inputs
+            if size == total_size(inputs) + n:
+                return inputs + [Part("state", n)]
+        return equal_parts(size, n, "gate")
+
     def sub_node(self, ctx: PlanContext, name: str) -> Any:
         """A layer of the step network that is an output layer: its values of all steps."""
         return self.exits.get(name) if isinstance(self.unit, dict) else None
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The input projection of all frames at once, then the loop over frames."""
+        """Emit the input projection of all frames at once, then the loop over frames."""
         if isinstance(self.unit, dict):
             return ctx.value(self._inner)
         if self._single_step:
@@ -292,7 +309,7 @@ class RecLayer(ConcatInputLayer):
             state = tuple(tf.reshape(part, tf.stack([*batch_shape, n])) for part in state)
         if self.back_prop is False:
             y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
-        ctx.note(self.node, STATE_NOTE, state)
+        ctx.set_aux(self.node, HIDDEN_STATE, state)
         return y
 
     def _emit_step(self, ctx: EmitContext) -> Any:
@@ -300,7 +317,7 @@ class RecLayer(ConcatInputLayer):
         y, state = emit_step(ctx, self)
         for i, part in enumerate(state):
             ctx.set_loop_state(str(i), part)
-        ctx.note(self.node, STATE_NOTE, state)
+        ctx.set_aux(self.node, HIDDEN_STATE, state)
         return y
 
     def before_loop(self, ctx: EmitContext) -> None:

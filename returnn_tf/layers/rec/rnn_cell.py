@@ -33,7 +33,7 @@ class RnnCellLayer(RecLayer):
     weights_init: Any = option(None, help="initialiser of all weights of the cell")
 
     def template(self, ctx: PlanContext) -> Data:
-        """As `rec`, but only inside of a loop."""
+        """Infer the output: as `rec`, but only inside of a loop."""
         if not ctx.in_step and ctx.loop_dim is None:
             raise ctx.error("is one step of a cell, for the network inside of a 'rec' layer. Here use class 'rec'.")
         if not isinstance(self.unit, str):

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -16,9 +17,6 @@ from returnn_tf.ops.frames.shape import expand_at, to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
-
-#: The note (see `EmitContext.note`) with the tensors of the state, in the order of `HiddenState.keys`.
-STATE_NOTE = "hidden_state"
 
 #: Values of ``initial_state`` which name no layer.
 INITIAL_KEYWORDS = ("zeros", "ones", "var", "keep_over_epoch", "keep_over_epoch_no_init")
@@ -59,6 +57,20 @@ def hidden_state_of(node: Node) -> Optional[HiddenState]:
     return getattr(recurrent_node(node).layer, "hidden_state", None)
 
 
+def _batch_of_state(node: Node) -> Optional[int]:
+    state = hidden_state_of(node)
+    return None if state is None else state.data.batch_axis
+
+
+#: The tensors of the hidden state of a layer, in the order of `HiddenState.keys`.
+HIDDEN_STATE: Aux[Tuple[Any, ...]] = Aux(
+    "hidden state",
+    batch_axis=_batch_of_state,
+    each=lambda func, parts: tuple(func(part) for part in parts),
+    forwarded=True,
+)
+
+
 def carried_state_of(node: Node) -> Optional[HiddenState]:
     """The hidden state which a layer of a step carries to the next one, or None."""
     return hidden_state_of(node) if recurrent_node(node).loop_states else None
@@ -83,11 +95,11 @@ def state_values(ctx: EmitContext, node: Node) -> Any:
         return state_values(ctx, last)
     before = getattr(owner.layer, "state_of", None)
     if before is not None:
-        return tuple(lowering.given[before, key] for key in before.loop_states)
+        return tuple(lowering.loop_inputs[before, key] for key in before.loop_states)
     if owner.loop_states and all((owner, key) in lowering.next_states for key in owner.loop_states):
         return tuple(lowering.next_states[owner, key] for key in owner.loop_states)
-    values = ctx.noted(node, STATE_NOTE)
-    return ctx.noted(owner, STATE_NOTE) if values is None else values
+    values = ctx.aux(node, HIDDEN_STATE)
+    return ctx.aux(owner, HIDDEN_STATE) if values is None else values
 
 
 class LastStateLayer(Layer):
@@ -104,13 +116,13 @@ class LastStateLayer(Layer):
         self._cell = cell
 
     def template(self, ctx: Any) -> Data:
-        """Without the steps."""
+        """Infer the output without the steps."""
         data = self.source.output
         assert data.time_axis is not None
         return data.without_axes([data.time_axis])
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Of a sequence without steps it is the state before the first one."""
+        """Emit the state; for a sequence without steps, the one before the first step."""
         data = self.source.output
         dim = data.time_dim
         assert dim is not None

@@ -55,6 +55,7 @@ class TwoDLstmLayer(Layer):
             "output": {"class": "copy", "from": "loop"}}
     """
 
+    computes_all_steps = True
     pooling: str = option("last", help="how a row becomes one vector: last, max or mean over its valid source frames")
     size_target: Optional[str] = option(None, help="no effect: the number of rows is that of the target source")
     unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the cell; it has none")
@@ -63,7 +64,7 @@ class TwoDLstmLayer(Layer):
     bias_init: Any = option(None, help="initialiser of the bias (default 0)")
 
     def template(self, ctx: PlanContext) -> Data:
-        """[target, batch, n], in a step [batch, n]."""
+        """Infer the output: [target, batch, n], in a step [batch, n]."""
         self.size_target = None
         if len(self.sources) != 2:
             raise ctx.error(
@@ -113,7 +114,7 @@ class TwoDLstmLayer(Layer):
         ctx.param(self._prefix + "b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The projections of both sources, then the grid or a row of it."""
+        """Emit the projections of both sources, then the grid or a row of it."""
         z_source, z_target = self._projected(ctx)
         weights = Weights(ctx.param(self._prefix + "V_h"), ctx.param(self._prefix + "V_v"))
         lens = self._source_lens(ctx, tf.shape(z_source)[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import Aux, first_axis
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
@@ -12,8 +13,8 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
-#: The note of a choice: int32 [batch * beam], the entry before it which each hypothesis continues.
-SOURCE_BEAMS_NOTE = "source_beams"
+#: Of a choice: int32 [batch * beam], the entry before it which each hypothesis continues.
+SOURCE_BEAMS: Aux[Any] = Aux("source beams", batch_axis=first_axis)
 
 
 @register_layer("choice_get_beam_scores")
@@ -39,7 +40,7 @@ class BeamScoresLayer(Layer):
         return True
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch]."""
+        """Infer the output: [batch]."""
         source = ctx.single_source()
         batch = next((d for d in source.dims if d.is_batch), None)
         if batch is None:
@@ -47,7 +48,7 @@ class BeamScoresLayer(Layer):
         return Data((batch,), "float32")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Zero without search."""
+        """Emit zero without search."""
         hyps = ctx.lowering.hypotheses
         if hyps is not None:
             return tf.reshape(hyps.scores, [-1])
@@ -81,14 +82,14 @@ class SourceBeamsLayer(Layer):
         return True
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the choice, no labels."""
+        """Return the template of the choice, no labels."""
         source = ctx.single_source()
         return source.replace(dtype="int32", sparse_dim=None, vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Zero without search."""
-        noted = ctx.noted(self.source, SOURCE_BEAMS_NOTE)
-        return tf.zeros_like(ctx.source(), tf.int32) if noted is None else noted
+        """Emit zero without search."""
+        beams = ctx.aux(self.source, SOURCE_BEAMS)
+        return tf.zeros_like(ctx.source(), tf.int32) if beams is None else beams
 
 
 @register_layer("split_batch_beam")
@@ -106,7 +107,7 @@ class SplitBatchBeamLayer(Layer):
     beam_dim: Optional[Dim] = option(None, help="the dim which the beam becomes")
 
     def template(self, ctx: PlanContext) -> Data:
-        """A static axis behind the batch axis."""
+        """Infer the output: a static axis after the batch axis."""
         data = ctx.single_source()
         axis = data.batch_axis
         if axis is None:
@@ -121,7 +122,7 @@ class SplitBatchBeamLayer(Layer):
         return data.replace(beam=None).with_axis(axis + 1, beam, feature=is_feature)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A reshape."""
+        """Emit a reshape."""
         source, x = self.source.output, ctx.source()
         axis = source.batch_axis
         assert axis is not None

@@ -84,6 +84,8 @@ class ChoiceLayer(Layer):
     explicit_search_sources: Any = option(None, help="the choices before this, where no source leads to it", refs=True)
     num_beams: Any = option(None, help="obsolete")
 
+    beam_size_option = "beam_size"
+
     @classmethod
     def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
         """In training the sources are ignored."""
@@ -92,14 +94,14 @@ class ChoiceLayer(Layer):
         return bool(options.get("target")) and not searches and (search or not options.get("scheduled_sampling"))
 
     @classmethod
-    def only_in_step(cls) -> bool:
-        """A search goes step by step."""
-        return True
+    def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
+        """Only where it searches, which holds it in the loop anyway: what follows the target is known for all steps."""
+        return False
 
     # --- plan ---
 
     def template(self, ctx: PlanContext) -> Data:
-        """Labels, one per sequence in a step."""
+        """Infer the output: labels, one per sequence in a step."""
         self._check_options(ctx)
         self._followed: List[Node] = []
         self.truths: List[Node] = []
@@ -249,7 +251,7 @@ class ChoiceLayer(Layer):
     # --- emit ---
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The target, samples, or one step of the search."""
+        """Emit the target, samples, or one step of the search."""
         if self._followed:
             labels = [self._followed_labels(ctx, node) for node in self._followed]
         elif self.input_type == "regression":

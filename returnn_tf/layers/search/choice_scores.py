@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, List, Optional, Sequence
 
+from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
 from returnn_tf.ops.activations import safe_log
@@ -72,7 +73,7 @@ def log_probs_of(ctx: EmitContext, source: Node, input_type: str) -> Any:
         return x
     if input_type == "logits":
         return tf.nn.log_softmax(x)
-    noted = ctx.noted(source, "pre_activation")
-    if noted is not None and noted[1] == "softmax":
-        return tf.nn.log_softmax(noted[0])
+    before = ctx.aux(source, PRE_ACTIVATION)
+    if before is not None and before.activation == "softmax":
+        return tf.nn.log_softmax(before.values)
     return safe_log(x)

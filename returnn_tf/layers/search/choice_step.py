@@ -8,7 +8,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.views import LayerView
 from returnn_tf.layers.loops.hypotheses import Hypotheses, normalized
-from returnn_tf.layers.search.beams import SOURCE_BEAMS_NOTE
+from returnn_tf.layers.search.beams import SOURCE_BEAMS
 from returnn_tf.layers.search.choice_scores import Candidates, candidates, log_probs_of
 from returnn_tf.layers.search.choice_truth import true_label, with_truth, without_truth
 from returnn_tf.ops.sequence.beam import best_of_each, choose
@@ -55,7 +55,7 @@ class ChoiceStep:
         hyps.choose(best, source)
         hyps.normalize = hyps.normalize or self._layer.length_normalization
         hyps.exponent = self._layer.length_normalization_exponent
-        ctx.note(self._layer.node, SOURCE_BEAMS_NOTE, tf.reshape(source, [-1]))
+        ctx.set_aux(self._layer.node, SOURCE_BEAMS, tf.reshape(source, [-1]))
         return [tf.reshape(x, [-1]) for x in labels]
 
     def _candidates(self) -> Candidates:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import Aux, first_axis
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
@@ -12,8 +13,8 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
-#: The note of a decision: float [batch], the score of the hypothesis that was taken.
-DECIDED_SCORES_NOTE = "decided_scores"
+#: Of a decision: float [batch], the score of the hypothesis that was taken.
+DECIDED_SCORES: Aux[Any] = Aux("decided scores", batch_axis=first_axis)
 
 
 @register_layer("decide")
@@ -31,7 +32,7 @@ class DecideLayer(Layer):
     length_normalization: bool = option(False, help="divide the scores by the lengths before comparing")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Without hypotheses."""
+        """Infer the output without hypotheses."""
         data = ctx.single_source()
         self._time: Optional[Any] = None
         if data.beam is None:
@@ -42,7 +43,7 @@ class DecideLayer(Layer):
         return data.replace(beam=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Gather of the best entry of each sequence."""
+        """Emit gather of the best entry of each sequence."""
         source = self.source.output
         x = ctx.source()
         if source.beam is None or source.batch_axis is None:
@@ -56,7 +57,7 @@ class DecideLayer(Layer):
         if self.length_normalization and lens is not None:
             scores /= tf.maximum(tf.cast(tf.reshape(lens, [-1, beam]), tf.float32), 1.0)
         entry = tf.argmax(scores, axis=1, output_type=tf.int32)
-        ctx.note(self.node, DECIDED_SCORES_NOTE, tf.gather(scores, entry, batch_dims=1))
+        ctx.set_aux(self.node, DECIDED_SCORES, tf.gather(scores, entry, batch_dims=1))
         best = entry + tf.range(tf.shape(scores)[0]) * beam
         y = tf.gather(x, best, axis=source.batch_axis)
         if lens is None or source.time_axis is None:

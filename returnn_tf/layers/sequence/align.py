@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import OUTPUT_LOSS
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -64,12 +65,12 @@ class FastBaumWelchLayer(Layer):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """The labels, if a layer gives them."""
+        """Return the labels, if they come from a layer."""
         if isinstance(options.get("align_target_key"), str):
             yield options["align_target_key"]
 
     def template(self, ctx: PlanContext) -> Data:
-        """Time-major."""
+        """Infer the output: time-major."""
         data = _scores_template(ctx, self.input_type)
         if self.align_target == "sprint":
             raise ctx.error(
@@ -99,7 +100,7 @@ class FastBaumWelchLayer(Layer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One pass over time, forward and backward side by side."""
+        """Emit one pass over time, forward and backward side by side."""
         data = ctx.output
         scores, lens = _scores(ctx, self.input_type, self.min_prob)
         scores *= self.am_scale
@@ -110,7 +111,7 @@ class FastBaumWelchLayer(Layer):
                 topology = self._topology(ctx)
             posteriors, total = soft_alignment(scores, lens, topology)
         loss = tf.where(tf.equal(total, float("-inf")), tf.zeros_like(total), -total)  # NaN stays, to be noticed
-        ctx.note(self.node, "output_loss", loss)
+        ctx.set_aux(self.node, OUTPUT_LOSS, loss)
         return tf.ensure_shape(posteriors, data.static_shape)
 
     def _acceptors(self, ctx: EmitContext) -> Acceptors:
@@ -161,7 +162,7 @@ class ForcedAlignLayer(Layer):
     blank_included: bool = option(False, help="whether the labels count the blank as one of theirs")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Time-major, without the class axis."""
+        """Infer the output: time-major, without the class axis."""
         data = _scores_template(ctx, self.input_type)
         if self.topology not in _TOPOLOGIES:
             raise ctx.error("unknown topology %r. %s" % (self.topology, did_you_mean(self.topology, _TOPOLOGIES)))
@@ -188,7 +189,7 @@ class ForcedAlignLayer(Layer):
         return Data(data.dims[:2], "int32", None, 0, sparse_dim)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One pass over time forward, one back."""
+        """Emit one pass over time forward, one back."""
         scores, lens = _scores(ctx, self.input_type, 0.0)
         labels, label_lens = _labels(ctx, self.align_target)
         classes = scores.shape[-1]
@@ -205,7 +206,7 @@ class ForcedAlignLayer(Layer):
 
 
 def _scores_template(ctx: PlanContext, input_type: str) -> Data:
-    """The source with time first, batch second, classes last."""
+    """Return the template of the source with time first, batch second, classes last."""
     data = ctx.single_source()
     if input_type not in _INPUT_TYPES:
         raise ctx.error("unknown input_type %r. %s" % (input_type, did_you_mean(input_type, _INPUT_TYPES)))
@@ -217,7 +218,7 @@ def _scores_template(ctx: PlanContext, input_type: str) -> Data:
 
 
 def _check_labels(ctx: PlanContext, scores: Data, labels: Data, name: str) -> None:
-    """Sparse sequences whose labels and the blank are among the classes."""
+    """Check for sparse sequences whose labels, and the blank, are among the classes."""
     if not labels.sparse or labels.rank != 2 or labels.time_axis is None:
         raise ctx.error("the labels of %r must be sparse sequences [batch, time], but they are %s." % (name, labels))
     if labels.dim is not None and scores.dim is not None and labels.dim > scores.dim:
@@ -228,7 +229,7 @@ def _check_labels(ctx: PlanContext, scores: Data, labels: Data, name: str) -> No
 
 
 def _scores(ctx: EmitContext, input_type: str, min_prob: float) -> Tuple[Any, Any]:
-    """([time, batch, classes] log scores, [batch] lengths)."""
+    """Return ([time, batch, classes] log scores, [batch] lengths)."""
     data = ctx.node.sources[0].output
     assert data.time_axis is not None and data.batch_axis is not None and data.feature_axis is not None
     x = transpose(ctx.source(), [data.time_axis, data.batch_axis, data.feature_axis])
@@ -240,7 +241,7 @@ def _scores(ctx: EmitContext, input_type: str, min_prob: float) -> Tuple[Any, An
 
 
 def _labels(ctx: EmitContext, node: Node) -> Tuple[Any, Any]:
-    """([batch, time] labels, [batch] lengths)."""
+    """Return ([batch, time] labels, [batch] lengths)."""
     data = node.output
     assert data.time_axis is not None and data.batch_axis is not None
     return transpose(ctx.value(node), [data.batch_axis, data.time_axis]), _lens(ctx, data.dims[data.time_axis])

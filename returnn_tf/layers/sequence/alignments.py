@@ -1,4 +1,4 @@
-"""Alignments for layers and losses: as native ops where these can be used, else in plain TensorFlow.
+"""Alignments for layers and losses: native ops where available, else plain TensorFlow.
 
 In float32 only. With a GPU the ops run there (see `returnn_tf.native.library`).
 """
@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
-    """See `returnn_tf.ops.sequence.fast_bw.soft_alignment`."""
+    """Compute a soft alignment; see `returnn_tf.ops.sequence.fast_bw.soft_alignment`."""
     ops = _ops_for(scores)
     if ops is None:
         return fast_bw.soft_alignment(scores, lens, topology)
@@ -25,7 +25,7 @@ def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
 
 
 def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
-    """See `returnn_tf.ops.sequence.fast_bw.best_alignment`."""
+    """Compute the best alignment; see `returnn_tf.ops.sequence.fast_bw.best_alignment`."""
     ops = _ops_for(scores)
     if ops is None:
         return fast_bw.best_alignment(scores, lens, topology)
@@ -33,7 +33,7 @@ def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
 
 
 def acceptor_alignment(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
-    """See `returnn_tf.ops.sequence.fsa.soft_alignment_of_acceptors`."""
+    """Compute a soft alignment; see `returnn_tf.ops.sequence.fsa.soft_alignment_of_acceptors`."""
     ops = _ops_for(scores)
     if ops is None:
         return fsa.soft_alignment_of_acceptors(scores, lens, acceptors)
@@ -43,7 +43,7 @@ def acceptor_alignment(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[An
 
 
 def acceptor_path(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
-    """See `returnn_tf.ops.sequence.fsa.best_path_of_acceptors`."""
+    """Compute the best path; see `returnn_tf.ops.sequence.fsa.best_path_of_acceptors`."""
     ops = _ops_for(scores)
     if ops is None:
         return fsa.best_path_of_acceptors(scores, lens, acceptors)
@@ -62,7 +62,7 @@ def transducer(
     label_takes_frame: bool = False,
     normalized: bool = False,
 ) -> Any:
-    """See `returnn_tf.ops.sequence.transducer.transducer_loss`."""
+    """Compute the transducer loss; see `returnn_tf.ops.sequence.transducer.transducer_loss`."""
     ops = _ops_for(scores)
     inputs = (scores, _int32(lens), _int32(labels), _int32(label_lens))
     options: Dict[str, Any] = {"blank": blank, "label_takes_frame": label_takes_frame, "normalized": normalized}
@@ -81,7 +81,7 @@ def ctc(
     label_loop: bool = True,
     keep_gradient_without_alignment: bool = False,
 ) -> Any:
-    """See `returnn_tf.ops.sequence.ctc_variants.ctc_variant`."""
+    """Compute a CTC loss; see `returnn_tf.ops.sequence.ctc_variants.ctc_variant`."""
     ops = _ops_for(logits)
     if ops is None or max_approx:
         return ctc_variant(

@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("ctc_loss")
 class CtcLossLayer(Layer):
-    """``-log p(targets | logits)`` per sequence, the sum over all alignments (Graves et al. 2006).
+    """``-log p(targets | logits)`` per sequence, summed over all alignments (Graves et al. 2006).
 
     Sequences with fewer frames than their targets need have the loss 0. Their gradient is 0 too; before behavior
     version 30 it is the softmax itself (as if the sum over the alignments had no gradient).
@@ -39,7 +39,7 @@ class CtcLossLayer(Layer):
     label_loop: bool = option(True, help="False: a label lasts one frame")
 
     def template(self, ctx: PlanContext) -> Data:
-        """One value per sequence."""
+        """Infer the output: one value per sequence."""
         data, targets = self.logits.output, self.targets.output
         classes = ctx.need_static(ctx.need_feature(data, "logits"), "the class axis of logits")
         if data.rank != 3 or data.batch_axis is None or data.time_axis in (None, data.feature_axis):
@@ -56,7 +56,7 @@ class CtcLossLayer(Layer):
         return Data((data.dims[data.batch_axis],), "float32")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One native op, or TensorFlow's own, or a loop over time."""
+        """Emit one native op, or TensorFlow's own, or a loop over time."""
         data, targets = self.logits.output, self.targets.output
         logits = transpose(ctx.value(self.logits), [data.time_axis, data.batch_axis, data.feature_axis])
         batch = tf.shape(logits)[1]

@@ -33,32 +33,29 @@ class EditDistanceLayer(Layer):
     b: Any = option(help="layer with labels [batch, time]", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch]."""
+        """Infer the output: [batch]."""
         for name, node in (("a", self.a), ("b", self.b)):
             _check_labels(ctx, name, node.output)
         data = self.a.output
         return Data.from_dims([data.dims[data.batch_axis]], dtype="int32")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One op."""
+        """Emit one op."""
         a, b = (_labels(ctx, node) for node in (self.a, self.b))
         return tf.cast(edit_distance(*a, *b), tf.int32)
 
 
 class _WithReference(Layer):
-    """A layer of a loop with a reference as target."""
+    """A layer in a loop with a reference as target."""
+
+    has_memory = True
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """The target, if it names a layer."""
+        """Return the target, if it names a layer."""
         target = options.get("target")
         if isinstance(target, str) and target.startswith("layer:"):
             yield target[len("layer:") :]
-
-    @classmethod
-    def only_in_step(cls) -> bool:
-        """A row needs the one before."""
-        return True
 
     def _reference(self, ctx: PlanContext) -> Node:
         if not isinstance(self.target, str):
@@ -91,7 +88,7 @@ class EditDistanceTableLayer(_WithReference):
     """
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch, reference + 1]."""
+        """Infer the output: [batch, reference + 1]."""
         if not ctx.in_step:
             raise ctx.error("this layer makes one row per step of a loop. Put it into the unit of a 'rec' layer.")
         data = ctx.single_source()
@@ -104,11 +101,11 @@ class EditDistanceTableLayer(_WithReference):
         return out
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
-        """The row before the first step."""
+        """Return the row before the first step."""
         return first_row(ctx.size(ctx.output.dims[0]), ctx.size(self._time))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The next row."""
+        """Emit the next row."""
         row = next_row(ctx.loop_state("row"), ctx.source(), _labels(ctx, self._node)[0])
         ctx.set_loop_state("row", row)
         return row
@@ -116,7 +113,8 @@ class EditDistanceTableLayer(_WithReference):
 
 @register_layer("optimal_completions")
 class OptimalCompletionsLayer(_WithReference):
-    """For each label: the least edit distance to the reference that is possible if it comes next (Sabour et al. 2019).
+    """For each label: the minimum edit distance to the reference that remains possible if it comes next (Sabour et al.
+    2019).
 
     The source is a row of `edit_distance_table`, usually that of the step before. The output is int32 [batch, labels].
     No parameters. Lengths: none are left.
@@ -136,7 +134,7 @@ class OptimalCompletionsLayer(_WithReference):
     """
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch, labels]."""
+        """Infer the output: [batch, labels]."""
         data = ctx.single_source()
         if data.rank != 2 or data.batch_axis != 0 or not data.dtype.startswith("int"):
             raise ctx.error("the source must be a row of an edit_distance_table, not %s." % data)
@@ -145,7 +143,7 @@ class OptimalCompletionsLayer(_WithReference):
         return Data.from_dims([data.dims[0], ctx.new_feature(labels or 0)], dtype="int32").replace(beam=data.beam)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A minimum per label."""
+        """Emit a minimum per label."""
         reference, lens = _labels(ctx, self._node)
         return completions(ctx.source(), reference, lens, ctx.output.dims[1].size or 0)
 
@@ -160,7 +158,7 @@ def _time_dim(data: Data) -> Any:
 
 
 def _labels(ctx: EmitContext, node: Node) -> Tuple[Any, Any]:
-    """Labels [batch, time] and their lengths [batch]."""
+    """Return labels [batch, time] and their lengths [batch]."""
     x, data = ctx.value(node), node.output
     x = x if data.batch_axis == 0 else tf.transpose(x)
     return x, tf.broadcast_to(ctx.lens(_time_dim(data)), tf.shape(x)[:1])

@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("kenlm")
 class KenLmLayer(Layer):
-    """The log probability (natural log) which an n-gram model gives to the label of the step after those before it.
+    """The natural log probability that an n-gram model assigns to the label of a step, given those before it.
 
     With dense_output those of all labels which may follow the label of the step: with "prev:output" as source, what a
     search needs. Pieces of words (bpe_merge_symbol) count when their word is complete. Sentences begin with ``<s>``;
@@ -59,13 +59,8 @@ class KenLmLayer(Layer):
     input_step_offset: int = option(0, help="labels of earlier steps do not count; 1 for 'prev:output'")
     dense_output: bool = option(False, help="the scores of all labels which may follow, as features")
 
-    @classmethod
-    def only_in_step(cls) -> bool:
-        """The label string grows from step to step."""
-        return True
-
     def template(self, ctx: PlanContext) -> Data:
-        """[batch], or with dense_output [batch, labels]."""
+        """Infer the output: [batch], or with dense_output [batch, labels]."""
         source = ctx.single_source()
         if not ctx.in_step:
             raise ctx.error("scores the labels of a loop step by step: put it into the unit of a 'rec' layer.")
@@ -89,7 +84,7 @@ class KenLmLayer(Layer):
         return data.with_axis(1, ctx.new_feature(size), feature=True) if self.dense_output else data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A Python function of the label strings."""
+        """Emit a Python function of the label strings."""
         scorer = LabelScorer(
             load_ngram_model(self._path), self._labels, self.vocab_unknown_label, self.bpe_merge_symbol or ""
         )

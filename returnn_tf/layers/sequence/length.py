@@ -1,4 +1,4 @@
-"""`length`: the sequence lengths as data."""
+"""`length`: sequence lengths as data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LengthLayer(Layer):
         self.dim: Dim = batch_dim
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch] for a dynamic axis, else a scalar."""
+        """Infer the output: [batch] for a dynamic axis, else a scalar."""
         source = ctx.single_source()
         self.dim = source.dims[ctx.axis(source, self.axis)]
         dims = [source.dims[source.batch_axis] if source.batch_axis is not None else batch_dim]
@@ -52,7 +52,7 @@ class LengthLayer(Layer):
         )
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op but the cast, usually."""
+        """Emit no op but the cast, usually."""
         dim, data = self.dim, ctx.output
         if dim.is_dynamic:
             lens = ctx.lens(dim)

@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("loss")
 class LossLayer(Layer):
-    """The values of a loss before they are summed, e.g. the cross entropy of every frame, as an output.
+    """The values of a loss before summation, e.g. the cross entropy of every frame, as an output.
 
     The source is what otherwise had the loss. Frame-wise losses give its layout without the feature axis, padded frames
     included; losses on sequences give [batch].
@@ -40,7 +40,7 @@ class LossLayer(Layer):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """The target, and the layers in the options of the loss."""
+        """Return the target, and the layers in the options of the loss."""
         yield options.get("target_") or "classes"
         loss = LOSSES.get(options.get("loss_"), "The option 'loss_'")
         for name, value in (options.get("loss_opts_") or {}).items():
@@ -49,12 +49,12 @@ class LossLayer(Layer):
                 yield from referenced_names(info, value)
 
     def template(self, ctx: PlanContext) -> Data:
-        """What the loss says."""
+        """Infer the output as the loss defines it."""
         self.loss_node = self._plan(ctx)
         return self.loss_node.loss.unreduced_template(ctx.single_source())
 
     def _plan(self, ctx: PlanContext) -> LossNode:
-        """The loss with its options, as if it were on the source."""
+        """Plan the loss with its options, as if it were attached to the source."""
         cls = LOSSES.get(self.loss_, "the option 'loss_'")
         check_options(cls, self.loss_opts_ or {}, where="loss %r" % self.loss_)
         loss: Loss = cls()
@@ -71,7 +71,7 @@ class LossLayer(Layer):
         return LossNode(ctx.node.path, loss, target)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The values before the sum."""
+        """Emit the losses before they are summed."""
         return self.loss_node.loss.unreduced(
             LossContext(self.loss_node, EmitContext(self.source, ctx.lowering)), error=self.use_error
         )
@@ -79,7 +79,7 @@ class LossLayer(Layer):
 
 @register_layer("sparse_softmax_cross_entropy_with_logits")
 class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
-    """``-log softmax(logits)[targets]`` over one axis of ``logits``, which the output lacks.
+    """``-log softmax(logits)[targets]`` over one axis of ``logits``, which is absent in the output.
 
     Parameters: none. Lengths: unchanged.
 
@@ -102,7 +102,7 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
     axis: Any = option(None, help="the class axis of logits; default: the feature axis")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The logits without the class axis."""
+        """Infer the output: the logits without the class axis."""
         data, targets = self.logits.output, self.targets.output
         if self.axis is None:
             ctx.need_feature(data, "logits")
@@ -126,7 +126,7 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
         return out.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One op; axes which the targets lack are repeated."""
+        """Emit one op; axes which the targets lack are repeated."""
         data = self.logits.output
         logits = move_axis(ctx.value(self.logits), data.rank, self.class_axis, data.rank - 1)
         labels = to_layout(ctx.value(self.targets), self.targets.output, ctx.output)

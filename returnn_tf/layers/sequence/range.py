@@ -40,7 +40,7 @@ class RangeLayer(Layer):
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:
-        """One axis."""
+        """Infer the output: one axis."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
         if not self.delta:
@@ -53,7 +53,7 @@ class RangeLayer(Layer):
         return with_feature_default(Data((dim,), check_dtype(ctx, dtype), sparse_dim=labels))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A constant of the graph."""
+        """Emit a constant of the graph."""
         data = ctx.output
         return tf.constant(self.start + self.delta * numpy.arange(data.dims[0].size or 0), data.dtype)
 
@@ -76,7 +76,7 @@ class RangeInAxisLayer(Layer):
     keepdims: bool = option(False, help="obsolete; must be False")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The one axis."""
+        """Infer the output: the one axis."""
         for name in ("unbroadcast", "keepdims"):
             if getattr(self, name):
                 raise ctx.error(
@@ -97,7 +97,7 @@ class RangeInAxisLayer(Layer):
         return data if is_feature else with_feature_default(data)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One range op."""
+        """Emit one range op."""
         return tf.cast(tf.range(ctx.size(ctx.output.dims[0])), self.dtype)
 
 
@@ -122,7 +122,7 @@ class RangeFromLengthLayer(Layer):
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The new axis alone."""
+        """Infer the output: the new axis alone."""
         source = ctx.single_source()
         if not is_int(source.dtype) or any(not d.is_batch for d in source.dims):
             raise ctx.error(
@@ -136,7 +136,7 @@ class RangeFromLengthLayer(Layer):
         return Data((dim,), check_dtype(ctx, self.dtype), time_axis=0, sparse_dim=dim if self.sparse else None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Defines the lengths and gives a range as long as the longest sequence."""
+        """Define the lengths, and emit a range as long as the longest sequence."""
         dim = ctx.output.dims[0]
         if self.defines:
             ctx.define_lens(dim, ctx.source())

@@ -1,4 +1,4 @@
-"""`search_sorted`: where values belong in a sorted sequence."""
+"""`search_sorted`: insertion points in a sorted sequence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("search_sorted")
 class SearchSortedLayer(Layer):
-    """For every value the index (int32) at which it could be inserted into a sorted sequence.
+    """The index (int32) at which each value could be inserted into a sorted sequence.
 
     Side "left": the number of entries that are smaller; "right": the number of those that are not larger. All axes of
     the sequence but ``axis`` must be in the values; the output has the axes of the values. Frames after the end of the
@@ -43,7 +43,7 @@ class SearchSortedLayer(Layer):
     side: str = option("left", help="'left': before equal entries, 'right': after them")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Axes of the values."""
+        """Infer the output: axes of the values."""
         for name in ("sorted_sequence", "values"):
             if not isinstance(getattr(self, name), Node):
                 raise ctx.error("%s must be a layer, got %r." % (name, getattr(self, name)))
@@ -62,7 +62,7 @@ class SearchSortedLayer(Layer):
         return values.replace(dtype="int32", sparse_dim=None, vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One op with the common axes merged, and all other axes of the values too."""
+        """Emit one op with the common axes merged, and all other axes of the values too."""
         seq_data, values_data = self.sorted_sequence.output, self.values.output
         seq, axis = ctx.value(self.sorted_sequence), self._axis
         if seq_data.batch_axis is not None or not seq_data.dims[axis].is_dynamic:
@@ -82,7 +82,7 @@ class SearchSortedLayer(Layer):
         return index if lens_limit is None else tf.minimum(index, lens_limit)
 
     def _limit(self, ctx: EmitContext, seq: Data, values: Data) -> Any:
-        """Lengths of the sorted sequence in the layout of the values: no index is behind the end."""
+        """Return the lengths of the sorted sequence in the layout of the values, the upper bound of the index."""
         dim = seq.dims[self._axis]
         if not dim.is_dynamic:
             return None

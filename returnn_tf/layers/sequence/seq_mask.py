@@ -39,7 +39,7 @@ class SeqLenMaskLayer(ConcatInputLayer):
     window_size: Union[None, int, str] = option(None, help="int or layer: size of the window", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = self.input_template(ctx)
         self.masked = ctx.axis(data, self.axis)
         if (self.window_start is None) != (self.window_size is None):
@@ -53,7 +53,7 @@ class SeqLenMaskLayer(ConcatInputLayer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One where op."""
+        """Emit one where op."""
         x = self.emit_input(ctx)
         masks = self._masks(ctx)
         if not masks:
@@ -112,7 +112,7 @@ class BooleanMaskLayer(Layer):
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The new axis and the axes which the mask does not have."""
+        """Infer the output: the new axis and the axes which the mask does not have."""
         data = ctx.single_source()
         mask = self.mask.output
         if mask.dtype != "bool":
@@ -130,7 +130,7 @@ class BooleanMaskLayer(Layer):
         return with_feature_default(rest.with_axis(0, dim, time=is_time))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One boolean_mask op."""
+        """Emit one boolean_mask op."""
         data = ctx.node.sources[0].output
         x = transpose(ctx.source(), self.axes + [a for a in range(data.rank) if a not in self.axes])
         y = tf.boolean_mask(x, transpose(ctx.value(self.mask), self.mask_axes))

@@ -40,7 +40,7 @@ class TimeChunkingLayer(ConcatInputLayer):
     axis: Any = option("T", help="the axis to cut")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Chunk frames, batch, others."""
+        """Infer the output: chunk frames, batch, others."""
         if self.chunk_size < 1 or not 1 <= self.chunk_step:
             raise ctx.error("chunk_size and chunk_step must be positive.")
         data = self.input_template(ctx)
@@ -56,7 +56,7 @@ class TimeChunkingLayer(ConcatInputLayer):
         return out.replace(time_axis=0)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Frames gathered by chunk."""
+        """Emit frames gathered by chunk."""
         x = transpose(self.emit_input(ctx), self._axes)
         frames, batch = ctx.size(self.frames_dim), ctx.size(self.batch_dim)
         count = chunk_count(frames, self.chunk_size, self.chunk_step)
@@ -73,7 +73,7 @@ class TimeChunkingLayer(ConcatInputLayer):
 
 @register_layer("time_unchunking")
 class TimeUnchunkingLayer(ConcatInputLayer):
-    """The inverse of `time_chunking`: sequences put together from their chunks, by the mean where these overlap.
+    """The inverse of `time_chunking`: chunks merged to sequences, by the mean where they overlap.
 
     The output is [time, batch, others]. No parameters. Lengths: those before the chunking.
 
@@ -87,7 +87,7 @@ class TimeUnchunkingLayer(ConcatInputLayer):
     chunking_layer: Any = option(help="the layer of class time_chunking", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes of before the chunking."""
+        """Infer the output: the axes from before the chunking."""
         self._chunking = chunking = _chunking_of(self.chunking_layer)
         if chunking is None:
             raise ctx.error("chunking_layer must be a layer of class time_chunking, got %r." % (self.chunking_layer,))
@@ -106,7 +106,7 @@ class TimeUnchunkingLayer(ConcatInputLayer):
         return out.with_dim(1, chunking.batch_dim).replace(time_axis=0)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Overlapping chunks added, divided by their number."""
+        """Emit overlapping chunks added, divided by their number."""
         chunking = self._chunking
         assert chunking is not None
         x = transpose(self.emit_input(ctx), self._axes)

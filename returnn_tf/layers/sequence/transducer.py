@@ -1,4 +1,4 @@
-"""`transducer_loss`: the sum over all alignments of a transducer, as a layer."""
+"""`transducer_loss`: the full-sum loss of a transducer as a layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("transducer_loss")
 class TransducerLossLayer(Layer):
-    """``-log p(targets | logits)`` per sequence, the sum over all alignments (Graves 2012, arXiv 1211.3711).
+    """``-log p(targets | logits)`` per sequence, summed over all alignments (Graves 2012, arXiv 1211.3711).
 
     The logits have, for each frame and each number of labels so far, a value for each label and for the blank, which
     goes on to the next frame. The axis of the labels is one longer than the targets: pad what comes from the targets by
@@ -47,7 +47,7 @@ class TransducerLossLayer(Layer):
     logits_normalized: bool = option(False, help="logits are log probabilities already")
 
     def template(self, ctx: PlanContext) -> Data:
-        """One value per sequence."""
+        """Infer the output: one value per sequence."""
         data, targets = self.logits.output, self.targets.output
         classes = ctx.need_static(ctx.need_feature(data, "logits"), "the class axis of logits")
         if data.rank != 4 or data.batch_axis is None:
@@ -80,7 +80,7 @@ class TransducerLossLayer(Layer):
         return found[0]
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One native op, or a loop over all frames and labels."""
+        """Emit one native op, or a loop over all frames and labels."""
         data, targets = self.logits.output, self.targets.output
         logits = transpose(ctx.value(self.logits), self._axes)
         batch = tf.shape(logits)[0]

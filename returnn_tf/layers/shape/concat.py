@@ -1,4 +1,4 @@
-"""`concat`: the sources one after the other along any axis."""
+"""`concat`: concatenation of the sources along any axis."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class ConcatLayer(Layer):
             "output": {"class": "concat", "from": [("data", "F"), ("a", "F")]}}
     """
 
+    joins_features = True
     allow_broadcast: bool = option(False, help="repeat axes which a source lacks")
     out_dim: Optional[Dim] = option(None, help="the new dim: the sum of the dims of the sources")
 
@@ -38,13 +39,13 @@ class ConcatLayer(Layer):
 
     @classmethod
     def source_list(cls, given: Any) -> List[Any]:
-        """Pairs (layer, axis) as tuples."""
+        """Return pairs (layer, axis) as tuples."""
         if isinstance(given, (list, tuple)) and len(given) == 2 and isinstance(given[0], str) and _is_axis(given[1]):
             return [tuple(given)]
         return [tuple(s) if isinstance(s, list) else s for s in super().source_list(given)]
 
     def template(self, ctx: PlanContext) -> Data:
-        """The first source with the larger axis."""
+        """Infer the output: the first source with the larger axis."""
         if not self.sources:
             raise ctx.error("needs sources: 'from': [(layer, axis), ...].")
         for node, axis in zip(self.sources, self.source_options):
@@ -71,7 +72,7 @@ class ConcatLayer(Layer):
         ).replace(sparse_dim=first.sparse_dim)
 
     def _common(self, ctx: PlanContext, datas: List[Data]) -> Data:
-        """All axes but the concatenated one."""
+        """Return all axes but the concatenated one."""
         common = self.rests[0]
         for data, rest in zip(datas, self.rests):
             missing = [d for d, t in zip(rest.dims, match_axes(rest, common)) if t is None]
@@ -85,7 +86,7 @@ class ConcatLayer(Layer):
         return common_layout(self.rests, allow_broadcast_all=True) if self.allow_broadcast else common
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One concat op."""
+        """Emit one concat op."""
         shape = ctx.shape(self.common)
         parts = []
         for node, axis, rest in zip(self.sources, self.axes, self.rests):
@@ -103,5 +104,5 @@ class ConcatLayer(Layer):
 
 
 def _is_axis(value: Any) -> bool:
-    """Whether the second entry of a list of two is an axis, not another source."""
+    """Return whether the second entry of a list of two is an axis rather than another source."""
     return isinstance(value, (int, Dim)) or (isinstance(value, str) and value.upper() in ("B", "T", "F"))

@@ -1,4 +1,4 @@
-"""`expand_dims`: a new axis; `squeeze`: axes of size 1 removed."""
+"""`expand_dims`: insertion of an axis; `squeeze`: removal of axes of size 1."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ExpandDimsLayer(ConcatInputLayer):
     dim: Union[int, Dim] = option(1, help="size or dim of the new axis")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The new axis in its place."""
+        """Infer the output: the new axis in its place."""
         data = self.input_template(ctx)
         name = self.axis.lower() if isinstance(self.axis, str) else ""
         is_feature = name in _FEATURE and data.sparse_dim is None
@@ -69,7 +69,7 @@ class ExpandDimsLayer(ConcatInputLayer):
         raise ctx.error("axis %r: must be 'F' or 'spatial', to say where the new axis goes." % self.axis)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A reshape, and a broadcast if the axis is larger than 1."""
+        """Emit a reshape, and a broadcast if the axis is larger than 1."""
         x = tf.expand_dims(self.emit_input(ctx), self.new_axis)
         dim = ctx.output.dims[self.new_axis]
         if dim.size == 1:
@@ -98,7 +98,7 @@ class SqueezeLayer(ConcatInputLayer):
     allow_no_op: bool = option(False, help="no error if there is no such axis")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Without these axes."""
+        """Infer the output without these axes."""
         data = self.input_template(ctx)
         self.batch_to = None
         if self.enforce_batch_dim_axis is not None and data.batch_axis not in (None, self.enforce_batch_dim_axis):
@@ -120,7 +120,7 @@ class SqueezeLayer(ConcatInputLayer):
         return with_feature_default(data.without_axes(self.removed).with_time_axis_default())
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A reshape."""
+        """Emit a reshape."""
         x = self.emit_input(ctx)
         if self.batch_to is not None and self.input.batch_axis is not None:
             x = move_axis(x, self.input.rank, self.input.batch_axis, self.batch_to)

@@ -1,4 +1,4 @@
-"""`flatten_batch`, `unflatten_batch`: only the valid frames, packed into the batch axis, and back; `unflatten_nd`."""
+"""`flatten_batch`, `unflatten_batch`: packing of valid frames into the batch axis, and its inverse; `unflatten_nd`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _packed: WeakValueDictionary[Tuple[int, int, bool], PackedBatch] = WeakValueDict
 
 
 def packed_batch(batch: Dim, inner: Dim, batch_major: bool) -> PackedBatch:
-    """The dim of the packed frames of a dim, always the same object."""
+    """Return the dim of the packed frames of a dim, always the same object."""
     key = (id(batch), id(inner), batch_major)
     dim = _packed.get(key)
     if dim is None:
@@ -47,7 +47,7 @@ def packed_batch(batch: Dim, inner: Dim, batch_major: bool) -> PackedBatch:
 
 
 def _packed_indices(ctx: EmitContext, dim: PackedBatch, data: Data, axis: int) -> Any:
-    """Frame indices by [batch, time], or [time, batch] if that is the order.
+    """Return frame indices by [batch, time], or [time, batch] if that is the order.
 
     :param data: template with the batch axis and the packed axis
     """
@@ -70,7 +70,7 @@ class FlattenBatchLayer(ConcatInputLayer):
     batch_major: bool = option(True, help="all frames of the first sequence first; else all first frames first")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The packed batch axis in front."""
+        """Infer the output: the packed batch axis in front."""
         data = self.input_template(ctx)
         self.packed_axis = ctx.axis(data, self.axis)
         batch = data.batch_axis
@@ -81,7 +81,7 @@ class FlattenBatchLayer(ConcatInputLayer):
         return with_feature_default(rest.with_axis(0, dim).with_time_axis_default())
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One gather; for a static axis a reshape."""
+        """Emit one gather; for a static axis a reshape."""
         data, axis, batch = self.input, self.packed_axis, self.input.batch_axis
         assert batch is not None
         front = [batch, axis] if self.batch_major else [axis, batch]
@@ -111,7 +111,7 @@ class UnflattenBatchLayer(ConcatInputLayer):
     """
 
     def template(self, ctx: PlanContext) -> Data:
-        """Batch and the packed axis in front."""
+        """Infer the output: batch and the packed axis in front."""
         data = self.input_template(ctx)
         dim = None if data.batch_axis is None else data.dims[data.batch_axis]
         if not isinstance(dim, PackedBatch):
@@ -122,7 +122,7 @@ class UnflattenBatchLayer(ConcatInputLayer):
         return rest.with_axis(0, dim.inner, time=is_time).with_axis(0, dim.batch)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One scatter; for a static axis a reshape."""
+        """Emit one scatter; for a static axis a reshape."""
         data, dim = self.input, self.packed
         batch = data.batch_axis
         x = transpose(self.emit_input(ctx), [batch] + [a for a in range(data.rank) if a != batch])  # type: ignore
@@ -138,7 +138,7 @@ class UnflattenBatchLayer(ConcatInputLayer):
 
 @register_layer("unflatten_nd")
 class UnflattenNdLayer(ConcatInputLayer):
-    """Splits the frames of every sequence into several axes, by sizes which each sequence has of its own.
+    """Splits the frames of every sequence into several axes, with separate sizes for each sequence.
 
     Frame ``i * w + j`` of a sequence with the sizes ``(h, w)`` becomes entry ``(i, j)``; all other entries are zero.
     Lengths: the sizes of the sequence.
@@ -156,7 +156,7 @@ class UnflattenNdLayer(ConcatInputLayer):
     declare_same_sizes_as: Any = option(None, help="{number of the new axis: layer whose time dim it has}", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """[batch, new axes, rest]."""
+        """Infer the output: [batch, new axes, rest]."""
         data = self.input = concat_template(ctx, self.sources)
         self.in_axis = ctx.axis(data, "T" if self.in_dim is None else self.in_dim)
         sizes = self.sizes.output
@@ -184,7 +184,7 @@ class UnflattenNdLayer(ConcatInputLayer):
         return ctx.bind(declared, ctx.new_spatial(None, "unflat%d" % index))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One gather."""
+        """Emit one gather."""
         data, sizes = self.input, self.sizes.output
         front = [data.batch_axis, self.in_axis]
         x = transpose(self.emit_input(ctx), front + [a for a in range(data.rank) if a not in front])  # type: ignore

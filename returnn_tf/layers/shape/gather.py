@@ -1,4 +1,4 @@
-"""`gather`, `gather_nd`: entries of an axis at the positions which another layer gives."""
+"""`gather`, `gather_nd`: entries of an axis at positions given by another layer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class GatherAxes:
-    """Which axes of input and positions belong together.
+    """The correspondence of axes of input and positions.
 
     The output has the common axes (in the order of the input), the input's axes in front of the gathered one, the
     position's own axes, and the rest of the input's axes.
@@ -56,11 +56,11 @@ class GatherAxes:
 
     @property
     def rank_before(self) -> int:
-        """Index of the gathered axis after `arrange_input`."""
+        """Return the index of the gathered axis after `arrange_input`."""
         return len(self.common) + len(self.before)
 
     def output(self, like: Data) -> Data:
-        """The template of the gathered values."""
+        """Return the template of the gathered values."""
         data, position = self.data, self.position
         front: List[int] = self.common + self.before
         kept = front + [-1] * len(self.own) + self.after
@@ -78,17 +78,17 @@ class GatherAxes:
         return other if dim.size == 1 else dim
 
     def arrange_input(self, ctx: EmitContext, x: Any) -> Any:
-        """[common, before, axis, after]."""
+        """Arrange the input as [common, before, axis, after]."""
         x = transpose(x, self.common + self.before + [self.axis] + self.after)
         return _repeat_ones(ctx, x, self.data, self.common, self.position, self.common_position)
 
     def arrange_position(self, ctx: EmitContext, position: Any) -> Any:
-        """[common, own]."""
+        """Arrange the positions as [common, own]."""
         position = transpose(position, self.common_position + self.own)
         return _repeat_ones(ctx, position, self.position, self.common_position, self.data, self.common)
 
     def limits(self, ctx: EmitContext, dim: Dim) -> Any:
-        """The lengths of a dim, to be broadcast against arranged positions."""
+        """Return the lengths of a dim, broadcastable against arranged positions."""
         lens = tf.convert_to_tensor(ctx.lens(dim))
         if lens.shape.rank == 0:
             return lens
@@ -99,7 +99,7 @@ class GatherAxes:
 
 
 def _repeat_ones(ctx: EmitContext, x: Any, data: Data, axes: List[int], other: Data, other_axes: List[int]) -> Any:
-    """Of the common axes, which are the first of ``x``, those of size 1 get the size of the other side."""
+    """Expand those of the common axes, the first of ``x``, that have size 1 to the size of the other side."""
     shape: List[Any] = [tf.shape(x)[i] for i in range(x.shape.rank)]
     changed = False
     for i, (a, b) in enumerate(zip(axes, other_axes)):
@@ -110,14 +110,14 @@ def _repeat_ones(ctx: EmitContext, x: Any, data: Data, axes: List[int], other: D
 
 
 def with_batch(position: Data, data: Data) -> Data:
-    """Positions get a batch axis in front if they have none and the input has one."""
+    """Add a batch axis in front of the positions if they lack one and the input has one."""
     if position.batch_axis is not None or data.batch_axis is None:
         return position
     return position.with_axis(0, data.dims[data.batch_axis])
 
 
 def emit_position(ctx: EmitContext, node: Node, position: Data) -> Any:
-    """int32 positions in the layout that `with_batch` gave."""
+    """Emit int32 positions in the layout of `with_batch`."""
     x = tf.cast(ctx.value(node), tf.int32) if node.output.dtype != "int64" else ctx.value(node)
     if position.rank == node.output.rank:
         return x
@@ -157,7 +157,7 @@ class GatherLayer(ConcatInputLayer):
     clip_to_valid: bool = option(False, help="move positions into the sequence: [0, length - 1]")
 
     def template(self, ctx: PlanContext) -> Data:
-        """See the class."""
+        """Infer the output; see the class."""
         data = self.input_template(ctx)
         axis = ctx.axis(data, self.axis)
         dim = data.dims[axis]
@@ -172,7 +172,7 @@ class GatherLayer(ConcatInputLayer):
         return with_feature_default(self.gather.output(data).with_time_axis_default())
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One gather op."""
+        """Emit one gather op."""
         gather = self.gather
         x = gather.arrange_input(ctx, self.emit_input(ctx))
         position = self._positions(ctx)
@@ -208,7 +208,7 @@ class GatherNdLayer(ConcatInputLayer):
     position: str = option(help="layer with integers: the indices", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """See the class."""
+        """Infer the output; see the class."""
         data = self.input_template(ctx)
         axis = next((a for a, d in enumerate(data.dims) if not d.is_batch), None)
         if axis is None or not isinstance(self.position, Node):
@@ -218,7 +218,7 @@ class GatherNdLayer(ConcatInputLayer):
         return with_feature_default(self.gather.output(data).with_time_axis_default())
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One gather op."""
+        """Emit one gather op."""
         gather = self.gather
         x = gather.arrange_input(ctx, self.emit_input(ctx))
         assert isinstance(self.position, Node)
@@ -232,7 +232,7 @@ def _is_outside(position: Any, dim: Dim) -> bool:
 
 
 def need_indices(ctx: PlanContext, node: Node) -> Data:
-    """The template of a layer with indices.
+    """Return the template of a layer with indices.
 
     :raises ConfigError: if these are no integers
     """
@@ -242,7 +242,7 @@ def need_indices(ctx: PlanContext, node: Node) -> Data:
 
 
 def safe_padding(ctx: EmitContext, data: Data, gather: GatherAxes, position: Any) -> Any:
-    """Positions that don't matter may be anything: they are moved into the axis, while wrong valid ones are an error.
+    """Clip positions that don't matter into the axis, while wrong valid ones remain an error.
 
     Those are in padded frames, and in a step of a loop those of sequences which have ended, e.g. behind the last frame
     of the encoder in the search of a transducer.

@@ -1,4 +1,4 @@
-"""`merge_dims`: several axes become one."""
+"""`merge_dims`: several axes merged into one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MergeDimsLayer(ConcatInputLayer):
     keep_order: Optional[bool] = option(None, help="merge in the given order (default since behavior version 6)")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The merged axis instead of the others."""
+        """Infer the output: the merged axis instead of the others."""
         data = self.input_template(ctx)
         self.merged = self._merged_axes(ctx, data)
         if len(self.merged) <= 1:
@@ -98,7 +98,7 @@ class MergeDimsLayer(ConcatInputLayer):
         return data if bound is dim else data.with_dim(self.position, bound)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A transpose, if the axes are not neighbours in the right order, and a reshape."""
+        """Emit a transpose, if the axes are not neighbours in the right order, and a reshape."""
         x = self.emit_input(ctx)
         if len(self.merged) <= 1:
             return x

@@ -28,6 +28,7 @@ class PadLayer(ConcatInputLayer):
         network = {"output": {"class": "pad", "axes": "T", "padding": (1, 2), "value": 3.0, "from": "data"}}
     """
 
+    joins_features = True
     axes: AxesOption = option(help="the axes")
     padding: Any = option(help="how many entries on each side: an int, (left, right), or a list of pairs, one per axis")
     out_dims: Any = option(None, help="the new dims, one per axis")
@@ -36,7 +37,7 @@ class PadLayer(ConcatInputLayer):
     mode: str = option("constant", help="constant, reflect, symmetric or replication")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes larger."""
+        """Infer the output: the axes larger."""
         data = out = self.input_template(ctx)
         if self.mode.lower() not in MODES:
             raise ctx.error("unknown mode %r. Use one of: %s." % (self.mode, ", ".join(MODES)))
@@ -84,7 +85,7 @@ class PadLayer(ConcatInputLayer):
             )
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One pad or gather per axis."""
+        """Emit one pad or gather per axis."""
         x = self.emit_input(ctx)
         by_sequence = ctx.behavior_version >= 21 if self.handle_dynamic_dims is None else self.handle_dynamic_dims
         mode = self.mode.lower()

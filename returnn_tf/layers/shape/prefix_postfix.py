@@ -1,4 +1,4 @@
-"""`prefix_in_time` and `postfix_in_time`: more frames in front of or behind every sequence."""
+"""`prefix_in_time` and `postfix_in_time`: additional frames before or after every sequence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def frame_axis(ctx: PlanContext, data: Data, desc: Any) -> int:
-    """An axis other than batch."""
+    """Return an axis other than batch."""
     axis = ctx.axis(data, desc)
     if axis == data.batch_axis:
         raise ctx.error("the axis cannot be the batch axis of %s." % data)
@@ -42,7 +42,7 @@ class PrefixInTimeLayer(ConcatInputLayer):
     size_base: Any = option(None, help="layer whose time axis the output has", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axis extended."""
+        """Infer the output: the axis extended."""
         data = self.input_template(ctx)
         self._axis = axis = frame_axis(ctx, data, self.axis)
         dim = data.dims[axis]
@@ -68,7 +68,7 @@ class PrefixInTimeLayer(ConcatInputLayer):
             raise ctx.error("the layer 'repeat' is %s, but the source has no batch axis: %s." % (output, data))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A concatenation, or for different numbers of frames a gather."""
+        """Emit a concatenation, or for different numbers of frames a gather."""
         x = self.emit_input(ctx)
         out_dim = ctx.output.dims[self._axis]
         if isinstance(self.repeat, Node):
@@ -102,7 +102,7 @@ class PrefixInTimeLayer(ConcatInputLayer):
 
 
 def _fit_axis(x: Any, axis: int, size: Any) -> Any:
-    """An axis cut or padded by zeros to a size; None: to one frame if it has none."""
+    """Cut or zero-pad an axis to a size; None: to one frame if it has none."""
     frames = tf.shape(x)[axis]
     if size is None:
         return pad_axis(x, axis, 0, tf.maximum(1 - frames, 0))
@@ -112,7 +112,7 @@ def _fit_axis(x: Any, axis: int, size: Any) -> Any:
 
 @register_layer("postfix_in_time")
 class PostfixInTimeLayer(ConcatInputLayer):
-    """Puts ``repeat`` frames with a constant directly behind the last frame of every sequence.
+    """Puts ``repeat`` frames with a constant directly after the last frame of every sequence.
 
     No parameters. Lengths: ``n + repeat``.
 
@@ -126,7 +126,7 @@ class PostfixInTimeLayer(ConcatInputLayer):
     repeat: int = option(1, help="number of new frames")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axis extended."""
+        """Infer the output: the axis extended."""
         data = self.input_template(ctx)
         self._axis = frame_axis(ctx, data, self.axis)
         if self.repeat < 0:
@@ -147,7 +147,7 @@ class PostfixInTimeLayer(ConcatInputLayer):
             raise ctx.error("postfix is %s, but the source is %s. Cast one of them." % (given.dtype, data.dtype))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Longer array, and a where behind the ends."""
+        """Emit a longer array, and a where beyond the ends."""
         data, axis = self.input, self._axis
         x = self.emit_input(ctx)
         value = self.postfix

@@ -33,6 +33,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
             "output": {"class": "combine", "kind": "add", "from": ["data", "r"]}}
     """
 
+    joins_features = True
     switch_axes: Any = option(None, help="two axes which exchange their meaning, e.g. 'bt'; no transpose")
     size_base: Any = option(None, help="layer whose time dim becomes the time dim", refs=True)
     batch_dim_base: Any = option(None, help="layer whose batch dim becomes the batch dim", refs=True)
@@ -45,7 +46,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
     increase_sparse_dim: Optional[int] = option(None, help="this many more labels")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The changes in the order of the options."""
+        """Infer the output: the changes in the order of the options."""
         source = data = self.input_template(ctx)
         self.perm = list(range(data.rank))
         self.renamed: List[Tuple[Dim, Dim]] = []
@@ -160,7 +161,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
         return data if "f" in named else with_feature_default(data)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """No op, or a transpose."""
+        """Emit no op, or a transpose."""
         for old, new in self.renamed:
             if not ctx.has_lens(new):
                 ctx.define_lens(new, ctx.lens(old), size=ctx.size(old))
@@ -173,7 +174,7 @@ def _exchanged_dims(data: Data, first: int, second: int) -> Data:
 
 
 def _exchanged(data: Data, first: int, second: int) -> Data:
-    """What one axis meant, the other one means."""
+    """Swap the meaning of two axes."""
     where: Mapping[Optional[int], int] = {first: second, second: first}
     if data.batch_axis in where:
         data = _exchanged_dims(data, first, second)

@@ -1,4 +1,4 @@
-"""`remove`: a label taken out of label sequences."""
+"""`remove`: deletion of a label from label sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("remove")
 class RemoveLayer(ConcatInputLayer):
-    """Takes all frames with one label out of label sequences; what is left keeps its order and moves together.
+    """Removes all frames with a given label from label sequences; the rest closes up in the same order.
 
     The output is [batch, axis]. No parameters. Lengths: the number of frames that are left.
 
@@ -30,7 +30,7 @@ class RemoveLayer(ConcatInputLayer):
     axis: Any = option("T", help="the axis of the frames")
 
     def template(self, ctx: PlanContext) -> Data:
-        """A new axis."""
+        """Infer the output: a new axis."""
         data = self.input_template(ctx)
         if data.sparse_dim is None or data.batch_axis is None or data.rank != 2:
             raise ctx.error("needs label sequences, sparse with the axes batch and time, but the source is %s." % data)
@@ -42,7 +42,7 @@ class RemoveLayer(ConcatInputLayer):
         return data.permuted([data.batch_axis, axis]).with_dim(1, self._dim)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Frames sorted so that those which stay come first."""
+        """Sort the frames so that those kept come first."""
         data = self.input
         axis = 1 - (data.batch_axis or 0)
         x = transpose(self.emit_input(ctx), [1 - axis, axis])

@@ -1,4 +1,4 @@
-"""`repeat`: frames repeated; `tile`, `tile_features`: whole axes repeated."""
+"""`repeat`: repetition of frames; `tile`, `tile_features`: repetition of whole axes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("repeat")
 class RepeatLayer(ConcatInputLayer):
-    """Every frame is repeated, all equally often or each as often as a layer says (also never).
+    """Repeats every frame, all equally often or each as often as a layer gives (zero included).
 
     Lengths: times ``repetitions``; with a layer, the sum of its values over the valid frames.
 
@@ -35,7 +35,7 @@ class RepeatLayer(ConcatInputLayer):
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axis longer; batch-major."""
+        """Infer the output: the axis longer; batch-major."""
         data = self.input_template(ctx)
         batch = data.batch_axis
         self.perm = moved_axis_perm(data.rank, batch, 0) if batch is not None else list(range(data.rank))
@@ -54,7 +54,7 @@ class RepeatLayer(ConcatInputLayer):
         return self.data.with_dim(axis, new).replace(time_axis=axis if is_time else self.data.time_axis)
 
     def _check_repetitions(self, ctx: PlanContext, dim: Dim) -> None:
-        """The layout [batch, time] which the repetitions are brought to."""
+        """Return the layout [batch, time] of the repetitions."""
         given = self.repetitions.output  # type: ignore[union-attr]
         batch = self.data.dims[0] if self.data.batch_axis is not None else None
         self.layout = Data((dim,) if batch is None else (batch, dim), given.dtype)
@@ -67,7 +67,7 @@ class RepeatLayer(ConcatInputLayer):
             )
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One gather."""
+        """Emit one gather."""
         x = transpose(self.emit_input(ctx), self.perm)
         axis = self.repeated
         if not isinstance(self.repetitions, Node):
@@ -88,7 +88,7 @@ class RepeatLayer(ConcatInputLayer):
 
 @register_layer("tile")
 class TileLayer(ConcatInputLayer):
-    """Static axes repeated as a whole: ``a b`` becomes ``a b a b``.
+    """Repeats static axes as a whole: ``a b`` becomes ``a b a b``.
 
     Lengths: unchanged.
 
@@ -101,7 +101,7 @@ class TileLayer(ConcatInputLayer):
     out_dims: Optional[Dict[Any, Dim]] = option(None, help="{axis: the new dim}")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes larger."""
+        """Infer the output: the axes larger."""
         data = out = self.input_template(ctx)
         declared = {ctx.axis(data, axis): dim for axis, dim in (self.out_dims or {}).items()}
         self.counts: List[int] = [1] * data.rank
@@ -117,13 +117,13 @@ class TileLayer(ConcatInputLayer):
         return out
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One tile op."""
+        """Emit one tile op."""
         return tf.tile(self.emit_input(ctx), self.counts)
 
 
 @register_layer("tile_features")
 class TileFeaturesLayer(ConcatInputLayer):
-    """The feature axis repeated as a whole, ``repetitions`` times.
+    """Repeats the feature axis as a whole, ``repetitions`` times.
 
     Lengths: unchanged.
 
@@ -135,7 +135,7 @@ class TileFeaturesLayer(ConcatInputLayer):
     repetitions: int = option(1, help="how often")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The feature axis larger."""
+        """Infer the output: the feature axis larger."""
         data = self.input_template(ctx)
         dim = ctx.need_feature(data)
         ctx.need_static(dim, "the feature axis")
@@ -143,6 +143,6 @@ class TileFeaturesLayer(ConcatInputLayer):
         return data.with_dim(data.feature_axis, dim * self.repetitions)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One tile op."""
+        """Emit one tile op."""
         counts = [self.repetitions if a == self.input.feature_axis else 1 for a in range(self.input.rank)]
         return tf.tile(self.emit_input(ctx), counts)

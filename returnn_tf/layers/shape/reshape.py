@@ -1,4 +1,4 @@
-"""`reshape`: several axes become several others."""
+"""`reshape`: several axes reshaped to several others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from returnn_tf.tensor import Data, Dim, DimKind
 
 @register_layer("reshape")
 class ReshapeLayer(ConcatInputLayer):
-    """The axes ``in_dims``, put next to each other in this order, are reshaped to ``out_dims``.
+    """Reshapes the axes ``in_dims``, made neighbours in this order, to ``out_dims``.
 
     One of the out_dims may be of unknown size and is inferred. If the feature axis is reshaped, the last of the
     out_dims that is a feature dim (else the last static axis) is the new one.
@@ -35,7 +35,7 @@ class ReshapeLayer(ConcatInputLayer):
     out_dims: Any = option(help="dims of the output in their place")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The new axes in the place of the first of the in_dims."""
+        """Infer the output: the new axes in the place of the first of the in_dims."""
         data = self.input_template(ctx)
         self.merged = [ctx.axis(data, d) for d in self.in_dims]
         if not self.merged:
@@ -81,7 +81,7 @@ class ReshapeLayer(ConcatInputLayer):
         return outs
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A transpose, if the axes are not neighbours in this order, and a reshape."""
+        """Emit a transpose, if the axes are not neighbours in this order, and a reshape."""
         x = transpose(self.emit_input(ctx), self.perm)
         x, size = merge_axes(x, self.position, len(self.merged))
         known, rest = self._known_sizes(ctx)
@@ -91,7 +91,7 @@ class ReshapeLayer(ConcatInputLayer):
         return split_axis(x, self.position, sizes)
 
     def _known_sizes(self, ctx: EmitContext) -> Tuple[Any, Optional[int]]:
-        """(product of the sizes of all other dims, index of the inferred dim or None)."""
+        """Return (product of the sizes of all other dims, index of the inferred dim or None)."""
         ins = [self.input.dims[a] for a in self.merged]
         rest = next((i for i, d in enumerate(self.outs) if d.size is None and d not in ins), None)
         known: Any = 1

@@ -1,11 +1,11 @@
-"""`resize`: more or fewer frames."""
+"""`resize`: resampling of an axis."""
 
 from __future__ import annotations
 
 from typing import Any, Optional, Tuple, Union
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.config.options import option
+from returnn_tf.config.options import option, probability
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("resize")
 class ResizeLayer(ConcatInputLayer):
-    """Makes one axis ``factor`` times as long: by repeating frames, by interpolation, or by filling the gaps.
+    """Makes one axis ``factor`` times as long: by repetition, by interpolation, or by filling the gaps.
 
     Output frame t is at ``t / factor`` of the source. Kind "nn" takes the frame before that position, "linear" and
     "cubic" interpolate over the whole array, "fill" puts ``factor - 1`` frames with ``fill_value`` after every frame;
@@ -38,10 +38,12 @@ class ResizeLayer(ConcatInputLayer):
     axis: Any = option(help="the axis")
     kind: str = option("nn", help="'nn', 'linear', 'cubic' or 'fill'")
     fill_value: Union[None, int, float, bool] = option(None, help="kind 'fill': value of the new frames (default 0)")
-    fill_dropout: float = option(0.0, help="kind 'fill': share of the new frames to leave out in training")
+    fill_dropout: float = option(
+        0.0, check=probability, help="kind 'fill': share of the new frames to leave out in training"
+    )
 
     def template(self, ctx: PlanContext) -> Data:
-        """Batch, the longer axis, others."""
+        """Infer the output: batch, the longer axis, others."""
         data = self.input_template(ctx)
         axis = frame_axis(ctx, data, self.axis)
         self._check(ctx, data)
@@ -73,7 +75,7 @@ class ResizeLayer(ConcatInputLayer):
         return ctx.new_spatial(None, "resized")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A resize op with all other axes as one."""
+        """Emit a resize op with all other axes as one."""
         x = transpose(self.emit_input(ctx), self._order)
         at = 0 if self.input.batch_axis is None else 1
         dim, out_dim = self.input.dims[self._order[at]], ctx.output.dims[at]
@@ -102,7 +104,7 @@ class ResizeLayer(ConcatInputLayer):
         return tf.gather(y, kept, axis=at)
 
     def _kept_frames(self, ctx: EmitContext, frames: Any, lens: Any, factor: int) -> Tuple[Any, Any]:
-        """(Indices of the frames which fill_dropout leaves, how many of them are in each sequence)."""
+        """Return (indices of the frames that fill_dropout keeps, their number in each sequence)."""
         index = tf.range(frames * factor)
         keep = index % factor == 0
         if ctx.train:

@@ -1,4 +1,4 @@
-"""`scatter_nd`: entries written, and summed, at the positions which another layer gives."""
+"""`scatter_nd`: entries written, and summed, at positions given by another layer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("scatter_nd")
 class ScatterNdLayer(ConcatInputLayer):
-    """The inverse of `gather`: ``y[position[i]] += x[i]``, y being zero at first.
+    """The inverse of `gather`: ``y[position[i]] += x[i]``, starting from zero.
 
     Source and positions are broadcast to all their axes; in the place of ``position_axis``, the output has the new dim.
     Padded frames of the source count like all others: set them to zero, or their position to -1 together with
@@ -44,7 +44,7 @@ class ScatterNdLayer(ConcatInputLayer):
     filter_invalid_indices: bool = option(False, help="leave out what has a position outside of the new axis")
 
     def template(self, ctx: PlanContext) -> Data:
-        """All axes of source and positions, one of them replaced."""
+        """Infer the output: all axes of source and positions, one of them replaced."""
         data = self.input_template(ctx)
         self.positions = need_indices(ctx, self.position)
         position_axis = ctx.axis(self.positions, self.position_axis)
@@ -78,7 +78,7 @@ class ScatterNdLayer(ConcatInputLayer):
         return dim
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One segment sum."""
+        """Emit one segment sum."""
         layout, axis = self.layout, self.axis
         mapping = match_axes(self.positions, layout)
         # Axes which the positions have come first, so that the others stay together as one entry.

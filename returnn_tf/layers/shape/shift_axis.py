@@ -1,4 +1,4 @@
-"""`shift_axis`: all frames moved to the left or to the right."""
+"""`shift_axis`: all frames shifted to the left or to the right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("shift_axis")
 class ShiftAxisLayer(ConcatInputLayer):
-    """``y[t] = x[t - amount]``: frames moved to the right by ``amount``, or to the left if it is negative.
+    """``y[t] = x[t - amount]``: frames shifted to the right by ``amount``, or to the left if it is negative.
 
     With ``pad`` the array keeps its size and frames without a source get ``pad_value``; without it the frames which
     move out are cut, and the array gets shorter by ``|amount|``.
@@ -37,7 +37,7 @@ class ShiftAxisLayer(ConcatInputLayer):
     adjust_size_info: bool = option(True, help="False: lengths stay as they are")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Maybe another dim."""
+        """Infer the output, possibly with a new dim."""
         data = self.input_template(ctx)
         self._axis = axis = frame_axis(ctx, data, self.axis)
         return data.with_dim(axis, ctx.bind(self.out_dim, self._new_dim(ctx, data, data.dims[axis])))
@@ -57,7 +57,7 @@ class ShiftAxisLayer(ConcatInputLayer):
         return ctx.new_feature(size) if self._axis == data.feature_axis else ctx.new_spatial(size, "shifted")
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A slice, and with pad a concatenation."""
+        """Emit a slice, and with pad a concatenation."""
         x, axis, amount = self.emit_input(ctx), self._axis, self.amount
         if amount == 0:
             return x

@@ -1,4 +1,4 @@
-"""`slice`: part of an axis, the same for all sequences; `slice_nd`: another part for every sequence."""
+"""`slice`: the same part of an axis for all sequences; `slice_nd`: a separate one for each."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class SliceLayer(ConcatInputLayer):
         network = {"output": {"class": "slice", "axis": "T", "slice_start": 1, "slice_step": 2, "from": "data"}}
     """
 
+    joins_features = True
     axis: AxisOption = option(help="the axis")
     slice_start: Optional[int] = option(None, help="index of the first entry, not negative")
     slice_end: Optional[int] = option(None, help="index after the last entry; negative: counted from the end")
@@ -39,7 +40,7 @@ class SliceLayer(ConcatInputLayer):
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axis shorter."""
+        """Infer the output: the axis shorter."""
         data = self.input_template(ctx)
         self.sliced = axis = ctx.axis(data, self.axis)
         if self.slice_step == 0:
@@ -72,7 +73,7 @@ class SliceLayer(ConcatInputLayer):
         return ((dim - start) - abs(end or 0)).ceildiv_right(abs(step))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One strided slice."""
+        """Emit one strided slice."""
         x = self.emit_input(ctx)
         data, axis = self.input, self.sliced
         dim, new = data.dims[axis], ctx.output.dims[axis]
@@ -116,7 +117,7 @@ class SliceNdLayer(ConcatInputLayer):
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axis of the slice in the place of the axis, after those of the start."""
+        """Infer the output: the axis of the slice in the place of the axis, after those of the start."""
         data = self.input_template(ctx)
         axis = ctx.axis(data, self.axis)
         for what, value in (("start", self.start), ("size", self.size)):
@@ -142,7 +143,7 @@ class SliceNdLayer(ConcatInputLayer):
         return with_feature_default(out.with_time_axis_default())
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One gather."""
+        """Emit one gather."""
         gather = self.gather
         x = gather.arrange_input(ctx, self.emit_input(ctx))
         dim = gather.data.dims[gather.axis]
@@ -157,7 +158,7 @@ class SliceNdLayer(ConcatInputLayer):
         return slices(x, start, size, limit, axis=gather.rank_before, batch_dims=len(gather.common))
 
     def _define_size(self, ctx: EmitContext, rest: Any) -> Any:
-        """The size of the new axis.
+        """Define the size of the new axis.
 
         :param rest: how many entries are left after the start
         """

@@ -1,4 +1,4 @@
-"""`split`: an axis cut into parts, each a layer of its own."""
+"""`split`: an axis cut into parts, each reachable as a layer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SplitLayer(ConcatInputLayer):
     out_dims: Any = option(None, help="dims of the parts")
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source; declares the parts."""
+        """Return the template of the source, and declare the parts."""
         data = self.input_template(ctx)
         axis = ctx.axis(data, "F" if self.axis is None else self.axis)
         self.split_axis = axis
@@ -78,7 +78,7 @@ class SplitLayer(ConcatInputLayer):
         return sizes
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One split op."""
+        """Emit one split op."""
         x = self.emit_input(ctx)
         parts = tf.split(x, [d.size for d in self.parts], axis=self.split_axis)
         for i, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""`split_dims`: one axis becomes several; `split_batch_time`: undoes the merge of batch and time."""
+"""`split_dims`: one axis split into several; `split_batch_time`: inverse of the merge of batch and time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SplitDimsLayer(ConcatInputLayer):
     pad_value: Any = option(0, help="what to pad with")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The parts instead of the axis."""
+        """Infer the output: the parts instead of the axis."""
         data = self.input_template(ctx)
         self.split = axis = ctx.axis(data, self.axis)
         dim = data.dims[axis]
@@ -51,7 +51,7 @@ class SplitDimsLayer(ConcatInputLayer):
         return self._out(data, parts, open_parts)
 
     def _rest_dim(self, ctx: PlanContext, dim: Dim, has_open: bool) -> Dim:
-        """What is left for the open part."""
+        """Return the size that remains for the open part."""
         pads = dim.is_dynamic if self.pad_to_multiples is None else self.pad_to_multiples
         if self.known <= 0:
             raise ctx.error("dims %s: sizes must be positive, but for one -1." % (tuple(self.dims),))
@@ -96,7 +96,7 @@ class SplitDimsLayer(ConcatInputLayer):
         return data.replace(dims=dims, feature_axis=feature, time_axis=time)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A reshape; of a dynamic axis after padding."""
+        """Emit a reshape; of a dynamic axis after padding."""
         x = self.emit_input(ctx)
         axis, dim = self.split, self.input.dims[self.split]
         size = size_of(x, axis)
@@ -133,7 +133,7 @@ class SplitBatchTimeLayer(ConcatInputLayer):
     base: Any = option(help="layer with the batch and time axes", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
-        """Batch and time of the base instead of the batch axis."""
+        """Infer the output: batch and time of the base instead of the batch axis."""
         data, base = self.input_template(ctx), self.base.output
         axis = data.batch_axis
         if axis is None or base.batch_axis is None or base.time_dim is None:
@@ -146,7 +146,7 @@ class SplitBatchTimeLayer(ConcatInputLayer):
         )
 
     def emit(self, ctx: EmitContext) -> Any:
-        """A reshape."""
+        """Emit a reshape."""
         x = self.emit_input(ctx)
         base, axis = self.base.output, self.input.batch_axis
         assert axis is not None

@@ -1,4 +1,4 @@
-"""`stack`: the sources next to each other along a new axis."""
+"""`stack`: the sources stacked along a new axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("stack")
 class StackLayer(Layer):
-    """A new axis with one entry per source. Axes which a source lacks are repeated.
+    """Stacks the sources along a new axis. Axes that a source lacks are broadcast.
 
     The new axis is in front of the feature axis unless ``axis`` gives its index, batch included.
     Lengths: unchanged.
@@ -32,7 +32,7 @@ class StackLayer(Layer):
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim; its size is the number of sources")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The common layout with the new axis."""
+        """Infer the output: the common layout with the new axis."""
         if not self.sources:
             raise ctx.error("needs at least one source.")
         datas = [node.output for node in self.sources]
@@ -51,7 +51,7 @@ class StackLayer(Layer):
         return self.layout.with_axis(self.position, dim)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One stack op."""
+        """Emit one stack op."""
         parts = [ctx.broadcast(node, self.layout) for node in self.sources]
         if any(node.output.rank < self.layout.rank for node in self.sources):
             shape = tf.stack(ctx.shape(self.layout))

@@ -1,4 +1,4 @@
-"""`top_k`: the largest entries, and where they are."""
+"""`top_k`: the largest entries and their indices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("top_k")
 class TopKLayer(Layer):
-    """The k largest entries of an axis, the largest first, in place of that axis as the last one.
+    """The k largest entries of an axis, largest first, on a new last axis in place of that axis.
 
     ``<layer>/indices`` has their indices in that axis (int32, sparse). With a list of axes the largest entries of all
     of them together are found, and ``<layer>/indices0``, ``indices1``, ... have the indices per axis. Frames after the
@@ -39,7 +39,7 @@ class TopKLayer(Layer):
     sorted: bool = option(True, help="False: the entries may be in any order")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes replaced by one of size k at the end."""
+        """Infer the output: the axes replaced by one of size k at the end."""
         data = ctx.single_source()
         self._axes = ctx.axes(data, self.axis)
         if not self._axes:
@@ -75,7 +75,7 @@ class TopKLayer(Layer):
         return ctx.bind(self.k_dim, ctx.new_spatial(self.k, "k"))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The axes merged at the end, then one op."""
+        """Emit the axes merged at the end, then one op."""
         data, x = self.source.output, ctx.source()
         mask = ctx.masks(data, self._axes) if data.batch_axis is not None else None
         if mask is not None:

@@ -1,4 +1,4 @@
-"""`transpose`, `swap_axes`: the same values with the axes in another order."""
+"""`transpose`, `swap_axes`: permutations of axes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TransposeLayer(ConcatInputLayer):
     perm: Any = option(help="all axes in the new order, or {place: axis}")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The axes in the new order."""
+        """Infer the output: the axes in the new order."""
         data = self.input_template(ctx)
         self.order = self._order(ctx, data)
         return data.permuted(self.order)
@@ -51,7 +51,7 @@ class TransposeLayer(ConcatInputLayer):
         return [given[a] if a in given else next(rest) for a in range(data.rank)]
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One transpose, none if the order is kept."""
+        """Emit one transpose, none if the order is kept."""
         return transpose(self.emit_input(ctx), self.order)
 
 
@@ -70,7 +70,7 @@ class SwapAxesLayer(ConcatInputLayer):
     axis2: AxisOption = option(help="the other axis")
 
     def template(self, ctx: PlanContext) -> Data:
-        """The exchanged order."""
+        """Infer the output: the exchanged order."""
         data = self.input_template(ctx)
         first, second = ctx.axis(data, self.axis1), ctx.axis(data, self.axis2)
         self.order = list(range(data.rank))
@@ -82,5 +82,5 @@ class SwapAxesLayer(ConcatInputLayer):
         return with_feature_default(out.replace(feature_axis=static[-1] if static else None))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One transpose."""
+        """Emit one transpose."""
         return transpose(self.emit_input(ctx), self.order)

@@ -1,4 +1,4 @@
-"""`window` and `fold`: neighbouring frames as an axis of their own, and back."""
+"""`window` and `fold`: neighbouring frames as an axis, and the inverse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def window_sides(ctx: PlanContext, size: Optional[int], left: Optional[int], right: Optional[int]) -> Tuple[int, int]:
-    """Frames before and after the own one.
+    """Return the numbers of frames before and after the current one.
 
     :raises ConfigError: if the numbers contradict each other
     """
@@ -37,7 +37,7 @@ def window_sides(ctx: PlanContext, size: Optional[int], left: Optional[int], rig
 
 
 def check_window_padding(ctx: PlanContext, padding: str) -> str:
-    """In lower case."""
+    """Return the padding mode in lower case."""
     if padding.lower() not in ("same", "valid"):
         raise ctx.error("padding must be 'same' or 'valid', not %r." % padding)
     return padding.lower()
@@ -59,6 +59,8 @@ class WindowLayer(ConcatInputLayer):
         network = {"output": {"class": "window", "window_size": 3, "from": "data"}}
     """
 
+    computes_all_steps = True
+    joins_features = True
     window_size: Optional[int] = option(None, help="number of frames")
     window_dim: Optional[Dim] = option(None, help="the new axis")
     window_left: Optional[int] = option(None, help="number of frames before the own one")
@@ -69,7 +71,7 @@ class WindowLayer(ConcatInputLayer):
     stride: int = option(1, help="every so many frames get a window")
 
     def template(self, ctx: PlanContext) -> Data:
-        """A new axis."""
+        """Infer the output: a new axis."""
         data, axis = frames_of(ctx, self.input_template(ctx), self.axis)
         self._frames, self._axis = data, axis
         if axis is not None and axis == data.batch_axis:
@@ -109,7 +111,7 @@ class WindowLayer(ConcatInputLayer):
         return self.window_size if given is None else given
 
     def _layout(self, ctx: PlanContext, data: Data) -> List[int]:
-        """Order of the axes of the source in the output."""
+        """Return the order of the axes of the source in the output."""
         order = list(range(data.rank))
         if self._axis is not None and data.dims[self._axis].is_loop:  # where it is does not matter to other axes
             order.remove(self._axis)
@@ -121,7 +123,7 @@ class WindowLayer(ConcatInputLayer):
         return order
 
     def _step_template(self, ctx: PlanContext, data: Data, window: Dim) -> Data:
-        """The state is all but the last frame of the window of the next step."""
+        """Return the template of the state: all but the last frame of the window of the next step."""
         if self._right:
             raise ctx.error("in a loop a window has only steps up to the current one: set window_right to 0.")
         out = data.permuted(self._order)
@@ -131,7 +133,7 @@ class WindowLayer(ConcatInputLayer):
         return out.with_axis(self._window_axis, window).replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Zeros at the ends, then windows along the first axis."""
+        """Emit zeros at the ends, then windows along the first axis."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         if self._axis is None:
             x = tf.expand_dims(transpose(x, self._order), self._window_axis)
@@ -182,7 +184,7 @@ class FoldLayer(ConcatInputLayer):
     stride: int = option(1, help="distance of neighbouring windows")
 
     def template(self, ctx: PlanContext) -> Data:
-        """One axis less, the frames first."""
+        """Infer the output: one axis less, the frames first."""
         if self.mode not in ("sum", "mean"):
             raise ctx.error("mode must be 'sum' or 'mean', not %r." % self.mode)
         data = self.input_template(ctx)
@@ -199,7 +201,7 @@ class FoldLayer(ConcatInputLayer):
         return out.with_dim(0, ctx.bind(self.out_spatial_dim, new))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Overlapping windows added, cut to the frames."""
+        """Emit overlapping windows added, cut to the frames."""
         data = self.input
         x = transpose(self.emit_input(ctx), self._axes)
         mask = ctx.masks(data, [self._axes[1]])
@@ -223,7 +225,7 @@ class FoldLayer(ConcatInputLayer):
 
 
 def _depends_on(dim: Dim, operand: Dim) -> bool:
-    """Whether a derived dim is computed from another one."""
+    """Return whether a derived dim is computed from another one."""
     if dim.expr is None:
         return False
     return any(a is operand or _depends_on(a, operand) for a in dim.expr.args if isinstance(a, Dim))

@@ -1,4 +1,4 @@
-"""Which axis is the feature axis after axes were removed, merged or exchanged. No TensorFlow."""
+"""The feature axis after axes were removed, merged or exchanged. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from returnn_tf.tensor.data import default_feature_axis
 
 
 def with_feature_default(data: Data) -> Data:
-    """Dense data without a feature axis gets it where the default rule puts it: the last static axis, if any."""
+    """Mark the feature axis of dense data that lacks one by the default rule: the last static axis, if any."""
     if data.feature_axis is not None or data.sparse_dim is not None:
         return data
     return data.replace(feature_axis=default_feature_axis(data.dims, data.time_axis))
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """The dim of axes merged in this order. Of dims that the program made for a number, only the size counts."""
+    """Return the dim of axes merged in this order. Of anonymous dims, only the size counts."""
     result = dims[0]
     for dim in dims[1:]:
         is_number = result.size is None and dim.auto and dim.size is not None
@@ -25,5 +25,5 @@ def product(dims: Sequence[Dim]) -> Dim:
 
 
 def index_of(axis: Optional[int], axes: Sequence[int]) -> Optional[int]:
-    """Where an axis ends up if these axes are kept, in this order; None if it is gone."""
+    """Return the index of an axis if these axes are kept, in this order; None if it is gone."""
     return list(axes).index(axis) if axis in axes else None  # type: ignore[arg-type]

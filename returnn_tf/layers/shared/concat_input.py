@@ -1,11 +1,11 @@
-"""Layers which see all their sources as one tensor: concatenated in the feature axis, with dropout in training."""
+"""Layers that see all their sources as one tensor: concatenated in the feature axis, with dropout in training."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any, Dict, List, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -21,7 +21,7 @@ class ConcatInputLayer(Layer):
     """Options of layers with one, possibly concatenated, input."""
 
     in_dim: Optional[Dim] = option(None, help="the axis to use as the feature axis of the source")
-    dropout: float = option(0.0, help="dropout on the input in training")
+    dropout: float = option(0.0, check=dropout_rate, help="dropout on the input in training")
     dropout_axis: Any = option(None, help="axes with own dropout masks (default: all static axes)")
     dropout_noise_shape: Optional[Dict[Any, Any]] = option(
         None, help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: no axis does"
@@ -33,12 +33,10 @@ class ConcatInputLayer(Layer):
     input: Data = dataclasses.field(init=False)
 
     def input_template(self, ctx: PlanContext) -> Data:
-        """The one input: the source, or all sources concatenated."""
+        """Return the template of the single input: the source, or all sources concatenated."""
         if not self.sources:
             raise ctx.error("needs a source: add 'from', e.g. 'from': 'data'.")
         data = concat_template(ctx, self.sources)
-        if isinstance(self.dropout, (int, float)) and not 0 <= self.dropout <= 1:
-            raise ctx.error("dropout is a probability, from 0 to 1, got %s." % self.dropout)
         if self.dropout and data.sparse:
             ctx.need_feature(data, "the source of the dropout")
         if self.in_dim is not None:
@@ -48,7 +46,7 @@ class ConcatInputLayer(Layer):
         return data
 
     def emit_input(self, ctx: EmitContext) -> Any:
-        """The tensor with the layout of ``self.input``."""
+        """Return the tensor in the layout of ``self.input``."""
         data = self.input
         x = emit_concat(ctx, self.sources, data)
         if self.dropout and (ctx.train or self.dropout_on_forward):
@@ -57,7 +55,7 @@ class ConcatInputLayer(Layer):
 
 
 def concat_template(ctx: PlanContext, sources: List[Node]) -> Data:
-    """The template of all sources concatenated in the feature axis; a single source stays as it is.
+    """Return the template of all sources concatenated in the feature axis; a single source is returned unchanged.
 
     :raises ConfigError: sparse sources, sources without feature axis, dims that don't fit
     """
@@ -69,7 +67,7 @@ def concat_template(ctx: PlanContext, sources: List[Node]) -> Data:
 
 
 def concat_layout(sources: List[Node]) -> Data:
-    """`concat_template` of sources that are known to fit: the axes of the source with most axes, features summed."""
+    """Return `concat_template` for sources known to fit: the axes of the source with most axes, features summed."""
     first = sources[0].output
     if len(sources) == 1:
         return first
@@ -85,7 +83,7 @@ def concat_layout(sources: List[Node]) -> Data:
 
 
 def emit_concat(ctx: EmitContext, sources: List[Node], data: Data) -> Any:
-    """The concatenation; axes which a source lacks are repeated."""
+    """Concatenate; axes that a source lacks are broadcast."""
     if len(sources) == 1:
         return ctx.source(0) if sources is ctx.node.sources else ctx.value(sources[0])
     common = common_layout([node.output for node in sources], ignore_feature=True)
@@ -102,7 +100,7 @@ def emit_concat(ctx: EmitContext, sources: List[Node], data: Data) -> Any:
 
 
 def _with_feature(data: Data, common: Data) -> List[Optional[int]]:
-    """`match_axes`, where the feature axes belong together whatever their sizes are."""
+    """Match axes by `match_axes`, pairing the feature axes whatever their sizes are."""
     assert data.feature_axis is not None and common.feature_axis is not None
     rest = match_axes(data.without_axes([data.feature_axis]), common.without_axes([common.feature_axis]))
     mapping = [t if t is None or t < common.feature_axis else t + 1 for t in rest]
@@ -111,7 +109,7 @@ def _with_feature(data: Data, common: Data) -> List[Optional[int]]:
 
 
 def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> List[Any]:
-    """Sizes of the dropout mask: 1 on batch and dynamic axes unless the options say otherwise."""
+    """Return the sizes of the dropout mask: 1 on batch and dynamic axes unless the options override it."""
     given = layer.dropout_noise_shape
     if layer.dropout_axis is not None:
         own = ctx_axes(ctx, data, layer.dropout_axis)
@@ -129,5 +127,5 @@ def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> List[Any]:
 
 
 def ctx_axes(ctx: EmitContext, data: Data, desc: Any) -> List[int]:
-    """Axes by description while emitting."""
+    """Resolve axes by description while emitting."""
     return resolve_axes(data, desc, behavior_version=ctx.behavior_version)

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, List, Mapping, Optional, Sequence
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
@@ -29,7 +30,7 @@ class ConvParams:
     def declare_params(
         self, ctx: PlanContext, name: str, shape: Sequence[int], n_out: int, with_bias: bool, *, filter_rank: int = 0
     ) -> None:
-        """Parameters, or checks of the layers instead of them.
+        """Declare the parameters, or check the layers that replace them.
 
         :param name: of the filter
         :param shape: of the filter as a parameter
@@ -69,17 +70,17 @@ class ConvParams:
         return order
 
     def emit_filter(self, ctx: EmitContext) -> Any:
-        """In the shape of the parameter."""
+        """Return the filter in the shape of the parameter."""
         if not isinstance(self.filter, Node):
             return ctx.param(self._filter_name)
         return tf.reshape(transpose(ctx.value(self.filter), self._filter_order), self._filter_shape)
 
     def finish(self, ctx: EmitContext, y: Any) -> Any:
-        """Bias and activation; features are the last axis."""
+        """Apply bias and activation; features are the last axis."""
         if self._has_bias:
             bias = ctx.value(self.bias) if isinstance(self.bias, Node) else ctx.param("bias")
             y = tf.nn.bias_add(y, bias)
         if self.activation is None:
             return y
-        ctx.note(ctx.node, "pre_activation", (y, self.activation))
+        ctx.set_aux(ctx.node, PRE_ACTIVATION, PreActivation(y, self.activation))
         return get_activation(self.activation)(y)

@@ -1,4 +1,4 @@
-"""Which axes of the two sources of `dot` belong together."""
+"""The correspondence of axes of the two sources of `dot`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STRICT_VERSION = 14
 
 
 def prefer_axes(ctx: PlanContext, data: Data, desc: Any) -> List[int]:
-    """The axes of a description; a dim also means a made-up axis of its size if no axis is the dim itself."""
+    """Resolve a description; a dim matches an anonymous axis of its size if no axis is the dim itself."""
     if isinstance(desc, (list, tuple)):
         axes: List[int] = []
         for part in desc:
@@ -31,7 +31,7 @@ def match_leftovers(
     reds: Tuple[List[int], List[int]],
     given_vars: Tuple[Optional[List[int]], Optional[List[int]]],
 ) -> DotAxes:
-    """All axes sorted into reduced, var and common ones.
+    """Sort all axes into reduced, var and common ones.
 
     :param given_vars: axes that only one source has; None: all that the other source does not have
     :raises ConfigError: axes which don't fit
@@ -85,7 +85,7 @@ def _check_reduced(ctx: PlanContext, a: Data, b: Data, red1: List[int], red2: Li
 
 
 def _pair(a: Data, b: Data, rest1: Sequence[int], rest2: Sequence[int]) -> List[Tuple[int, int]]:
-    """Axes which are the same dim; identical dims first."""
+    """Pair axes of equal dims, identical objects first."""
     pairs: List[Tuple[int, int]] = []
     for same in (
         lambda d, e: d is e or (d.is_batch and e.is_batch),
@@ -102,7 +102,9 @@ def _pair(a: Data, b: Data, rest1: Sequence[int], rest2: Sequence[int]) -> List[
 
 
 def _pair_by_size(a: Data, b: Data, left1: List[int], left2: List[int]) -> List[Tuple[int, int]]:
-    """Old rule for what is left: static axes of the same size, and dynamic axes in order. Takes them out."""
+    """Pair the rest by the old rule: static axes of the same size, and dynamic axes in order. Removes them from the
+    lists.
+    """
     pairs = []
     for i in list(left1):
         found = next((j for j in left2 if a.dims[i].size == b.dims[j].size), None)

@@ -11,7 +11,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def last_frame(ctx: EmitContext, node: Node) -> Any:
-    """The value of a node at the last frame of each sequence, 0 (false) where there is none; without the time axis.
+    """Return the value of a node at the last frame of each sequence, 0 (false) for empty ones; without the time axis.
 
     A sum over the frames with only one that is not zero, so that no frames at all are fine too.
     """

@@ -1,4 +1,4 @@
-"""The frames which a layer with a memory runs over: a time axis, the steps of a loop all at once, or one step."""
+"""The frame axis of a layer with memory: a time axis, all steps of a loop at once, or a single step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIME = ("t", "time", "t?", "time?")
 
 
 def frames_of(ctx: PlanContext, data: Data, desc: Any = "T") -> Tuple[Data, Optional[int]]:
-    """The template with an axis of frames, and that axis; None in a step of a loop, where the layer carries a state.
+    """Return the template with a frame axis, and that axis; None in a step of a loop, where the layer carries a state.
 
     In a loop, "T" without a time axis and dims or tags which the source does not have mean the steps. What is the same
     in all steps gets their axis in front.
@@ -32,7 +32,7 @@ def frames_of(ctx: PlanContext, data: Data, desc: Any = "T") -> Tuple[Data, Opti
 
 
 def with_frames(ctx: EmitContext, x: Any, data: Data, frames: Data) -> Any:
-    """A tensor with the axis of the steps that `frames_of` may have put in front.
+    """Add the axis of steps that `frames_of` may have put in front.
 
     :param data: template of ``x``
     """

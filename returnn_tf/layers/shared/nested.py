@@ -9,12 +9,12 @@ NESTED = ("subnetwork", "unit")
 
 
 def is_network(value: Any) -> bool:
-    """Whether the value of such an option is a network, and not a single layer, whose names are those around it."""
+    """Return whether the value is a network rather than a single layer, whose names refer to the network around it."""
     return isinstance(value, Mapping) and not isinstance(value.get("class"), str)
 
 
 def base_references(value: Any) -> Iterator[str]:
-    """The names ``x`` of all strings ``base:x`` inside of a nested network, networks nested deeper included."""
+    """Iterate over the names ``x`` of all strings ``base:x`` inside a nested network, deeper ones included."""
     if isinstance(value, str):
         if value.startswith("base:"):
             yield value[len("base:") :]

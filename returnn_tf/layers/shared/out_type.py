@@ -1,4 +1,4 @@
-"""The option ``out_type``: what the config says about an output that the program cannot infer."""
+"""The option ``out_type``: output properties that cannot be inferred."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEYS = (
 
 
 def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:
-    """The template with the changes of ``out_type``.
+    """Apply the changes of ``out_type`` to a template.
 
     :param data: what is known: the common layout of the sources
     :param out_type: dtype, shape (sizes without batch, None where dynamic), dim, sparse, dims and axes, all optional
@@ -67,7 +67,7 @@ def _sparse_dim(ctx: PlanContext, data: Data, out_type: Mapping[str, Any]) -> Op
 
 
 def _with_shape(ctx: PlanContext, data: Data, out_type: Mapping[str, Any], dim: Optional[int]) -> Data:
-    """Axes by sizes: dims of the sources are taken over in order where they fit, others are made."""
+    """Set axes by sizes: dims of the sources are reused in order where they fit, others are created."""
     batch = next((d for d in data.dims if d.is_batch), None)
     batch_axis = out_type.get("batch_dim_axis", data.batch_axis)
     free = [d for d in data.dims if not d.is_batch]

@@ -1,4 +1,4 @@
-"""What `conv`, `pool` and `transposed_conv` have in common: which axes they run over, sizes, padding and lengths."""
+"""The common part of `conv`, `pool` and `transposed_conv`: the axes they run over, sizes, padding and lengths."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class SpatialAxes:
 
     @property
     def order(self) -> List[int]:
-        """All axes."""
+        """Return all axes."""
         assert self.data.feature_axis is not None
         return self.lead + self.spatial + [self.data.feature_axis]
 
     @property
     def dims(self) -> List[Dim]:
-        """The dims of the spatial axes."""
+        """Return the dims of the spatial axes."""
         return [self.data.dims[i] for i in self.spatial]
 
     def template(self, spatial_dims: Sequence[Dim], feature: Optional[Dim] = None) -> Data:
-        """The output in this order with new spatial dims, and with a new feature dim."""
+        """Return the output template in this order, with new spatial dims and a new feature dim."""
         data = self.data.permuted(self.order)
         for i, dim in enumerate(spatial_dims):
             data = data.with_dim(len(self.lead) + i, dim)
@@ -49,7 +49,7 @@ class SpatialAxes:
         return data.replace(vocab=None)
 
     def to_op(self, ctx: EmitContext, x: Any, *, use_time_mask: bool) -> Any:
-        """``x`` as [N, spatial..., feature].
+        """Bring ``x`` to [N, spatial..., feature].
 
         :param use_time_mask: zeros in the frames after the end of a sequence
         """
@@ -60,12 +60,12 @@ class SpatialAxes:
         return to_lead_form(transpose(x, self.order), len(self.lead))
 
     def from_op(self, ctx: EmitContext, y: Any, out: Data) -> Any:
-        """[N, spatial..., feature] in the layout of the output."""
+        """Bring [N, spatial..., feature] to the layout of the output."""
         return y if len(self.lead) == 1 else tf.reshape(y, ctx.shape(out))
 
 
 def to_lead_form(x: Any, count: int) -> Any:
-    """The first ``count`` axes merged into one; a new axis of size 1 if there are none."""
+    """Merge the first ``count`` axes into one; insert an axis of size 1 if there are none."""
     if count == 1:
         return x
     if count == 0:
@@ -76,7 +76,7 @@ def to_lead_form(x: Any, count: int) -> Any:
 
 
 def spatial_axes(ctx: PlanContext, data: Data, given: Any, count: int, what: str) -> SpatialAxes:
-    """Finds the axes.
+    """Find the axes.
 
     :param given: option in_spatial_dims, or None: all axes but batch and feature
     :param count: how many axes the window has
@@ -115,7 +115,7 @@ def spatial_axes(ctx: PlanContext, data: Data, given: Any, count: int, what: str
 
 
 def per_axis(ctx: PlanContext, name: str, value: Any, count: int) -> List[int]:
-    """A size per axis: an int is for all of them. Dims count by their size.
+    """Return a size per axis: an int applies to all. Dims count by their size.
 
     :param name: of the option
     """
@@ -129,7 +129,7 @@ def per_axis(ctx: PlanContext, name: str, value: Any, count: int) -> List[int]:
 
 
 def check_padding(ctx: PlanContext, value: Any, count: int) -> List[AxisPadding]:
-    """The padding of each axis: "same", "valid", "same_static" or (left, right)."""
+    """Return the padding of each axis: "same", "valid", "same_static" or (left, right)."""
     values = list(value) if isinstance(value, (list, tuple)) else [value] * count
     if len(values) == 1 and count > 1:
         values = values * count
@@ -152,7 +152,7 @@ def check_padding(ctx: PlanContext, value: Any, count: int) -> List[AxisPadding]
 
 
 def fixed_padding(dim: Dim, padding: AxisPadding, size: int, stride: int, dilation: int) -> AxisPadding:
-    """ "same_static" put in terms of the others: on dynamic axes as much as the window needs, on static ones "same"."""
+    """Express "same_static" by the other kinds: the padding of the window on dynamic axes, "same" on static ones."""
     if padding != "same_static":
         return padding
     if dim.size is not None:
@@ -163,7 +163,9 @@ def fixed_padding(dim: Dim, padding: AxisPadding, size: int, stride: int, dilati
 
 
 def conv_dim(dim: Dim, size: int, stride: int, dilation: int, padding: AxisPadding) -> Dim:
-    """How long an axis gets: same ``ceil(n / stride)``, else ``ceil((n + pad - (size - 1) * dilation) / stride)``."""
+    """Return the output length: ``ceil(n / stride)`` for same, else ``ceil((n + pad - (size - 1) * dilation) /
+    stride)``.
+    """
     if padding in ("same", "same_static"):
         return dim.ceildiv_right(stride)
     missing = (size - 1) * dilation - (0 if isinstance(padding, str) else sum(padding))
@@ -172,7 +174,7 @@ def conv_dim(dim: Dim, size: int, stride: int, dilation: int, padding: AxisPaddi
 
 
 def bind_spatial(ctx: PlanContext, declared: Any, dims: List[Dim]) -> List[Dim]:
-    """The new dims, bound to those of the option out_spatial_dims."""
+    """Bind the new dims to those of the option out_spatial_dims."""
     if declared is None:
         return dims
     given = list(declared) if isinstance(declared, (list, tuple)) else [declared]

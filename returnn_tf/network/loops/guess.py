@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional
 
+from returnn_tf.graph.registry import LAYERS
 from returnn_tf.layers.shared.nested import is_network
 from returnn_tf.tensor import Dim
-
-#: Classes whose output has the features of their (first) source.
-_KEEP_FEATURES = ("copy", "combine", "eval", "activation", "dropout", "layer_norm", "masked_computation", "unmask")
 
 
 def nested_size(layer: Any) -> Optional[int]:
@@ -43,11 +41,12 @@ def _size_of(network: Mapping[str, Any], name: Any, depth: int) -> Optional[int]
         size = _size_of_nested(layer.get(key), depth + 1)
         if size is not None:
             return size
-    if layer.get("class") not in _KEEP_FEATURES:
+    cls = LAYERS.find(layer.get("class"))
+    if cls is None or not cls.keeps_features:
         return None
     sources = layer.get("from")
     sources = list(sources) if isinstance(sources, (list, tuple)) else [sources]
     sizes = [_size_of(network, source, depth + 1) for source in sources]
-    if layer["class"] == "copy":  # concatenates them
+    if cls.joins_features:
         return sum(size or 0 for size in sizes) if sizes and None not in sizes else None
     return next((size for size in sizes if size is not None), None)

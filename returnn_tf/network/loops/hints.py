@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from returnn_tf.layers.search.choice import ChoiceLayer
-from returnn_tf.log import log
+from returnn_tf.logging.log import log
 from returnn_tf.network.loops.step_layers import StepLayers
 from returnn_tf.network.planning.parse import LayerSpec
 

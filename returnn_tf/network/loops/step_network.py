@@ -185,6 +185,7 @@ class StepNetwork:
         run = Node("%s/loop" % self.owner.path, layer, self.scope)
         layer.node = run  # type: ignore[misc]
         run.inner = list(builder.sink)
+        layer.constrained = self._constrained(run.inner)
         inner = set(run.inner)
         for node in [*run.inner, *self._slices]:
             for dep in node.deps if node in inner else [node]:
@@ -198,6 +199,17 @@ class StepNetwork:
         run.output = Data((), "int32")
         self.parent.sink.append(run)
         self._run = run
+
+    def _constrained(self, nodes: Sequence[Node]) -> List[Tuple[Node, str]]:
+        """Return which options constrain what layers of a step put out; a search has no objective."""
+        options = ("darc1", "spatial_smoothing")
+        found = [] if self.parent.search else [(n, name) for n in nodes for name in options if getattr(n.layer, name)]
+        if found and self.parent.in_step:
+            raise LayerError(
+                "Layer %r: %s is not supported in a loop that runs in the step of another loop. Use it on a layer of "
+                "the outer loop, or outside." % (found[0][0].path, found[0][1])
+            )
+        return found
 
     def _ending(self, builder: ZoneBuilder) -> Ending:
         """When the loop ends."""

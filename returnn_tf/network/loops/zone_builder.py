@@ -32,6 +32,7 @@ class ZoneBuilder(NetworkBuilder):
             if spec.cls.follows_target(spec.options, self.search):
                 options = {k: v for k, v in spec.options.items() if not k.startswith("explicit_search_source")}
                 self.specs[name] = dataclasses.replace(spec, sources=(), options=options)
+        self._outer_templates, self.template_builder = parent.template_builder, self
         self.loop = loop
         self.zone = zone
         self.in_step = zone is Zone.STEP or parent.in_step
@@ -97,9 +98,9 @@ class ZoneBuilder(NetworkBuilder):
         """
         unknown = self._has_guessed or any(s.output.unknown or _state_unknown(s) for s in node.deps)
         if self.strict or not unknown:
-            return super().infer_template(node, ctx)
+            return self._outer_templates.infer_template(node, ctx)
         try:
-            return super().infer_template(node, ctx)
+            return self._outer_templates.infer_template(node, ctx)
         except OptionError:
             raise
         except ConfigError as exc:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.graph.batch_norm import declare_batch_norm_option
+from returnn_tf.graph.constraints import check_output_constraints
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.source import SourceLayer
-from returnn_tf.layers.math import batch_norm
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.checks import LayerError, check_out_shape, cycle_error, located, with_beam
 from returnn_tf.network.planning.parse import (
@@ -27,6 +28,8 @@ from returnn_tf.network.planning.sub_output import SubOutputLayer
 from returnn_tf.tensor import Data, Dim
 
 _OPEN, _DONE = "open", "done"
+#: Networks in networks: each level takes some frames of Python's stack.
+MAX_DEPTH = 40
 
 
 class NetworkBuilder:
@@ -52,6 +55,11 @@ class NetworkBuilder:
         self.scope = scope
         self.parent = parent
         self.inputs = inputs
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        if self.depth > MAX_DEPTH:
+            raise LayerError("Layer %r: networks are nested more than %d levels deep." % (path, MAX_DEPTH))
+        #: Infers the templates: that of the innermost loop around, or of the whole network.
+        self.template_builder: NetworkBuilder = self if parent is None else parent.template_builder
         self.in_step: bool = parent.in_step if parent is not None else False
         self.loop_dim: Optional[Dim] = parent.loop_dim if parent is not None else None
         self.specs = parse_network(network, path, state.behavior_version)
@@ -233,7 +241,9 @@ class NetworkBuilder:
 
     def infer_template(self, node: Node, ctx: PlanContext) -> Data:
         """What the layer says of its output; a loop around may know how to go on while it is only half known itself."""
-        return node.layer.template(ctx) if self.parent is None else self.parent.infer_template(node, ctx)
+        if self.template_builder is self:
+            return node.layer.template(ctx)
+        return self.template_builder.infer_template(node, ctx)
 
     @property
     def sink(self) -> List[Node]:
@@ -249,10 +259,9 @@ class NetworkBuilder:
             node.output = with_beam(node)
         if layer.size_target:
             node.output = self._with_lengths_of(node, layer.size_target)
-        if layer.batch_norm and layer.class_name != "batch_norm":
-            batch_norm.declare_option(ctx, layer.batch_norm)
-        if layer.darc1 or layer.spatial_smoothing:
-            ctx.need_feature(node.output, "the output (constrained by darc1 or spatial_smoothing)")
+        if layer.batch_norm and not layer.normalizes_batch:
+            declare_batch_norm_option(ctx, layer.batch_norm)
+        check_output_constraints(ctx, node.output)
         if layer.out_shape is not None:
             check_out_shape(node.output, layer.out_shape)
         self.sink.append(node)

@@ -1,4 +1,4 @@
-"""The recurrent cell: its parameters, its projection of the whole input, and one step over time."""
+"""The recurrent cell: its parameters, the projection of the whole input, and a single step."""
 
 from __future__ import annotations
 
@@ -110,15 +110,15 @@ class Cell:
 
     @property
     def n_states(self) -> int:
-        """Number of state tensors."""
+        """Return the number of state tensors."""
         return len(self.state_keys) or 1
 
     def param_specs(self) -> List[ParamSpec]:
-        """The parameters, in the order in which they are created."""
+        """Declare the parameters in the order of their creation."""
         raise NotImplementedError
 
     def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
-        """All of the step which depends on the input alone, for all frames at once.
+        """Compute the part of a step that depends only on the input, for all frames at once.
 
         :param x: [..., in_dim] dense, or [...] int if sparse
         :return: [..., gates * n]
@@ -127,14 +127,14 @@ class Cell:
         return x if weights is None else project(x, *weights)
 
     def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Weights [in, gates * n] and bias of the projection of the input, or None.
+        """Return weights [in, gates * n] and bias of the input projection, or None.
 
         None: there is no projection, or it is not just ``x W + b``.
         """
         return None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """What `step` needs besides the frame and the state, computed once before the loop.
+        """Compute once, before the loop, what `step` needs besides frame and state.
 
         :param batch: int scalar, number of sequences
         :param seed: int [2]: training, draw noise from it; None: no noise
@@ -144,7 +144,7 @@ class Cell:
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
-        """One frame.
+        """Compute one frame.
 
         :param weights: from `prepare`
         :param z: [batch, gates * n], a frame of `project_input`
@@ -156,12 +156,12 @@ class Cell:
 
     @property
     def step_noise(self) -> bool:
-        """Whether `step` draws noise in training."""
+        """Return whether `step` draws noise in training."""
         return False
 
 
 def project(x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) -> tf.Tensor:
-    """``x W + b`` over all leading axes at once; a lookup in ``W`` if ``x`` holds class indices.
+    """Compute ``x W + b`` over all leading axes at once; a lookup in ``W`` if ``x`` holds class indices.
 
     :param x: [..., in] float, or [...] int
     :param weights: [in, out]
@@ -180,7 +180,7 @@ def project(x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) 
 
 
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor, shape: Optional[Any] = None) -> tf.Tensor:
-    """Inverted dropout with stateless noise.
+    """Apply inverted dropout with stateless noise.
 
     :param rate: probability to drop
     :param seed: int [2]

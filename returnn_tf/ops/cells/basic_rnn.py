@@ -22,7 +22,7 @@ class BasicRnn(Cell):
     options = {"activation": UnitOption((str,), "tanh", "activation of the output")}
 
     def param_specs(self) -> List[ParamSpec]:
-        """See `Cell.param_specs`."""
+        """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         return [
             ParamSpec("basic_rnn_cell/kernel", (self.in_dim + n, n), "forward"),
@@ -30,16 +30,16 @@ class BasicRnn(Cell):
         ]
 
     def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """See `Cell.input_weights`."""
+        """Return the input weights; see `Cell.input_weights`."""
         return params["basic_rnn_cell/kernel"][: self.in_dim], params["basic_rnn_cell/bias"]
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """See `Cell.prepare`."""
+        """Prepare what all steps share; see `Cell.prepare`."""
         return [params["basic_rnn_cell/kernel"][self.in_dim :]]
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
-        """See `Cell.step`."""
+        """Compute one step; see `Cell.step`."""
         h = get_activation(self.opts["activation"])(z + tf.matmul(state[0], weights[0]))
         return h, (h,)

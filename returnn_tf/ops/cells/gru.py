@@ -26,7 +26,7 @@ class Gru(Cell):
     options = {"activation": UnitOption((str,), "tanh", "activation of the candidate")}
 
     def param_specs(self) -> List[ParamSpec]:
-        """See `Cell.param_specs`."""
+        """Declare the parameters; see `Cell.param_specs`."""
         n, rows = self.n_out, self.in_dim + self.n_out
         return [
             ParamSpec("gru_cell/gates/kernel", (rows, 2 * n), "forward"),
@@ -37,19 +37,19 @@ class Gru(Cell):
         ]
 
     def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """See `Cell.input_weights`."""
+        """Return the input weights; see `Cell.input_weights`."""
         kernels = [params["gru_cell/%s/kernel" % part][: self.in_dim] for part in ("gates", "candidate")]
         biases = [params["gru_cell/%s/bias" % part] for part in ("gates", "candidate")]
         return tf.concat(kernels, axis=1), tf.concat(biases, axis=0)
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """See `Cell.prepare`."""
+        """Prepare what all steps share; see `Cell.prepare`."""
         return [params["gru_cell/%s/kernel" % part][self.in_dim :] for part in ("gates", "candidate")]
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
-        """See `Cell.step`."""
+        """Compute one step; see `Cell.step`."""
         (h,) = state
         z_gates, z_candidate = tf.split(z, [2 * self.n_out, self.n_out], axis=-1)
         r, u = tf.split(tf.sigmoid(z_gates + tf.matmul(h, weights[0])), 2, axis=-1)

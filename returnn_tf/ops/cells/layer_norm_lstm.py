@@ -64,11 +64,11 @@ class LayerNormLstm(Cell):
 
     @property
     def step_noise(self) -> bool:
-        """See `Cell.step_noise`."""
+        """Return whether a step draws noise; see `Cell.step_noise`."""
         return bool(self.opts["dropout"] or self.opts["dropout_h"])
 
     def param_specs(self) -> List[ParamSpec]:
-        """See `Cell.param_specs`."""
+        """Declare the parameters; see `Cell.param_specs`."""
         n, forget = self.n_out, self.opts["forget_bias"]
         all_gates = numpy.repeat([0.0, 0.0, forget, 0.0], n)
         specs = [ParamSpec("W_ff", (self.in_dim, 4 * n), "forward"), ParamSpec("W_re", (n, 4 * n), "recurrent")]
@@ -87,21 +87,23 @@ class LayerNormLstm(Cell):
         return specs
 
     def _norm_specs(self, place: str, dim: int, shift: Any = 0.0) -> List[ParamSpec]:
-        """gamma and beta of the norm at ``place``; ``shift`` is added to the initial beta."""
+        """Declare gamma and beta of the norm at ``place``; ``shift`` is added to the initial beta."""
         return [
             ParamSpec("gamma_" + place, (dim,), "fixed", self.opts["norm_gain"]),
             ParamSpec("beta_" + place, (dim,), "fixed", self.opts["norm_shift"] + shift),
         ]
 
     def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
-        """See `Cell.project_input`."""
+        """Project the input; see `Cell.project_input`."""
         z = project(x, params["W_ff"], params.get("bias"))
         if self.gate_norm == "global_norm":
             z = self._norm(z, params["gamma_input_below"]) + params["beta_input_below"]
         return z
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """The recurrent weights, then gamma [4 n] and beta [4 n] of the gates, gamma and beta of new c and new h."""
+        """Return the recurrent weights, then gamma [4 n] and beta [4 n] of the gates, gamma and beta of new c and new
+        h.
+        """
         weights = [params["W_re"]]
         if self.gate_norm == "global_norm":
             weights += [params["gamma_state_below"]]
@@ -122,7 +124,7 @@ class LayerNormLstm(Cell):
         return centered * (tf.math.rsqrt(variance + self.opts["variance_epsilon"]) * gamma)
 
     def _gates(self, z: tf.Tensor, h: tf.Tensor, weights: List[tf.Tensor]) -> List[tf.Tensor]:
-        """i, j, f, o before their activation; takes the weights which it needs from the front of the list."""
+        """Compute i, j, f, o before their activation, consuming weights from the front of the list."""
         recurrent = tf.matmul(h, weights.pop(0))
         z = z + (self._norm(recurrent, weights.pop(0)) if self.gate_norm == "global_norm" else recurrent)
         if self.gate_norm == "global_norm_joined":
@@ -135,7 +137,7 @@ class LayerNormLstm(Cell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
-        """See `Cell.step`."""
+        """Compute one step; see `Cell.step`."""
         c, h = state
         left = list(weights)
         activation = get_activation(self.opts["activation"])

@@ -11,7 +11,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class LstmCell(Cell):
-    """Base of all cells whose state is (c, h) and whose projected input has the gates in the order j, i, f, o.
+    """Base of all cells with state (c, h) and gates of the projected input in the order j, i, f, o.
 
     ``j, i, f, o = split(z_t + h W_re);  c' = sigmoid(f) c + sigmoid(i) tanh(j);  h' = sigmoid(o) tanh(c')``
 
@@ -23,24 +23,24 @@ class LstmCell(Cell):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the cell computes exactly the formula above, so that a kernel for it can take over the loop."""
+        """Return whether the cell computes exactly the formula above, so that its kernel can run the loop."""
         return True
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
-        """``W_re`` [n, 4 n], gates in the order j, i, f, o.
+        """Return ``W_re`` [n, 4 n], gates in the order j, i, f, o.
 
         :param seed: int [2]: training, draw noise from it; None: no noise
         """
         raise NotImplementedError
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """See `Cell.prepare`."""
+        """Prepare what all steps share; see `Cell.prepare`."""
         return [self.recurrent_weights(params, seed)]
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
-        """See `Cell.step`."""
+        """Compute one step; see `Cell.step`."""
         c, h = state
         j, ifo = tf.split(z + tf.matmul(h, weights[0]), [self.n_out, 3 * self.n_out], axis=-1)
         i, f, o = tf.split(tf.sigmoid(ifo), 3, axis=-1)
@@ -61,7 +61,7 @@ class LstmCell(Cell):
     "nativelstm2storestates",
 )
 class NativeLstm(LstmCell):
-    """LSTM whose input weights, recurrent weights and bias are parameters of their own; no forget bias is added.
+    """LSTM with separate input weights, recurrent weights and bias; no forget bias is added.
 
     Weights: ``W`` [in, 4 n], ``W_re`` [n, 4 n], ``b`` [4 n].
     """
@@ -74,7 +74,7 @@ class NativeLstm(LstmCell):
     }
 
     def param_specs(self) -> List[ParamSpec]:
-        """See `Cell.param_specs`."""
+        """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         recurrent = ParamSpec("W_re", (n, 4 * n), "recurrent")
         if not self.input_projection:
@@ -82,11 +82,11 @@ class NativeLstm(LstmCell):
         return [ParamSpec("W", (self.in_dim, 4 * n), "forward"), recurrent, ParamSpec("b", (4 * n,), "bias", 0.0)]
 
     def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """See `Cell.input_weights`."""
+        """Return the input weights; see `Cell.input_weights`."""
         return (params["W"], params["b"]) if self.input_projection else None
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
-        """See `LstmCell.recurrent_weights`."""
+        """Return the recurrent weights; see `LstmCell.recurrent_weights`."""
         w_re = params["W_re"]
         rate = self.opts["rec_weight_dropout"]
         if seed is None or not rate:
@@ -104,14 +104,14 @@ class LowMemoryLstm(LstmCell):
     splits_input_weights = False
 
     def param_specs(self) -> List[ParamSpec]:
-        """See `Cell.param_specs`."""
+        """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         return [ParamSpec("W", (self.in_dim + n, 4 * n), "forward"), ParamSpec("b", (4 * n,), "bias", 0.0)]
 
     def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """See `Cell.input_weights`."""
+        """Return the input weights; see `Cell.input_weights`."""
         return params["W"][: self.in_dim], params["b"]
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
-        """See `LstmCell.recurrent_weights`."""
+        """Return the recurrent weights; see `LstmCell.recurrent_weights`."""
         return params["W"][self.in_dim :]

@@ -1,4 +1,4 @@
-"""The LSTM over all frames, with a gradient written by hand.
+"""The LSTM over all frames, with a hand-written gradient.
 
 The automatic gradient of a `tf.while_loop` adds up the gradient of the recurrent weights in every frame and stores
 every intermediate result. Here the forward loop stores the gates, the backward loop only computes the gradient of the
@@ -14,7 +14,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def lstm_loop(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    """LSTM with gates in the order cell input j, input gate i, forget gate f, output gate o.
+    """Run an LSTM with gates in the order cell input j, input gate i, forget gate f, output gate o.
 
     ``j, i, f, o = split(z_t + h W_re);  c = sigmoid(f) c + sigmoid(i) tanh(j);  h = sigmoid(o) tanh(c)``
 
@@ -77,7 +77,7 @@ def _forward(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor, n: int
 def _backward(  # type: ignore[no-untyped-def]
     c_array, j_array, ifo_array, w_re: tf.Tensor, dc_all: tf.Tensor, dh_all: tf.Tensor, n: int
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gradients of z [time, batch, 4 n], c0 and h0 [batch, n], from those of all states [time + 1, batch, n]."""
+    """Compute gradients of z [time, batch, 4 n], c0 and h0 [batch, n] from those of all states [time + 1, batch, n]."""
     dtype = w_re.dtype
     n_frames = tf.shape(dh_all)[0] - 1
     dc_array = _array(dtype, n_frames + 1, n).unstack(dc_all)
@@ -85,7 +85,7 @@ def _backward(  # type: ignore[no-untyped-def]
     w_re_transposed = tf.transpose(w_re)
 
     def step(t, c, dc, dh, dz_array):  # type: ignore[no-untyped-def]
-        """``c, dc, dh`` belong to the state after frame ``t``."""
+        """Step back over frame ``t``; ``c, dc, dh`` belong to the state after it."""
         j, ifo, c_before = j_array.read(t), ifo_array.read(t), c_array.read(t)
         i, f, o = tf.split(ifo, 3, axis=1)
         tanh_c = tf.tanh(c)

@@ -15,7 +15,7 @@ class UnitOption:
     :param types: accepted Python types
     :param default: value if the user gives none
     :param help: one line for the reference
-    :param check: tells whether a value is in range
+    :param check: whether a value is in range
     :param allowed: the range in words, for the error
     """
 

@@ -29,7 +29,7 @@ class RecurrentHighway(Cell):
     }
 
     def param_specs(self) -> List[ParamSpec]:
-        """See `Cell.param_specs`."""
+        """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         specs = []
         if self.input_projection:
@@ -39,11 +39,11 @@ class RecurrentHighway(Cell):
         return specs + [ParamSpec("rhn_cell/depth_%d/W" % depth, (n, 2 * n), "recurrent") for depth in depths]
 
     def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """See `Cell.input_weights`."""
+        """Return the input weights; see `Cell.input_weights`."""
         return (params["W"], params["b"]) if self.input_projection else None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """The matrices of all depths, and the dropout mask [batch, n] if there is dropout."""
+        """Return the matrices of all depths, and the dropout mask [batch, n] if there is dropout."""
         weights = [params["rhn_cell/depth_%d/W" % depth] for depth in range(self.opts["depth"])]
         if seed is not None and self.opts["dropout"]:
             ones = tf.ones([batch, self.n_out], weights[0].dtype)
@@ -53,7 +53,7 @@ class RecurrentHighway(Cell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
-        """See `Cell.step`."""
+        """Compute one step; see `Cell.step`."""
         (s,) = state
         depth = self.opts["depth"]
         mask = weights[depth] if len(weights) > depth else None

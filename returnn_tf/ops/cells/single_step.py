@@ -1,4 +1,4 @@
-"""One step of a cell in a loop around it, with everything that does not change from step to step made before."""
+"""One step of a cell inside an outer loop, with everything that is constant over the steps prepared in advance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass
 class PreparedCell:
-    """What the steps of a cell share.
+    """A cell with everything prepared that its steps share.
 
     :param params: by their name in `Cell.param_specs`
     :param weights: from `Cell.prepare`
@@ -26,7 +26,7 @@ class PreparedCell:
     seed: Optional[tf.Tensor]
 
     def step(self, x: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> Tuple[tf.Tensor, State]:
-        """One step.
+        """Compute one step.
 
         :param x: [batch, in], or int [batch] of class indices
         :param step: its number, int32 scalar
@@ -36,7 +36,7 @@ class PreparedCell:
         return self.step_projected(project(x, *self.projection), state, step)
 
     def step_projected(self, z: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> Tuple[tf.Tensor, State]:
-        """One step, the input [batch, gates * n] being projected already."""
+        """Compute one step from an input [batch, gates * n] that is projected already."""
         noise = self.seed
         if noise is not None:
             if not self.cell.step_noise:
@@ -47,6 +47,6 @@ class PreparedCell:
 
 
 def prepare_cell(cell: Cell, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> PreparedCell:
-    """What the steps of a cell share; see `Cell.prepare`."""
+    """Prepare what the steps of a cell share; see `Cell.prepare`."""
     weights = cell.prepare(params, batch=batch, seed=seed)
     return PreparedCell(cell, params, weights, cell.input_weights(params), seed)

@@ -16,7 +16,7 @@ ACTIVATION = UnitOption((str,), "tanh", "activation of the cell input and of the
 
 
 class KernelLstm(LstmCell):
-    """Base of the LSTMs with one kernel: parameters below a scope, stored as i, j, f, o, computed as j, i, f, o.
+    """Base of LSTMs with one kernel: parameters in a scope, stored as i, j, f, o, computed as j, i, f, o.
 
     Weights: ``<scope>/kernel`` [in + n, 4 n] with the rows of the input first, ``<scope>/bias`` [4 n].
     """
@@ -25,7 +25,7 @@ class KernelLstm(LstmCell):
     splits_input_weights = False
 
     def param_specs(self) -> List[ParamSpec]:
-        """See `Cell.param_specs`."""
+        """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         return [
             ParamSpec(self.scope + "/kernel", (self.in_dim + n, 4 * n), "forward"),
@@ -33,18 +33,18 @@ class KernelLstm(LstmCell):
         ]
 
     def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """See `Cell.input_weights`."""
+        """Return the input weights; see `Cell.input_weights`."""
         i, j, f, o = tf.split(params[self.scope + "/bias"], 4)
         bias = tf.concat([j, i, f + self.opts["forget_bias"], o], axis=0)
         return to_native_order(params[self.scope + "/kernel"][: self.in_dim]), bias
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
-        """See `LstmCell.recurrent_weights`."""
+        """Return the recurrent weights; see `LstmCell.recurrent_weights`."""
         return to_native_order(params[self.scope + "/kernel"][self.in_dim :])
 
 
 def to_native_order(weights: tf.Tensor) -> tf.Tensor:
-    """Columns of the gates i, j, f, o put into the order j, i, f, o."""
+    """Permute columns of the gates from i, j, f, o to j, i, f, o."""
     i, j, fo = tf.split(weights, [weights.shape[-1] // 4, weights.shape[-1] // 4, weights.shape[-1] // 2], axis=-1)
     return tf.concat([j, i, fo], axis=-1)
 
@@ -61,13 +61,13 @@ class BasicLstm(KernelLstm):
 
     @property
     def is_plain(self) -> bool:
-        """See `LstmCell.is_plain`."""
+        """Return whether a plain kernel applies; see `LstmCell.is_plain`."""
         return self.opts["activation"] == "tanh"
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
-        """See `Cell.step`."""
+        """Compute one step; see `Cell.step`."""
         c, h = state
         activation = get_activation(self.opts["activation"])
         j, i, f, o = tf.split(z + tf.matmul(h, weights[0]), 4, axis=-1)
@@ -93,18 +93,18 @@ class StandardLstm(KernelLstm):
 
     @property
     def is_plain(self) -> bool:
-        """See `LstmCell.is_plain`."""
+        """Return whether a plain kernel applies; see `LstmCell.is_plain`."""
         return not self.opts["use_peepholes"] and self.opts["cell_clip"] is None and self.opts["activation"] == "tanh"
 
     def param_specs(self) -> List[ParamSpec]:
-        """See `Cell.param_specs`."""
+        """Declare the parameters; see `Cell.param_specs`."""
         specs = super().param_specs()
         if self.opts["use_peepholes"]:
             specs += [ParamSpec("lstm_cell/w_%s_diag" % gate, (self.n_out,), "recurrent") for gate in "ifo"]
         return specs
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """See `Cell.prepare`."""
+        """Prepare what all steps share; see `Cell.prepare`."""
         weights = [self.recurrent_weights(params, seed)]
         if self.opts["use_peepholes"]:
             weights += [params["lstm_cell/w_%s_diag" % gate] for gate in "ifo"]
@@ -113,7 +113,7 @@ class StandardLstm(KernelLstm):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
-        """See `Cell.step`."""
+        """Compute one step; see `Cell.step`."""
         c, h = state
         activation = get_activation(self.opts["activation"])
         j, i, f, o = tf.split(z + tf.matmul(h, weights[0]), 4, axis=-1)

@@ -1,4 +1,4 @@
-"""Sequences of different length in one time-major array: masks, reversal, the last frame."""
+"""Ragged sequences in one time-major array: masks, reversal, the last frame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def frame_mask(lengths: tf.Tensor, n_frames: tf.Tensor) -> tf.Tensor:
-    """Which frames belong to the sequences.
+    """Return the mask of valid frames.
 
     :param lengths: int [batch]
     :param n_frames: int scalar
@@ -18,7 +18,7 @@ def frame_mask(lengths: tf.Tensor, n_frames: tf.Tensor) -> tf.Tensor:
 
 
 def zero_padding(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """``x`` [time, batch, n] with zeros in the frames after the end of each sequence."""
+    """Zero ``x`` [time, batch, n] in the frames after the end of each sequence."""
     return tf.where(frame_mask(lengths, tf.shape(x)[0])[:, :, None], x, tf.zeros([], x.dtype))
 
 
@@ -56,7 +56,7 @@ def reverse_sequences(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 
 def state_at(states: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """The state of each sequence after its last frame.
+    """Return the state of each sequence after its last frame.
 
     :param states: [time + 1, batch, n], where entry 0 is the initial state
     :param lengths: int [batch]

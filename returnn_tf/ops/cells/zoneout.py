@@ -1,4 +1,4 @@
-"""LSTM with zoneout: in training some units keep their state, elsewhere old and new state are mixed."""
+"""LSTM with zoneout: some units keep their state in training; otherwise old and new state are mixed."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class ZoneoutLstm(KernelLstm):
 
     @property
     def is_plain(self) -> bool:
-        """See `LstmCell.is_plain`."""
+        """Return whether a plain kernel applies; see `LstmCell.is_plain`."""
         return not self.opts["zoneout_factor_cell"] and not self.opts["zoneout_factor_output"]
 
     @property
     def step_noise(self) -> bool:
-        """See `Cell.step_noise`."""
+        """Return whether a step draws noise; see `Cell.step_noise`."""
         return not self.is_plain
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> Tuple[tf.Tensor, State]:
-        """See `Cell.step`."""
+        """Compute one step; see `Cell.step`."""
         new_h, (new_c, _) = super().step(weights, z, state, seed)
         keep_c, keep_h = self._keep_factors(new_h, seed)
         c = new_c + keep_c * (state[0] - new_c)
@@ -58,7 +58,7 @@ class ZoneoutLstm(KernelLstm):
         return (h if self.opts["use_zoneout_output"] else new_h), (c, h)
 
     def _keep_factors(self, like: tf.Tensor, seed: Optional[tf.Tensor]) -> Tuple[Any, Any]:
-        """How much of the old c and of the old h stays: the rates, or 0 and 1 drawn with them."""
+        """Return the share of the old c and of the old h that is kept: the rates, or samples of 0 and 1."""
         rates = self.opts["zoneout_factor_cell"], self.opts["zoneout_factor_output"]
         if seed is None:
             return rates

@@ -1,4 +1,4 @@
-"""Parts of attention: products over named axes, which keys a query sees, and histories which grow from step to step."""
+"""Building blocks of attention: products over named axes, visibility of keys, and histories that grow step by step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def product_sum(operands: Sequence[Tuple[Any, Sequence[Hashable]]], out: Sequence[Hashable]) -> Any:
-    """Product of tensors with labelled axes, summed over the labels that the result does not have.
+    """Multiply tensors with labelled axes, and sum over the labels missing in the result.
 
     :param operands: (tensor, a label for each of its axes)
     :param out: labels of the result, in order
@@ -23,13 +23,13 @@ def product_sum(operands: Sequence[Tuple[Any, Sequence[Hashable]]], out: Sequenc
 
 
 def left_only_mask(size: Any) -> Any:
-    """Bool [size queries, size keys]: a query sees its own frame and those before it."""
+    """Return a bool mask [size queries, size keys]: a query sees its own frame and those before it."""
     frames = tf.range(size)
     return frames[None, :] <= frames[:, None]
 
 
 def empty_history(shape: Sequence[Any], axis: int, dtype: str) -> Any:
-    """A tensor with size 0 on one axis, which may grow in a `tf.while_loop`.
+    """Return a tensor with size 0 on one axis, which may grow in a `tf.while_loop`.
 
     :param shape: sizes of all axes, ints or scalars; what is said of ``axis`` is ignored
     """

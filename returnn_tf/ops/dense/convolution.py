@@ -1,4 +1,4 @@
-"""Convolution of N tensors along one to three axes, in forms which also have gradients on CPU."""
+"""Convolution of N tensors along one to three axes, in forms that have gradients on CPU, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def convolution(
     groups: int = 1,
     padding: Sequence[AxisPadding],
 ) -> Any:
-    """Cross-correlation ``y[n, t, o] = sum over k, c of x[n, t * stride + k * dilation - left, c] * w[k, c, o]``.
+    """Compute the cross-correlation ``y[n, t, o] = sum over k, c of x[n, t * stride + k * dilation - left, c] * w[k, c,
+    o]``.
 
     :param x: [N, spatial..., in]
     :param w: [filter..., in / groups, out]; outputs of group g see the inputs of group g
@@ -56,7 +57,7 @@ def pad_spatial(
     *,
     value: Any = 0,
 ) -> Tuple[Any, List[Any]]:
-    """Pads the spatial axes of [N, spatial..., channels] so that an operation without padding gives what is asked for.
+    """Pad the spatial axes of [N, spatial..., channels] so that an unpadded operation gives the result asked for.
 
     An axis which is shorter than the window gets as long as the window, since not all kernels can do nothing.
 
@@ -82,7 +83,7 @@ def pad_spatial(
 
 
 def cut_spatial(y: Any, frames: Sequence[Any]) -> Any:
-    """The first frames of each spatial axis of [N, spatial..., channels]; None: all."""
+    """Keep the first frames of each spatial axis of [N, spatial..., channels]; None: all."""
     if all(count is None for count in frames):
         return y
     return y[(slice(None),) + tuple(slice(0, count) for count in frames)]
@@ -93,7 +94,7 @@ def _none_or_more(count: Any) -> Any:
 
 
 def same_padding(length: Any, extent: int, stride: int) -> Tuple[Any, Any]:
-    """Frames (before, after) for ``ceil(length / stride)`` outputs; the odd one is after.
+    """Return the frames (before, after) for ``ceil(length / stride)`` outputs; the odd one is after.
 
     :param length: int or scalar tensor
     """
@@ -103,7 +104,7 @@ def same_padding(length: Any, extent: int, stride: int) -> Tuple[Any, Any]:
 
 
 def _depthwise(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int]) -> Any:
-    """Every group is one input channel; no padding."""
+    """Convolve without padding, every group being one input channel."""
     channels, rank = x.shape[-1], len(strides)
     size = w.shape[:rank].as_list()
     w = tf.reshape(w, size + [channels, -1])
@@ -123,7 +124,7 @@ def _depthwise(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int])
 
 
 def _grouped(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], groups: int) -> Any:
-    """For each position in the filter one matrix product per group; no padding.
+    """Convolve without padding, with one matrix product per group and filter position.
 
     TensorFlow has no gradient for grouped convolutions on CPU.
     """
@@ -146,7 +147,7 @@ def _grouped(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], g
 
 
 def _unpadded_lengths(x: Any, size: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> List[Any]:
-    """Numbers of output frames of [N, spatial..., channels] without padding."""
+    """Return the output lengths of [N, spatial..., channels] without padding."""
     lengths = [size_of(x, 1 + i) for i in range(len(size))]
     return [-(-(n - (k - 1) * d) // s) for n, k, d, s in zip(lengths, size, dilations, strides)]
 

@@ -21,7 +21,7 @@ class DotAxes(NamedTuple):
 
 
 def contract(x1: Any, x2: Any, axes: DotAxes) -> Any:
-    """``y[common, var1, var2] = sum over red of x1 * x2``, one batched matrix product."""
+    """Compute ``y[common, var1, var2] = sum over red of x1 * x2`` as one batched matrix product."""
     letters = iter(string.ascii_letters)
     names1 = {axis: next(letters) for axis in axes.common1 + axes.var1 + axes.red1}
     names2 = {axis: next(letters) for axis in axes.var2}
@@ -33,7 +33,7 @@ def contract(x1: Any, x2: Any, axes: DotAxes) -> Any:
 
 
 def gather_rows(x1: Any, x2: Any, axes: DotAxes, *, sparse: int) -> Any:
-    """`contract`, where one tensor holds indices that stand for one-hot vectors over the axis to sum over.
+    """Compute `contract` where one tensor holds indices that stand for one-hot vectors over the reduced axis.
 
     :param sparse: 0 or 1, which tensor holds indices; its red axes are empty
     """

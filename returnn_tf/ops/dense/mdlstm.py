@@ -28,7 +28,7 @@ Flips = Tuple[bool, bool]
 
 
 def cell(z: Any, c_left: Any, c_up: Any, stable: bool = True) -> Tuple[Any, Any]:
-    """One cell: from the sum of all inputs [..., 5 n] and the states of both predecessors to (h, c) [..., n]."""
+    """Compute (h, c) [..., n] of a cell from the sum of its inputs [..., 5 n] and the states of both predecessors."""
     i, f, mix, o, a = tf.split(z, GATES, axis=-1)
     f, mix = tf.sigmoid(f), tf.sigmoid(mix)
     kept = f * (mix * c_left + (1.0 - mix) * c_up) if stable else f * c_left + mix * c_up
@@ -46,7 +46,7 @@ def mdlstm(
     *,
     stable: bool = True,
 ) -> List[Any]:
-    """All directions, in one loop over the anti-diagonals. Needs nothing but TensorFlow.
+    """Run all directions in one loop over the anti-diagonals, in plain TensorFlow.
 
     :param z: of each direction the projected input, with bias [batch, height, width, 5 n]
     :param left: of each direction V_h [n, 5 n]
@@ -74,7 +74,7 @@ def mdlstm(
 
 
 def _run(diagonals: Any, weights: Any, width: Any, stable: bool) -> Any:
-    """The recurrence.
+    """Run the recurrence.
 
     :param diagonals: [diagonal, direction, row, batch, 5 n]
     :param weights: V_h above V_v [direction, 2 n, 5 n]
@@ -89,7 +89,7 @@ def _run(diagonals: Any, weights: Any, width: Any, stable: bool) -> Any:
     outputs = tf.TensorArray(tf.float32, count + 1, element_shape=[None, None, None, n]).write(0, nothing)
 
     def step(d: Any, h: Any, c: Any, outputs: Any) -> Any:
-        """Cell (i, d - i) for all i from ``begin`` to ``end``; h and c are by i + 1, and 0 elsewhere."""
+        """Compute cell (i, d - i) for all i from ``begin`` to ``end``; h and c are indexed by i + 1, else 0."""
         begin, end = tf.maximum(d - width + 1, 0), tf.minimum(d + 1, height)
         h_both = tf.concat([h[:, begin + 1 : end + 1], h[:, begin:end]], axis=-1)
         z = inputs.read(d)[:, begin:end]
@@ -107,7 +107,7 @@ def _run(diagonals: Any, weights: Any, width: Any, stable: bool) -> Any:
 
 
 def _flipped(x: Any, heights: Any, widths: Any, flips: Flips) -> Any:
-    """Each image turned within its own size; x is [batch, height, width, n]."""
+    """Flip each image within its own size; x is [batch, height, width, n]."""
     for axis, lens in enumerate((heights, widths), start=1):
         if flips[axis - 1]:
             x = tf.reverse_sequence(x, lens, seq_axis=axis, batch_axis=0)
@@ -115,7 +115,7 @@ def _flipped(x: Any, heights: Any, widths: Any, flips: Flips) -> Any:
 
 
 def _skewed(x: Any, height: Any, width: Any) -> Any:
-    """[direction, batch, height, width, m] -> [diagonal, direction, row, batch, m], 0 where there is no cell.
+    """Skew [direction, batch, height, width, m] to [diagonal, direction, row, batch, m], 0 outside the image.
 
     Rows that are ``height + width`` long, read with one entry less, are shifted by one more entry each.
     """
@@ -128,7 +128,7 @@ def _skewed(x: Any, height: Any, width: Any) -> Any:
 
 
 def _straight(x: Any, height: Any, width: Any) -> Any:
-    """The inverse of `_skewed`: [diagonal, direction, row, batch, m] -> [direction, batch, height, width, m]."""
+    """Invert `_skewed`: [diagonal, direction, row, batch, m] -> [direction, batch, height, width, m]."""
     x = tf.transpose(x, [2, 0, 1, 3, 4])
     rest = tf.shape(x)[2:]
     flat = tf.reshape(x, tf.concat([[-1], rest], axis=0))

@@ -1,4 +1,4 @@
-"""Maximum or mean over a window which slides along one to three axes."""
+"""Maximum or mean over a window that slides along one to three axes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pool(
     padding: Sequence[AxisPadding],
     mask: Optional[Any] = None,
 ) -> Any:
-    """Maximum or mean of the entries in the window; entries which padding adds don't count.
+    """Compute maximum or mean of the entries in each window, padding excluded.
 
     :param x: [N, spatial..., channels]
     :param mode: "max" or "avg"
@@ -51,7 +51,7 @@ def pool(
 
 
 def _unpadded(x: Any, kind: str, size: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Any:
-    """Windows inside of the array only."""
+    """Pool over windows that lie within the array."""
     if all(d == 1 for d in dilations) or all(s == 1 for s in strides):
         return tf.nn.pool(x, size, kind, strides=strides, padding="VALID", dilations=dilations)
     y = tf.nn.pool(x, size, kind, padding="VALID", dilations=dilations)  # TensorFlow takes one of them at a time

@@ -1,4 +1,4 @@
-"""Axes made longer or shorter by interpolation."""
+"""Resampling of axes by interpolation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESIZE_KINDS = sorted(_KINDS)
 
 
 def resize(x: Any, kind: str, size: Any) -> Any:
-    """Frame t of the output is at ``t * frames / size`` of the input.
+    """Resample so that frame t of the output is at ``t * frames / size`` of the input.
 
     :param x: [batch, frames, features]
     :param kind: "nn": the frame before that position; "linear" and "cubic": interpolated; these give float32

@@ -9,11 +9,11 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def transposed_length(length: Any, size: int, stride: int, padding: str, output_padding: Optional[int] = None) -> Any:
-    """Number of output frames.
+    """Return the number of output frames.
 
     :param length: of the input; int, int tensor, or anything that can be multiplied with and added to ints
     :param padding: "same" or "valid"
-    :param output_padding: exact number of frames behind what the last input frame needs; None: as many as fit
+    :param output_padding: exact number of frames after those of the last input frame; None: as many as fit
     """
     if output_padding is None:
         grown = length * stride
@@ -30,7 +30,7 @@ def transposed_convolution(
     output_padding: Optional[Sequence[Optional[int]]] = None,
     remove_padding: Sequence[int] = (),
 ) -> Any:
-    """The gradient of a convolution w.r.t. its input, used as a layer of its own (Zeiler et al. 2010).
+    """Apply the gradient of a convolution w.r.t. its input as a layer of its own (Zeiler et al. 2010).
 
     Without padding, output frame ``t * stride + k`` gets ``sum over c of x[n, t, c] * w[k, o, c]``.
 
@@ -61,7 +61,7 @@ def transposed_convolution(
 def _cut_exactly(
     y: Any, lengths: Sequence[Any], size: Sequence[int], strides: Sequence[int], padding: str, extra: Sequence[Any]
 ) -> Any:
-    """All frames cut or filled with zeros so that `transposed_length` is met; what is missing is cut half in front."""
+    """Crop or zero-pad all axes to `transposed_length`; half of what is cut is cut at the front."""
     for i, (n, k, s, p) in enumerate(zip(lengths, size, strides, extra)):
         wanted = tf.maximum(transposed_length(n, k, s, padding, p), 0)
         left = max((n - 1) * s + k - wanted, 0) // 2 if isinstance(n, int) else None

@@ -34,7 +34,7 @@ class Weights:
 
 
 def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) -> Tuple[Any, Any]:
-    """All source frames of one target frame, from the row of the target frame before.
+    """Compute all source frames of one target frame from the row of the previous target frame.
 
     :param z_source: projected source [source, batch, 5 n]
     :param z_target: projected target frame, with bias [batch, 5 n]
@@ -60,7 +60,7 @@ def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) ->
 
 
 def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: Weights, pooling: str) -> Any:
-    """The whole grid at once, pooled over the source: a loop over anti-diagonals, whose cells don't need each other.
+    """Compute the whole grid, pooled over the source, in a loop over anti-diagonals, whose cells are independent.
 
     :param z_source: projected source [source, batch, 5 n]
     :param z_target: projected target, with bias [target, batch, 5 n]
@@ -77,7 +77,7 @@ def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: Weights
     backwards = tf.reverse(z_source, [0])
 
     def diagonal(d: Any, h: Any, c: Any, pooled: Any) -> Any:
-        """Cell (i, d - i) for all i from ``begin`` to ``end``; h and c are by i, and 0 elsewhere."""
+        """Compute cell (i, d - i) for all i from ``begin`` to ``end``; h and c are indexed by i, and 0 elsewhere."""
         begin, end = tf.maximum(d - source + 1, 0), tf.minimum(d + 1, target)
         first = source - 1 - (d - begin)  # the source frame d - begin, and from there on backwards
         z = backwards[first : first + end - begin] + z_target[begin:end]
@@ -100,7 +100,7 @@ def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: Weights
 
 
 def whole_grid(z_source: Any, z_target: Any) -> Any:
-    """The sum of both projections for all cells, as `returnn_tf.ops.dense.mdlstm.mdlstm` wants it.
+    """Return the sum of both projections for all cells, the input of `returnn_tf.ops.dense.mdlstm.mdlstm`.
 
     :param z_source: [source, batch, 5 n]
     :param z_target: [target, batch, 5 n]
@@ -110,7 +110,7 @@ def whole_grid(z_source: Any, z_target: Any) -> Any:
 
 
 def pooled_image(h: Any, source_lens: Any, pooling: str) -> Any:
-    """All rows [batch, target, source, n] pooled over the source: [target, batch, n]."""
+    """Pool all rows [batch, target, source, n] over the source: [target, batch, n]."""
     pool = POOLINGS[pooling]
     j = tf.range(tf.shape(h)[2])[:, None, None, None]
     lens = source_lens[:, None]
@@ -119,7 +119,7 @@ def pooled_image(h: Any, source_lens: Any, pooling: str) -> Any:
 
 
 def pooled_row(h: Any, source_lens: Any, pooling: str) -> Any:
-    """A row [source, batch, n] pooled over the source: [batch, n]."""
+    """Pool a row [source, batch, n] over the source: [batch, n]."""
     pool = POOLINGS[pooling]
     j = tf.range(tf.shape(h)[0])[:, None]
     inside, last = (j < source_lens)[:, :, None], tf.equal(j, source_lens - 1)[:, :, None]
@@ -128,7 +128,7 @@ def pooled_row(h: Any, source_lens: Any, pooling: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Pooling:
-    """How the cells of a row become one vector.
+    """How the cells of a row are pooled to one vector.
 
     :param initial: value of the accumulator before the first cell
     :param add: (accumulator, h, whether the cell is valid, whether it is the last one) -> accumulator
@@ -170,13 +170,13 @@ POOLINGS: Dict[str, Pooling] = {"last": _LAST, "max": _MAX, "mean": _MEAN, "avg"
 
 
 def _product(x: Any, weights: Any) -> Any:
-    """[a, b, n] times [n, m], as one matrix product."""
+    """Multiply [a, b, n] by [n, m] as one matrix product."""
     flat = tf.matmul(tf.reshape(x, [-1, weights.shape[0]]), weights)
     return tf.reshape(flat, tf.concat([tf.shape(x)[:2], [weights.shape[1]]], axis=0))
 
 
 def _above(x: Any, begin: Any, end: Any) -> Any:
-    """Entries begin - 1 to end - 1 of the first axis; before entry 0 are zeros."""
+    """Return entries begin - 1 to end - 1 of the first axis, zeros before entry 0."""
     return tf.pad(x, [[1, 0], [0, 0], [0, 0]])[begin:end]
 
 

@@ -1,4 +1,4 @@
-"""Sequences as batches of overlapping chunks, and back, in plain TensorFlow."""
+"""Sequences split into batches of overlapping chunks, and merged again, in plain TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def chunk_count(frames: Any, size: int, step: int) -> Any:
-    """How many chunks a sequence makes."""
+    """Return the number of chunks of a sequence."""
     return tf.maximum(-(-(frames - size) // step), 0) + 1
 
 
 def chunk(x: Any, size: int, step: int) -> Any:
-    """Chunk c of sequence b has the frames ``c * step ... c * step + size - 1``, 0 after the last one.
+    """Split sequences: chunk c has the frames ``c * step ... c * step + size - 1``, zero-padded at the end.
 
     :param x: [time, batch, ...]
-    :return: [size, batch * chunks, ...]; the chunks of a sequence behind each other
+    :return: [size, batch * chunks, ...]; the chunks of a sequence are neighbours
     """
     count = chunk_count(size_of(x, 0), size, step)
     covered = tf.maximum((count - 1) * step + size, size_of(x, 0))
@@ -29,9 +29,9 @@ def chunk(x: Any, size: int, step: int) -> Any:
 
 
 def unchunk(chunks: Any, frames: Any, size: int, step: int) -> Any:
-    """The inverse of `chunk`: the mean where chunks overlap, 0 in frames that no chunk has.
+    """Invert `chunk`: the mean where chunks overlap, 0 in frames that no chunk covers.
 
-    A chunk is cut into pieces of ``step`` frames. The first pieces of all chunks behind each other are a sequence, so
+    A chunk is cut into pieces of ``step`` frames. The first pieces of all chunks, concatenated, are a sequence, so
     are the second ones, shifted by a piece, and so on: there are as many terms as chunks overlap.
 
     :param chunks: float [size, batch * chunks, ...]

@@ -1,4 +1,4 @@
-"""Entries of one axis by their indices."""
+"""Gathering and scattering along one axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def slices(x: Any, start: Any, size: Any, limit: Any, *, axis: int, batch_dims: int) -> Any:
-    """``x[start : start + size]`` along an axis, for every start.
+    """Return ``x[start : start + size]`` along an axis for every start.
 
     :param x: the first ``batch_dims`` axes are common with ``start``
     :param start: int32 [*common, *own]
@@ -28,7 +28,7 @@ def slices(x: Any, start: Any, size: Any, limit: Any, *, axis: int, batch_dims: 
 
 
 def scatter_add(x: Any, index: Any, size: Any, *, batch_dims: int, drop_invalid: bool) -> Any:
-    """The inverse of a gather: entries with equal indices are summed.
+    """Invert a gather: entries with equal indices are summed.
 
     :param x: [*batch, n, ...]
     :param index: int32 [*batch, n]
@@ -50,7 +50,7 @@ def scatter_add(x: Any, index: Any, size: Any, *, batch_dims: int, drop_invalid:
 
 
 def clip_to_valid(position: Any, lens: Any) -> Any:
-    """Positions moved into [0, lens - 1].
+    """Clip positions to [0, lens - 1].
 
     :param lens: broadcasts against the positions along their first axes
     """

@@ -1,4 +1,4 @@
-"""Frames picked by a mask: packed next to each other, and back to the places where they came from."""
+"""Frames selected by a mask: packed densely, and spread back to their positions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def packed_lens(mask: Any) -> Any:
-    """How many frames of each sequence are picked.
+    """Count the selected frames of each sequence.
 
     :param mask: bool [batch, time], false in the padding
     :return: int32 [batch]
@@ -17,7 +17,7 @@ def packed_lens(mask: Any) -> Any:
 
 
 def packed_frames(mask: Any, size: Any) -> Any:
-    """Which frame each packed frame is.
+    """Return the frame index of each packed frame.
 
     :param mask: bool [batch, time]
     :param size: of the packed axis, at least the largest of `packed_lens`
@@ -29,7 +29,7 @@ def packed_frames(mask: Any, size: Any) -> Any:
 
 
 def last_picked(mask: Any) -> Any:
-    """Which packed frame is the last one up to each frame, this frame included.
+    """Return the index of the last packed frame up to and including each frame.
 
     :param mask: bool [batch, time]
     :return: int32 [batch, time], -1 before the first picked frame
@@ -38,7 +38,7 @@ def last_picked(mask: Any) -> Any:
 
 
 def spread(packed: Any, index: Any, initial: Any) -> Any:
-    """A packed frame for each place.
+    """Spread packed frames to the positions given by an index.
 
     :param packed: [batch, packed time, ...], at least one frame
     :param index: int32 [batch, time]: packed frame of each place, negative for the initial value

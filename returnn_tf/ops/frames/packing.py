@@ -1,4 +1,4 @@
-"""Valid frames of all sequences packed one after the other, and back."""
+"""Valid frames of all sequences concatenated, and spread again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def frame_indices(mask: Any) -> Any:
-    """Where the valid frames are.
+    """Return the indices of the valid frames.
 
     :param mask: bool [a, b]
     :return: int32 [n, 2], row by row
@@ -18,7 +18,7 @@ def frame_indices(mask: Any) -> Any:
 
 
 def pack(x: Any, indices: Any) -> Any:
-    """The valid frames.
+    """Concatenate the valid frames.
 
     :param x: [a, b, ...]
     :param indices: [n, 2], see `frame_indices`
@@ -30,7 +30,7 @@ def pack(x: Any, indices: Any) -> Any:
 
 
 def unpack(x: Any, indices: Any, first: Any, second: Any) -> Any:
-    """The inverse of `pack`; other frames are zero.
+    """Invert `pack`; other frames are zero.
 
     :param x: [n, ...]
     :param first: size of the first axis of the result
@@ -44,7 +44,7 @@ def unpack(x: Any, indices: Any, first: Any, second: Any) -> Any:
 
 
 def unflatten(x: Any, sizes: Any, shape: Any) -> Any:
-    """One axis of every sequence becomes several, each sequence with sizes of its own.
+    """Split one axis of every sequence into several, with separate sizes for each sequence.
 
     :param x: [batch, frames, ...], row-major in the sizes of the sequence
     :param sizes: int32 [batch, n]

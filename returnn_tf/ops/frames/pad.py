@@ -1,4 +1,4 @@
-"""Padding of axes: at the array borders, or directly after the end of every sequence."""
+"""Padding of axes, at the array borders or directly after the end of every sequence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODES = ("constant", *_INDEX_OF)
 
 
 def pad_array(x: Any, left: Sequence[Any], right: Sequence[Any], value: Any = 0) -> Any:
-    """A constant around the array.
+    """Pad an array with a constant.
 
     :param left: per axis how many entries before, ints or scalars
     :param right: per axis how many entries after
@@ -38,7 +38,7 @@ def pad_array(x: Any, left: Sequence[Any], right: Sequence[Any], value: Any = 0)
 
 
 def pad_axis(x: Any, axis: int, left: int, right: int, *, mode: str = "constant", value: Any = 0) -> Any:
-    """One axis padded at the array borders.
+    """Pad one axis at the array borders.
 
     :param mode: constant; reflect (without the border entry), symmetric (with it), replication (of the border entry)
     """
@@ -52,7 +52,7 @@ def pad_axis(x: Any, axis: int, left: int, right: int, *, mode: str = "constant"
 
 
 def pad_sequences(x: Any, lens: Any, left: int, right: int, *, mode: str = "constant", value: Any = 0) -> Any:
-    """Every sequence padded on both sides; the right padding directly follows its last frame.
+    """Pad every sequence on both sides; the right padding directly follows its last frame.
 
     :param x: [batch, time, ...]
     :param lens: int32 [batch]

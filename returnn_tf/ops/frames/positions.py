@@ -1,4 +1,4 @@
-"""Encodings of positions: sinusoids of absolute ones, and clipped distances between frames."""
+"""Positional encodings: sinusoids of absolute positions, and clipped distances between frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MIN_TIMESCALE, _MAX_TIMESCALE = 1.0, 1e4
 
 
 def sinusoids(position: Any, channels: int) -> Any:
-    """``sin(position / s)`` of all time scales s, then ``cos(position / s)`` of all, then a 0 if channels is odd.
+    """Return ``sin(position / s)`` for all time scales s, then ``cos(position / s)``, then a 0 if channels is odd.
 
     The time scales go from 1 to 10000, in equal ratios.
 
@@ -30,7 +30,7 @@ def sinusoids(position: Any, channels: int) -> Any:
 
 
 def clipped_distances(queries: Any, keys: Any, clipping: int) -> Any:
-    """``clip(key - query, -clipping, clipping) + clipping``, a row of a table with ``2 * clipping + 1`` rows.
+    """Return ``clip(key - query, -clipping, clipping) + clipping``, a row of a table with ``2 * clipping + 1`` rows.
 
     :param queries: int positions [queries]
     :param keys: int positions [keys]
@@ -40,7 +40,7 @@ def clipped_distances(queries: Any, keys: Any, clipping: int) -> Any:
 
 
 def by_distance(scores: Any, size: Any, clipping: int) -> Any:
-    """Scores of clipped distances placed where keys have these distances: slices and reshapes, no gather.
+    """Expand scores by clipped distance to scores by key, with slices and reshapes instead of a gather.
 
     Rows that are one entry longer than they are read shift each row by one entry.
 

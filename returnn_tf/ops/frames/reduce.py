@@ -1,4 +1,4 @@
-"""Reductions over several axes where some entries don't count: `masked_reduce` and the modes that it knows."""
+"""Masked reductions over several axes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class _Mode(NamedTuple):
-    """A TF function by name, and what entries that don't count are replaced by: a number, "lowest" or "highest"."""
+    """A TF function by name, and the neutral element for masked entries: a number, "lowest" or "highest"."""
 
     function: str
     fill: Any
@@ -34,18 +34,18 @@ REDUCE_MODES: List[str] = sorted([*_MODES, *ALIASES])
 
 
 def is_arg_mode(mode: str) -> bool:
-    """Whether the result is an index."""
+    """Return whether the result is an index."""
     return mode.startswith("arg")
 
 
 def canonical_mode(mode: str) -> str:
-    """The mode in lower case, aliases resolved. It may be unknown."""
+    """Return the mode in lower case, aliases resolved. It may be unknown."""
     mode = mode.lower()
     return ALIASES.get(mode, mode)
 
 
 def masked_reduce(mode: str, x: Any, axes: Sequence[int], mask: Optional[Any] = None, *, keepdims: bool = False) -> Any:
-    """Reduces some axes; only the entries in the mask count.
+    """Reduce some axes over the entries in the mask.
 
     Without any entry a sum is 0, a mean 0, a maximum the lowest number of the dtype.
 
@@ -69,7 +69,7 @@ def masked_reduce(mode: str, x: Any, axes: Sequence[int], mask: Optional[Any] = 
 
 
 def fill_masked(x: Any, mask: Any, fill: Any) -> Any:
-    """Entries outside of the mask replaced.
+    """Replace the entries outside of the mask.
 
     :param fill: number, or "lowest" or "highest" of the dtype
     """
@@ -79,7 +79,7 @@ def fill_masked(x: Any, mask: Any, fill: Any) -> Any:
 
 
 def masked_count(x: Any, axes: Sequence[int], mask: Any, *, keepdims: bool = False) -> Any:
-    """Number of entries of ``x`` in the mask, by reduction over the axes; in the dtype of ``x``.
+    """Count the entries of ``x`` in the mask by reduction over the axes; in the dtype of ``x``.
 
     :param mask: bool of the rank of ``x``; axes where it does not differ have the static size 1
     """
@@ -91,7 +91,7 @@ def masked_count(x: Any, axes: Sequence[int], mask: Any, *, keepdims: bool = Fal
 
 
 def p_norm(x: Any, p: float, axes: Sequence[int], mask: Optional[Any] = None, *, keepdims: bool = False) -> Any:
-    """``sum(|x| ** p) ** (1 / p)``, the largest ``|x|`` for infinite p; the gradient at 0 is 0.
+    """Compute ``sum(|x| ** p) ** (1 / p)``, the largest ``|x|`` for infinite p; the gradient at 0 is 0.
 
     :param p: positive
     """

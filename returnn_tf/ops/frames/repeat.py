@@ -1,4 +1,4 @@
-"""Frames repeated a given number of times."""
+"""Repetition of frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def repeat_frames(x: Any, counts: Any) -> Tuple[Any, Any]:
-    """Frame ``t`` of sequence ``b`` occurs ``counts[b, t]`` times in the result.
+    """Repeat frame ``t`` of sequence ``b`` ``counts[b, t]`` times.
 
     :param x: [batch, time, ...]
     :param counts: int32 [batch, time], 0 for padded frames

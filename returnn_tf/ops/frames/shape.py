@@ -1,4 +1,4 @@
-"""Layout of tensors: from the axes of one template to those of another, and masks of valid frames."""
+"""Layout of tensors: conversion between the axes of two templates, and masks of valid frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def to_layout(x: Any, data: Data, into: Data, mapping: Optional[Sequence[Optional[int]]] = None) -> Any:
-    """Transposes and expands so that the tensor broadcasts against the layout.
+    """Transpose and expand so that the tensor broadcasts against the layout.
 
     :param x: tensor with the axes of ``data``
     :param mapping: axis of ``data`` -> axis of ``into``; found by dim if not given. Axes of size 1 without one are
@@ -29,37 +29,37 @@ def to_layout(x: Any, data: Data, into: Data, mapping: Optional[Sequence[Optiona
 
 
 def expand_at(x: Any, axes: Sequence[int]) -> Any:
-    """Axes of size 1 at these indices of the result, ascending."""
+    """Insert axes of size 1 at these indices of the result, ascending."""
     for axis in axes:
         x = tf.expand_dims(x, axis)
     return x
 
 
 def transpose(x: Any, perm: Sequence[int]) -> Any:
-    """`tf.transpose`, without an op if the order is kept."""
+    """Transpose, without an op if the order is unchanged."""
     return x if list(perm) == list(range(len(perm))) else tf.transpose(x, list(perm))
 
 
 def move_axis(x: Any, rank: int, source: int, target: int) -> Any:
-    """One axis moved, the others keep their order."""
+    """Move one axis; the others keep their order."""
     return transpose(x, moved_axis_perm(rank, source, target))
 
 
 def moved_axis_perm(rank: int, source: int, target: int) -> List[int]:
-    """Permutation that moves one axis."""
+    """Return the permutation that moves one axis."""
     perm = [i for i in range(rank) if i != source]
     perm.insert(target, source)
     return perm
 
 
 def size_of(x: Any, axis: int) -> Any:
-    """The size of an axis: an int where it is static, else a scalar tensor."""
+    """Return the size of an axis: an int where it is static, else a scalar tensor."""
     static = x.shape[axis] if x.shape.rank is not None else None
     return tf.shape(x)[axis] if static is None else static
 
 
 def sizes_of(x: Any) -> List[Any]:
-    """`size_of` of all axes."""
+    """Return `size_of` of all axes."""
     dynamic = None
     result: List[Any] = []
     for axis, static in enumerate(x.shape.as_list()):
@@ -70,7 +70,7 @@ def sizes_of(x: Any) -> List[Any]:
 
 
 def merge_axes(x: Any, first: int, count: int) -> Tuple[Any, Any]:
-    """Neighbouring axes reshaped to one.
+    """Merge neighbouring axes.
 
     :param first: index of the first of them
     :return: (tensor, size of the merged axis: an int if it is static)
@@ -83,6 +83,6 @@ def merge_axes(x: Any, first: int, count: int) -> Tuple[Any, Any]:
 
 
 def split_axis(x: Any, axis: int, sizes: Sequence[Any]) -> Any:
-    """One axis reshaped to several; their sizes must multiply to its size."""
+    """Split one axis into several, whose sizes must multiply to its size."""
     before = sizes_of(x)
     return tf.reshape(x, before[:axis] + list(sizes) + before[axis + 1 :])

@@ -1,4 +1,4 @@
-"""Windows of neighbouring frames, the sum of overlapping windows, and frames around a sequence."""
+"""Windows of neighbouring frames, overlap-add, and padding around a sequence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def sliding_windows(x: Any, size: int, *, stride: int = 1) -> Any:
-    """``y[i, t] = x[t * stride + i]``, a fixed number of ops for every window size.
+    """Return ``y[i, t] = x[t * stride + i]`` by a fixed number of ops for every window size.
 
     Repeating the frames and reading them in rows that are one frame longer shifts each row by one frame.
 
@@ -26,7 +26,7 @@ def sliding_windows(x: Any, size: int, *, stride: int = 1) -> Any:
 
 
 def overlap_add(x: Any, *, stride: int = 1) -> Any:
-    """The transpose of `sliding_windows`: ``y[s] = sum of x[i, t] over all i, t with s = t * stride + i``.
+    """Transpose `sliding_windows`: ``y[s] = sum of x[i, t] over all i, t with s = t * stride + i``.
 
     :param x: [size, windows, ...]
     :return: [windows * stride + size - 1, ...]; the last ``stride - 1`` frames are 0
@@ -46,7 +46,7 @@ def overlap_add(x: Any, *, stride: int = 1) -> Any:
 
 
 def pad_axis(x: Any, axis: int, before: Any, after: Any, value: Any = 0) -> Any:
-    """More frames with a constant at both ends of an axis; works for every dtype but strings."""
+    """Pad an axis at both ends with a constant; works for every dtype but strings."""
     if isinstance(before, int) and before == 0 and isinstance(after, int) and after == 0:
         return x
     pads = [(0, 0)] * x.shape.rank
@@ -55,12 +55,12 @@ def pad_axis(x: Any, axis: int, before: Any, after: Any, value: Any = 0) -> Any:
 
 
 def axis_slice(x: Any, axis: int, start: Any, stop: Any) -> Any:
-    """``x[..., start:stop, ...]`` on one axis."""
+    """Return ``x[..., start:stop, ...]`` on one axis."""
     return x[(slice(None),) * axis + (slice(start, stop),)]
 
 
 def interleave(parts: Sequence[Any], axis: int) -> Any:
-    """Frame 0 of all parts, then frame 1 of all parts, and so on; all of the same shape."""
+    """Interleave parts of equal shape: frame 0 of all parts, then frame 1 of all parts, and so on."""
     y = tf.stack(list(parts), axis=axis + 1)
     shape = [size_of(parts[0], i) for i in range(parts[0].shape.rank)]
     shape[axis] = shape[axis] * len(parts)

@@ -1,5 +1,4 @@
-"""Beam search on tensors: one step, reordering, and the hypotheses read backwards. Batch entries of a beam are
-neighbours."""
+"""Beam search on tensors: one step, reordering, and backtracking. Batch entries of a beam are neighbours."""
 
 from __future__ import annotations
 
@@ -9,13 +8,13 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def flat_index(beams: Any, beam_in: int) -> Any:
-    """Index into [batch * beam_in] of the entries ``beams`` [batch, beam_out] of each sequence; flat."""
+    """Return the flat index into [batch * beam_in] of the entries ``beams`` [batch, beam_out] of each sequence."""
     batch = tf.shape(beams)[0]
     return tf.reshape(beams + tf.expand_dims(tf.range(batch), 1) * beam_in, [-1])
 
 
 def choose(scores: Any, beam: int) -> Tuple[Any, Any, Any]:
-    """The best candidates of each sequence, best first; of equal ones that with the lower index.
+    """Select the best candidates of each sequence, best first; ties go to the lower index.
 
     :param scores: [batch, beam_in, labels]
     :return: scores, source beam and label, each [batch, beam]; with fewer candidates than ``beam`` the rest has score
@@ -34,7 +33,7 @@ def choose(scores: Any, beam: int) -> Tuple[Any, Any, Any]:
 
 
 def best_of_each(scores: Any, beam: int) -> Tuple[Any, Any, Any]:
-    """As `choose`, but each hypothesis is continued by ``beam / (their number)`` candidates.
+    """Select like `choose`, but continue each hypothesis by ``beam / (number of hypotheses)`` candidates.
 
     :param scores: [batch, beam_in, labels]
     """
@@ -49,7 +48,7 @@ def best_of_each(scores: Any, beam: int) -> Tuple[Any, Any, Any]:
 
 
 def ended_scores(scores: Any, ended: Any, label: Optional[Any] = None) -> Any:
-    """Scores of hypotheses which have ended: 0 for one label, -1e30 for all others.
+    """Return scores for hypotheses that have ended: 0 for one label, -1e30 for all others.
 
     :param scores: [batch, beam, labels]
     :param ended: bool [batch, beam]
@@ -61,7 +60,7 @@ def ended_scores(scores: Any, ended: Any, label: Optional[Any] = None) -> Any:
 
 
 def read_backwards(source_beams: Any, last_beam: int) -> Any:
-    """For each step the beam entry which the final hypotheses went through.
+    """Backtrack the beam entries of the final hypotheses over all steps.
 
     :param source_beams: [steps, batch, beam]: for the entries at the end of a step, their entry at its start
     :return: [steps, batch, beam]: for each final hypothesis, its entry at the end of each step
@@ -78,7 +77,7 @@ def read_backwards(source_beams: Any, last_beam: int) -> Any:
 
 
 def along_hypotheses(values: Any, entries: Any, batch_axis: int) -> Any:
-    """The values of all steps along the final hypotheses.
+    """Reorder the values of all steps along the final hypotheses.
 
     :param values: [steps, ..., batch * beam, ...]
     :param entries: [steps, batch, beam], see `read_backwards`

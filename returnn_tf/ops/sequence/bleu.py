@@ -8,10 +8,10 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def bleu_scores(hyps: Any, hyp_lens: Any, refs: Any, ref_lens: Any, max_order: int = 4) -> Any:
-    """BLEU of every sequence on its own: geometric mean of the n-gram precisions, times the brevity penalty.
+    """Compute BLEU of each sequence: geometric mean of the n-gram precisions times the brevity penalty.
 
-    An order without any match counts as ``1 / (2^k * n-grams)``, where k says how many orders had none so far; an order
-    with no n-grams at all (short sequences) has factor 1.
+    An order without any match counts as ``1 / (2^k * n-grams)``, where k is the number of orders without any match so
+    far; an order with no n-grams at all (short sequences) has factor 1.
 
     :param hyps: int [batch, time]
     :param refs: int [batch, ref time]
@@ -43,7 +43,7 @@ def bleu_scores(hyps: Any, hyp_lens: Any, refs: Any, ref_lens: Any, max_order: i
 
 
 def _ahead(same: Any, steps: int) -> Any:
-    """``same[:, i + steps, j + steps]``, False behind the end."""
+    """Return ``same[:, i + steps, j + steps]``, False beyond the end."""
     return tf.pad(
         same[:, steps:, steps:],
         [[0, 0], [0, tf.minimum(steps, tf.shape(same)[1])], [0, tf.minimum(steps, tf.shape(same)[2])]],

@@ -12,7 +12,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def needed_frames(labels: Any, label_lens: Any, *, label_loop: bool = True) -> Any:
-    """The least number of frames in which the labels can be emitted: one each, and a blank between equal neighbours.
+    """Return the minimum number of frames for the labels: one each, and a blank between equal neighbours.
 
     :param labels: int [batch, labels]
     :param label_loop: False: a label lasts one frame, and then no blank is needed between equal ones
@@ -27,7 +27,7 @@ def needed_frames(labels: Any, label_lens: Any, *, label_loop: bool = True) -> A
 
 
 def ctc_loss(logits: Any, lens: Any, labels: Any, label_lens: Any, *, label_loop: bool = True) -> Any:
-    """``-log p(labels | logits)``, the sum over all alignments.
+    """Compute ``-log p(labels | logits)``, summed over all alignments.
 
     :param logits: [time, batch, classes], not normalised
     :param lens: int32 [batch]
@@ -59,14 +59,14 @@ def ctc_loss(logits: Any, lens: Any, labels: Any, label_lens: Any, *, label_loop
 
 
 def _all_blank(logits: Any, lens: Any) -> Any:
-    """[batch]: the loss of the empty sequence."""
+    """Compute the loss of the empty sequence, [batch]."""
     scores = tf.nn.log_softmax(logits)[:, :, -1]
     mask = tf.range(tf.shape(logits)[0])[:, None] < lens
     return -tf.reduce_sum(tf.where(mask, scores, tf.zeros_like(scores)), axis=0)
 
 
 def blank_last(scores: Any, blank: int, classes: int) -> Any:
-    """The class axis (the last one) with the blank moved to its end.
+    """Move the blank to the end of the class axis (the last one).
 
     :param blank: index of the blank
     :param classes: number of classes with blank
@@ -77,12 +77,12 @@ def blank_last(scores: Any, blank: int, classes: int) -> Any:
 
 
 def labels_without_blank(labels: Any, blank: int) -> Any:
-    """Labels as indices into `blank_last`."""
+    """Convert labels to indices into `blank_last`."""
     return tf.where(labels > blank, labels - 1, labels)
 
 
 def greedy_decode(logits: Any, lens: Any) -> Any:
-    """The best class per frame, repetitions merged and blanks removed.
+    """Return the best class per frame, repetitions merged and blanks removed.
 
     :param logits: [time, batch, classes]
     :return: `tf.SparseTensor` [batch, labels]
@@ -92,7 +92,7 @@ def greedy_decode(logits: Any, lens: Any) -> Any:
 
 
 def beam_decode(logits: Any, lens: Any, beam_width: int) -> Any:
-    """The best labelling by prefix beam search.
+    """Return the best labelling by prefix beam search.
 
     :param logits: [time, batch, classes]
     :return: `tf.SparseTensor` [batch, labels]

@@ -1,4 +1,4 @@
-"""CTC with any blank, as best-path loss, or on scores that are normalised already."""
+"""CTC with any blank index, with the best-path loss, or on normalised scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ctc_variant(
     keep_gradient_without_alignment: bool = False,
     best: BestAlignment = best_alignment,
 ) -> Any:
-    """``-log p(labels | logits)``, of all alignments together or of the best one.
+    """Compute ``-log p(labels | logits)``, over all alignments or for the best one.
 
     :param logits: [time, batch, classes]
     :param lens: int32 [batch]
@@ -56,7 +56,7 @@ def ctc_variant(
 
 
 def full_sum_loss(scores: Any, lens: Any, labels: Any, label_lens: Any, blank: int, label_loop: bool = True) -> Any:
-    """[batch]: minus the log of the sum over all alignments of log scores [time, batch, classes]."""
+    """Compute minus the log of the sum over all alignments of log scores [time, batch, classes]; [batch]."""
     posteriors, total = soft_alignment(scores, lens, ctc_topology(labels, label_lens, blank, label_loop=label_loop))
     return _loss(scores, posteriors, total)
 
@@ -70,7 +70,7 @@ def best_path_loss(
     label_loop: bool = True,
     best: BestAlignment = best_alignment,
 ) -> Any:
-    """[batch]: minus the score of the best alignment on log scores [time, batch, classes]."""
+    """Compute minus the score of the best alignment on log scores [time, batch, classes]; [batch]."""
     path, total = best(scores, lens, ctc_topology(labels, label_lens, blank, label_loop=label_loop))
     inside = tf.logical_and(tf.range(tf.shape(scores)[0])[:, None] < lens, tf.math.is_finite(total))
     chosen = tf.one_hot(tf.where(inside, path, -tf.ones_like(path)), scores.shape[-1], dtype=scores.dtype)
@@ -78,13 +78,13 @@ def best_path_loss(
 
 
 def _loss(scores: Any, weights: Any, total: Any) -> Any:
-    """``-total`` with the gradient ``-weights``; 0 where there is no alignment. NaN stays NaN, to be noticed."""
+    """Return ``-total`` with the gradient ``-weights``; 0 without any alignment. NaN is passed on for detection."""
     value = tf.where(tf.equal(total, float("-inf")), tf.zeros_like(total), -total)
     return with_gradient(value, scores, lambda grad: -weights * grad[None, :, None])
 
 
 def _softmax_gradient(logits: Any, lens: Any, where: Any) -> Any:
-    """[batch] zeros, with the gradient softmax(logits) in the valid frames of the chosen sequences."""
+    """Return [batch] zeros, with the gradient softmax(logits) in the valid frames of the selected sequences."""
 
     def gradient(grad: Any) -> Any:
         inside = tf.logical_and(tf.range(tf.shape(logits)[0])[:, None] < lens, where)[:, :, None]

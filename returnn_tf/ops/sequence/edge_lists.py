@@ -1,4 +1,4 @@
-"""Automata of a batch as one list of edges, as the code of configs makes them, for `returnn_tf.ops.sequence.fsa`."""
+"""Edge lists of automata, as user code builds them, converted for `returnn_tf.ops.sequence.fsa`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def acceptors_of_edge_list(edges: Any, costs: Any, start_end_states: Any) -> Acceptors:
-    """The acceptors of a list with the edges of all sequences.
+    """Convert a list with the edges of all sequences to acceptors.
 
     :param edges: int32 [4, edges]: from, to, class, sequence. The states of a sequence may begin at any number.
     :param costs: float [edges], minus logs of probabilities
@@ -35,7 +35,7 @@ def acceptors_of_edge_list(edges: Any, costs: Any, start_end_states: Any) -> Acc
         last = tf.maximum(last, tf.math.unsorted_segment_max(states[column], sequence, batch))
 
     def numbered(state: Any, first: Any, start: Any, end: Any, last: Any) -> Any:
-        """From 0 on; the start changes places with state 0, and the end then with the last one."""
+        """Renumber states from 0: the start state swaps places with state 0, the end state with the last one."""
         state = _swapped(state - first, tf.zeros_like(first), start - first)
         return _swapped(state, last - first, _swapped(end - first, tf.zeros_like(first), start - first))
 
@@ -52,7 +52,7 @@ def _swapped(state: Any, a: Any, b: Any) -> Any:
 
 
 def ctc_edge_list(labels: Any, label_lens: Any, blank: int, *, label_loop: bool = True) -> Tuple[Any, Any, Any]:
-    """The automata of CTC (Graves et al. 2006), or of RNA (Sak et al. 2017) without ``label_loop``.
+    """Return the edges of the CTC automata (Graves et al. 2006), or of RNA (Sak et al. 2017) without ``label_loop``.
 
     State 0 of a sequence is where it begins, then come its blanks and labels, then a state where it ends.
 

@@ -8,7 +8,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def sparse_sequences(labels: Any, lens: Any) -> Any:
-    """A batch of sequences as the sparse tensor which TF's sequence ops take.
+    """Convert a batch of sequences to the sparse tensor for TF's sequence ops.
 
     :param labels: int [batch, time]
     :param lens: int32 [batch]
@@ -20,7 +20,7 @@ def sparse_sequences(labels: Any, lens: Any) -> Any:
 
 
 def edit_distance(a: Any, a_lens: Any, b: Any, b_lens: Any) -> Any:
-    """The least number of insertions, deletions and substitutions from one sequence to the other.
+    """Compute the minimum number of insertions, deletions and substitutions between two sequences.
 
     :param a: int [batch, time_a]
     :param b: int [batch, time_b]
@@ -30,5 +30,5 @@ def edit_distance(a: Any, a_lens: Any, b: Any, b_lens: Any) -> Any:
 
 
 def sparse_edit_distance(a: Any, b: Any) -> Any:
-    """`edit_distance` of sparse tensors, e.g. what a CTC decoder gives."""
+    """Compute `edit_distance` of sparse tensors, such as the output of a CTC decoder."""
     return tf.edit_distance(tf.cast(a, tf.int32), b, normalize=False)

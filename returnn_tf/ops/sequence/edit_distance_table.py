@@ -1,4 +1,4 @@
-"""Rows of the table of Levenshtein distances, one per label of a hypothesis."""
+"""Rows of the Levenshtein table, one per label of a hypothesis."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def first_row(batch: Any, size: Any) -> Any:
-    """The distances of the empty sequence to all prefixes: int32 [batch, size + 1]."""
+    """Return the distances of the empty sequence to all prefixes: int32 [batch, size + 1]."""
     return tf.tile(tf.range(size + 1)[None], [batch, 1])
 
 
 def next_row(row: Any, label: Any, reference: Any) -> Any:
-    """The distances after one more label: ``new[j] = min(row[j] + 1, row[j-1] + (label != ref[j-1]), new[j-1] + 1)``.
+    """Compute the row after one more label: ``new[j] = min(row[j] + 1, row[j-1] + (label != ref[j-1]), new[j-1] + 1)``.
 
     :param row: int32 [batch, size + 1]
     :param label: int [batch]
@@ -30,7 +30,7 @@ def next_row(row: Any, label: Any, reference: Any) -> Any:
 
 
 def completions(row: Any, reference: Any, lens: Any, labels: int) -> Any:
-    """The least distance to the reference that is still possible after each next label.
+    """Return, for each next label, the minimum distance to the reference that remains possible.
 
     :param row: int32 [batch, size + 1]
     :param reference: int [batch, size]

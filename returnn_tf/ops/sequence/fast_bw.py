@@ -31,7 +31,7 @@ class Topology:
     optional_ends: bool
 
     def reversed(self) -> Topology:
-        """The same chain run backwards."""
+        """Reverse the chain."""
 
         def flip(x: Any) -> Any:
             return tf.reverse_sequence(x, self.num_states, seq_axis=1, batch_axis=0)
@@ -41,7 +41,7 @@ class Topology:
         return Topology(flip(self.classes), self.num_states, flip(self.loop), flip(skip), self.optional_ends)
 
     def concat(self, other: Topology) -> Topology:
-        """Both batches as one."""
+        """Concatenate two batches."""
 
         def join(a: Any, b: Any) -> Any:
             return tf.concat([a, b], axis=0)
@@ -56,7 +56,7 @@ class Topology:
 
 
 def ctc_topology(labels: Any, label_lens: Any, blank: int, *, label_loop: bool = True) -> Topology:
-    """Blank, label, blank, label, ..., blank; the blanks may be left out, except between equal labels.
+    """Return the chain blank, label, blank, label, ..., blank; blanks are optional except between equal labels.
 
     :param labels: int [batch, labels]
     :param label_loop: False: a label lasts exactly one frame (RNA), and equal labels need no blank between them
@@ -82,7 +82,7 @@ def ctc_topology(labels: Any, label_lens: Any, blank: int, *, label_loop: bool =
 
 
 def chain_topology(lens: Any, size: Any) -> Topology:
-    """State i emits class i and has a loop; all states are visited, from the first to the last ("staircase").
+    """Return the chain where state i emits class i and has a loop; all states are visited in order ("staircase").
 
     :param lens: int32 [batch], the number of states
     :param size: the greatest of them
@@ -93,7 +93,7 @@ def chain_topology(lens: Any, size: Any) -> Topology:
 
 
 def label_topology(labels: Any, label_lens: Any) -> Topology:
-    """Each label has a loop; all are visited, from the first to the last, without a blank ("hmm").
+    """Return the chain where each label has a loop; all are visited in order, without a blank ("hmm").
 
     :param labels: int [batch, labels]
     :param label_lens: int32 [batch]
@@ -103,7 +103,7 @@ def label_topology(labels: Any, label_lens: Any) -> Topology:
 
 
 def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
-    """Posteriors of all classes and the full-sum score, by one pass which runs forward and backward side by side.
+    """Compute posteriors of all classes and the full-sum score in one pass that runs forward and backward side by side.
 
     :param scores: [time, batch, classes] log scores
     :param lens: int32 [batch], frames
@@ -132,7 +132,7 @@ def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
 
 
 def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
-    """The class of every frame on the best path, and its score (Viterbi).
+    """Return the class of every frame on the best path, and its score (Viterbi).
 
     :param scores: [time, batch, classes] log scores
     :return: (int32 [time, batch], 0 in padded frames; [batch], -inf where there is no alignment). No gradients.
@@ -169,7 +169,7 @@ _NEG = float("-inf")
 
 
 def _emission(scores: Any, topology: Topology) -> Any:
-    """[time, batch, states]: the log score of every state, -inf where a sequence has no such state."""
+    """Return the log score of every state, -inf for states beyond the chain; [time, batch, states]."""
     by_state = tf.gather(scores, tf.broadcast_to(topology.classes, _by_frame(scores, topology)), batch_dims=2)
     exists = tf.sequence_mask(topology.num_states, tf.shape(topology.classes)[1])
     return tf.where(exists[None], by_state, tf.fill(tf.shape(by_state), tf.cast(_NEG, scores.dtype)))
@@ -180,23 +180,23 @@ def _by_frame(scores: Any, topology: Topology) -> Any:
 
 
 def _penalty(allowed: Any, dtype: Any) -> Any:
-    """0 where allowed, else -inf."""
+    """Return 0 where allowed, else -inf."""
     return tf.where(allowed, tf.zeros([], dtype), tf.cast(_NEG, dtype))
 
 
 def _start(topology: Topology, dtype: Any) -> Any:
-    """[states]: 0 where one may begin."""
+    """Return 0 for possible start states, else -inf; [states]."""
     position = tf.range(tf.shape(topology.classes)[1])
     return _penalty(position <= (1 if topology.optional_ends else 0), dtype)
 
 
 def _shifted(alpha: Any, steps: int) -> Any:
-    """[batch, states]: the scores of the states ``steps`` before."""
+    """Return the scores of the states ``steps`` earlier; [batch, states]."""
     return tf.pad(alpha, [[0, 0], [steps, 0]], constant_values=_NEG)[:, : tf.shape(alpha)[1]]
 
 
 def _accumulate(emission: Any, topology: Topology) -> Any:
-    """[time, batch, states]: log of the sum over all ways to be in a state at a frame, its emission included."""
+    """Return the log of the sum over all paths to a state at a frame, its emission included; [time, batch, states]."""
     loop, skip = _penalty(topology.loop, emission.dtype), _penalty(topology.skip, emission.dtype)
     result = tf.TensorArray(emission.dtype, size=tf.shape(emission)[0], element_shape=[None, None])
     alpha = tf.broadcast_to(_start(topology, emission.dtype), tf.shape(emission)[1:])
@@ -213,7 +213,9 @@ def _accumulate(emission: Any, topology: Topology) -> Any:
 
 
 def _accumulate_best(emission: Any, topology: Topology) -> Tuple[Any, Any]:
-    """([time, batch, states] score of the best way to a state; int32 of that shape: from how many states back)."""
+    """Return the score of the best path to each state [time, batch, states], and the number of states it came from
+    (int32).
+    """
     loop, skip = _penalty(topology.loop, emission.dtype), _penalty(topology.skip, emission.dtype)
     frames = tf.shape(emission)[0]
     scores = tf.TensorArray(emission.dtype, size=frames, element_shape=[None, None])
@@ -231,18 +233,18 @@ def _accumulate_best(emission: Any, topology: Topology) -> Tuple[Any, Any]:
 
 
 def _at_frame(x: Any, frame: Any) -> Any:
-    """[time, batch, states] -> [batch, states] at one frame per sequence; -inf if there are no frames at all."""
+    """Select one frame per sequence, [time, batch, states] -> [batch, states]; -inf without any frames."""
     x = tf.pad(x, [[0, 1], [0, 0], [0, 0]], constant_values=_NEG)
     return tf.gather(tf.transpose(x, [1, 0, 2]), tf.maximum(frame, 0)[:, None], batch_dims=1)[:, 0]
 
 
 def _may_be_empty(topology: Topology) -> Any:
-    """[batch]: whether zero frames are an alignment."""
+    """Return whether zero frames are an alignment; [batch]."""
     return topology.num_states <= (1 if topology.optional_ends else 0)
 
 
 def _final_score(alpha: Any, lens: Any, topology: Topology) -> Any:
-    """[batch]: log of the sum over all complete alignments."""
+    """Return the log of the sum over all complete alignments; [batch]."""
     last = _at_frame(alpha, lens - 1)
     ends = tf.logical_and(
         tf.range(tf.shape(last)[1]) >= (topology.num_states - (2 if topology.optional_ends else 1))[:, None],
@@ -258,14 +260,14 @@ def _flip(x: Any, lens: Any, time_axis: int) -> Any:
 
 
 def _flip_states(x: Any, num_states: Any) -> Any:
-    """[time, batch, states] with the states of each sequence in reverse."""
+    """Reverse the states of each sequence; [time, batch, states]."""
     shape = tf.shape(x)
     flat = tf.reshape(x, [-1, shape[2]])
     return tf.reshape(tf.reverse_sequence(flat, tf.reshape(num_states, [-1]), seq_axis=1, batch_axis=0), shape)
 
 
 def _sum_by_class(posteriors: Any, classes: Any, num_classes: Any) -> Any:
-    """[time, batch, states] -> [time, batch, classes]."""
+    """Sum states by class, [time, batch, states] -> [time, batch, classes]."""
     time, batch = tf.shape(posteriors)[0], tf.shape(posteriors)[1]
     segments = classes + tf.range(batch)[:, None] * num_classes
     by_sequence = tf.transpose(posteriors, [1, 2, 0])

@@ -1,4 +1,4 @@
-"""Forward-backward and Viterbi over any finite-state acceptors, batched: one per sequence, with classes on its edges.
+"""Batched forward-backward and Viterbi over finite-state acceptors: one per sequence, with classes on the edges.
 
 An acceptor has the states 0, 1, ..., n - 1. State 0 is where it begins, state n - 1 where it ends. Each edge reads one
 frame: it goes from a state to a state, has the class whose score counts, and a cost (minus the log of a probability).
@@ -35,7 +35,7 @@ class Acceptors:
 def acceptors_by_function(
     function: Callable[[Any], Any], labels: Any, lens: Any, classes: int, where: str
 ) -> Acceptors:
-    """The acceptors which a Python function gives for each sequence, called while the graph runs.
+    """Call a Python function for the acceptor of each sequence while the graph runs.
 
     :param function: from labels (int array) to edges ``(from, to, class)`` or ``(from, to, class, cost)``
     :param labels: int [batch, labels]
@@ -82,7 +82,7 @@ def _padded(rows: List[List[Tuple[int, int, int, float]]]) -> Any:
 
 
 def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
-    """Posteriors of all classes, and the full-sum score.
+    """Compute posteriors of all classes and the full-sum score.
 
     :param scores: [time, batch, classes] log scores
     :param lens: int32 [batch], frames
@@ -135,7 +135,7 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
 
 
 def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
-    """The class of every frame on the best path, and its score (Viterbi).
+    """Return the class of every frame on the best path, and its score (Viterbi).
 
     Of paths that are equally good up to a state, that with the earlier last edge is taken.
 
@@ -185,7 +185,7 @@ def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tupl
 
 
 def _segment_logsumexp(x: Any, ids: Any, count: Any) -> Any:
-    """log of the sum of exp(x) over the entries with the same id; ``_NEG`` where there is none."""
+    """Compute the log of the sum of exp(x) over the entries with the same id; ``_NEG`` for empty segments."""
     largest = tf.maximum(tf.math.unsorted_segment_max(x, ids, count), _NEG)
     sums = tf.math.unsorted_segment_sum(tf.exp(x - tf.gather(largest, ids)), ids, count)
     return tf.maximum(largest + tf.math.log(tf.maximum(sums, 1e-30)), _NEG)

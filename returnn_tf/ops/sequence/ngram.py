@@ -1,4 +1,4 @@
-"""Back-off n-gram models: read from ARPA files, or by the library KenLM where it is installed. No TensorFlow."""
+"""Back-off n-gram models: ARPA files, or the KenLM library where installed. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class ArpaModel:
                 self._grams[tuple(fields[1 : order + 1])] = float(fields[0]), backoff
 
     def begin(self) -> Any:
-        """The state at the beginning of a sentence."""
+        """Return the state at the beginning of a sentence."""
         return (BEGIN,)[: self.order - 1]
 
     def score(self, state: Any, word: str) -> Tuple[float, Any]:
-        """(natural log of the probability of the next word, the state after it)."""
+        """Return (natural log of the probability of the next word, next state)."""
         if (word,) not in self._grams:
             word = UNKNOWN
         history, total = state, 0.0
@@ -68,7 +68,7 @@ class ArpaModel:
 
 
 class KenLmModel:
-    """The same by KenLM (Heafield 2011); reads its binary files too."""
+    """An n-gram model run by KenLM (Heafield 2011), which reads its binary files, too."""
 
     def __init__(self, path: str) -> None:
         import kenlm
@@ -80,24 +80,24 @@ class KenLmModel:
             raise DataError("lm_file %r can't be read by kenlm: %s" % (path, exc)) from exc
 
     def begin(self) -> Any:
-        """The state at the beginning of a sentence."""
+        """Return the state at the beginning of a sentence."""
         state = self._state()
         self._model.BeginSentenceWrite(state)
         return state
 
     def score(self, state: Any, word: str) -> Tuple[float, Any]:
-        """(natural log of the probability of the next word, the state after it)."""
+        """Return (natural log of the probability of the next word, next state)."""
         after = self._state()
         return self._model.BaseScore(state, word, after) * _TO_NATURAL, after
 
 
 def has_kenlm() -> bool:
-    """Whether the library is installed."""
+    """Return whether the library is installed."""
     return importlib.util.find_spec("kenlm") is not None
 
 
 def load_ngram_model(path: str) -> Any:
-    """The model of a file, by KenLM if that is installed; kept until the file changes."""
+    """Load the model of a file, by KenLM if installed; cached until the file changes."""
     try:
         status = os.stat(path)
     except OSError as exc:
@@ -111,7 +111,7 @@ def _load(path: str, _version: Tuple[int, int]) -> Any:
 
 
 class LabelScorer:
-    """Scores of strings of labels, of which some may be pieces of words.
+    """Scores of label strings; a label may be a word or a piece of a word.
 
     :param model: `ArpaModel` or `KenLmModel`
     :param labels: by index
@@ -129,16 +129,16 @@ class LabelScorer:
         self._known: Dict[Tuple[int, ...], Tuple[float, Any, str]] = {}
 
     def next_scores(self, history: Tuple[int, ...]) -> List[float]:
-        """Of all labels, the change of the score of the string when it goes on with the label."""
+        """Return, for each label, how the score of the string changes when that label is appended."""
         _, state, piece = self._after(history)
         return [self._step(state, piece, label)[0] for label in self._labels]
 
     def total(self, history: Tuple[int, ...]) -> float:
-        """The natural log of the probability of the complete words of a string."""
+        """Return the natural log of the probability of the complete words of a string."""
         return self._after(history)[0]
 
     def _step(self, state: Any, piece: str, label: str) -> Tuple[float, Any, str]:
-        """(change of the score, state, piece). A word is scored when it is complete."""
+        """Return (change of the score, state, piece). A word is scored when it is complete."""
         if self._merge and label.endswith(self._merge):
             return 0.0, state, piece + label[: -len(self._merge)]
         score, state = self._model.score(state, piece + label)

@@ -1,4 +1,4 @@
-"""Hypotheses of a beam search which stand for the same: their identity, and their scores merged."""
+"""Recombination in beam search: identity of hypotheses, and merged scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FACTOR = 6364136223846793005
 
 
 def extended_history(history: Any, label: Any) -> Any:
-    """The hash of a label sequence with one more label.
+    """Return the hash of a label sequence extended by one label.
 
     :param history: int64, of the sequence so far; 0 for the empty one
     :param label: int32, broadcasts
@@ -20,7 +20,7 @@ def extended_history(history: Any, label: Any) -> Any:
 
 
 def merge_equal(scores: Any, identity: Any, kind: str) -> Any:
-    """The scores where of all entries with the same identity only the best one remains; the others get -inf.
+    """Keep only the best of all entries with the same identity; the others get -inf.
 
     :param scores: [batch, entries], log
     :param identity: [batch, entries]

@@ -19,7 +19,7 @@ def transducer_loss(
     label_takes_frame: bool = False,
     normalized: bool = False,
 ) -> Any:
-    """``-log p(labels | scores)``, the sum over all alignments.
+    """Compute ``-log p(labels | scores)``, summed over all alignments.
 
     An alignment begins at frame 0 and without labels. A label or the blank follows, with the score for this frame and
     the number of labels so far. The blank goes on to the next frame; it ends with the blank of the last frame.
@@ -47,7 +47,7 @@ def transducer_loss(
 
 
 def _ways(scores: Any, inside: Any, labels: Any, label_lens: Any, blank: int) -> Tuple[Any, Any]:
-    """The scores of the blank and of the next label, [batch, labels + 1, time]; ``_NEG`` where it cannot come."""
+    """Return the scores of the blank and of the next label, [batch, labels + 1, time]; ``_NEG`` where impossible."""
     padded = tf.pad(tf.cast(labels, tf.int32), [[0, 0], [0, 1]])
     goes_on = tf.sequence_mask(label_lens, tf.shape(padded)[1])
     following = tf.where(goes_on, padded, tf.zeros_like(padded))
@@ -59,14 +59,14 @@ def _ways(scores: Any, inside: Any, labels: Any, label_lens: Any, blank: int) ->
 
 
 def _skewed(x: Any) -> Any:
-    """[batch, rows, time] with row u moved by u to later times, and ``_NEG`` in the gaps."""
+    """Shift row u of [batch, rows, time] by u to later times, with ``_NEG`` in the gaps."""
     batch, rows, time = (tf.shape(x)[i] for i in range(3))
     flat = tf.reshape(tf.pad(x, [[0, 0], [0, 0], [0, rows]], constant_values=_NEG), [batch, -1])
     return tf.reshape(flat[:, : rows * (time + rows - 1)], [batch, rows, time + rows - 1])
 
 
 def _forward(stay: Any, label: Any, steps: Any) -> Any:
-    """[batch, labels + 1]: log of the sum over all ways of so many steps to so many labels.
+    """Return the log of the sum over all paths of ``steps`` steps to each number of labels; [batch, labels + 1].
 
     :param stay: [batch, labels + 1, steps], the score of the way that keeps the number of labels
     :param label: that of the way to one more

@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from returnn_tf.tensor import SpatialDim
-from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, gradient, net_of, run
+from tests.layers.nets import LENS, STATIC, TIME, fails, feed, gradient, net_of, run
 
 ENERGY = {"class": "linear", "activation": None, "n_out": 1, "from": "data"}
 
@@ -71,7 +71,6 @@ def test_frames_by_frames() -> None:
 
 def test_gradient_of_valid_frames_only() -> None:
     network = {
-        "bias": {"class": "variable", "shape": [TIME.dimension or 1, FEATURE]},
         "e": ENERGY,
         "w": {"class": "softmax_over_spatial", "from": "e"},
         "output": {"class": "generic_attention", "weights": "w", "base": "data"},
@@ -80,7 +79,6 @@ def test_gradient_of_valid_frames_only() -> None:
     first, other = feed(), feed()
     for b, n in enumerate(LENS):
         other["data"][b, n:] = 100.0
-    network.pop("bias")
     net = net_of(network)
     a, b = (net.run(f, with_grad=True) for f in (first, other))
     close(a.layers["output"].value, b.layers["output"].value)

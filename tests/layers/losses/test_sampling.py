@@ -71,7 +71,7 @@ def test_new_labels_in_every_step_and_the_same_in_the_same_step() -> None:
     net, feed = _net(True, num_sampled=2, nce_loss=True, nce_log_norm_term=1.0), _feed()
     first, again = net.run(feed).losses["output"], net.run(feed).losses["output"]
     assert first == again
-    net.step.assign_add(1)
+    net.global_step.assign_add(1)
     assert net.run(feed).losses["output"] != first
 
 

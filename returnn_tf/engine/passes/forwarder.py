@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple
+from typing import Any, Dict, List, Mapping, NamedTuple
 
 import numpy as np
 
 from returnn_tf.config import ConfigError
-from returnn_tf.network.lower import lower, needed_extern_keys
+from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
@@ -39,38 +39,23 @@ class Forwarder:
         self._dynamic: List[int] = list(self.output.dynamic_axes)
         others = [axis for axis in range(self.output.rank) if axis != batch and axis not in self._dynamic]
         self._order = [batch] + self._dynamic + others
-        self.used_data_keys: List[str] = needed_extern_keys(net.plan, [self._node], False)
-        self._functions: Dict[FrozenSet[str], Any] = {}
+        self.used_data_keys: List[str] = net.data_keys([self._node], with_losses=False)
+        self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
 
     def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
         """The entries of a feed which the layer needs, as tensors."""
-        return self.net.convert_feed(feed, self.used_data_keys)
+        return self._function.tensors(feed)
 
     def run(self, feed: Mapping[str, Any]) -> ForwardResult:
         """The values for one batch.
 
         :param feed: feed key -> array or tensor, batch axis first
         """
-        tensors = self.tensors(feed)
-        keys = frozenset(tensors)
-        if keys not in self._functions:
-            signature = self.net.input_signature(self.used_data_keys)
-            signature = {name: spec for name, spec in signature.items() if name in keys}
-            self._functions[keys] = tf.function(self._emit, input_signature=[signature], autograph=False)
-        value, lengths = self._functions[keys](tensors)
+        value, lengths = self._function(feed)
         return ForwardResult(value.numpy(), {axis: lens.numpy() for axis, lens in enumerate(lengths)})
 
     def _emit(self, feed: Dict[str, Any]) -> Any:
-        graph = lower(
-            self.net.plan,
-            self.net.params,
-            feed,
-            train=False,
-            outputs=[self._node],
-            with_losses=False,
-            step=self.net.step,
-            seed=self.net.seed,
-        )
+        graph = self.net.lower(feed, train=False, outputs=[self._node], with_losses=False)
         value = transpose(graph.values[self._node.path], self._order)
         lens = graph.lens_by_axis(self.output)
         batch = tf.shape(value)[:1]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, List
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.options import declared_options
+from returnn_tf.graph.aux_values import OUTPUT_LOSS
+from returnn_tf.graph.batch_norm import apply_batch_norm_option
 from returnn_tf.graph.check_numerics import checked_output
-from returnn_tf.graph.emit_context import EmitContext, Lowering
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.views import LayerView
-from returnn_tf.layers.math import batch_norm
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -30,15 +34,18 @@ def emit_node(state: Lowering, node: Node) -> None:
     with tf.name_scope(op_scope(node.path)):
         try:
             value = node.layer.emit(ctx)
-            if node.layer.batch_norm and node.layer.class_name != "batch_norm":
-                value = batch_norm.apply_option(ctx, value, node.layer.batch_norm)
+            _check_tensor(node, value)
+            if node.layer.batch_norm and not node.layer.normalizes_batch:
+                value = apply_batch_norm_option(ctx, value)
             dependencies = node.layer.control_dependencies_on_output
             if dependencies:
                 with tf.control_dependencies(_dependencies(ctx, value, dependencies)):
                     value = tf.identity(value)
             if node.layer.copy_output_loss_from_source_idx is not None:
                 source = node.sources[node.layer.copy_output_loss_from_source_idx]
-                ctx.note(node, "output_loss", ctx.noted(source, "output_loss"))
+                loss = ctx.aux(source, OUTPUT_LOSS)
+                if loss is not None:
+                    ctx.set_aux(node, OUTPUT_LOSS, loss)
         except (ConfigError, LoweringError):
             raise
         except Exception as exc:  # TensorFlow and code of the user raise whatever they like
@@ -65,6 +72,21 @@ def _dependencies(ctx: EmitContext, value: Any, given: Any) -> List[Any]:
     return [ctx.lowering.values[node] for node in (given if isinstance(given, (list, tuple)) else [given])]
 
 
+def _check_tensor(node: Node, value: Any) -> None:
+    if not tf.is_tensor(value):
+        raise LoweringError(
+            "Layer %r (class %r): the value is %s, not a tensor.%s"
+            % (node.path, node.layer.class_name, type(value).__name__, _function_hint(node))
+        )
+
+
+def _function_hint(node: Node) -> str:
+    """Return where to look for the cause if code of the user runs in a layer, e.g. as an activation."""
+    infos = declared_options(type(node.layer)).values()
+    names = [info.name for info in infos if callable(getattr(node.layer, info.attribute))]
+    return " Look at the function in the option %r." % names[0] if names else ""
+
+
 def _check_shape(node: Node, value: Any) -> None:
     """The static shape of what was emitted fits the template; only our own bug or user code can break it."""
     data = node.output
@@ -75,9 +97,9 @@ def _check_shape(node: Node, value: Any) -> None:
     )
     if not fits:
         raise LoweringError(
-            "Layer %r (class %r): the value has the shape %s, but the output was declared as %s. "
+            "Layer %r (class %r): the value has the shape %s, but the output was declared as %s.%s "
             "If the layer runs your own function, say in out_type what it returns."
-            % (node.path, node.layer.class_name, value.shape, data)
+            % (node.path, node.layer.class_name, value.shape, data, _function_hint(node))
         )
     if value.dtype.base_dtype.name != data.dtype:
         raise LoweringError(
@@ -89,4 +111,4 @@ def _check_shape(node: Node, value: Any) -> None:
 
 def op_scope(path: str) -> str:
     """A valid TF op scope; only for people who look at the graph."""
-    return "".join(c if c.isalnum() or c in "_/." else "_" for c in path).strip("/_.") or "layer"
+    return re.sub("[^A-Za-z0-9_/.]", "_", path).strip("/_.") or "layer"

@@ -1,0 +1,121 @@
+"""One pass over a dataset: what training, evaluation, search and forwarding have in common."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Generator, Generic, Iterable, Mapping, NamedTuple, Optional, Tuple, TypeVar
+
+from returnn_tf.engine.distributed.world import World, alone
+from returnn_tf.engine.passes.progress import PassState
+from returnn_tf.engine.support.prefetch import Prefetcher
+from returnn_tf.engine.support.step_errors import naming_sequences
+from returnn_tf.logging.levels import STEP_LEVEL
+from returnn_tf.logging.lines import pass_line, step_line
+from returnn_tf.logging.log import log
+
+Result = TypeVar("Result")
+Converted = Tuple[Any, Any]  # batch, tensors
+
+
+class Step(NamedTuple):
+    """A step which is done."""
+
+    batch: Any
+    result: Any
+    number: int  # from 0
+    seconds: float  # of this step
+    elapsed: float  # since the pass began
+
+
+@dataclass
+class DatasetPass(Generic[Result]):
+    """Run a step per batch: read ahead, name the sequences in errors, show the progress, account for the time.
+
+    :param phase: words for the log, e.g. ``train epoch 3``
+    :param convert: feed of a batch -> tensors; runs in another thread
+    :param step: tensors, batch -> result of the step
+    :param world: the processes which share the batches; their watchdog sees the steps
+    :param join: (batch, tensors) of this process -> those for which it does a step, where all do them together
+    """
+
+    phase: str
+    convert: Callable[[Mapping[str, Any]], Any]
+    step: Callable[[Any, Any], Result]
+    world: World = field(default_factory=alone)
+    join: Callable[[Iterable[Converted]], Iterable[Converted]] = iter
+
+    def loss_of(self, result: Result) -> Optional[float]:
+        """Return the loss for the progress bar; None if a step has none."""
+        return None
+
+    def communication_of(self, result: Result) -> float:
+        """Return the seconds of a step in which this process waited for others or sent numbers."""
+        return 0.0
+
+    def steps(self, batches: Iterable[Any], state: PassState) -> Generator[Step, None, None]:
+        """Do the steps, each when the next one is asked for. Close the generator (`contextlib.closing`) in any case.
+
+        :param batches: all, or those which are left
+        :param state: what was done of the pass before; it is kept up to date, without the sums
+        :raises DataError: an op failed
+        """
+        waited = state.wait_seconds
+        start = time.perf_counter() - state.seconds
+        bar = log.progress(self.phase)
+        self.world.board.lasting(self.phase)
+        prefetcher = Prefetcher(batches, lambda batch: self.convert(batch.feed))
+        try:
+            for batch, tensors in self.join(prefetcher):
+                before = time.perf_counter()
+                with naming_sequences(self.phase, batch.seq_tags):
+                    result = self.step(tensors, batch)
+                now = time.perf_counter()
+                del tensors  # freeing them takes longer once the other thread works on the next batch
+                self.world.board.done(self.phase)
+                state.steps += 1
+                if batch.seq_tags:
+                    state.batches, state.seqs = state.batches + 1, _last_sequence(batch) + 1
+                state.frames += max(batch.num_frames.values(), default=0)
+                state.seconds = now - start
+                state.compute_seconds += now - before
+                state.communication_seconds += self.communication_of(result)
+                state.wait_seconds = waited + prefetcher.wait_seconds
+                bar.update(state.steps, batch.complete, self.loss_of(result), state.frames)
+                yield Step(batch, result, state.steps - 1, now - before, state.seconds)
+        finally:
+            bar.close()
+            prefetcher.close()
+        self.world.board.lasting("after %s" % self.phase)
+        state.seconds = time.perf_counter() - start
+        state.wait_seconds = waited + prefetcher.wait_seconds
+
+    def log_step(self, step: Step, values: Callable[[], Mapping[str, Any]]) -> None:
+        """Write the line of a step, if it is shown anywhere.
+
+        :param values: gives the numbers in the line
+        """
+        if log.shows(STEP_LEVEL):
+            line = step_line(
+                self.phase,
+                step.number,
+                values(),
+                seconds_per_step=step.seconds,
+                elapsed=step.elapsed,
+                complete=step.batch.complete,
+            )
+            log.write(STEP_LEVEL, line)
+
+    def log_end(self, state: PassState) -> None:
+        """Write the line at the end of the pass."""
+        log.write(3, pass_line(self.phase, state.steps, state.seconds, state.compute_seconds))
+
+
+def batch_sizes(batch: Any) -> Dict[str, int]:
+    """Return the sizes of a batch by name, for the line of a step."""
+    return {**{"max_size:%s" % key: size for key, size in batch.max_frames.items()}, "num_seqs": batch.num_seqs}
+
+
+def _last_sequence(batch: Any) -> int:
+    """Return the last position in the order of the epoch which is in a batch."""
+    return max(position for parts in batch.slices.values() for position, _, _ in parts)

@@ -1,0 +1,117 @@
+"""A pass over a dataset which sums up losses and errors: a training epoch, or an evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+
+from returnn_tf.config import DataError
+from returnn_tf.engine.passes import ranks_report
+from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
+from returnn_tf.engine.passes.progress import PassState
+from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
+from returnn_tf.engine.support.step_result import StepResult
+from returnn_tf.logging.lines import time_shares_line
+from returnn_tf.logging.log import log
+
+
+@dataclass
+class PassResult(PassState):
+    """What a pass gave."""
+
+    scores: Dict[str, float] = field(default_factory=dict)  # cost:<layer> -> mean
+    errors: Dict[str, float] = field(default_factory=dict)  # error:<layer> -> mean
+    by_rank: List[PassState] = field(default_factory=list)  # what each process did
+
+    def times(self) -> Dict[str, float]:
+        """Where the time went, for event files: shares of the whole, and speed."""
+        if not self.steps or not self.seconds:
+            return {}
+        values = {
+            "time/seconds_per_step": self.seconds / self.steps,
+            "time/compute_share": self.compute_seconds / self.seconds,
+            "time/data_wait_share": self.wait_seconds / self.seconds,
+            "time/frames_per_second": self.frames / self.seconds,
+        }
+        return {**values, **ranks_report.values(self.by_rank)}
+
+
+@dataclass
+class ScoredPass(DatasetPass[StepResult]):
+    """A pass whose steps give losses and errors: a training epoch or an evaluation.
+
+    :param normalized: losses which are means over the batch already
+    :param with_exp: option ``calculate_exp_loss``
+    :param log_batch_size: option: sizes in the lines of the steps
+    :param shares_level: log level of the line that says where the time went
+    :param on_step: called after each step with batch and result, e.g. for event files
+    :param between: called between the steps with the result so far (without scores) and the sums; may end the pass by
+        an exception
+    :param common_sums: the results of a step are those of all processes already
+    """
+
+    normalized: Sequence[str] = ()
+    with_exp: bool = False
+    log_batch_size: bool = False
+    shares_level: int = 4
+    on_step: Optional[Callable[[Any, StepResult], None]] = None
+    between: Optional[Callable[[PassResult, Scores], None]] = None
+    common_sums: bool = False
+
+    def loss_of(self, result: StepResult) -> Optional[float]:
+        """Return the objective."""
+        return result.total_loss
+
+    def communication_of(self, result: StepResult) -> float:
+        """Return what the step measured."""
+        return result.communication
+
+    def run(self, batches: Iterable[Any], begun: Optional[PassState] = None) -> PassResult:
+        """Do a step for each batch, and return the scores.
+
+        :param batches: all, or those which are left
+        :param begun: what was done of the pass before
+        :raises DataError: there is no batch
+        """
+        begun = begun or PassState()
+        result = PassResult(**{**asdict(begun), "sums": {}})
+        scores = Scores(self.normalized, with_exp=self.with_exp, sums=begun.sums)
+        with contextlib.closing(self.steps(batches, result)) as steps:
+            for step in steps:
+                if step.result.updated:
+                    scores.add(step.result)
+                self.log_step(step, functools.partial(self._values, step.batch, step.result))
+                if self.on_step is not None:
+                    self.on_step(step.batch, step.result)
+                if self.between is not None:
+                    self.between(result, scores)
+        result.sums = scores.sums()
+        return self._finished(result)
+
+    def _finished(self, result: PassResult) -> PassResult:
+        """Combine the results of all processes, and log where the time went.
+
+        :raises DataError: there was no batch
+        """
+        by_rank = ranks_report.gather(self.world, result)
+        if not any(state.steps for state in by_rank):
+            raise DataError("%s: there is no batch; is every sequence left out by length limits?" % self.phase)
+        if not self.common_sums:
+            result.sums = added_sums([state.sums for state in by_rank])
+        scores = Scores(self.normalized, with_exp=self.with_exp, sums=result.sums)
+        result.scores, result.errors = scores.scores(), scores.errors()
+        result.by_rank = by_rank
+        self.log_end(result)
+        log.write(
+            self.shares_level, time_shares_line(self.phase, result.seconds, result.compute_seconds, result.wait_seconds)
+        )
+        ranks_report.write(self.phase, self.world, by_rank, self.shares_level)
+        return result
+
+    def _values(self, batch: Any, result: StepResult) -> Dict[str, Any]:
+        values: Dict[str, Any] = {"loss": result.total_loss, **batch_means(result, self.normalized)}
+        if self.log_batch_size:
+            values.update(batch_sizes(batch))
+        return values

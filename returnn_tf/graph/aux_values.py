@@ -1,0 +1,98 @@
+"""Values beside the output of a layer, which other layers and losses may ask for, e.g. the values before a softmax.
+
+Each kind of value is declared once, as an `Aux`. Layers set and ask for them by `EmitContext.set_aux` and
+`EmitContext.aux`. Whatever changes or hands on the output of a layer asks the declaration what becomes of the values
+beside it: a choice in a beam search, which reorders the batch entries, the end of a loop, and layers such as `copy`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any, Callable, Generic, Optional, TypeVar
+
+from returnn_tf.graph.node import Node
+
+T = TypeVar("T")
+
+
+class OnExit(enum.Enum):
+    """What becomes of a value where the output of a layer leaves a loop, with the axis of the steps in front."""
+
+    #: It is not known outside.
+    DROP = "drop"
+    #: Its tensors are in the layout of the output, and the axis of the steps comes first in them too.
+    MOVE = "move"
+
+
+def no_axis(node: Node) -> Optional[int]:
+    """Return None: the value is the same for all hypotheses of a search."""
+    return None
+
+
+def batch_of_output(node: Node) -> Optional[int]:
+    """Return the batch axis of values in the layout of the output."""
+    return node.output.batch_axis
+
+
+def first_axis(node: Node) -> Optional[int]:
+    """Return 0."""
+    return 0
+
+
+def apply_to_value(func: Callable[[Any], Any], value: Any) -> Any:
+    """Return the value changed as a whole, where it is a tensor."""
+    return func(value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Aux(Generic[T]):
+    """A kind of value beside the output of a layer.
+
+    :param name: for people
+    :param batch_axis: the batch axis of its tensors by the node that they belong to, or None: where the batch entries
+        of the output are reordered by a choice, or repeated once per hypothesis, so are these
+    :param each: applies a function to each tensor in the value, and returns a value of the same type
+    :param on_exit: what becomes of it at the end of a loop
+    :param forwarded: whether it holds for a layer with the same output too, e.g. a copy
+    :param enters_search: whether the layers of a searching loop see those of layers outside
+    """
+
+    name: str
+    batch_axis: Callable[[Node], Optional[int]] = no_axis
+    each: Callable[[Callable[[Any], Any], T], T] = apply_to_value
+    on_exit: OnExit = OnExit.DROP
+    forwarded: bool = False
+    enters_search: bool = True
+
+    def __repr__(self) -> str:
+        return "<Aux %r>" % self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class PreActivation:
+    """The values which a layer put into its activation function.
+
+    :param values: in the layout of the output
+    :param activation: the option of the layer, usually a name
+    """
+
+    values: Any
+    activation: Any
+
+    def changed(self, func: Callable[[Any], Any]) -> PreActivation:
+        """Return the same with other values."""
+        return PreActivation(func(self.values), self.activation)
+
+
+#: The reference knows only the probabilities of a softmax outside of a searching loop, which matters where scores tie.
+PRE_ACTIVATION: Aux[PreActivation] = Aux(
+    "pre-activation",
+    batch_axis=batch_of_output,
+    each=lambda func, value: value.changed(func),
+    on_exit=OnExit.MOVE,
+    forwarded=True,
+    enters_search=False,
+)
+#: A loss [batch] which the layer has computed along with its output, for the loss "via_layer".
+OUTPUT_LOSS: Aux[Any] = Aux("output loss", batch_axis=first_axis, forwarded=True)

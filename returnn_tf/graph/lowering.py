@@ -1,0 +1,140 @@
+"""The values of one lowering: what the layers have emitted so far, and the lengths of their dims."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Callable, Dict, Iterable, List, Tuple, TypeVar
+
+from returnn_tf.config import ConfigError
+from returnn_tf.graph.aux_values import Aux
+from returnn_tf.graph.node import Node
+from returnn_tf.tensor import Dim
+from returnn_tf.util.lazy_tf import tf
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Lowering:
+    """All values while one graph is emitted.
+
+    :param variables: parameter name -> variable
+    :param train: whether this is a training graph
+    :param step: the global train step, int64 scalar
+    """
+
+    variables: Dict[str, Any]
+    train: bool
+    search: bool
+    behavior_version: int
+    step: Any = None
+    seed: int = 42
+    #: Which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`.
+    check_numerics: str = ""
+    batch_size: Any = None
+    values: Dict[Node, Any] = dataclasses.field(default_factory=dict)
+    sub_values: Dict[Tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
+    #: By node what is known beside its output, see `returnn_tf.graph.aux_values`; changed by `set_aux` alone.
+    aux: Dict[Node, Dict[Aux[Any], Any]] = dataclasses.field(default_factory=dict)
+    lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    derived_lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    sizes: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    #: Dims whose lengths differ by frame of another dim, not by sequence: dim -> (that dim, lengths [its frames]).
+    lens_over: Dict[Dim, Tuple[Dim, Any]] = dataclasses.field(default_factory=dict)
+    params: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    updates: List[Callable[[], Any]] = dataclasses.field(default_factory=list)
+    constraints: List[Any] = dataclasses.field(default_factory=list)
+    masks: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    #: In the step of a loop: the values which the loop hands in, the new values of states, and the number of the step.
+    loop_inputs: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    next_states: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    loop_index: Any = None
+    #: In the step of a loop: the number of the step by the axis of the steps, also those of loops around it.
+    loop_indices: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.layers.loops.hypotheses`.
+    hypotheses: Any = None
+    #: In the step of another loop: bool [batch], which sequences had ended before this step; None if it has no such.
+    ended: Any = None
+    #: Final scores [batch, beam] by path of the loop, and the dims whose lengths differ among the hypotheses of a beam.
+    beam_scores: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    beam_dims: Dict[Dim, int] = dataclasses.field(default_factory=dict)
+    #: By path of a searching loop: the number of sequences whose best hypothesis had not ended when the loop did.
+    not_ended: Dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def child(self) -> Lowering:
+        """For the body of a loop: sees everything, and what is added to it stays inside."""
+        copies: Dict[str, Any] = {"updates": [], "constraints": []}
+        for field in dataclasses.fields(self):
+            if field.default_factory is dict:
+                copies[field.name] = dict(getattr(self, field.name))
+        return dataclasses.replace(self, **copies)
+
+    def set_aux(self, node: Node, aux: Aux[T], value: T) -> None:
+        """Keep a value beside the output of a node."""
+        self.aux[node] = {**self.aux.get(node, {}), aux: value}  # a new dict, as children share the old one
+
+    def change_aux(self, nodes: Iterable[Node], func: Callable[[Any, int], Any]) -> None:
+        """Keep the values beside the outputs of nodes in line with outputs whose batch entries were changed.
+
+        :param func: (tensor, batch axis) -> tensor
+        """
+        for node in nodes:
+            for aux, value in self.aux.get(node, {}).items():
+                axis = aux.batch_axis(node)
+                if axis is not None:
+                    self.set_aux(node, aux, aux.each(functools.partial(_at, func, axis), value))
+
+    def get_lens(self, dim: Dim) -> Any:
+        """Lengths of a dim: int32 [batch] or a scalar where they don't depend on the sequence."""
+        if dim.size is not None:
+            return tf.constant(dim.size, tf.int32)
+        if dim in self.lens:
+            return self.lens[dim]
+        if dim in self.lens_over:
+            return self._lens_of_step(dim)
+        if dim not in self.derived_lens:
+            assert dim.expr is not None, "no lengths were set for %r" % dim
+            self.derived_lens[dim] = dim.expr.evaluate(self.get_lens, tf.maximum)
+        return self.derived_lens[dim]
+
+    def _lens_of_step(self, dim: Dim) -> Any:
+        over, lens = self.lens_over[dim]
+        if over not in self.loop_indices:
+            raise ConfigError(
+                "the lengths of the axis %s differ by frame of the axis %s; this layer knows only lengths by sequence. "
+                "Combine it with the axis %s first, e.g. by dot or softmax_over_spatial." % (dim, over, over)
+            )
+        return tf.gather(lens, self.loop_indices[over])
+
+    def lens_in_beam(self, dim: Dim, beam: int) -> Any:
+        """Lengths of a dim for every hypothesis: int32 [batch * beam], or a scalar."""
+        lens = self.get_lens(dim)
+        if beam == 1 or lens.shape.rank == 0 or self.differs_in_beam(dim):
+            return lens
+        return tf.repeat(lens, beam)
+
+    def differs_in_beam(self, dim: Dim) -> bool:
+        """Whether the lengths are those of hypotheses, not of sequences."""
+        if dim in self.beam_dims:
+            return True
+        return dim.expr is not None and any(self.differs_in_beam(a) for a in dim.expr.args if isinstance(a, Dim))
+
+    def get_size(self, dim: Dim) -> Any:
+        """Size of the padded axis: an int if static, else an int32 scalar."""
+        if dim.size is not None:
+            return dim.size
+        if dim in self.sizes:
+            return self.sizes[dim]
+        if dim.is_batch:
+            assert dim.expr is None, "the size of %r was not set" % dim
+            return self.batch_size
+        if dim.expr is not None and dim not in self.lens:
+            self.sizes[dim] = dim.expr.evaluate(self.get_size, tf.maximum)
+        else:
+            self.sizes[dim] = tf.reduce_max(tf.concat([tf.reshape(self.lens[dim], [-1]), [0]], axis=0))
+        return self.sizes[dim]
+
+
+def _at(func: Callable[[Any, int], Any], axis: int, x: Any) -> Any:
+    return func(x, axis)

@@ -1,0 +1,27 @@
+"""The parts of the axes of a parameter: the gates of a cell, the sources which are concatenated in an input."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A range of an axis. Parts of two networks with the same label belong together."""
+
+    label: str
+    size: int
+
+
+Axis = List[Part]
+
+
+def total_size(parts: Axis) -> int:
+    """Return the size of an axis of these parts."""
+    return sum(part.size for part in parts)
+
+
+def equal_parts(size: int, part: int, label: str) -> Axis:
+    """Return the parts of an axis which are all of one size, or an empty list if that does not divide the axis."""
+    return [Part("%s %d" % (label, i), part) for i in range(size // part)] if part and size % part == 0 else []

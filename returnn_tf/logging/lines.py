@@ -1,0 +1,101 @@
+"""The texts of the log about steps, passes and epochs. Programs parse them: change none of them lightly."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional, Tuple, Union
+
+from returnn_tf.util.text import hms
+
+Number = Union[int, float]
+
+
+def phase_text(kind: str, epoch: int, dataset: Optional[str] = None, pretrain: bool = False) -> str:
+    """The words at the start of a line: ``train epoch 3``, ``pretrain epoch 3``, ``'dev' eval epoch 3``.
+
+    :param kind: train, eval, search, forward or analyze
+    :param dataset: its name; not for training
+    """
+    words = [repr(dataset)] if dataset else []
+    return " ".join(words + [("pre" if pretrain else "") + kind, "epoch", str(epoch)])
+
+
+def step_line(
+    phase: str,
+    step: int,
+    values: Mapping[str, Any],
+    *,
+    seconds_per_step: float,
+    elapsed: float,
+    complete: Optional[float] = None,
+) -> str:
+    """The line of one step (level 5).
+
+    :param phase: see :func:`phase_text`
+    :param step: from 0
+    :param values: cost:<layer>, error:<layer>, loss, max_size:<key>, num_seqs, mem_usage:<device>, ...
+    :param seconds_per_step: of this step
+    :param elapsed: seconds since the pass began
+    :param complete: share of the pass that is done, 0 - 1, if known
+    """
+    fields = [phase, "step %d" % step]
+    fields += ["%s %s" % (name, _value_text(value)) for name, value in sorted(values.items())]
+    fields += ["%.3f sec/step" % seconds_per_step, "elapsed %s" % hms(elapsed)]
+    if complete:
+        fields.append("exp. remaining %s" % hms(elapsed / complete - elapsed))
+    if complete is not None:
+        fields.append("complete %.2f%%" % (100 * complete))
+    return ", ".join(fields)
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, float) or hasattr(value, "dtype"):
+        return "%.6g" % float(value)
+    return str(value)
+
+
+def pass_line(phase: str, steps: int, elapsed: float, compute_seconds: float) -> str:
+    """The line at the end of a pass over a dataset (level 3).
+
+    ``train epoch 1, finished after 2941 steps, 0:28:58 elapsed (99.3% computing time)``
+    """
+    share = 100 * compute_seconds / elapsed if elapsed > 0 else 0.0
+    return "%s, finished after %d steps, %s elapsed (%.1f%% computing time)" % (phase, steps, hms(elapsed), share)
+
+
+def time_shares_line(phase: str, elapsed: float, compute_seconds: float, wait_seconds: float) -> str:
+    """Where the time of a pass went: ``train epoch 1, time: 99.3% compute, 0.4% waiting for data, 0.3% rest``."""
+    whole = elapsed if elapsed > 0 else 1.0
+    rest = max(0.0, elapsed - compute_seconds - wait_seconds)
+    compute, wait, other = (100 * part / whole for part in (compute_seconds, wait_seconds, rest))
+    return "%s, time: %.1f%% compute, %.1f%% waiting for data, %.1f%% rest" % (phase, compute, wait, other)
+
+
+def score_text(scores: Union[None, Number, Mapping[str, Number]]) -> str:
+    """One loss: the bare number. Several: name and number of each, sorted. None: ``None``."""
+    if isinstance(scores, Mapping):
+        if len(scores) > 1:
+            return " ".join("%s %s" % (name, score_text(value)) for name, value in sorted(scores.items()))
+        scores = next(iter(scores.values()), None)
+    return "None" if scores is None else str(float(scores))
+
+
+def epoch_line(epoch: int, score: Any, error: Any, elapsed: float) -> str:
+    """The line of a training epoch (level 1): ``epoch 1 score: 0.45 error: 0.21 elapsed: 0:00:07``."""
+    return "epoch %d score: %s error: %s elapsed: %s" % (epoch, score_text(score), score_text(error), hms(elapsed))
+
+
+def eval_line(results: Mapping[str, Tuple[Any, Any]]) -> str:
+    """The line of all evaluation datasets (level 1): ``dev: score 0.26 error 0.12 eval: score 0.30 error 0.16``.
+
+    :param results: dataset -> (score, error), as for :func:`score_text`
+    """
+    return " ".join(
+        "%s: score %s error %s" % (name, score_text(score), score_text(error))
+        for name, (score, error) in results.items()
+    )
+
+
+def start_line(phase: str, learning_rate: Optional[float] = None) -> str:
+    """The line at the start of an epoch (level 4 and below): ``start train epoch 1, learning rate 0.001``."""
+    rate = "" if learning_rate is None else ", learning rate %s" % learning_rate
+    return "start %s%s" % (phase, rate)

@@ -1,0 +1,123 @@
+"""`log`: the one that everybody writes to. Records of `logging` from within the package go the same way."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import time
+from typing import List, Optional, Sequence
+
+from returnn_tf.logging.handlers import LOG_FORMATS, LineFormatter, TargetHandler, TerminalHandler
+from returnn_tf.logging.levels import DEFAULT_LEVEL, STEP_LEVEL, standard_level
+from returnn_tf.logging.progress_bar import ProgressBar
+from returnn_tf.util.terminal import is_terminal
+from returnn_tf.util.text import hms
+
+PACKAGE = "returnn_tf"
+
+
+class Log:
+    """The face of the package's logger: its levels, its targets, and the progress bar."""
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger(PACKAGE)
+        self._files: List[TargetHandler] = []
+        self._bar: Optional[ProgressBar] = None
+        self._suffix = ""
+        self.started = time.monotonic()
+        self._terminal = TerminalHandler(self._clear_bar)
+        self._terminal_level = DEFAULT_LEVEL
+        self._install(LineFormatter())
+
+    @property
+    def label(self) -> str:
+        """Name of a process whose log another one writes, ``rank 1/4 on host``; "" otherwise."""
+        return self._terminal.label
+
+    @label.setter
+    def label(self, label: str) -> None:
+        self._terminal.label = label
+
+    def become_helper(self, rank: int, label: str) -> None:
+        """Show only warnings from now on: this process works together with another one, which logs the rest.
+
+        :param rank: log files get the suffix ``.rank<n>``
+        :param label: for the warnings, ``rank 1/4 on host``
+        """
+        self.label, self._suffix = label, ".rank%d" % rank
+
+    def configure(
+        self, targets: Sequence[str] = (), verbosity: Sequence[int] = (), log_format: str = "default"
+    ) -> None:
+        """Set where lines go, besides the standard output.
+
+        :param targets: file names (``$date`` becomes the time; folders are made) or "|command"
+        :param verbosity: the level of each target, then that of the standard output; the last one counts for the rest
+        :param log_format: see `LineFormatter`
+        :raises OSError: if a file can't be written
+        :raises ValueError: for an unknown format or level
+        """
+        if log_format not in LOG_FORMATS:
+            raise ValueError("log_format %r: expected one of %s" % (log_format, ", ".join(LOG_FORMATS)))
+        levels = list(verbosity) or [DEFAULT_LEVEL]
+        if not all(0 <= level <= STEP_LEVEL for level in levels):
+            raise ValueError("log_verbosity: expected levels from 0 to %d, got %s" % (STEP_LEVEL, levels))
+        targets = [target for target in targets if target not in ("stdout", "")]
+        levels += levels[-1:] * (len(targets) + 1 - len(levels))
+        self.close()
+        for target, level in zip(targets, levels):
+            name = target if target.startswith("|") else target + self._suffix
+            self._files.append(TargetHandler(name, level))
+        self._terminal_level = levels[len(targets)]
+        self._install(LineFormatter(log_format))
+        self._logger.propagate = False
+
+    def write(self, level: int, text: str, *, terminal: bool = True) -> None:
+        """Write a line (or several) to all targets that show this level.
+
+        :param terminal: False: to the files only
+        """
+        self._logger.log(standard_level(level), text, extra=None if terminal else {"terminal": False})
+
+    def warn(self, text: str) -> None:
+        """Write a warning (level 2)."""
+        self._logger.warning(text)
+
+    def shows(self, level: int) -> bool:
+        """Return whether any target shows this level: otherwise the line needn't be made."""
+        return self._logger.isEnabledFor(standard_level(level))
+
+    def progress(self, phase: str) -> ProgressBar:
+        """Return a bar on the terminal, unless that shows the line of every step; nothing of it is seen elsewhere."""
+        visible = is_terminal(sys.stdout) and not self.label and 0 < self._terminal_level < STEP_LEVEL
+        self._bar = ProgressBar(phase, sys.stdout, visible)
+        return self._bar
+
+    def close(self) -> None:
+        """Close all files. Lines go to the standard output only, afterwards."""
+        files, self._files = self._files, []
+        self._install(self._terminal.formatter)
+        for target in files:
+            target.close()
+
+    def elapsed_line(self) -> str:
+        """Return ``elapsed: 0:28:58``: the time since the program began."""
+        return "elapsed: %s" % hms(time.monotonic() - self.started)
+
+    def _install(self, formatter: Optional[logging.Formatter]) -> None:
+        """Make the targets those of the package's logger."""
+        self._terminal.setLevel(standard_level(self._terminal_level))
+        handlers: List[logging.Handler] = [*self._files, self._terminal]
+        for handler in handlers:
+            handler.setFormatter(formatter)
+        self._logger.handlers = handlers
+        self._logger.setLevel(min(handler.level for handler in handlers))
+
+    def _clear_bar(self) -> None:
+        if self._bar:
+            self._bar.clear()
+
+
+log = Log()
+atexit.register(log.close)

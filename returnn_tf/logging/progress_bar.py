@@ -1,0 +1,89 @@
+"""A progress bar on a terminal."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from typing import Optional, TextIO
+
+from returnn_tf.logging.handlers import write_to
+from returnn_tf.util.memory import process_memory
+from returnn_tf.util.text import bytes_text, hms
+
+
+class ProgressBar:
+    """One line on a terminal that shows how far a pass over a dataset is.
+
+    ``train epoch 3  42% ########------------  step 120  loss 1.23  12.3k frames/s  ETA 0:01:23``
+    """
+
+    INTERVAL = 0.1
+
+    def __init__(self, phase: str, stream: TextIO, visible: bool):
+        self.phase = phase
+        self.stream = stream
+        self.visible = visible
+        self._started = time.monotonic()
+        self._drawn = -math.inf
+        self._shown = False
+
+    def update(
+        self,
+        step: int,
+        complete: Optional[float] = None,
+        loss: Optional[float] = None,
+        frames: Optional[int] = None,
+    ) -> None:
+        """Draws it anew, at most ten times a second.
+
+        :param step: steps done
+        :param complete: share that is done, 0 - 1
+        :param loss: the current one
+        :param frames: all frames so far
+        """
+        now = time.monotonic()
+        if not self.visible or now - self._drawn < self.INTERVAL:
+            return
+        self._drawn = now
+        line = self.text(step, complete, loss, frames, now - self._started)
+        columns = shutil.get_terminal_size().columns
+        self._shown = True
+        write_to(self.stream, "\r\x1b[K" + line[: columns - 1])
+
+    def text(
+        self, step: int, complete: Optional[float], loss: Optional[float], frames: Optional[int], elapsed: float
+    ) -> str:
+        """The line, without anything for the terminal."""
+        parts = [self.phase]
+        if complete is not None:
+            done = int(20 * min(1.0, complete))
+            parts.append("%3d%% %s%s" % (100 * complete, "#" * done, "-" * (20 - done)))
+        parts.append("step %d" % step)
+        if loss is not None:
+            parts.append("loss %.4g" % loss)
+        if frames is not None and elapsed > 0:
+            parts.append("%s frames/s" % _short(frames / elapsed))
+        memory = process_memory()
+        if memory:
+            parts.append("mem %s" % bytes_text(memory))
+        parts.append("ETA %s" % hms(elapsed / complete - elapsed) if complete else "elapsed %s" % hms(elapsed))
+        return "  ".join(parts)
+
+    def clear(self) -> None:
+        """Takes it off the terminal, so that a line can stand there."""
+        if self._shown:
+            write_to(self.stream, "\r\x1b[K")
+            self._shown = False
+
+    def close(self) -> None:
+        """The pass is over."""
+        self.clear()
+        self.visible = False
+
+
+def _short(number: float) -> str:
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return "%.1f%s" % (number / size, unit)
+    return "%.0f" % number

@@ -1,0 +1,86 @@
+"""`FeedFormat`: the names, shapes and dtypes of the arrays that a network is fed with."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy
+
+from returnn_tf.config import ConfigError
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+
+class FeedFormat:
+    """The feed for some data keys: "<key>" is a batch-major array, "<key>/size<i>" the lengths of its axis i.
+
+    :param extern_data: the declared data by key
+    :param keys: those that are fed
+    """
+
+    def __init__(self, extern_data: Mapping[str, Data], keys: Sequence[str]) -> None:
+        self.keys = list(keys)
+        self._extern_data = extern_data
+        #: Feed name -> `tf.TensorSpec`.
+        self.signature: Dict[str, Any] = {}
+        for key in keys:
+            data = extern_data[key]
+            sizes, dynamic = feed_layout(data)
+            self.signature[key] = tf.TensorSpec(sizes, data.dtype)
+            for i in dynamic:
+                self.signature["%s/size%d" % (key, i)] = tf.TensorSpec([None], tf.int32)
+
+    def convert(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the entries of a feed that are needed, as tensors of the right dtype.
+
+        :param feed: feed name -> array or tensor
+        :raises ConfigError: names the key which is missing or has the wrong shape
+        """
+        result = {}
+        for name, spec in self.signature.items():
+            if name not in feed:
+                if "/size" in name and self._lens_from_other_key(name, feed):
+                    continue
+                raise ConfigError("The feed lacks %r (%s %s)." % (name, spec.dtype.name, spec.shape))
+            value = feed[name]
+            if not isinstance(value, tf.Tensor):
+                value = numpy.asarray(value)
+                if not spec.shape.is_compatible_with(value.shape):
+                    raise ConfigError(
+                        "The feed has %r of shape %s, the network expects %s." % (name, value.shape, spec.shape)
+                    )
+                value = tf.convert_to_tensor(value.astype(spec.dtype.as_numpy_dtype, copy=False))
+            result[name] = value
+        return result
+
+    def _lens_from_other_key(self, name: str, feed: Mapping[str, Any]) -> bool:
+        """Return whether the lengths of the same dim are fed with another key."""
+        key, _, axis = name.rpartition("/size")
+        dim = _dim_of_feed_axis(self._extern_data[key], int(axis))
+        for other in self.keys:
+            data = self._extern_data[other]
+            for i in feed_layout(data)[1]:
+                if _dim_of_feed_axis(data, i) is dim and "%s/size%d" % (other, i) in feed:
+                    return True
+        return False
+
+
+def feed_layout(data: Data) -> Tuple[List[Optional[int]], List[int]]:
+    """Return (sizes of the batch-major array, None where dynamic; indices of the dynamic axes not counting batch)."""
+    order = batch_major_order(data)
+    sizes = [data.dims[a].size for a in order]
+    offset = 0 if data.batch_axis is None else 1
+    return sizes, [i - offset for i, a in enumerate(order) if data.dims[a].is_dynamic]
+
+
+def batch_major_order(data: Data) -> List[int]:
+    """Return the axes of a template with that of the batch, if there is one, moved to the front."""
+    order = list(range(data.rank))
+    if data.batch_axis is not None:
+        order.insert(0, order.pop(data.batch_axis))
+    return order
+
+
+def _dim_of_feed_axis(data: Data, index: int) -> Dim:
+    order = batch_major_order(data)
+    return data.dims[order[index + (0 if data.batch_axis is None else 1)]]

@@ -1,0 +1,71 @@
+"""`FeedFunction`: what a network computes from a feed, traced once for each set of feed names."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence
+
+from returnn_tf.network.feed import FeedFormat
+from returnn_tf.util.lazy_tf import tf
+
+
+class FeedFunction:
+    """A traced function of a feed: one graph for all batch sizes and lengths.
+
+    Feeds may differ in their names, as lengths may be left out where another key has the same axis: there is a graph
+    for each set of names.
+
+    :param format: of the feed
+    :param emit: tensors by feed name, and further tensors -> any structure of tensors; called while tracing
+    :param specs: the `tf.TensorSpec`s of the further tensors
+    :param before_trace: called before each tracing, which may take long
+    """
+
+    def __init__(
+        self,
+        format: FeedFormat,
+        emit: Callable[..., Any],
+        *,
+        specs: Sequence[Any] = (),
+        before_trace: Optional[Callable[[], None]] = None,
+    ) -> None:
+        self.format = format
+        self._emit = emit
+        self._specs = list(specs)
+        self._before_trace = before_trace
+        self._graphs: Dict[FrozenSet[str], Any] = {}
+
+    def __call__(self, feed: Mapping[str, Any], *further: Any) -> Any:
+        """Return what the graph computes, as tensors.
+
+        :param feed: feed name -> array or tensor
+        :param further: tensors
+        :raises ConfigError: the feed lacks a name or has the wrong shape
+        """
+        tensors = self.tensors(feed)
+        return self.graph(tensors)(tensors, *further)
+
+    def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the entries of a feed that are needed, as tensors; may run in another thread.
+
+        :raises ConfigError: the feed lacks a name or has the wrong shape
+        """
+        return self.format.convert(feed)
+
+    def graph(self, tensors: Mapping[str, Any]) -> Any:
+        """Return the concrete function for feeds with these names; traced now if it is the first one.
+
+        :param tensors: see `tensors`
+        """
+        names = frozenset(tensors)
+        if names not in self._graphs:
+            if self._before_trace is not None:
+                self._before_trace()
+            signature = {name: spec for name, spec in self.format.signature.items() if name in names}
+            function = tf.function(self._emit, input_signature=[signature, *self._specs], autograph=False)
+            self._graphs[names] = function.get_concrete_function()
+        return self._graphs[names]
+
+    @property
+    def graphs(self) -> List[Any]:
+        """All graphs traced so far."""
+        return list(self._graphs.values())

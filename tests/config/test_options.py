@@ -1,0 +1,151 @@
+"""Options: declared once, checked with type, choices and range, reported when they have no effect."""
+
+import dataclasses
+import logging
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.options import (
+    LayerOrNumber,
+    LayerRef,
+    LayerRefs,
+    above,
+    at_least,
+    check_options,
+    declared_options,
+    fits_type,
+    from_options,
+    option,
+    option_rows,
+    own_options_first,
+    probability,
+    type_name,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """Options of all."""
+
+    size: int = option(1, help="number of entries", check=at_least(1))
+    old: bool = option(False, help="obsolete flag", inert="there is only one way to do it")
+
+
+@dataclasses.dataclass(frozen=True)
+class Example(Base):
+    """An example."""
+
+    mode: str = option("skip", help="what to do", choices=("skip", "stop"))
+    gone: Optional[str] = option(None, help="a thing of the past", unsupported="write mode instead")
+    rate: Optional[float] = option(None, help="dropout", check=probability)
+    lambda_: float = option(1.0, help="factor", name="lambda", check=above(0))
+    table: Dict[str, int] = option({}, help="counts")
+    where_from: str = option(help="name of the file")
+
+
+MIN = {"where_from": "x"}
+
+
+def test_instance():
+    """Names of configs become attributes; what is not given has its default."""
+    made = from_options(Example, {"where_from": "f", "lambda": 2, "size": np.int64(3)}, where="here")
+    assert (made.where_from, made.lambda_, made.size, made.mode, made.table) == ("f", 2, 3, "skip", {})
+    assert from_options(Example, {"where_from": "f", "mode": None}, where="here", none_is_absent=True).mode == "skip"
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({}, "here: the option 'where_from' is missing. It is: name of the file (str)"),
+        ({"mod": "skip"}, "here: unknown option 'mod'. Did you mean 'mode'?"),
+        ({"zzz": 1}, "here: unknown option 'zzz'. Known: mode, gone, rate, lambda, table, where_from, size, old."),
+        ({3: 1}, "here: unknown option 3. Known: mode"),
+        ({**MIN, "size": "1"}, "here: option 'size' must be int, got '1' (str). It is: number of entries"),
+        ({**MIN, "size": True}, "must be int, got True (bool)"),
+        ({**MIN, "size": 0}, "here: option 'size' must be at least 1, got 0. It is: number of entries"),
+        ({**MIN, "rate": 1.5}, "'rate' must be from 0 to 1, got 1.5"),
+        ({**MIN, "lambda": 0}, "'lambda' must be above 0, got 0"),
+        ({**MIN, "mode": "skp"}, "here: option 'mode' is 'skp'. Did you mean 'skip'? It is: what to do"),
+        ({**MIN, "mode": None}, "'mode' must be str, got None"),
+        ({**MIN, "gone": "a"}, "here: option 'gone' is not supported: write mode instead"),
+        ({**MIN, "table": {"a": "b"}}, "'table' must be dict[str, int], got {'a': 'b'}"),
+        ([], "here: expected a dict of options, got [] (list)."),
+    ],
+)
+def test_errors(given, message):
+    """Each names the place, the option and what is accepted."""
+    with pytest.raises(ConfigError) as info:
+        from_options(Example, given, where="here")
+    assert message in str(info.value)
+
+
+def test_without_effect(caplog):
+    """An option without effect is logged once per place, unless it has its default anyway."""
+    with caplog.at_level(logging.WARNING, logger="returnn_tf.config"):
+        check_options(Example, {**MIN, "old": False, "gone": None}, where="test_without_effect, a")
+        assert not caplog.records
+        for place in ("a", "a", "b"):
+            check_options(Example, {**MIN, "old": True}, where="test_without_effect, " + place)
+    assert [record.getMessage() for record in caplog.records] == [
+        "test_without_effect, %s: option 'old' has no effect: there is only one way to do it" % place
+        for place in ("a", "b")
+    ]
+
+
+FITS = [
+    (LayerRef, "a", True),
+    (LayerRef, 3, False),
+    (LayerRefs, ["a", "b"], True),
+    (LayerRefs, ["a", 3], False),
+    (LayerOrNumber, 3, True),
+    (LayerOrNumber, [], False),
+    (Optional[LayerRef], None, True),
+    (Optional[LayerRef], {}, False),
+    (Union[bool, Dict[str, Any]], {"a": 1}, True),
+    (Mapping[str, float], {"a": 1}, True),
+    (Mapping[str, float], {"a": "b"}, False),
+    (Mapping[str, float], 3, False),
+    (Sequence[int], (1, 2), True),
+    (Sequence[int], "12", False),
+    (Tuple[int, ...], [1, 2, 3], True),
+    (Tuple[int, int], [1, 2, 3], False),
+    (Set[str], {"a"}, True),
+    (Set[str], {1}, False),
+    (Callable[[int], int], len, True),
+    (Callable[[int], int], "len", False),
+    (List[int], [np.int32(1)], True),
+    (float, np.float32(1), True),
+    (float, True, False),
+    (bool, np.bool_(True), True),
+    (bool, 2, False),
+    (np.ndarray, np.zeros(2), True),
+]
+
+
+@pytest.mark.parametrize("expected, value, fits", FITS)
+def test_types(expected, value, fits):
+    """What fits an annotation."""
+    assert fits_type(value, expected) == fits
+
+
+def test_type_names():
+    """What a reader of the reference sees."""
+    assert type_name(Optional[LayerRef]) == "layer | None"
+    assert type_name(LayerRefs) == "layer | list[layer]"
+    assert type_name(Union[str, Callable[[int], int]]) == "str | function"
+    rows = {row[0]: row[1:] for row in option_rows(Example)}
+    assert rows["mode"] == ("'skip' | 'stop'", "'skip'", "what to do")
+    assert rows["gone"][2] == "a thing of the past; not supported: write mode instead"
+    assert rows["old"][2] == "obsolete flag; no effect: there is only one way to do it"
+    assert [info.name for info in own_options_first(Example)][-2:] == ["size", "old"]
+    assert declared_options(Example)["where_from"].required
+
+
+@pytest.mark.parametrize("name, near", [("shape", None), ("stat", "state"), ("sate", "state"), ("staet", "state")])
+def test_did_you_mean(name, near):
+    """Words that merely share letters are not suggested."""
+    expected = "Known: state." if near is None else "Did you mean %r?" % near
+    assert did_you_mean(name, ["state"]) == expected

@@ -1,0 +1,118 @@
+"""What all passes over a dataset share: accounting, errors which name the sequences, progress, heartbeat, closing."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any, Dict, Iterator, List
+
+import pytest
+
+from returnn_tf.config import DataError
+from returnn_tf.datasets.core.batch import Batch
+from returnn_tf.engine.distributed.world import alone
+from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
+from returnn_tf.engine.passes.progress import PassState
+from returnn_tf.logging.log import log
+from returnn_tf.util.lazy_tf import tf
+
+
+def batches(number: int = 3) -> List[Batch]:
+    return [
+        Batch(
+            feed={"data": index},
+            slices={"data": [(2 * index, 0, 5), (2 * index + 1, 0, 3)]},
+            rows=[(0, 0), (1, 0)],
+            seq_tags=["seq-%d" % (2 * index), "seq-%d" % (2 * index + 1)],
+            seq_indices=[2 * index, 2 * index + 1],
+            num_frames={"data": 8, "classes": 2},
+            number=index,
+            complete=(index + 1) / number,
+        )
+        for index in range(number)
+    ]
+
+
+class Doubling(DatasetPass[int]):
+    """Steps with the value 2 * the feed of the batch."""
+
+    def communication_of(self, result: int) -> float:
+        return float(result)
+
+
+def a_pass(step: Any = lambda tensors, batch: tensors["data"] * 2, **options: Any) -> Doubling:
+    return Doubling("train epoch 3", dict, step, **options)
+
+
+def prefetching() -> List[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+def test_the_state_goes_on_from_where_the_pass_was() -> None:
+    state = PassState(steps=4, batches=4, seqs=7, frames=10, seconds=100.0, compute_seconds=50.0, wait_seconds=20.0)
+    seen = [(step.result, step.number, state.steps, state.frames) for step in a_pass().steps(batches(), state)]
+    assert seen == [(0, 4, 5, 18), (2, 5, 6, 26), (4, 6, 7, 34)]
+    assert (state.batches, state.seqs, state.communication_seconds) == (7, 6, 6.0)
+    assert 100 < state.seconds < 110 and 50 < state.compute_seconds < 60 and 20 < state.wait_seconds < 30
+
+
+def test_batches_without_sequences_are_steps_of_others() -> None:
+    """They count as steps, but reach no sequence of this process."""
+    idle = batches(1)[0]
+    idle.seq_tags, idle.slices, idle.num_frames = [], {}, {}
+    state = PassState()
+    one_pass = a_pass(join=lambda prefetched: [*prefetched, (idle, {"data": 5})])
+    assert [step.result for step in one_pass.steps(batches(2), state)] == [0, 2, 10]
+    assert (state.steps, state.batches, state.seqs, state.frames) == (3, 2, 4, 16)
+
+
+def test_an_error_of_an_op_names_the_sequences() -> None:
+    def step(tensors: Dict[str, Any], batch: Batch) -> int:
+        if tensors["data"] == 1:
+            raise tf.errors.OutOfRangeError(None, None, "label 7 is out of range")
+        return 0
+
+    with pytest.raises(
+        DataError, match="train epoch 3: label 7 is out of range\n  sequences of the batch: seq-2, seq-3"
+    ):
+        list(a_pass(step).steps(batches(), PassState()))
+    assert not prefetching()
+
+
+def test_leaving_a_pass_stops_reading_ahead() -> None:
+    def endless() -> Iterator[Batch]:
+        while True:
+            yield batches(1)[0]
+
+    with pytest.raises(KeyError), contextlib.closing(a_pass().steps(endless(), PassState())) as steps:
+        for _ in steps:
+            assert prefetching()
+            raise KeyError
+    assert not prefetching()
+
+
+def test_the_watchdog_sees_the_steps() -> None:
+    world = alone()
+    notes = []
+    for _ in a_pass(world=world).steps(batches(), PassState()):
+        notes.append((world.board.phase, world.board.step, world.board.long))
+    assert notes == [("train epoch 3", step, False) for step in range(3)]
+    assert (world.board.phase, world.board.long) == ("after train epoch 3", True)
+
+
+def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = []
+    monkeypatch.setattr(log, "write", lambda level, text: lines.append((level, text)))
+    monkeypatch.setattr(log, "shows", lambda level: level == 5)
+    one_pass, state = a_pass(), PassState(seconds=60.0)
+    for step in one_pass.steps(batches(2), state):
+        one_pass.log_step(step, lambda: {"loss": 2.5})
+    one_pass.log_end(state)
+    assert [level for level, _ in lines] == [5, 5, 3]
+    assert lines[0][1].startswith("train epoch 3, step 0, loss 2.5, ")
+    assert lines[1][1].endswith("elapsed 0:01:00, exp. remaining 0:00:00, complete 100.00%")
+    assert lines[2][1].startswith("train epoch 3, finished after 2 steps, 0:01:00 elapsed (")
+
+
+def test_sizes_of_a_batch() -> None:
+    assert batch_sizes(batches(1)[0]) == {"max_size:data": 5, "num_seqs": 2}

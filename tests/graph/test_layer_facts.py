@@ -1,0 +1,223 @@
+"""What the compiler knows about a layer class, it knows from the class: a plug-in counts as much as a built-in one."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+
+import numpy
+import pytest
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.pretrain.param_axes import axes_of_params
+from returnn_tf.engine.search.beam import with_beam_size
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.param_parts import Axis, Part
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import LAYERS, register_layer
+from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.ops.initializers import get_initializer
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+from tests.test_imports import MODULES
+
+FEED = {"data": numpy.ones((2, 3, 4), "float32"), "data/size0": numpy.array([3, 2], "int32")}
+
+
+@register_layer("plugin_sum")
+class PluginSumLayer(Layer):
+    """``y = sum of x over all steps so far``; outside of loops a copy."""
+
+    def template(self, ctx: PlanContext) -> Data:
+        """That of the source."""
+        data = ctx.single_source()
+        self._in_step = ctx.in_step
+        if ctx.in_step:
+            ctx.loop_state("sum", data, lambda emit: tf.zeros(emit.shape(data)))
+        return data
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """One addition."""
+        if not self._in_step:
+            return ctx.source()
+        total = ctx.loop_state("sum") + ctx.source()
+        ctx.set_loop_state("sum", total)
+        return total
+
+
+def _declare(ctx: PlanContext, data: Data) -> None:
+    ctx.loop_state("sum", data, lambda emit: tf.zeros(emit.shape(data)))
+
+
+@register_layer("plugin_silent_sum")
+class PluginSilentSumLayer(PluginSumLayer):
+    """The same, but where the state is declared does not show in the class."""
+
+    has_memory = False
+
+    def template(self, ctx: PlanContext) -> Data:
+        """That of the source."""
+        data = ctx.single_source()
+        self._in_step = ctx.in_step
+        if ctx.in_step:
+            _declare(ctx, data)
+        return data
+
+
+@register_layer("plugin_choice")
+class PluginChoiceLayer(Layer):
+    """Has a beam."""
+
+    beam_size_option = "width"
+
+
+@register_layer("plugin_pairs")
+class PluginPairsLayer(Layer):
+    """Its output has two halves."""
+
+    def template(self, ctx: PlanContext) -> Data:
+        """The features of the source twice."""
+        data = ctx.single_source()
+        out = ctx.new_feature(2 * (data.dim or 0))
+        ctx.param("W", (data.feature_dim, out), get_initializer(0.0))
+        return data.with_feature(data.feature_axis or 0, out)
+
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Axis) -> Axis:
+        """The halves in the columns of W."""
+        return inputs if axis == 0 else [Part("half %d" % i, shape[axis] // 2) for i in range(2)]
+
+
+def config_of(network: Dict[str, Any]) -> Config:
+    return Config({"behavior_version": 21, "extern_data": {"data": {"dim": 4}}, "network": network})
+
+
+def loop(layer: str, *, open_end: bool) -> Dict[str, Any]:
+    """The sum of the same vector in each of three steps."""
+    unit: Dict[str, Any] = {
+        "sum": {"class": layer, "from": "base:vector"},
+        "output": {"class": "copy", "from": "sum"},
+    }
+    opts: Dict[str, Any] = {"from": "data"}
+    if open_end:
+        unit["end"] = {"class": "compare", "from": ":i", "value": 3}
+        opts = {"from": [], "max_seq_len": 5}
+    else:
+        unit["output"] = {"class": "combine", "kind": "add", "from": ["sum", "zero"]}
+        unit["zero"] = {"class": "eval", "from": ["data:source", "prev:zero"], "eval": "source(0) * 0 + source(1) * 0"}
+    return {
+        "vector": {"class": "reduce", "mode": "max", "axis": "T", "from": "data"},
+        "loop": {"class": "rec", **opts, "unit": unit},
+        "output": {"class": "copy", "from": "loop"},
+    }
+
+
+@pytest.mark.parametrize("layer", ["cumsum", "plugin_sum"])
+@pytest.mark.parametrize("open_end", [False, True])
+def test_a_layer_with_a_state_stays_in_its_loop(layer: str, open_end: bool) -> None:
+    out = Network.from_config(config_of(loop(layer, open_end=open_end))).run(FEED).layers["output"]
+    assert out.value.shape == (2, 3, 4)
+    numpy.testing.assert_array_equal(out.value[0], numpy.repeat([[1.0], [2.0], [3.0]], 4, axis=1))
+
+
+def test_a_hidden_state_must_be_declared() -> None:
+    """Where the class does not show it, nothing is moved silently: the error says what to add."""
+    network = loop("plugin_silent_sum", open_end=False)
+    network["loop"]["optimize_move_layers_out"] = False
+    with pytest.raises(ConfigError, match="has_memory = True"):
+        plan_from_config(config_of(network))
+
+
+def test_memory_of_the_classes() -> None:
+    """All classes which call loop_state themselves have one, and some are known to have none."""
+    with_memory = {name for name, cls in LAYERS.items() if cls.has_memory}
+    assert with_memory > {"cum_concat", "cumsum", "masked_computation", "rec", "rnn_cell", "self_attention", "window"}
+    assert not with_memory & {"linear", "combine", "conv", "reduce", "copy", "subnetwork"}
+
+
+def test_the_beam_of_a_plugin() -> None:
+    config = config_of({"output": {"class": "plugin_choice", "width": 3}, "x": {"class": "copy", "from": []}})
+    config.set_text("beam_size", "7")
+    network = with_beam_size(config).typed("network")
+    assert network == {"output": {"class": "plugin_choice", "width": 7}, "x": {"class": "copy", "from": []}}
+
+
+def test_the_parts_of_a_parameter_of_a_plugin() -> None:
+    network = {"output": {"class": "plugin_pairs", "from": "data"}}
+    (axes,) = axes_of_params(plan_from_config(config_of(network))).values()
+    assert axes == [[Part("data", 4)], [Part("half 0", 4), Part("half 1", 4)]]
+
+
+# --- no table of class names ---
+
+
+def strings(node: ast.AST) -> Iterator[str]:
+    """The strings of a constant, or of a literal list, tuple or set."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        for item in node.elts:
+            yield from strings(item)
+    elif isinstance(node, ast.Call) and node.args:  # frozenset(...)
+        yield from strings(node.args[0])
+    elif isinstance(node, ast.Dict):
+        for key in node.keys:
+            yield from strings(key) if key is not None else ()
+
+
+def asks_for_class(node: ast.AST) -> bool:
+    """Whether this is ``x.class_name``, ``x["class"]`` or ``x.get("class")``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "class_name"
+    if isinstance(node, ast.Subscript):
+        return list(strings(node.slice)) == ["class"]
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and (
+        node.func.attr == "get" and list(strings(node.args[0]) if node.args else ()) == ["class"]
+    )  # fmt: skip
+
+
+def comparisons(tree: ast.Module) -> List[Tuple[int, str]]:
+    """(line, name) for each layer class whose name a class name is compared with, or which is a key of a table."""
+    constants = {
+        target.id: list(strings(node.value))
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            sides = [node.func.value, *node.args]
+        elif isinstance(node, ast.Subscript):
+            sides = [node.value, node.slice]
+        else:
+            continue
+        if any(asks_for_class(side) for side in sides):
+            for side in (side for side in sides if not asks_for_class(side)):
+                named = constants.get(side.id, []) if isinstance(side, ast.Name) else list(strings(side))
+                found += [(node.lineno, name) for name in named]
+    return found
+
+
+def test_comparisons_are_found() -> None:
+    code = """
+_TABLE = ("linear", "copy")
+_RULES: object = {}
+if node.layer.class_name in _TABLE: pass
+if layer["class"] == "rec": pass
+if layer.get("class") != "choice": pass
+x = {"softmax": 1}.get(node.layer.class_name)
+if layer.get("name") == "dot": pass
+"""
+    assert [name for _, name in comparisons(ast.parse(code))] == ["linear", "copy", "rec", "choice", "softmax"]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if ".compat" not in n))
+def test_no_module_knows_a_layer_class_by_name(name: str) -> None:
+    """A fact about a class is an attribute of the class, so that it holds for plug-ins too."""
+    own = {key for cls in dict(LAYERS.items()).values() if cls.__module__ == name for key in LAYERS.names_of(cls)}
+    found = [(line, key) for line, key in comparisons(MODULES[name][1]) if LAYERS.find(key) and key not in own]
+    assert not found
