@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 
-# by name, as the subcommands are: this module and cli/ share a floor
-main = importlib.import_module("returnn_tf.cli.main").main
+from returnn_tf.cli.main import main
+
+__all__ = ["main"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,7 +22,8 @@ FLOORS = [
     ["network"],
     ["engine"],
     ["tasks", "compat"],
-    ["cli", "__main__"],
+    ["cli"],
+    ["__main__"],
 ]
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import List, Optional, Tuple
 
+from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
 from returnn_tf.config import ConfigError, nearest_name
 from returnn_tf.engine.pretrain.checks import describe, planned_networks
@@ -17,6 +18,14 @@ from returnn_tf.tasks.search import output_layers
 from returnn_tf.util.terminal import paint, wants_color
 
 
+@register_command(
+    "check",
+    "CONFIG ... [--graph OUT.svg] [++key value ...]",
+    "show the layers of a network, without building it",
+    details="  --graph OUT.svg   draw the network; the suffix selects the format\n"
+    "  ++load_epoch N    the network of that epoch; default: the last one\n"
+    "  ++task search     plan the search too",
+)
 def run(args: List[str]) -> int:
     """Prints what ``network`` of the config becomes: in ``load_epoch`` or ``epoch``, else in the last epoch.
 

@@ -1,88 +1,66 @@
-"""The subcommands: name -> module and help. A module is imported only when its command is called."""
+"""The subcommands by name. A module is imported only when its command is called, or when all are listed."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List
+from typing import Callable, List, Optional
+
+from returnn_tf.config.registry import Registry
+
+Run = Callable[[List[str]], int]
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: ``run(arguments) -> exit code`` in a module of this folder.
+    """A subcommand.
 
-    :param module: its name
+    :param name: as on the command line; that of its module in this folder
+    :param run: function(arguments) -> exit code
     :param arguments: what follows the name of the command, as usage lines show it
     :param help: one line
-    :param details: what ``--help`` adds; a module with options of its own has a function ``help_text`` in place of it
+    :param details: what ``--help`` adds
+    :param own_help: function for a command with options of its own: all that ``--help`` prints
     """
 
-    module: str
+    name: str
+    run: Run
     arguments: str
     help: str
     details: str = ""
+    own_help: Optional[Callable[[], str]] = None
 
-    def load(self) -> Callable[[List[str]], int]:
-        """Import the module and return its function."""
-        return self._import().run
-
-    def help_text(self, name: str) -> str:
+    def help_text(self) -> str:
         """Return what ``returnn-tf NAME --help`` prints."""
-        own = getattr(self._import(), "help_text", None)
-        if own is not None:
-            return own()
-        usage_line = ("usage: returnn-tf %s %s" % (name, self.arguments)).strip()
+        if self.own_help is not None:
+            return self.own_help()
+        usage_line = ("usage: returnn-tf %s %s" % (self.name, self.arguments)).strip()
         summary = self.help[0].upper() + self.help[1:] + "."
         return "\n\n".join(part for part in (usage_line, summary, self.details) if part)
 
-    def _import(self) -> Any:
-        return importlib.import_module("returnn_tf.cli." + self.module)
+
+COMMANDS: Registry[Command] = Registry(
+    "command", "returnn_tf.cli", plugins="returnn_tf.commands", module_per_entry=True
+)
+#: What is done if the first argument is no command: read configs and run a task.
+RUN = "run"
 
 
-COMMANDS: Dict[str, Command] = {
-    "check": Command(
-        "check",
-        "CONFIG ... [--graph OUT.svg] [++key value ...]",
-        "show the layers of a network, without building it",
-        "  --graph OUT.svg   draw the network; the suffix selects the format\n"
-        "  ++load_epoch N    the network of that epoch; default: the last one\n"
-        "  ++task search     plan the search too",
-    ),
-    "layers": Command(
-        "layers",
-        "[CLASS ...]",
-        "list all layer classes and losses, or explain some with their options",
-    ),
-    "doctor": Command(
-        "doctor",
-        "",
-        "show what is installed, what is missing and what to do",
-        "The exit code is 1 if something is missing without which nothing works.",
-    ),
-    "status": Command(
-        "status",
-        "MODEL_DIR_OR_PREFIX ... [--json | --point]",
-        "how a running or dead training is doing, from its files",
-        "  --json    all facts, for programs\n  --point   only the epoch and step at which a run would resume",
-    ),
-    "plot": Command(
-        "plot",
-        "LEARNING_RATE_FILE OUT.png",
-        "draw scores and learning rates of a training",
-        "The suffix of the output selects the format: .png, .pdf, .svg.",
-    ),
-    "submit": Command("submit", "CONFIG ... [--time T --gpus N ...]", "write a job for Slurm or SGE and submit it"),
-    "native": Command("native", "build OP --output FILE | list", "compile native ops ahead of time, or list them"),
-}
+def register_command(
+    name: str, arguments: str, help: str, *, details: str = "", own_help: Optional[Callable[[], str]] = None
+) -> Callable[[Run], Run]:
+    """Decorate a function(arguments) -> exit code, which makes it a subcommand; for the parameters see `Command`."""
 
-# what is done if the first argument is none of these: read configs and run a task
-RUN = Command("run", "CONFIG ... [++key value ...]", "run the task which the config names: train, eval, forward, ...")
+    def decorate(run: Run) -> Run:
+        COMMANDS.add(Command(name, run, arguments, help, details, own_help), name, owner=run)
+        return run
+
+    return decorate
 
 
 def usage() -> str:
-    """The help text of the program."""
-    rows = [("returnn-tf " + RUN.arguments, RUN.help)]
-    rows += [("returnn-tf %s %s" % (name, command.arguments), command.help) for name, command in COMMANDS.items()]
+    """Return the help text of the program."""
+    rows = [("returnn-tf " + COMMANDS[RUN].arguments, COMMANDS[RUN].help)]
+    rows += [("returnn-tf %s %s" % (name, c.arguments), c.help) for name, c in COMMANDS.items() if name != RUN]
     rows += [("returnn-tf --version", "show the version")]
     width = max(len(left) for left, _ in rows)
     lines = ["  %-*s  %s" % (width, left.strip(), right) for left, right in rows]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence
 
 from returnn_tf._version import __version__
+from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.distributed import library
 from returnn_tf.util.terminal import paint, wants_color
@@ -60,6 +61,12 @@ class Check:
     required: bool
 
 
+@register_command(
+    "doctor",
+    "",
+    "show what is installed, what is missing and what to do",
+    details="The exit code is 1 if something is missing without which nothing works.",
+)
 def run(args: List[str]) -> int:
     """Prints the report.
 

@@ -73,17 +73,17 @@ def _dispatch(args: List[str]) -> int:
     if args[0] in ("-V", "--version"):
         print("returnn_tf", __version__)
         return 0
-    if args[0] in COMMANDS:
-        command = COMMANDS[args[0]]
+    command = COMMANDS.find(args[0]) if args[0].isidentifier() else None  # the name of a config has a dot
+    if command is not None:
         own = itertools.takewhile(lambda argument: not argument.startswith("++"), args[1:])
         if not {"-h", "--help"}.isdisjoint(own):
-            print(command.help_text(args[0]).rstrip())
+            print(command.help_text().rstrip())
             return 0
-        return command.load()(args[1:])
-    nearest = nearest_name(args[0], COMMANDS, cutoff=0.7)
-    if nearest is not None and not os.path.exists(args[0]):
+        return command.run(args[1:])
+    nearest = None if os.path.exists(args[0]) else nearest_name(args[0], COMMANDS, cutoff=0.7)
+    if nearest is not None:
         raise ConfigError("there is no command and no config file %r. Did you mean %r?" % (args[0], nearest))
-    return RUN.load()(args)
+    return COMMANDS[RUN].run(args)
 
 
 def _failed(message: str, code: int, cause: Optional[BaseException] = None) -> int:

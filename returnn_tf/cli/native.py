@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from typing import List
 
+from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.parser import CommandParser
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.native.build import Compilers, compile_into, find_compilers
@@ -29,6 +30,14 @@ graph with large LSTMs that was saved on a CPU with a tile unit needs lstm and p
 _ACTIONS = ("build", "list")
 
 
+def help_text() -> str:
+    """Return what ``--help`` prints."""
+    return _parser().format_help()
+
+
+@register_command(
+    "native", "build OP --output FILE | list", "compile native ops ahead of time, or list them", own_help=help_text
+)
 def run(args: List[str]) -> int:
     """Compile an op or list all of them.
 
@@ -45,11 +54,6 @@ def run(args: List[str]) -> int:
         print("\n".join(sorted(OPS)))
         return 0
     return _build(_parser().parse_args(args[1:]))
-
-
-def help_text() -> str:
-    """Return what ``--help`` prints."""
-    return _parser().format_help()
 
 
 def _parser() -> CommandParser:

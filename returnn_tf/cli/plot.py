@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any, Dict, List, Mapping, Tuple
 
+from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.learning_rate.file import EpochData, read_file, scores_of
 
@@ -15,6 +16,12 @@ _FIRST = {"train": 0, "dev": 1, "eval": 2}
 _LINES = ("-", "--", ":", "-.")
 
 
+@register_command(
+    "plot",
+    "LEARNING_RATE_FILE OUT.png",
+    "draw scores and learning rates of a training",
+    details="The suffix of the output selects the format: .png, .pdf, .svg.",
+)
 def run(args: List[str]) -> int:
     """Draws the picture.
 

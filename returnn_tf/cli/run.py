@@ -8,6 +8,7 @@ from typing import List
 
 from returnn_tf._version import __version__
 from returnn_tf.cli.arguments import parse_arguments
+from returnn_tf.cli.commands import register_command
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
@@ -18,6 +19,9 @@ from returnn_tf.tasks.registry import find_task
 _EARLY = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
 
 
+@register_command(
+    "run", "CONFIG ... [++key value ...]", "run the task which the config names: train, eval, forward, ..."
+)
 def run(args: List[str]) -> int:
     """Runs the task of the config.
 

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.checkpoints.lock import holder_lives, seconds_since_beat
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
@@ -26,6 +27,12 @@ _SILENT = 120.0  # seconds after which a run on another machine is said to be si
 _SHOWN_CHECKPOINTS = 5
 
 
+@register_command(
+    "status",
+    "MODEL_DIR_OR_PREFIX ... [--json | --point]",
+    "how a running or dead training is doing, from its files",
+    details="  --json    all facts, for programs\n  --point   only the epoch and step at which a run would resume",
+)
 def run(args: List[str]) -> int:
     """Shows the status of the runs in folders, or of those with the given prefix of checkpoints (setting ``model``).
 

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from typing import Any, Dict, List
 
+from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.jobs.description import Description
 from returnn_tf.cli.jobs.script import job_script
 from returnn_tf.cli.jobs.submission import log_dir, read_job, submit
@@ -24,6 +25,14 @@ its time limit saves, is requeued and resumes. See docs/training-on-clusters.md.
 """
 
 
+def help_text() -> str:
+    """Return what ``--help`` prints."""
+    return _parser().format_help()
+
+
+@register_command(
+    "submit", "CONFIG ... [--time T --gpus N ...]", "write a job for Slurm or SGE and submit it", own_help=help_text
+)
 def run(args: List[str]) -> int:
     """Print the script or submit it.
 
@@ -39,11 +48,6 @@ def run(args: List[str]) -> int:
     else:
         print("submitted as job %s; its log goes to %s" % (submit(job, script), log_dir(job)))
     return 0
-
-
-def help_text() -> str:
-    """Return what ``--help`` prints."""
-    return _parser().format_help()
 
 
 def _parser() -> CommandParser:

@@ -14,12 +14,12 @@ import importlib.metadata
 import importlib.util
 import pkgutil
 import threading
-from typing import Any, Callable, Dict, Generic, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar
 
 from returnn_tf.config.errors import ConfigError, did_you_mean
 
 E = TypeVar("E")
-C = TypeVar("C", bound=type)
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 class Registry(Generic[E]):
@@ -115,6 +115,18 @@ class Registry(Generic[E]):
         """Return all names, aliases included, sorted."""
         self.load()
         return sorted(self._spelled.values())
+
+    def __getitem__(self, name: str) -> E:
+        entry = self.find(name)
+        if entry is None:
+            raise KeyError(name)
+        return entry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        return self.find(name) is not None
 
     def names_of(self, entry: E) -> Tuple[str, ...]:
         """Return the main name of an entry and its aliases."""

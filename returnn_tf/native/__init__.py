@@ -7,10 +7,9 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gru import gru_ops, native_gru
 from returnn_tf.native.lstm import lstm_ops, native_lstm
 from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
-from returnn_tf.native.self_test import SELF_TESTS, examine
+from returnn_tf.native.self_test import examine
 
 __all__ = [
-    "SELF_TESTS",
     "NativeOpError",
     "align_ops",
     "examine",

@@ -9,6 +9,7 @@ import numpy
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
+from returnn_tf.native.sources import register_op
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -172,6 +173,23 @@ def native_transducer(
     return run(scores)
 
 
+@register_op(
+    "align",
+    kernels=(
+        "align/chain_cpu.cc",
+        "align/acceptor_cpu.cc",
+        "align/acceptor_best_cpu.cc",
+        "align/transducer_cpu.cc",
+    ),
+    bindings=("align/chain_op.cc", "align/lattice_op.cc"),
+    cuda=(
+        "align/chain_cuda.cu",
+        "align/viterbi_cuda.cu",
+        "align/acceptor_cuda.cu",
+        "align/acceptor_best_cuda.cu",
+        "align/transducer_cuda.cu",
+    ),
+)
 def self_test(ops: Any) -> None:
     """Compare CTC and its gradient with the sum over all enumerated paths.
 

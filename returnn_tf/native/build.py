@@ -13,7 +13,7 @@ from returnn_tf.native.cache import BUILD_PREFIX, Entry, find_entry, find_entry_
 from returnn_tf.native.cuda_toolchain import CudaToolchain, find_cuda_toolchain, visible_archs
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import run_all
-from returnn_tf.native.sources import NativeOp, source_bytes, source_folder
+from returnn_tf.native.sources import NativeOp, source_bytes
 from returnn_tf.native.toolchain import CUDA_DEFINITION, Toolchain, find_toolchain, fingerprint, machine_key
 from returnn_tf.util.lazy_tf import tf
 
@@ -113,4 +113,4 @@ def _compile_commands(op: NativeOp, compilers: Compilers) -> List[List[str]]:
     jobs += [(binding, path) for path in op.bindings]
     if cuda:
         jobs += [(cuda.compile_command(cpu.compiler), path) for path in op.cuda]
-    return [[*command, "-c", os.path.join(source_folder(), path)] for command, path in jobs]
+    return [[*command, "-c", op.path(path)] for command, path in jobs]

@@ -8,6 +8,7 @@ import numpy
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
+from returnn_tf.native.sources import register_op
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -57,6 +58,12 @@ def _run(
     return y
 
 
+@register_op(
+    "chunk",
+    kernels=("chunk/chunk_cpu.cc",),
+    bindings=("chunk/chunk_op.cc",),
+    cuda=("chunk/chunk_cuda.cu",),
+)
 def self_test(ops: Any) -> None:
     """Compare with slices in numpy.
 

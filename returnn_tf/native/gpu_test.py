@@ -21,7 +21,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float = _SECONDS) -> bool:
     """Run the self-test of an op on GPUs.
 
-    :param name: key in `self_test.SELF_TESTS`
+    :param name: of the op
     :param library: path of the compiled op
     :param gpus: names of the physical devices
     :param seconds: time limit of the process

@@ -13,7 +13,7 @@ from typing import List, Sequence
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu_test import NO_GPU
 from returnn_tf.native.library import load_library, run_test_on
-from returnn_tf.native.self_test import SELF_TESTS
+from returnn_tf.native.sources import OPS
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -31,8 +31,10 @@ def main(arguments: Sequence[str]) -> int:
         return NO_GPU
     try:
         ops = load_library(library)
+        self_test = OPS[name].self_test
+        assert self_test is not None
         for device in devices:
-            run_test_on(device, ops, SELF_TESTS[name])
+            run_test_on(device, ops, self_test)
     except NativeOpError as exc:
         print(exc)
         no_memory = isinstance(exc.__cause__, tf.errors.ResourceExhaustedError) or "out of memory" in str(exc)

@@ -9,6 +9,7 @@ import numpy
 
 from returnn_tf.native.comparison import compare_recurrence
 from returnn_tf.native.library import check_type, has_type, native_op
+from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import outer_sum, weight_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -71,6 +72,12 @@ def native_gru(
     return h, h_last
 
 
+@register_op(
+    "gru",
+    kernels=("gru/gru_cpu.cc",),
+    bindings=("gru/gru_op.cc",),
+    cuda=("gru/gru_cuda.cu",),
+)
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions.
 

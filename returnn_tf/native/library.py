@@ -7,22 +7,19 @@ import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from returnn_tf.native.build import build
 from returnn_tf.native.cache import note_tested, was_tested
 from returnn_tf.native.comparison import exact_products
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu_test import passes_on_gpus
-from returnn_tf.native.sources import OPS
+from returnn_tf.native.sources import OPS, SelfTest
 from returnn_tf.util.lazy_tf import tf
 
 log = logging.getLogger(__name__)
 
 SWITCH = "RETURNN_TF_NATIVE"
-
-SelfTest = Callable[[Any], None]
-"""Takes the module of the ops; raises `NativeOpError` if results are wrong. Runs once per device."""
 
 # one lock per op: the test of an op may load another op
 _locks: Dict[str, threading.Lock] = {}

@@ -9,6 +9,7 @@ import numpy
 
 from returnn_tf.native.comparison import compare_recurrence
 from returnn_tf.native.library import check_type, has_type, native_op
+from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import weight_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -62,6 +63,12 @@ def native_lstm(
     return h, c_last, h_last
 
 
+@register_op(
+    "lstm",
+    kernels=("lstm/lstm_cpu.cc",),
+    bindings=("lstm/lstm_op.cc",),
+    cuda=("lstm/lstm_cuda.cu",),
+)
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions.
 

@@ -8,6 +8,7 @@ import numpy
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import check_type, native_op
+from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import outer_sum
 from returnn_tf.util.lazy_tf import tf
 
@@ -72,6 +73,12 @@ def native_mdlstm(
     return result
 
 
+@register_op(
+    "mdlstm",
+    kernels=("mdlstm/mdlstm_cpu.cc",),
+    bindings=("mdlstm/mdlstm_op.cc",),
+    cuda=("mdlstm/mdlstm_cuda.cu",),
+)
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch.
 

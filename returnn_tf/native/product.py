@@ -9,6 +9,7 @@ import numpy
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import c_library, native_op
+from returnn_tf.native.sources import register_op
 from returnn_tf.native.toolchain import cpu_features
 from returnn_tf.util.lazy_tf import tf
 
@@ -100,6 +101,11 @@ def native_matmul(
     return run(a, b, bias if has_bias else tf.zeros([0], a.dtype))
 
 
+@register_op(
+    "product",
+    kernels=("product/product_cpu.cc",),
+    bindings=("product/product_op.cc",),
+)
 def self_test(ops: Any) -> None:
     """Compare with numpy, for every transposition of the factors.
 

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Dict
 
-from returnn_tf.native import align, chunk, gru, lstm, mdlstm, product
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.library import SelfTest, devices, load
-
-SELF_TESTS: Dict[str, SelfTest] = {
-    "lstm": lstm.self_test,
-    "gru": gru.self_test,
-    "product": product.self_test,
-    "align": align.self_test,
-    "chunk": chunk.self_test,
-    "mdlstm": mdlstm.self_test,
-}
+from returnn_tf.native.library import devices, load
+from returnn_tf.native.sources import OPS
 
 
 def examine(name: str) -> str:
     """Test an op; return an error as one line, or "" if it works."""
     try:
-        SELF_TESTS[name](load(name, SELF_TESTS[name]))
+        self_test = OPS[name].self_test
+        assert self_test is not None
+        self_test(load(name, self_test))
     except NativeOpError as exc:
         return str(exc)
     return ""
@@ -33,7 +25,7 @@ def main() -> int:
 
     :return: 0, or 1 if an op cannot be used
     """
-    failures = {name: examine(name) for name in SELF_TESTS}
+    failures = {name: examine(name) for name in OPS}
     for name, failure in failures.items():
         gpus = [device for device in devices(name) if not device.startswith("CPU")]
         print("%s: %s" % (name, failure or " on ".join(["ok", *([", ".join(["CPU", *gpus])] if gpus else [])])))

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
+from returnn_tf.config.registry import Registry
 from returnn_tf.native.errors import NativeOpError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # beside the package in a checkout, inside it in an installation
 _FOLDERS = (os.path.join(os.path.dirname(_PACKAGE), "native_ops"), os.path.join(_PACKAGE, "native_ops"))
+
+
+SelfTest = Callable[[Any], None]
+"""Gets the module of the ops; raises `NativeOpError` if they compute something else than they should. Runs with each
+device as the current one."""
 
 
 @dataclass(frozen=True)
@@ -25,65 +31,36 @@ class NativeOp:
     :param kernels: for the CPU, without TensorFlow's headers
     :param bindings: the TensorFlow ops
     :param cuda: kernels for GPUs; if empty, the form in plain TensorFlow is used on a GPU
+    :param self_test: see `SelfTest`
+    :param folder: absolute folder of the sources; default: that of all sources
     """
 
     name: str
     kernels: Tuple[str, ...]
     bindings: Tuple[str, ...]
     cuda: Tuple[str, ...] = ()
+    self_test: Optional[SelfTest] = None
+    folder: str = ""
+
+    def path(self, source: str) -> str:
+        """Return the whole path of one of its source files."""
+        return os.path.join(self.folder or source_folder(), source)
 
 
-OPS: Dict[str, NativeOp] = {
-    op.name: op
-    for op in (
-        NativeOp(
-            name="lstm",
-            kernels=("lstm/lstm_cpu.cc",),
-            bindings=("lstm/lstm_op.cc",),
-            cuda=("lstm/lstm_cuda.cu",),
-        ),
-        NativeOp(
-            name="gru",
-            kernels=("gru/gru_cpu.cc",),
-            bindings=("gru/gru_op.cc",),
-            cuda=("gru/gru_cuda.cu",),
-        ),
-        NativeOp(
-            name="product",
-            kernels=("product/product_cpu.cc",),
-            bindings=("product/product_op.cc",),
-        ),
-        NativeOp(
-            name="align",
-            kernels=(
-                "align/chain_cpu.cc",
-                "align/acceptor_cpu.cc",
-                "align/acceptor_best_cpu.cc",
-                "align/transducer_cpu.cc",
-            ),
-            bindings=("align/chain_op.cc", "align/lattice_op.cc"),
-            cuda=(
-                "align/chain_cuda.cu",
-                "align/viterbi_cuda.cu",
-                "align/acceptor_cuda.cu",
-                "align/acceptor_best_cuda.cu",
-                "align/transducer_cuda.cu",
-            ),
-        ),
-        NativeOp(
-            name="chunk",
-            kernels=("chunk/chunk_cpu.cc",),
-            bindings=("chunk/chunk_op.cc",),
-            cuda=("chunk/chunk_cuda.cu",),
-        ),
-        NativeOp(
-            name="mdlstm",
-            kernels=("mdlstm/mdlstm_cpu.cc",),
-            bindings=("mdlstm/mdlstm_op.cc",),
-            cuda=("mdlstm/mdlstm_cuda.cu",),
-        ),
-    )
-}
+OPS: Registry[NativeOp] = Registry("native op", "returnn_tf.native", plugins="returnn_tf.native_ops")
+
+
+def register_op(
+    name: str, *, kernels: Sequence[str], bindings: Sequence[str], cuda: Sequence[str] = (), folder: str = ""
+) -> Callable[[SelfTest], SelfTest]:
+    """Decorate the self-test of an op, which makes the op known; for the parameters see `NativeOp`."""
+
+    def decorate(self_test: SelfTest) -> SelfTest:
+        op = NativeOp(name, tuple(kernels), tuple(bindings), tuple(cuda), self_test, folder)
+        OPS.add(op, name, owner=self_test)
+        return self_test
+
+    return decorate
 
 
 def source_folder() -> str:
@@ -103,10 +80,11 @@ def source_bytes(op: NativeOp, *, cuda: bool = False) -> bytes:
     :param cuda: include the sources of GPU kernels
     """
     paths = op.kernels + op.bindings + (op.cuda if cuda else ())
-    shared = {"common", "common/cuda"} if cuda else {"common"}
+    shared = ("common", "common/cuda") if cuda else ("common",)
+    folders = {os.path.dirname(path): op.path(os.path.dirname(path)) for path in paths}
+    folders.update((name, os.path.join(source_folder(), name)) for name in shared)
     parts = ["\n".join(paths).encode()]
-    for folder in sorted({os.path.dirname(path) for path in paths} | shared):
-        whole = os.path.join(source_folder(), folder)
+    for folder, whole in sorted(folders.items()):
         for file in sorted(os.listdir(whole)) if os.path.isdir(whole) else ():
             if file.endswith((".h", ".cc", *([".cu"] if cuda else []))):
                 with open(os.path.join(whole, file), "rb") as f:

@@ -40,10 +40,10 @@ def config(tmp_path):
 @pytest.fixture
 def task(monkeypatch):
     """A function that makes a task "for_test" of a function."""
-    registry.all_tasks()
+    registry.TASKS.load()
 
     def register(function):
-        monkeypatch.setitem(registry._TASKS, "for_test", function)
+        monkeypatch.setitem(registry.TASKS._entries, "for_test", function)
 
     return register
 
@@ -55,14 +55,14 @@ def test_version_and_help(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     for name, command in COMMANDS.items():
-        assert "returnn-tf " + name in out and command.help in out
-    assert RUN.arguments in out
+        assert ("returnn-tf " + name in out or name == RUN) and command.help in out
+    assert COMMANDS[RUN].arguments in out
     assert main([]) == 2
     assert capsys.readouterr().err == out
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS.names())
 def test_help_of_a_command(name, option, capsys):
     """Each has its usage and what it does, and needs no other argument."""
     assert main([name, option]) == 0

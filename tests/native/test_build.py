@@ -224,7 +224,7 @@ def test_a_library_that_is_none(tiny, monkeypatch):
 
 def test_a_library_is_tested_until_it_passed_once(tiny, monkeypatch):
     """Also in a process which did not compile it, and though the first use is while a graph is traced."""
-    monkeypatch.setitem(library.OPS, "tiny", TINY)
+    monkeypatch.setitem(library.OPS._entries, "tiny", TINY)
     eager = []
 
     def wrong(_ops):

@@ -212,7 +212,7 @@ def test_architectures_of_the_gpus(gpus):
 
 def test_a_gpu_without_nvcc_is_one_warning(tiny, gpus, monkeypatch, caplog):
     gpus((9, 0))
-    monkeypatch.setitem(library.OPS, "tiny", TINY)
+    monkeypatch.setitem(library.OPS._entries, "tiny", TINY)
     monkeypatch.setattr(library, "_loaded", {})
     monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter(()))
     assert library.native_op("tiny", lambda ops: None) is None and library.native_op("tiny", lambda ops: None) is None
@@ -227,7 +227,7 @@ def test_ops_for_the_cpu_alone_stay_away_from_a_gpu(gpus, monkeypatch, caplog, c
     """Its arrays would be moved to and fro. Nor is there anything for a GPU that is none of CUDA's."""
     gpus((9, 0), cuda=cuda)
     name = "tiny"
-    monkeypatch.setitem(library.OPS, name, TINY if not cuda else NativeOp(name, TINY.kernels, TINY.bindings))
+    monkeypatch.setitem(library.OPS._entries, name, TINY if not cuda else NativeOp(name, TINY.kernels, TINY.bindings))
     monkeypatch.setattr(library, "_loaded", {})
     assert library.native_op(name, lambda ops: None) is None and not caplog.records
 
@@ -284,8 +284,8 @@ def test_gpu_kernels_are_registered(name, tmp_path):
     ).stdout.splitlines()
     for op in ops:
         assert {line.split()[1] for line in shown if line.split()[0] == op} == {"CPU", "GPU"}, op
-    test = "from returnn_tf.native.self_test import SELF_TESTS; import sys, tensorflow as tf\n"
-    test += "SELF_TESTS[sys.argv[1]](tf.load_op_library(sys.argv[2]))"
+    test = "from returnn_tf.native.sources import OPS; import sys, tensorflow as tf\n"
+    test += "OPS[sys.argv[1]].self_test(tf.load_op_library(sys.argv[2]))"
     environ = {**os.environ, "PYTHONPATH": root}
     done = subprocess.run([sys.executable, "-c", test, name, library_file], capture_output=True, text=True, env=environ)
     assert done.returncode == 0, done.stderr
@@ -294,7 +294,7 @@ def test_gpu_kernels_are_registered(name, tmp_path):
 def test_all_kernels_for_gpus_belong_to_an_op():
     """Each file with kernels is a part of its op, so that a network gets them."""
     there = set(pathlib.Path(sources.source_folder()).glob("*/*.cu"))
-    assert there == {pathlib.Path(sources.source_folder(), path) for op in OPS.values() for path in op.cuda}
+    assert there == {pathlib.Path(sources.source_folder(), path) for _, op in OPS.items() for path in op.cuda}
 
 
 def _registered_ops(name):

@@ -1,5 +1,6 @@
 """The test of an op on GPUs, in a process of its own. GPUs are CPUs here, or not there."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -112,11 +113,15 @@ def test_the_real_process(tmp_path):
     assert done.stdout.split() == ["False"]
 
 
+def _replace_test(monkeypatch, self_test):
+    monkeypatch.setitem(OPS._entries, "chunk", dataclasses.replace(OPS["chunk"], self_test=self_test))
+
+
 def test_what_the_process_says(monkeypatch, capsys):
     path, _ = build_module.build(OPS["chunk"])
     monkeypatch.setattr(gpu_test_process, "claim", lambda names: ["CPU:0"])
     assert gpu_test_process.main(["chunk", path, GPU]) == 0
-    monkeypatch.setitem(gpu_test_process.SELF_TESTS, "chunk", lambda ops: _wrong())
+    _replace_test(monkeypatch, lambda ops: _wrong())
     assert gpu_test_process.main(["chunk", path, GPU]) == 1
     assert capsys.readouterr().out == "wrong results\n"
 
@@ -127,7 +132,7 @@ def test_memory_that_others_have_says_nothing_about_the_op(monkeypatch):
 
     path, _ = build_module.build(OPS["chunk"])
     monkeypatch.setattr(gpu_test_process, "claim", lambda names: ["CPU:0"])
-    monkeypatch.setitem(gpu_test_process.SELF_TESTS, "chunk", full)
+    _replace_test(monkeypatch, full)
     assert gpu_test_process.main(["chunk", path, GPU]) == gpu_test.NO_GPU
 
 

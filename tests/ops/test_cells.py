@@ -257,8 +257,8 @@ def test_names_of_a_single_step():
 
 
 def test_zoneout_output_by_behavior_version():
-    assert not unit_class("zoneoutlstm")(N, IN, behavior_version=16).opts["use_zoneout_output"]
-    assert unit_class("zoneoutlstm")(N, IN, behavior_version=17).opts["use_zoneout_output"]
+    assert not unit_class("zoneoutlstm")(N, IN, behavior_version=16).opts.use_zoneout_output
+    assert unit_class("zoneoutlstm")(N, IN, behavior_version=17).opts.use_zoneout_output
 
 
 def test_initial_values():

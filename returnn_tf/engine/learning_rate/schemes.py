@@ -1,35 +1,25 @@
-"""How the rate of the next epoch follows from rates and scores so far: one class per scheme, in a table by name."""
+"""How the rate of the next epoch follows from rates and scores so far: one class per scheme, in a registry by name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Type, Union
 
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.registry import Registry
 
 Factor = Union[float, Callable[[float], float]]
 
-SCHEMES: Dict[str, Type[Scheme]] = {}
+SCHEMES: Registry[Type[Scheme]] = Registry("scheme", "returnn_tf.engine.learning_rate", plugins="returnn_tf.schedules")
 
-
-def register_scheme(*names: str) -> Callable[[Type[Scheme]], Type[Scheme]]:
-    """Class decorator: makes a scheme known to ``learning_rate_control`` under these names."""
-
-    def register(cls: Type[Scheme]) -> Type[Scheme]:
-        for name in names:
-            SCHEMES[name] = cls
-        return cls
-
-    return register
+#: Class decorator: makes a scheme known to ``learning_rate_control`` under these names.
+register_schedule = SCHEMES.register
 
 
 def scheme_from_config(config: Config) -> Scheme:
     """The scheme which ``learning_rate_control`` names; "constant" by default."""
     name = config.str("learning_rate_control", "constant")
-    if name not in SCHEMES:
-        where = config.where("learning_rate_control")
-        raise ConfigError("%s: unknown %r. %s" % (where, name, did_you_mean(name, SCHEMES)))
-    return SCHEMES[name](config)
+    return SCHEMES.get(name, config.where("learning_rate_control"))(config)
 
 
 @dataclass(frozen=True)
@@ -118,7 +108,7 @@ def _applied(factor: Factor, rate: float) -> float:
     return factor(rate) if callable(factor) else rate * factor
 
 
-@register_scheme("constant")
+@register_schedule("constant")
 class Constant(Scheme):
     """The rate stays as it is."""
 
@@ -127,7 +117,7 @@ class Constant(Scheme):
         return rate
 
 
-@register_scheme("newbob", "newbob_rel", "newbob_relative")
+@register_schedule("newbob", "newbob_rel", "newbob_relative")
 class NewbobRelative(Scheme):
     """Decays unless the last epoch improved by more than a share of the score."""
 
@@ -143,7 +133,7 @@ class NewbobRelative(Scheme):
         return self.decayed(rate) if error > self.threshold else self.grown(rate)
 
 
-@register_scheme("newbob_abs")
+@register_schedule("newbob_abs")
 class NewbobAbsolute(Scheme):
     """Decays unless the last epoch improved by more than a fixed amount."""
 
@@ -159,7 +149,7 @@ class NewbobAbsolute(Scheme):
         return self.decayed(rate) if error > self.threshold else self.grown(rate)
 
 
-@register_scheme("newbob_multi_epoch")
+@register_schedule("newbob_multi_epoch")
 class NewbobMultiEpoch(Scheme):
     """Looks at the mean relative improvement over several epochs, every few epochs."""
 

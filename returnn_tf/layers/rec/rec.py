@@ -81,7 +81,7 @@ class RecLayer(ConcatInputLayer):
     unit: Union[str, Dict[str, Any]] = option(
         "lstm", help="name of the recurrent unit, or a network for one step", network=True
     )
-    unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the unit, see returnn_tf.ops.cells")
+    unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the unit, see `returnn-tf units UNIT`")
     direction: Optional[int] = option(None, help="1: forward (default), -1: from the last frame to the first one")
     axis: Optional[Axis] = option(None, help="the axis to iterate over (default: time)")
     input_projection: bool = option(True, help="False: the source is the projected input, of dim 4 n_out for an LSTM")

@@ -1,0 +1,21 @@
+"""``returnn-tf datasets [NAME ...]``: the dataset classes and their options."""
+
+from __future__ import annotations
+
+from typing import List
+
+from returnn_tf.cli.commands import register_command
+from returnn_tf.cli.reference import print_reference
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.registry import DATASETS
+
+
+@register_command("datasets", "[NAME ...]", "list all dataset classes, or explain some with their options")
+def run(args: List[str]) -> int:
+    """Print the list of all dataset classes, or what is known about some.
+
+    :param args: empty, or names
+    """
+    return print_reference(
+        "datasets", args, DATASETS, options="Options", base=Dataset.Options, common="Options of every dataset:"
+    )

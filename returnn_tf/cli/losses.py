@@ -1,0 +1,19 @@
+"""``returnn-tf losses [NAME ...]``: the losses and their options."""
+
+from __future__ import annotations
+
+from typing import List
+
+from returnn_tf.cli.commands import register_command
+from returnn_tf.cli.reference import print_reference
+from returnn_tf.graph.loss import Loss
+from returnn_tf.graph.registry import LOSSES
+
+
+@register_command("losses", "[NAME ...]", "list all losses, or explain some with their options")
+def run(args: List[str]) -> int:
+    """Print the list of all losses, or what is known about some.
+
+    :param args: empty, or names
+    """
+    return print_reference("losses", args, LOSSES, base=Loss, common="Options of every loss:")

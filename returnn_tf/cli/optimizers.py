@@ -1,0 +1,18 @@
+"""``returnn-tf optimizers [NAME ...]``: the optimizers and their options."""
+
+from __future__ import annotations
+
+from typing import List
+
+from returnn_tf.cli.commands import register_command
+from returnn_tf.cli.reference import print_reference
+from returnn_tf.engine.update.optimizers import OPTIMIZERS, Optimizer
+
+
+@register_command("optimizers", "[NAME ...]", "list all optimizers, or explain some with their options")
+def run(args: List[str]) -> int:
+    """Print the list of all optimizers, or what is known about some.
+
+    :param args: empty, or names
+    """
+    return print_reference("optimizers", args, OPTIMIZERS, base=Optimizer, common="Options of every optimizer:")

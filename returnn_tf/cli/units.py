@@ -1,0 +1,18 @@
+"""``returnn-tf units [NAME ...]``: the recurrent units and their options."""
+
+from __future__ import annotations
+
+from typing import List
+
+from returnn_tf.cli.commands import register_command
+from returnn_tf.cli.reference import print_reference
+from returnn_tf.ops.cells import UNITS, Cell
+
+
+@register_command("units", "[NAME ...]", "list all recurrent units, or explain some with their options")
+def run(args: List[str]) -> int:
+    """Print the list of all recurrent units, or what is known about some.
+
+    :param args: empty, or names
+    """
+    return print_reference("units", args, UNITS, options="Options", base=Cell.Options, common="Options of every unit:")

@@ -1,0 +1,67 @@
+"""Reference texts of registered classes, made from their docstrings and declared options."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from typing import Any, List, Sequence, Tuple, Type
+
+from returnn_tf.config.options import OptionInfo, declared_options, own_options_first
+from returnn_tf.config.registry import Registry
+
+
+def listing(items: Sequence[Tuple[str, Type[Any]]]) -> List[str]:
+    """Return a line for each (name, class), with the first sentence of its docstring."""
+    width = max([len(name) for name, _ in items], default=0)
+    return ["  %s  %s" % (name.ljust(width), summary(cls)) for name, cls in items]
+
+
+def summary(cls: Type[Any]) -> str:
+    """Return the first sentence of the docstring."""
+    text = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
+    text = text.replace("``", "").replace("`", "")
+    for match in re.finditer(r"(?<!et al)(?<!e\.g)(?<!i\.e)\.(?=\s|$)", text):
+        sentence = text[: match.end()]
+        if sentence.count("(") == sentence.count(")"):
+            return sentence
+    return text.rstrip(":")
+
+
+def describe(registry: Registry[Any], name: str, where: str, *, options: str = "", base: Type[Any], common: str) -> str:
+    """Return names, docstring and options (type, default, help) of a class, its own options first.
+
+    :param where: how an error begins
+    :param options: attribute of the class that holds the class of its options; "": it is that itself
+    :param base: class with the options of all classes
+    :param common: title of these
+    :raises ConfigError: unknown name, with the nearest known one
+    """
+    cls = registry.get(name, where)
+    names = registry.names_of(cls)
+    head = "%s %r" % (registry.what, names[0])
+    if len(names) > 1:
+        head += ", also called %s" % ", ".join(map(repr, names[1:]))
+    own, shared = split_options(getattr(cls, options) if options else cls, base)
+    parts = [head, "", inspect.getdoc(cls) or "", "", "Options:"] + option_lines(own)
+    return "\n".join(parts + (["", common] + option_lines(shared) if shared else []))
+
+
+def split_options(cls: Type[Any], base: Type[Any]) -> Tuple[List[OptionInfo], List[OptionInfo]]:
+    """Return the options of a class that its base lacks or has in another form, and those of the base."""
+    common = declared_options(base)
+    own: List[OptionInfo] = []
+    shared: List[OptionInfo] = []
+    for info in own_options_first(cls):
+        (shared if common.get(info.name) == info else own).append(info)
+    return own, shared
+
+
+def option_lines(infos: Sequence[OptionInfo]) -> List[str]:
+    """Return the lines on options: name, type, default, and the help below."""
+    lines = [] if infos else ["  (none)"]
+    for info in infos:
+        default = " (required)" if info.required else " = %r" % (info.default,)
+        lines.append("  %s: %s%s" % (info.name, info.type_name, default))
+        lines += textwrap.wrap(info.description, 110, initial_indent="      ", subsequent_indent="      ")
+    return lines

@@ -1,0 +1,59 @@
+"""``returnn-tf datasets|optimizers|units|losses [NAME]``."""
+
+import pytest
+
+from returnn_tf.cli.commands import COMMANDS
+from returnn_tf.cli.main import main
+from returnn_tf.config.options import declared_options
+from returnn_tf.datasets.core.registry import DATASETS
+from returnn_tf.engine.update.optimizers import OPTIMIZERS
+from returnn_tf.graph.registry import LAYERS, LOSSES
+from returnn_tf.ops.cells import UNITS
+
+CASES = {
+    "datasets": (DATASETS, "HDF", ["files: list | str (required)", "Options of every dataset:", "window: int = 1"]),
+    "optimizers": (OPTIMIZERS, "Adam", ["beta1: float = 0.9", "Options of every optimizer:", "use_locking: bool"]),
+    "units": (UNITS, "StandardLSTM", ["use_peepholes: bool = False", "activation: str = 'tanh'"]),
+    "losses": (LOSSES, "ctc", ["ctc_opts: dict[str, Any] | None = None", "label_loop", "Options of every loss:"]),
+    "layers": (LAYERS, "linear", ["activation: str | function | None = None", "collocate_with", "no effect:"]),
+}
+
+
+@pytest.mark.parametrize("command", CASES)
+def test_list_and_explanation(command, capsys):
+    """All entries with a summary; one with its options, own ones first."""
+    registry, name, parts = CASES[command]
+    assert main([command]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines if line.startswith("  ")} >= {entry for entry, _ in registry.items()}
+    assert main([command, name]) == 0
+    out = capsys.readouterr().out
+    places = [out.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("command", CASES)
+def test_mistakes(command, capsys):
+    """An unknown name and an unknown option."""
+    assert main([command, CASES[command][1][:-1] + "zq"]) == 2
+    assert "error: " in capsys.readouterr().err
+    assert main([command, "--all"]) == 2
+    assert "unknown option '--all'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [cls for registry in (OPTIMIZERS, LOSSES) for _, cls in registry.items()]
+    + [cls.Options for registry in (DATASETS, UNITS) for _, cls in registry.items()],
+)
+def test_every_option_is_described(cls):
+    """With a text that is not empty."""
+    assert all(len(info.help) > 3 for info in declared_options(cls).values())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command(name, capsys):
+    """Its usage and what it does."""
+    assert main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: returnn-tf " + name) and len(out.splitlines()) >= 3
