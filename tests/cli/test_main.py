@@ -62,7 +62,7 @@ def test_version_and_help(capsys):
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS.names())
 def test_help_of_a_command(name, option, capsys):
     """Each has its usage and what it does, and needs no other argument."""
     assert main([name, option]) == 0

@@ -61,7 +61,7 @@ def _plain(value: Any) -> Any:
 class Case:
     """An example that was traced and run once; all checks share the graph.
 
-    :param label: name of the class, and whether it is the graph of training
+    :param label: name of the class, and whether it is the graph of evaluation, search or training
     :param values: the initial parameters
     :param first: results for `feed`, with gradients if there is a loss
     """
@@ -75,21 +75,26 @@ class Case:
     def run(self, feed: Dict[str, Any]) -> RunResult:
         """Run the same graph again, from the same parameters."""
         self.net.set_param_values(self.values)
-        return self.net.run(feed, with_grad=bool(self.net.plan.losses))
+        return _run(self.net, feed)
+
+
+def _run(net: Network, feed: Dict[str, Any]) -> RunResult:
+    return net.run(feed, with_grad=bool(net.plan.losses) and not net.search)
 
 
 EVAL = ["%s-eval" % name for name in sorted(CLASSES)]
+SEARCH = ["%s-search" % name for name in sorted(CLASSES) if '"choice"' in (example_of(CLASSES[name]) or "")]
 #: The first ones are those of EVAL: pytest sorts tests by the index of their parameter, so that a case is made once.
-ALL = EVAL + ["%s-train" % name for name in sorted(CLASSES)]
+ALL = EVAL + SEARCH + ["%s-train" % name for name in sorted(CLASSES)]
 
 
 @pytest.fixture(scope="module")
 def case(request: pytest.FixtureRequest) -> Case:
     name, _, mode = str(request.param).rpartition("-")
-    net = Network.from_config(example_config(name), train=mode == "train")
+    net = Network.from_config(example_config(name), train=mode == "train", search=mode == "search")
     feed = _feed(net)
     values = net.get_param_values()
-    return Case(request.param, net, feed, values, net.run(feed, with_grad=bool(net.plan.losses)))
+    return Case(request.param, net, feed, values, _run(net, feed))
 
 
 def _feed(net: Network, batch: int = 3) -> Dict[str, Any]:
@@ -127,8 +132,13 @@ SEES_PADDING = {
     "layer:scatter_nd": "padded frames of the source are added too, as documented",
     "layer:window": "the last windows reach into the padding",
 }
-#: Classes whose lengths depend on the size of the array.
-SEES_SIZE = {"layer:shift_axis": "frames moved beyond the end of the array are cut, and the lengths with them"}
+_OF_THE_BATCH = "without independent_of_batch a search divides scores by the size of the array and goes on to its end"
+#: Cases whose results depend on the size of the array, but not on what is in the padding.
+SEES_SIZE = {
+    "layer:shift_axis-eval": "frames moved beyond the end of the array are cut, and the lengths with them",
+    "layer:choice-search": _OF_THE_BATCH,
+    "layer:choice_get_beam_scores-search": _OF_THE_BATCH,
+}
 
 
 @pytest.mark.parametrize("case", ALL, indirect=True, scope="module")
@@ -136,11 +146,11 @@ def test_padding_has_no_influence(case: Case) -> None:
     """Neither on results nor on gradients: other numbers in the padded frames; when it is not training, more frames."""
     name, _, mode = case.label.rpartition("-")
     feeds = [repadded(case.feed, case.net.extern_data)]
-    if mode == "eval" and name not in SEES_SIZE:  # dropout draws other numbers for another size
+    if mode != "train":  # dropout draws other numbers for another size
         feeds.append(repadded(case.feed, case.net.extern_data, more=3))
-    for feed in feeds:
+    for number, feed in enumerate(feeds):
         other = case.run(feed)
-        if name in SEES_PADDING:
+        if name in SEES_PADDING or (number == 1 and case.label in SEES_SIZE):
             with pytest.raises(AssertionError):
                 assert_same_results(case.first, other)
         else:
@@ -165,7 +175,7 @@ def test_checkpoint_and_second_lowering(case: Case, tmp_path: Path) -> None:
     checkpoint.save(str(tmp_path / "net.001"), case.net.params, {}, checkpoint.CheckpointInfo(1, 0, 42))
     other = Network(case.net.plan, seed=7)
     params.assign(other.params, checkpoint.read(str(tmp_path / "net.001")), source="net.001")
-    assert_same_results(case.first, other.run(case.feed, with_grad=bool(other.plan.losses)), rtol=1e-6, atol=1e-7)
+    assert_same_results(case.first, _run(other, case.feed), rtol=1e-6, atol=1e-7)
 
 
 # --- double precision ---

@@ -16,7 +16,7 @@ TARGETS = {"native": ("-march=native",), "baseline": ()}
 
 @pytest.mark.parametrize("target", ["native", pytest.param("baseline", marks=pytest.mark.long)])
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", OPS.names())
 def test_sanitizers(name, sanitizer, target, tmp_path):
     driver = os.path.join(HERE, "%s_driver.cc" % name)
     kernels = [os.path.join(source_folder(), path) for path in OPS[name].kernels]

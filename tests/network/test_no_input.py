@@ -26,3 +26,23 @@ def test_search_without_any_input():
     scores = out.layers["output"].beam_scores
     assert scores.shape == (2, 3)
     numpy.testing.assert_array_equal(scores[0], scores[1])
+
+
+def test_search_with_the_length_of_the_reference() -> None:
+    """The loop reads nothing but the lengths of its target, so that the target is asked for."""
+    unit = {
+        "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+        "prob": {"class": "softmax", "target": "classes", "from": "emb"},
+        "output": {"class": "choice", "target": "classes", "beam_size": 2, "initial_output": 0, "from": "prob"},
+    }
+    config = returnn_tf.Config(
+        {
+            "behavior_version": 21,
+            "extern_data": {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}},
+            "network": {"output": {"class": "rec", "from": [], "target": "classes", "unit": unit}},
+        }
+    )
+    net = returnn_tf.Network.from_config(config, search=True)
+    assert net.used_data_keys == ["classes"]
+    out = net.run({"classes": numpy.zeros((2, 4), "int32"), "classes/size0": numpy.array([4, 2], "int32")})
+    assert out.layers["output"].value.shape == (2 * 2, 4)

@@ -36,6 +36,7 @@ def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> Tu
     if layer.target_names and not layers.has_end:
         data = parent.target_data(owner, layer.target_names[0])
         if data.time_dim is not None:
+            ctx.depend_on_dim(data.time_dim)  # a search may need nothing else of the target
             return None, data.time_dim
     unstacked = None if layers.has_end else _unstacked_dim(layers, parent, ctx)
     if unstacked is not None:
