@@ -1,60 +1,52 @@
 """Sequence models written as a network dictionary, trained on TensorFlow 2.
 
-The public names below are imported on first use, so that ``import returnn_tf`` is quick and needs no TensorFlow.
+The public names below are imported on first use, so that ``import returnn_tf`` is quick and needs no TensorFlow. Type
+checkers read them in ``__init__.pyi``.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, List
+from typing import Any, List
 
 from returnn_tf._version import __version__
-
-if TYPE_CHECKING:
-    from returnn_tf.config import Config, ConfigError, DataError
-    from returnn_tf.config.options import option
-    from returnn_tf.datasets import Dataset, register_dataset
-    from returnn_tf.engine.learning_rate.control import LearningRateControl
-    from returnn_tf.engine.passes.trainer import Trainer
-    from returnn_tf.graph.layer import Layer
-    from returnn_tf.graph.loss import Loss
-    from returnn_tf.graph.registry import register_layer, register_loss
-    from returnn_tf.network.network import Network
-    from returnn_tf.tasks.registry import register_task
 
 _HOME_OF_NAME = {
     "Config": "returnn_tf.config",
     "ConfigError": "returnn_tf.config",
+    "Data": "returnn_tf.tensor",
     "DataError": "returnn_tf.config",
     "Dataset": "returnn_tf.datasets",
+    "Dim": "returnn_tf.tensor",
+    "EmitContext": "returnn_tf.graph.emit_context",
+    "Evaluator": "returnn_tf.engine.passes.evaluator",
+    "FeatureDim": "returnn_tf.tensor",
     "Layer": "returnn_tf.graph.layer",
     "LearningRateControl": "returnn_tf.engine.learning_rate.control",
     "Loss": "returnn_tf.graph.loss",
     "Network": "returnn_tf.network.network",
+    "Optimizer": "returnn_tf.engine.update.optimizers",
+    "PlanContext": "returnn_tf.graph.plan_context",
+    "Searcher": "returnn_tf.engine.search.searcher",
+    "SpatialDim": "returnn_tf.tensor",
     "Trainer": "returnn_tf.engine.passes.trainer",
+    "batch_dim": "returnn_tf.tensor",
+    "load_checkpoint": "returnn_tf.engine.checkpoints.of_network",
     "option": "returnn_tf.config.options",
+    "register_cell": "returnn_tf.ops.cells",
+    "register_command": "returnn_tf.cli.commands",
     "register_dataset": "returnn_tf.datasets",
     "register_layer": "returnn_tf.graph.registry",
     "register_loss": "returnn_tf.graph.registry",
+    "register_optimizer": "returnn_tf.engine.update.optimizers",
+    "register_schedule": "returnn_tf.engine.learning_rate.schemes",
     "register_task": "returnn_tf.tasks.registry",
+    "save_checkpoint": "returnn_tf.engine.checkpoints.of_network",
 }
 
 __all__ = [
-    "Config",
-    "ConfigError",
-    "DataError",
-    "Dataset",
-    "Layer",
-    "LearningRateControl",
-    "Loss",
-    "Network",
-    "Trainer",
     "__version__",
-    "option",
-    "register_dataset",
-    "register_layer",
-    "register_loss",
-    "register_task",
+    *_HOME_OF_NAME,
 ]
 
 

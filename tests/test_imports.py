@@ -232,6 +232,21 @@ def run_python(code):
     return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
 
 
+#: Modules which import by name: the registries, the public names on first use, and TensorFlow on first use.
+BY_NAME = {PACKAGE, PACKAGE + ".config.registry", PACKAGE + ".util.lazy_tf"}
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - BY_NAME))
+def test_no_imports_by_name(name):
+    """They hide cycles as much as imports in functions do; only optional packages may be imported like that."""
+    path, tree = MODULES[name]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for call in calls:
+        if getattr(call.func, "attr", getattr(call.func, "id", "")) == "import_module":
+            target = ast.literal_eval(call.args[0])  # not a name that is made at run time
+            assert target.split(".")[0] in DEFERRED, "%s:%d imports %s" % (path, call.lineno, target)
+
+
 def test_import_is_quick_and_without_tensorflow():
     """Below 0.2 s (the best of five, since other programs may run), and neither TensorFlow nor numpy is loaded."""
     code = (
@@ -245,6 +260,19 @@ def test_all_modules_import_without_tensorflow():
     """TensorFlow is loaded when it is used, not before."""
     code = "import importlib, sys\nfor name in %r: importlib.import_module(name)\n" % sorted(MODULES)
     run_python(code + "assert 'tensorflow' not in sys.modules")
+
+
+def test_stub_has_the_public_names():
+    """What type checkers see is what there is: each name comes from the same module."""
+    with open(os.path.join(ROOT, PACKAGE, "__init__.pyi"), encoding="utf8") as f:
+        stub = ast.parse(f.read())
+    seen = {alias.asname: node.module for node in stub.body for alias in node.names}
+    (table,) = (
+        ast.literal_eval(node.value)
+        for node in MODULES[PACKAGE][1].body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "_HOME_OF_NAME"
+    )
+    assert seen == {**table, "__version__": PACKAGE + "._version"}
 
 
 def test_public_names():

@@ -9,10 +9,10 @@ import pytest
 from returnn_tf.logging import lines
 from returnn_tf.logging.levels import level_of, standard_level
 from returnn_tf.logging.log import Log
+from returnn_tf.logging.memory import process_memory
 from returnn_tf.logging.progress_bar import ProgressBar
-from returnn_tf.util.memory import process_memory
-from returnn_tf.util.terminal import paint, wants_color
-from returnn_tf.util.text import bytes_text, hms
+from returnn_tf.logging.terminal import paint, wants_color
+from returnn_tf.logging.text import bytes_text, hms
 
 
 class Terminal(io.StringIO):

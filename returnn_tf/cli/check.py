@@ -8,14 +8,15 @@ from typing import List, Optional, Tuple
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
 from returnn_tf.config import ConfigError, nearest_name
+from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings, check_settings
 from returnn_tf.engine.pretrain.checks import describe, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.search.searcher import searched_node
+from returnn_tf.logging.terminal import paint, wants_color
 from returnn_tf.network.describe import describe_config
 from returnn_tf.network.network import plan_from_config
 from returnn_tf.tasks.search import output_layers
-from returnn_tf.util.terminal import paint, wants_color
 
 
 @register_command(
@@ -40,17 +41,18 @@ def run(args: List[str]) -> int:
     if not args:
         raise ConfigError("check: which config? returnn-tf check my.config")
     config = read_config(args)
+    check_settings(config)
     color = wants_color(sys.stdout)
     for key, suggestion in config.misspelt_keys():
         text = "Warning: %s has no meaning. Did you mean %r?" % (config.where(key), suggestion)
         print(paint(text, "yellow", wants_color(sys.stderr)), file=sys.stderr)
     schedule = NetworkSchedule(config)
-    last = max(config.int("num_epochs", 5), schedule.pretrain_epochs + 1)
+    last = max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1)
     steps = ""
     if len(schedule.distinct(1, last)) > 1:
         steps = "\n\n" + describe(schedule, planned_networks(schedule, 1, last), 1, last)
-    shown = config.int("load_epoch", 0) or config.int("epoch", 0) or last
-    if config.str("task", "train") == "search":
+    shown = CheckpointSettings(config).load_epoch or CheckpointSettings(config).epoch or last
+    if TaskSettings(config).task == "search":
         plan = plan_from_config(with_beam_size(schedule.at(shown).config), search=True)
         for layer in output_layers(config):
             searched_node(plan, layer)

@@ -19,7 +19,7 @@ from returnn_tf._version import __version__
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.distributed import library
-from returnn_tf.util.terminal import paint, wants_color
+from returnn_tf.logging.terminal import paint, wants_color
 
 _TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
 _TENSORFLOW = (2, 16)

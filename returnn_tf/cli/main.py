@@ -18,7 +18,7 @@ from returnn_tf.config import ConfigError, DataError, nearest_name
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.log import log
-from returnn_tf.util.terminal import paint, wants_color
+from returnn_tf.logging.terminal import paint, wants_color
 
 EXIT_BAD_CONFIG = 2
 EXIT_BAD_DATA = 1

@@ -10,6 +10,7 @@ from returnn_tf._version import __version__
 from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config.settings import LoggingSettings, TaskSettings, check_settings, ignored_settings
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
 from returnn_tf.logging.log import log
@@ -53,16 +54,16 @@ def _run_task(config: Config, members: world.World, stop: StopRequest) -> int:
     if not members.is_chief:
         log.become_helper(members.rank, members.name)
     configure_log(config)
-    name = config.str("task", "train")
+    name = TaskSettings(config).task
     task = find_task(name)
     log.write(3, "returnn_tf %s, Python %s, task %s" % (__version__, platform.python_version(), name))
     log.write(3, "config: %s" % (", ".join(config.files) or "none"))
-    callback = config.typed("startup_callback")
+    check_settings(config)
+    ignored = ignored_settings(config)
+    if ignored:
+        log.write(3, "Settings without effect: %s" % ", ".join(ignored))
+    callback = TaskSettings(config).startup_callback
     if callback is not None:
-        if not callable(callback):
-            raise ConfigError(
-                "%s: expected a function of the config, got %r" % (config.where("startup_callback"), callback)
-            )
         callback(config=config)
     stop.close()
     return task(config)
@@ -83,12 +84,14 @@ def configure_log(config: Config) -> None:
     """
     try:
         log.configure(
-            [str(target) for target in config.list("log")],
-            config.int_list("log_verbosity"),
-            config.str("log_format", "default"),
+            [str(target) for target in LoggingSettings(config).log],
+            LoggingSettings(config).log_verbosity,
+            LoggingSettings(config).log_format,
         )
     except OSError as exc:
-        raise ConfigError("%s: %r can't be written: %s" % (config.where("log"), exc.filename, exc.strerror)) from None
+        raise ConfigError(
+            "%s: %r can't be written: %s" % (LoggingSettings(config).where("log"), exc.filename, exc.strerror)
+        ) from None
     except ConfigError:
         raise
     except ValueError as exc:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.foreign_modules import register_foreign
 from returnn_tf.config.user_code import config_in_use
+
+register_foreign(__name__, "returnn.config", "Config")
 
 __all__ = ["Config", "get_global_config"]
 

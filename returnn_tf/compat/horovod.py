@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.config import Config
+from returnn_tf.config.foreign_modules import register_foreign
+from returnn_tf.config.settings import HorovodSettings
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.options import GRAD, PARAM, SEED, SHARD, HorovodOptions
+
+register_foreign(__name__, "returnn.tf.horovod", "TFHorovod")
 
 
 class HorovodContext:
@@ -76,7 +80,7 @@ def get_ctx(config: Any = None) -> Optional[HorovodContext]:
     :param config: Config; default the one in use
     """
     config = config_in_use() if config is None else config
-    if config is None or not config.bool("use_horovod", False):
+    if config is None or not HorovodSettings(config).use_horovod:
         return None
     place = world.of_process()
     if place is None:

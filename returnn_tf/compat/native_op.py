@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import Any, List, Tuple
 
+from returnn_tf.config.foreign_modules import register_foreign
 from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, ctc
 from returnn_tf.ops.sequence.edge_lists import acceptors_of_edge_list, ctc_edge_list
 from returnn_tf.util.lazy_tf import tf
+
+register_foreign(__name__, "returnn.tf.native_op", "TFNativeOp")
 
 __all__ = ["ctc_loss", "ctc_loss_viterbi", "fast_baum_welch", "fast_viterbi", "get_ctc_fsa_fast_bw"]
 

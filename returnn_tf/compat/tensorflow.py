@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from returnn_tf.config.foreign_modules import REPLACED
 from returnn_tf.ops.tf1_names import where, with_old_keywords
 from returnn_tf.util.lazy_tf import tf
 
@@ -26,4 +27,4 @@ class _WithOldNames(types.ModuleType):
         return value
 
 
-module = _WithOldNames("tensorflow")
+REPLACED.add(_WithOldNames("tensorflow"), "tensorflow", owner=_WithOldNames)

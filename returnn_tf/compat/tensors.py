@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
+from returnn_tf.config.foreign_modules import register_foreign
 from returnn_tf.graph.views import DataView
 from returnn_tf.tensor import Data as _Data
 from returnn_tf.tensor import Dim as _Dim
 from returnn_tf.tensor import DimKind, FeatureDim, SpatialDim, batch_dim, parse_data_key, single_step_dim
+
+register_foreign(__name__, "returnn.tf.util.data")
 
 __all__ = ["Data", "Dim", "DimensionTag", "FeatureDim", "SpatialDim", "batch_dim", "single_step_dim"]
 

@@ -7,9 +7,12 @@ from typing import Any, List, Optional, Sequence
 import numpy
 
 from returnn_tf.compat.tensors import Data, Dim, DimensionTag, FeatureDim, SpatialDim, batch_dim, single_step_dim
+from returnn_tf.config.foreign_modules import register_foreign
 from returnn_tf.ops.activations import safe_exp, safe_log
 from returnn_tf.ops.frames.shape import sizes_of
 from returnn_tf.util.lazy_tf import tf
+
+register_foreign(__name__, "returnn.tf.util.basic", "TFUtil")
 
 __all__ = [
     "Data",

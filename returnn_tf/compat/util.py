@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any, List
 
+from returnn_tf.config.foreign_modules import register_foreign
+
+register_foreign(__name__, "returnn.util.basic", "Util")
+
 PY3 = True
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
+from returnn_tf.config.foreign_modules import register_foreign
 from returnn_tf.engine.search.labels import vocab_labels
+
+register_foreign(__name__, "returnn.datasets.generating", "GeneratingDataset")
 
 
 class Vocabulary:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any, Callable, Dict
 
+from returnn_tf.config.settings import NetworkSettings, TrainingSettings
+
 
 class WrapEpochValue:
     """Stands in a network dict for a value which depends on the epoch: ``WrapEpochValue(lambda epoch: ...)``.
@@ -46,9 +48,9 @@ def network_of(config: Any) -> Any:
 
     :param config: Config
     """
-    epoch = config.int("num_epochs", 5)
-    function = config.typed("get_network")
-    return at_epoch(function(epoch=epoch) if callable(function) else config.typed("network"), epoch)
+    epoch = TrainingSettings(config).num_epochs
+    function = NetworkSettings(config).get_network
+    return at_epoch(function(epoch=epoch) if callable(function) else NetworkSettings(config).network, epoch)
 
 
 def copied(value: Any) -> Any:

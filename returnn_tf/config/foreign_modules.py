@@ -1,7 +1,7 @@
 """Makes ``from TFUtil import where_bc`` and the like work in configs which were written for RETURNN.
 
 The import statements of a config, at its top level and in its functions, first do what they do anywhere. Where nothing
-is found, the modules in `_HOMES` stand in. ``sys.modules`` and the imports of other code stay as they are.
+is found, modules of `returnn_tf.compat` stand in. ``sys.modules`` and the imports of other code stay as they are.
 ``import tensorflow as tf`` gives TensorFlow with the names of TensorFlow 1 added, since old configs use both.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -17,48 +16,42 @@ import threading
 import types
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-#: Module as configs call it -> ours, which is imported when a name of it is asked for; "" for a mere package.
-_HOMES: Dict[str, str] = {
-    "returnn": "",
-    "returnn.config": "returnn_tf.compat.config",
-    "returnn.datasets": "",
-    "returnn.datasets.generating": "returnn_tf.compat.vocabulary",
-    "returnn.pretrain": "returnn_tf.config.epoch_value",
-    "returnn.tf": "",
-    "returnn.tf.compat": "returnn_tf.compat.tf_compat",
-    "returnn.tf.native_op": "returnn_tf.compat.native_op",
-    "returnn.tf.horovod": "returnn_tf.compat.horovod",
-    "returnn.tf.util": "",
-    "returnn.tf.util.basic": "returnn_tf.compat.tf_util",
-    "returnn.tf.util.data": "returnn_tf.compat.tensors",
-    "returnn.util": "",
-    "returnn.util.basic": "returnn_tf.compat.util",
-}
-#: Older names, which are known both with and without "returnn." in front.
-_OLD_NAMES: Dict[str, str] = {
-    "Config": "returnn.config",
-    "GeneratingDataset": "returnn.datasets.generating",
-    "Pretrain": "returnn.pretrain",
-    "TFCompat": "returnn.tf.compat",
-    "TFNativeOp": "returnn.tf.native_op",
-    "TFHorovod": "returnn.tf.horovod",
-    "TFUtil": "returnn.tf.util.basic",
-    "Util": "returnn.util.basic",
-}
-_TENSORFLOW = "returnn_tf.compat.tensorflow"
+from returnn_tf.config.registry import Registry
+
+#: Modules of RETURNN by the names that configs use; a module in `returnn_tf.compat` registers those it stands in for.
+FOREIGN: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat")
+#: Modules which configs see in another form than other code does.
+REPLACED: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat", module_per_entry=True)
+_ROOT = "returnn"
+
+
+def register_foreign(module: str, name: str, old_name: str = "") -> None:
+    """Let a module of ours stand in for one of RETURNN in configs.
+
+    :param module: ``__name__`` of the module of ours
+    :param name: e.g. "returnn.tf.util.basic"
+    :param old_name: an older name, which is known both with and without "returnn." in front
+    """
+    names = [name] + ([old_name, "%s.%s" % (_ROOT, old_name)] if old_name else [])
+    FOREIGN.add(sys.modules[module], *names, owner=sys.modules[module])
+
+
+def _is_package(name: str) -> bool:
+    """Return whether foreign modules lie below this name, and nothing else is known of it."""
+    return name not in FOREIGN and any(other.startswith(name + ".") for other in FOREIGN)
 
 
 class _ForeignModule(types.ModuleType):
-    """Stands for a module of RETURNN; its names are those of one of ours."""
+    """Stands for a module of RETURNN; its names are those of one of ours, or it is a mere package."""
 
-    def __init__(self, name: str, home: str) -> None:
+    def __init__(self, name: str, home: Optional[types.ModuleType]) -> None:
         super().__init__(name)
         self._home = home
         self.__path__: List[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        if self._home and not (name.startswith("__") and name.endswith("__")):
-            return getattr(importlib.import_module(self._home), name)
+        if self._home is not None and not (name.startswith("__") and name.endswith("__")):
+            return getattr(self._home, name)
         raise AttributeError("module %r has no attribute %r" % (self.__name__, name))
 
 
@@ -67,16 +60,17 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self) -> None:
         self.modules: Dict[str, _ForeignModule] = {}
-        for name, home in _HOMES.items():
-            self.modules[name] = _ForeignModule(name, home)
-        for old, name in _OLD_NAMES.items():
-            for full in (old, "returnn." + old):
-                self.modules[full] = _ForeignModule(full, _HOMES[name])
+
+    def module(self, name: str) -> Optional[_ForeignModule]:
+        """Return what stands in for a module, always the same one; None if nothing does."""
+        if name not in self.modules and (name in FOREIGN or _is_package(name)):
+            self.modules[name] = _ForeignModule(name, FOREIGN.find(name))
+        return self.modules.get(name)
 
     def find_spec(self, name: str, path: Optional[Sequence[str]], target: Any = None) -> Any:
         """The spec of one of ours, unless it is to be part of a real package."""
         parent = name.rpartition(".")[0]
-        if name not in self.modules or (parent and sys.modules.get(parent) is not self.modules.get(parent)):
+        if self.module(name) is None or (parent and sys.modules.get(parent) is not self.modules.get(parent)):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
@@ -88,6 +82,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Nothing: the names come when they are asked for."""
 
 
+_TENSORFLOW = "tensorflow"
 _finder = _Finder()
 _lock = threading.RLock()
 _depth = 0
@@ -113,20 +108,20 @@ def foreign_modules() -> Iterator[None]:
 
 
 def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-    if name == "tensorflow" and not level:
-        return importlib.import_module(_TENSORFLOW).module
-    if level or name.split(".")[0] not in _FIRST_NAMES:
+    if name == _TENSORFLOW and not level:
+        return REPLACED[_TENSORFLOW]
+    try:
         return builtins.__import__(name, globals, locals, fromlist, level)
+    except ModuleNotFoundError:
+        if level or _finder.module(name.split(".")[0]) is None:
+            raise
     with foreign_modules():
         return builtins.__import__(name, globals, locals, fromlist, level)
 
 
-_FIRST_NAMES = frozenset(name.split(".")[0] for name in _finder.modules)
-
-
 def is_known(module: str) -> bool:
     """Whether there is a module of this name which stands in."""
-    return module in _finder.modules
+    return _finder.module(module) is not None
 
 
 def builtins_of_configs() -> Dict[str, Any]:

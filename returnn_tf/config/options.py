@@ -11,6 +11,7 @@ import collections.abc
 import dataclasses
 import functools
 import logging
+import numbers
 import typing
 from typing import (
     Annotated,
@@ -27,8 +28,6 @@ from typing import (
     TypeVar,
     Union,
 )
-
-import numpy
 
 from returnn_tf.config.errors import ConfigError, did_you_mean
 
@@ -162,23 +161,36 @@ class OptionInfo:
         :param where: how errors begin, e.g. ``Layer 'a/b' (class 'linear')``
         :raises ConfigError: wrong type or value; names the option and what it accepts
         """
+        fault = self.fault(value)
+        if fault:
+            raise ConfigError("%s: option %r %s" % (where, self.name, fault))
+        if self.group is not None and isinstance(value, collections.abc.Mapping):
+            check_options(self.group, value, where="%s: %s" % (where, self.name))
+        if self.is_ignored(value):
+            _log_inert(where, self.name, str(self.inert))
+
+    def fault(self, value: Any) -> Optional[str]:
+        """Return what is wrong with a value, to be put after the name, e.g. ``must be int, got 'x' (str)``; or None."""
         if not fits_type(value, self.type, refs=self.refs):
-            raise ConfigError(
-                "%s: option %r must be %s, got %r (%s). It is: %s"
-                % (where, self.name, type_name(self.type), value, type(value).__name__, self.help)
+            return "must be %s, got %r (%s). It is: %s" % (
+                type_name(self.type),
+                value,
+                type(value).__name__,
+                self.help,
             )
         if self.choices is not None and not _is_in(value, self.choices):
             hint = did_you_mean(value, map(str, self.choices), max_listed=20, in_order=True)
-            raise ConfigError("%s: option %r is %r. %s It is: %s" % (where, self.name, value, hint, self.help))
-        if self.group is not None and isinstance(value, collections.abc.Mapping):
-            check_options(self.group, value, where="%s: %s" % (where, self.name))
+            return "is %r. %s It is: %s" % (value, hint, self.help)
         message = None if self.check is None else self.check(value)
         if message:
-            raise ConfigError("%s: option %r %s, got %r. It is: %s" % (where, self.name, message, value, self.help))
-        if (self.unsupported or self.inert) and not _is_in(value, (self.default,)):
-            if self.unsupported:
-                raise ConfigError("%s: option %r is not supported: %s" % (where, self.name, self.unsupported))
-            _log_inert(where, self.name, str(self.inert))
+            return "%s, got %r. It is: %s" % (message, value, self.help)
+        if self.unsupported and not _is_in(value, (self.default,)):
+            return "is not supported: %s" % self.unsupported
+        return None
+
+    def is_ignored(self, value: Any) -> bool:
+        """Return whether a value was given that has no effect."""
+        return bool(self.inert) and not _is_in(value, (self.default,))
 
 
 def _is_in(value: Any, values: Tuple[Any, ...]) -> bool:
@@ -338,12 +350,17 @@ def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
     if plain is collections.abc.Callable:
         return callable(value)
     if expected is bool:
-        return isinstance(value, (bool, numpy.bool_)) or (isinstance(value, int) and value in (0, 1))
+        return _is_bool(value) or (isinstance(value, int) and value in (0, 1))
     if expected is int:
-        return isinstance(value, (int, numpy.integer)) and not isinstance(value, bool)
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if expected is float:
-        return isinstance(value, (int, float, numpy.integer, numpy.floating)) and not isinstance(value, bool)
+        return isinstance(value, numbers.Real) and not isinstance(value, bool)
     return isinstance(expected, type) and isinstance(value, expected)
+
+
+def _is_bool(value: Any) -> bool:
+    """Return whether a value is a bool, also one of numpy, which is not imported for that."""
+    return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))
 
 
 def _items_fit(value: Any, origin: Any, args: Tuple[Any, ...], refs: bool) -> bool:

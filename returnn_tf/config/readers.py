@@ -89,11 +89,28 @@ def read_str(value: Any) -> str:
     return str(value)
 
 
+def read_text(value: Any) -> str:
+    """As `read_str`, for a setting that is a name or a path: a dict or function is refused."""
+    if isinstance(value, dict) or callable(value):
+        raise ValueError("expected a string, got %s" % _shown(value))
+    return read_str(value)
+
+
+def read_any(value: Any) -> Any:
+    """Return the Python value; a text becomes the Python literal that it holds, else a string."""
+    return value.decoded() if isinstance(value, Text) else value
+
+
 def read_list(value: Any) -> List[Any]:
     """A list; a single value becomes a list of one entry. The entries of a text stay strings."""
     if isinstance(value, Text):
         return value.parts
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def read_str_list(value: Any) -> List[str]:
+    """A list of strings; a single value becomes a list of one entry."""
+    return [str(entry) for entry in read_list(value)]
 
 
 def read_int_list(value: Any) -> List[int]:

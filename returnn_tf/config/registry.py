@@ -12,11 +12,12 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import pkgutil
 import threading
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar
 
-from returnn_tf.config.errors import ConfigError, did_you_mean
+from returnn_tf.config.errors import ConfigError, did_you_mean, nearest_name
 
 E = TypeVar("E")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -69,11 +70,11 @@ class Registry(Generic[E]):
 
         What is defined again at the same place replaces its earlier form, so that a config may be loaded twice.
 
-        :param owner: the class or function that tells the place of a record (default: the entry itself)
+        :param owner: the class, function or module that tells the place of a record (default: the entry itself)
         :raises ConfigError: a name is taken; names both places
         """
         owner = entry if owner is None else owner
-        place = "%s.%s" % (owner.__module__, owner.__qualname__)
+        place = owner.__name__ if inspect.ismodule(owner) else "%s.%s" % (owner.__module__, owner.__qualname__)
         for name in names:
             old = self._places.get(self._key(name), place)
             if old != place:
@@ -108,8 +109,10 @@ class Registry(Generic[E]):
 
     def unknown(self, name: Any) -> str:
         """Return the message that there is no entry of a name, with the nearest known one."""
-        self.load()
-        return "unknown %s %r. %s" % (self.what, name, did_you_mean(name, self._entries, max_listed=self._max_listed))
+        names = self.names()
+        near = nearest_name(name, [*names, *self._entries])
+        hint = did_you_mean(name, names, max_listed=self._max_listed) if near is None else "Did you mean %r?" % near
+        return "unknown %s %r. %s" % (self.what, name, hint)
 
     def names(self) -> List[str]:
         """Return all names, aliases included, sorted."""
@@ -124,6 +127,9 @@ class Registry(Generic[E]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
 
     def __contains__(self, name: object) -> bool:
         return self.find(name) is not None

@@ -14,39 +14,21 @@ from returnn_tf.datasets.core.registry import dataset_class, dataset_class_names
 from returnn_tf.datasets.hdf.dataset import HDFDataset
 from returnn_tf.datasets.hdf.writer import HDFWriter
 from returnn_tf.datasets.loading.loader import BatchLoader
-from returnn_tf.datasets.synthetic.copy_tasks import CopyTaskDataset, TaskEpisodicCopyDataset
-from returnn_tf.datasets.synthetic.dummy import (
-    DummyDataset,
-    DummyDatasetMultipleDataKeys,
-    DummyDatasetMultipleSequenceLength,
-)
-from returnn_tf.datasets.synthetic.number_task import TaskNumberBaseConvertDataset
 from returnn_tf.datasets.synthetic.static import StaticDataset
-from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
-from returnn_tf.datasets.synthetic.text_tasks import TaskVariableAssignmentDataset, TaskXmlModelingDataset
 
 __all__ = [
     "Batch",
     "BatchLoader",
     "BatchOptions",
     "BatchStats",
-    "CopyTaskDataset",
     "DataSpec",
     "Dataset",
-    "DummyDataset",
-    "DummyDatasetMultipleDataKeys",
-    "DummyDatasetMultipleSequenceLength",
     "GeneratingDataset",
     "GivenBatchOptions",
     "HDFDataset",
     "HDFWriter",
     "Sequence",
     "StaticDataset",
-    "Task12AXDataset",
-    "TaskEpisodicCopyDataset",
-    "TaskNumberBaseConvertDataset",
-    "TaskVariableAssignmentDataset",
-    "TaskXmlModelingDataset",
     "batch_options_from_config",
     "dataset_class",
     "dataset_class_names",

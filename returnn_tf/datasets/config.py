@@ -7,23 +7,11 @@ import os
 from typing import Any, Dict, Iterator, Mapping, Optional, Union
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config.settings import DataSettings
 from returnn_tf.datasets.core.base import Dataset, make_dataset
 from returnn_tf.datasets.core.spec import parse_dataset_spec
 
 SEED_OFFSET_PER_RANK = 16127
-# option of a dataset which does not set it <- key of the config
-_INHERITED = {
-    "window": "window",
-    "context_window": "context_window",
-    "chunking": "chunking",
-    "seq_ordering": "batching",
-    "shuffle_frames_of_nseqs": "shuffle_frames_of_nseqs",
-    "min_chunk_size": "min_chunk_size",
-    "chunking_variance": "chunking_variance",
-}
-# config keys for batches: of every dataset, and of training only (an evaluation should see all data)
-_BATCH_KEYS = ("batch_size", "max_seqs")
-_TRAIN_BATCH_KEYS = ("max_seq_length", "min_seq_length", "max_pad_size", "seq_drop", "shuffle_batches")
 
 ConfigLike = Union[Config, Mapping[str, Any]]
 
@@ -54,7 +42,7 @@ def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defau
         dataset_cls, given = parse_dataset_spec(spec, _NamesOfConfig(config))
     except ConfigError as exc:
         raise ConfigError("config key %r: %s" % (name, exc)) from None
-    if config.typed("cache_size") is not None and not given.get("partition_epoch"):
+    if DataSettings(config).cache_size is not None and not given.get("partition_epoch"):
         options["cache_byte_size"] = _cache_bytes(config, name)
     return make_dataset(dataset_cls, given, options)
 
@@ -92,10 +80,11 @@ def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1
     :param train: the length limits, ``seq_drop`` and the like count in training only
     :param epoch: ``inc_seq_length`` is added to ``max_seq_length`` with every epoch after the first
     """
-    config = _as_config(config)
-    keys = _BATCH_KEYS + (_TRAIN_BATCH_KEYS if train else ())
-    options = {key: config.typed(key) for key in keys if config.typed(key) is not None}
-    increase = config.typed("inc_seq_length", 0) if train else 0
+    settings = DataSettings(_as_config(config))
+    wanted = ("all", "train") if train else ("all",)
+    values = {name: settings.value(name) for name, info in settings.declared().items() if info.batch_option in wanted}
+    options = {name: value for name, value in values.items() if value is not None}
+    increase = settings.inc_seq_length if train else 0
     limit = options.get("max_seq_length")
     if increase and limit:
         if isinstance(limit, Mapping):
@@ -129,11 +118,9 @@ def _as_config(config: ConfigLike) -> Config:
 
 
 def _names(config: Config) -> Dict[str, Any]:
-    extra = config.typed("eval_datasets") or {}
-    if not isinstance(extra, Mapping):
-        raise ConfigError("config key 'eval_datasets' must be a dict name -> dataset, not %r" % (extra,))
-    found = {name: config.typed(name) for name in ("train", "dev", "eval") if config.typed(name)}
-    return {**found, **extra}
+    settings = DataSettings(config)
+    found = {"train": settings.train, "dev": settings.dev, "eval": settings.eval}
+    return {**{name: spec for name, spec in found.items() if spec}, **(settings.eval_datasets or {})}
 
 
 def _spec_of(config: Config, name: str) -> Any:
@@ -142,9 +129,11 @@ def _spec_of(config: Config, name: str) -> Any:
 
 def _inherited(config: Config, name: str) -> Dict[str, Any]:
     options: Dict[str, Any] = {"name": name}
-    for option, key in _INHERITED.items():
-        if config.typed(key) is not None:
-            options[option] = config.typed(key)
+    settings = DataSettings(config)
+    for key, info in settings.declared().items():
+        value = settings.value(key) if info.dataset_option else None
+        if value is not None:
+            options[info.dataset_option] = value
     if name != "train":
         options.update(seq_ordering="sorted", shuffle_frames_of_nseqs=0, chunking=_eval_chunking(config))
     return options
@@ -152,17 +141,17 @@ def _inherited(config: Config, name: str) -> Dict[str, Any]:
 
 def _eval_chunking(config: Config) -> Any:
     """Datasets for evaluation are read uncut, with three exceptions."""
-    chunking = config.typed("chunking")
-    if config.typed("on_size_limit") == "chunk":
-        return config.typed("batch_size", 0)
-    if config.bool("chunk_eval", False) or str(chunking) == "1":
-        return chunking
+    settings = DataSettings(config)
+    if settings.on_size_limit == "chunk":
+        return settings.batch_size or 0
+    if settings.chunk_eval or str(settings.chunking) == "1":
+        return settings.chunking
     return None
 
 
 def _cache_bytes(config: Config, name: str) -> int:
     """``cache_size``: bytes, or text such as "4G"; a list of three is for train, dev, eval."""
-    value = config.typed("cache_size")
+    value = DataSettings(config).cache_size
     if isinstance(value, str) and "," in value:
         value = value.split(",")
     if isinstance(value, (list, tuple)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.graph.node import Node
 from returnn_tf.util.lazy_tf import tf
 
@@ -18,9 +19,9 @@ def option(config: Any) -> str:
     """
     if config is None:
         return ""
-    if config.bool("debug_add_check_numerics_ops", False):
+    if NetworkSettings(config).debug_add_check_numerics_ops:
         return ALL
-    return OUTPUTS if config.bool("debug_add_check_numerics_on_output", False) else ""
+    return OUTPUTS if NetworkSettings(config).debug_add_check_numerics_on_output else ""
 
 
 def checked_output(node: Node, value: Any, which: str) -> Any:

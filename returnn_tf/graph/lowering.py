@@ -7,6 +7,7 @@ import functools
 from typing import Any, Callable, Dict, Iterable, List, Tuple, TypeVar
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.settings import DEFAULT_SEED
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.node import Node
 from returnn_tf.tensor import Dim
@@ -29,7 +30,7 @@ class Lowering:
     search: bool
     behavior_version: int
     step: Any = None
-    seed: int = 42
+    seed: int = DEFAULT_SEED
     #: Which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`.
     check_numerics: str = ""
     batch_size: Any = None

@@ -10,7 +10,7 @@ import sys
 from typing import IO, Callable, Optional
 
 from returnn_tf.logging.levels import DEFAULT_LEVEL, SCORE_LEVEL, WARNING_LEVEL, is_warning, level_of, standard_level
-from returnn_tf.util.terminal import paint, wants_color
+from returnn_tf.logging.terminal import paint, wants_color
 
 LOG_FORMATS = ("default", "timed", "raw", "verbose")
 _CLOSE_SECONDS = 10.0  # for a command to read the rest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional, Tuple, Union
 
-from returnn_tf.util.text import hms
+from returnn_tf.logging.text import hms
 
 Number = Union[int, float]
 

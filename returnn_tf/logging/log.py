@@ -11,8 +11,8 @@ from typing import List, Optional, Sequence
 from returnn_tf.logging.handlers import LOG_FORMATS, LineFormatter, TargetHandler, TerminalHandler
 from returnn_tf.logging.levels import DEFAULT_LEVEL, STEP_LEVEL, standard_level
 from returnn_tf.logging.progress_bar import ProgressBar
-from returnn_tf.util.terminal import is_terminal
-from returnn_tf.util.text import hms
+from returnn_tf.logging.terminal import is_terminal
+from returnn_tf.logging.text import hms
 
 PACKAGE = "returnn_tf"
 

@@ -8,8 +8,8 @@ import time
 from typing import Optional, TextIO
 
 from returnn_tf.logging.handlers import write_to
-from returnn_tf.util.memory import process_memory
-from returnn_tf.util.text import bytes_text, hms
+from returnn_tf.logging.memory import process_memory
+from returnn_tf.logging.text import bytes_text, hms
 
 
 class ProgressBar:

@@ -7,9 +7,11 @@ import os
 from typing import Any, List, Optional, Sequence
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.settings import NetworkSettings, TaskSettings
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.rec import RecLayer
+from returnn_tf.logging.log import log
 from returnn_tf.network.draw import draw_svg
 from returnn_tf.network.network import plan_from_config
 from returnn_tf.network.planning.plan import Plan
@@ -27,7 +29,7 @@ def describe_config(config: Any, *, graph: Optional[str] = None, color: bool = F
     :param color: whether to use terminal colours
     :raises ConfigError: if the network is wrong, or the picture can't be written
     """
-    search = config.str("task", "train") == "search"
+    search = TaskSettings(config).task == "search"
     plan = plan_from_config(config, train=not search, search=search)
     text = describe_plan(plan, color=color)
     if graph is not None:
@@ -44,6 +46,13 @@ def describe_config(config: Any, *, graph: Optional[str] = None, color: bool = F
             raise ConfigError("--graph: %r can't be written: %s" % (graph, exc.strerror or exc)) from exc
         text += "\ngraph written to %s" % graph
     return text
+
+
+def log_templates(plan: Plan) -> None:
+    """Log the dims of the output of each layer, if ``debug_print_layer_output_template`` says so."""
+    if plan.config is not None and NetworkSettings(plan.config).debug_print_layer_output_template:
+        for node in plan.visible_nodes():
+            log.write(3, "layer %s (%s): %s" % (node.path, node.layer.class_name, node.output))
 
 
 def describe_plan(plan: Plan, *, color: bool = False) -> str:

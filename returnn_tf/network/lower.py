@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
+from returnn_tf.config.settings import DEFAULT_SEED
 from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
 from returnn_tf.graph.emit_context import EmitContext
@@ -60,7 +61,7 @@ def lower(
     outputs: Sequence[Node],
     with_losses: bool = True,
     step: Any = None,
-    seed: int = 42,
+    seed: int = DEFAULT_SEED,
     check_numerics: str = "",
 ) -> Lowered:
     """Emits the ops of some layers and of the losses.

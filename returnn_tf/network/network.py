@@ -10,6 +10,7 @@ import numpy
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.epoch_value import network_of
+from returnn_tf.config.settings import DEFAULT_SEED, NetworkSettings, TrainingSettings
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.node import Node, ParamSpec
@@ -32,15 +33,20 @@ def plan_from_config(config: Any, *, train: bool = False, search: bool = False) 
     network = network_of(config)
     if network is None:
         raise ConfigError("The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}.")
-    keys = ("extern_data", "num_inputs", "num_outputs")
-    extern_data = parse_extern_data(extern_data_options({k: config.typed(k) for k in keys}))
+    settings = NetworkSettings(config)
+    declared = {
+        "extern_data": settings.extern_data,
+        "num_inputs": settings.num_inputs,
+        "num_outputs": settings.num_outputs,
+    }
+    extern_data = parse_extern_data(extern_data_options(declared))
     return plan_network(
         network,
         extern_data,
-        behavior_version=config.behavior_version,
+        behavior_version=settings.behavior_version,
         train=train,
         search=search,
-        default_target=config.typed("target", None) or "classes",
+        default_target=settings.target,
         config=config,
     )
 
@@ -52,7 +58,7 @@ class Network:
     :param seed: of the initial values
     """
 
-    def __init__(self, plan: Plan, *, seed: int = 42) -> None:
+    def __init__(self, plan: Plan, *, seed: int = DEFAULT_SEED) -> None:
         self.plan = plan
         self.train = plan.train
         self.search = plan.search
@@ -72,7 +78,7 @@ class Network:
         :param train: whether dropout and other things of training are on
         :param search: whether to search instead of following the targets
         """
-        return cls(plan_from_config(config, train=train, search=search), seed=config.int("random_seed", 42) or 42)
+        return cls(plan_from_config(config, train=train, search=search), seed=TrainingSettings(config).random_seed)
 
     # --- parameters ---
 

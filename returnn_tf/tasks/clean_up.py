@@ -5,23 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import CheckpointSettings, TaskSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.cleanup import CleanupOptions, epochs_to_delete, options_from_config
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.logging.log import log
+from returnn_tf.logging.text import bytes_text
 from returnn_tf.tasks.registry import register_task
-from returnn_tf.util.text import bytes_text
 
 
 @register_task("cleanup_old_models")
 def cleanup_old_models(config: Config) -> int:
     """Deletes; with ``dry_run`` only says what would be deleted."""
-    model = config.str("model", "")
+    model = CheckpointSettings(config).model
     if not model:
         raise ConfigError("Task cleanup_old_models needs model = '<path prefix>', where the checkpoints are.")
     options = options_from_config(config) or CleanupOptions()
-    dry = config.bool("dry_run", False)
+    dry = TaskSettings(config).dry_run
     stored = find_checkpoints(model)
     delete = epochs_to_delete(stored, LearningRateControl.from_config(config).epochs, options)
     log.write(1, "Checkpoints: %s. To delete: %s" % (_listed(stored), _listed(delete)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config.settings import TaskSettings
 from returnn_tf.tasks.registry import register_task
 
 
 @register_task("config:")
 def call_config_function(config: Config) -> int:
     """Calls the function which the config defines under the name; an int which it returns is the exit code."""
-    name = config.str("task", "").split(":", 1)[1]
+    name = TaskSettings(config).task.split(":", 1)[1]
     function = config.typed(name)
     if not callable(function):
         functions = [key for key in config.keys() if callable(config.typed(key))]
@@ -22,7 +23,7 @@ def call_config_function(config: Config) -> int:
 @register_task("optional-config:")
 def call_optional_config_function(config: Config) -> int:
     """The same, but it is no error if there is no such function."""
-    name = config.str("task", "").split(":", 1)[1]
+    name = TaskSettings(config).task.split(":", 1)[1]
     return call_config_function(config) if name in config else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import CheckpointSettings, TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.learning_rate.control import LearningRateControl
@@ -31,7 +32,7 @@ def evaluate(config: Config) -> int:
     evaluator = Evaluator(net, config)
     try:
         results: Dict[str, PassResult] = {}
-        if config.str("eval_output_file_per_seq", ""):
+        if TaskSettings(config).eval_output_file_per_seq:
             results = _per_sequence(config, evaluator, epoch, sources)
         else:
             for name, source in sources.items():
@@ -42,10 +43,10 @@ def evaluate(config: Config) -> int:
     log.write(1, eval_line({name: (result.scores, result.errors) for name, result in results.items()}))
     if not members.is_chief:
         return 0
-    path = config.str("eval_output_file", "")
+    path = TaskSettings(config).eval_output_file
     if path:
         write_scores(path, results)
-    if not config.str("load", ""):
+    if not CheckpointSettings(config).load:
         control = LearningRateControl.from_config(config)
         for name, result in results.items():
             control.set_errors(epoch, {"%s_score" % name: result.scores, "%s_error" % name: result.errors})
@@ -59,15 +60,15 @@ def _per_sequence(
     if len(sources) != 1:
         raise ConfigError("eval_output_file_per_seq needs exactly one dataset, but there are: %s" % ", ".join(sources))
     ((name, source),) = sources.items()
-    loss = config.str("loss_name", "")
+    loss = TaskSettings(config).loss_name
     if not loss:
         raise ConfigError("eval_output_file_per_seq needs loss_name, the layer whose loss counts, e.g. 'output'.")
     writer = SequenceScores(
-        loss, config.list("output_per_seq_format", ["score"]), config.str("output_per_seq_file_format", "txt") or "txt"
+        loss, TaskSettings(config).output_per_seq_format, TaskSettings(config).output_per_seq_file_format
     )
     members = source.world
     result = evaluator.run(name, epoch, source.batches(epoch, max_seqs=1), on_step=writer.add, world=members)
     writer.merge(members)
     if members.is_chief:
-        writer.write(config.str("eval_output_file_per_seq", ""))
+        writer.write(TaskSettings(config).eval_output_file_per_seq)
     return {name: result}

@@ -9,6 +9,7 @@ from typing import Any, Dict, Generator, Iterator, List, Tuple
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config.settings import NetworkSettings, TaskSettings
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.data.data_source import DataSource, dataset_name
 from returnn_tf.engine.distributed import world
@@ -31,23 +32,23 @@ def forward(config: Config) -> int:
     net, choice = load_network(config)
     epoch = choice.epoch or 1
     path = _output_path(config, epoch)
-    forwarder = Forwarder(net, config.str("forward_output_layer", "output") or "output")
+    forwarder = Forwarder(net, TaskSettings(config).forward_output_layer)
     used = {key: net.extern_data[key] for key in forwarder.used_data_keys}
-    source = DataSource(config, dataset_name(config, "forward_data"), used, members)
+    source = DataSource(config, dataset_name("forward_data", TaskSettings(config).forward_data), used, members)
     changes = {}
-    if config.typed("forward_batch_size") is not None:
-        changes["batch_size"] = config.typed("forward_batch_size")
+    if TaskSettings(config).forward_batch_size is not None:
+        changes["batch_size"] = TaskSettings(config).forward_batch_size
     try:
-        _write(forwarder, source, path, config.str("target", "classes"), epoch, changes)
+        _write(forwarder, source, path, NetworkSettings(config).target, epoch, changes)
     finally:
         source.close()
     return 0
 
 
 def _output_path(config: Config, epoch: int) -> str:
-    path = config.str("output_file", "") or "dump-fwd-epoch-%i.hdf" % epoch
+    path = TaskSettings(config).output_file or "dump-fwd-epoch-%i.hdf" % epoch
     if os.path.exists(path):
-        if not config.bool("forward_override_hdf_output", False):
+        if not TaskSettings(config).forward_override_hdf_output:
             raise ConfigError(
                 "output_file %r exists already. Remove it, choose another, or set forward_override_hdf_output = True."
                 % path

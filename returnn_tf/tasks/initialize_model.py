@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
@@ -15,12 +16,14 @@ from returnn_tf.tasks.registry import register_task
 @register_task("initialize_model")
 def initialize_model(config: Config) -> int:
     """Writes to the path prefix ``model``, without epoch."""
-    model = config.str("model", "")
+    model = CheckpointSettings(config).model
     if not model:
         raise ConfigError("Task initialize_model needs model = '<path prefix>', where it writes the checkpoint.")
     net = Network.from_config(NetworkSchedule(config).at(1).config, train=True)
     model_dir.prepare(model)
-    info = CheckpointInfo(epoch=0, step=0, random_seed=config.int("random_seed", 42), config_sha256=fingerprint(config))
+    info = CheckpointInfo(
+        epoch=0, step=0, random_seed=TrainingSettings(config).random_seed, config_sha256=fingerprint(config)
+    )
     checkpoint.save(model, net.params, {}, info)
     log.write(1, "Wrote the initial parameters to %s" % model)
     return 0

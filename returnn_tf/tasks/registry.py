@@ -6,6 +6,7 @@ from typing import Callable
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.registry import Registry
+from returnn_tf.config.settings import TaskSettings, check_settings
 
 Task = Callable[[Config], int]
 
@@ -29,4 +30,5 @@ def find_task(name: str) -> Task:
 
 def run_task(config: Config) -> int:
     """Does what the setting ``task`` says ("train" by default) and returns the exit code."""
-    return find_task(config.str("task", "train"))(config)
+    check_settings(config)
+    return find_task(TaskSettings(config).task)(config)

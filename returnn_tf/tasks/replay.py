@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.training.load_model import load_network
@@ -28,7 +29,7 @@ def replay(config: Config) -> int:
 
     :return: 0 if all values are finite, else 1
     """
-    folder = config.str("failure", "")
+    folder = TaskSettings(config).failure
     if not folder:
         raise ConfigError("Task replay needs the folder of a failed step: ++failure <model>.failure-<step>")
     failure, feed = reproducer.load(folder)

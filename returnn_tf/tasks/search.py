@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import List
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config.settings import DataSettings, NetworkSettings, TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.search.errors import ErrorReport, decided_layers
@@ -20,22 +21,20 @@ from returnn_tf.tasks.registry import register_task
 @register_task("search")
 def search(config: Config) -> int:
     """Searches in ``search_data``; what ``search_output_layer`` gives goes to ``search_output_file``."""
+    settings, target = TaskSettings(config), NetworkSettings(config).target
     layers, name = output_layers(config), _dataset_name(config)
-    path = config.str("search_output_file", "")
-    output = SearchOutput(path, config.str("search_output_file_format", "txt") or "txt", layers) if path else None
+    path = settings.search_output_file
+    output = SearchOutput(path, settings.search_output_file_format, layers) if path else None
     members = world.start(config)
     net, choice = load_network(config, search=True)
     epoch = choice.epoch or 1
-    decided = decided_layers(net) if config.bool("search_do_eval", True) else []
+    decided = decided_layers(net) if settings.search_do_eval else []
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
-    searcher = Searcher(net, wanted, with_losses=config.bool("search_do_eval", True))
+    searcher = Searcher(net, wanted, with_losses=settings.search_do_eval)
     source = _source(config, name, searcher, members)
-    default_target = [config.typed("target")]
     try:
         labels = {
-            layer: labels_of(
-                node.output, source.dataset, net.extern_data, (node.layer.target_names or default_target)[0]
-            )
+            layer: labels_of(node.output, source.dataset, net.extern_data, (node.layer.target_names or [target])[0])
             for layer, node in searcher.nodes.items()
         }
         reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]
@@ -64,23 +63,17 @@ def _source(config: Config, name: str, searcher: Searcher, members: world.World)
 
 
 def output_layers(config: Config) -> List[str]:
-    """``search_output_layer``, a name or a list of names.
-
-    :raises ConfigError: it is neither
-    """
-    given = config.typed("search_output_layer", None) or "output"
-    layers = [given] if isinstance(given, str) else given
-    if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, str) for layer in layers):
-        raise ConfigError("search_output_layer must be the name of a layer or a list of names, not %r." % (given,))
-    return list(dict.fromkeys(layers))
+    """Return the layers of ``search_output_layer``, a name or a list of names."""
+    given = TaskSettings(config).search_output_layer or "output"
+    return list(dict.fromkeys([given] if isinstance(given, str) else given))
 
 
 def _dataset_name(config: Config) -> str:
     """``search_data``, which must be there."""
-    name = dataset_name(config, "search_data")
+    name = dataset_name("search_data", TaskSettings(config).search_data)
     if name == "search_data":
         return name  # a dataset itself
-    there = ["train"] * bool(config.typed("train", None)) + evaluation_names(config)
+    there = ["train"] * bool(DataSettings(config).train) + evaluation_names(config)
     if name not in there:
         raise ConfigError(
             "There is no dataset %r to search in. Add it, or name another one by search_data. %s"

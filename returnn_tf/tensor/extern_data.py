@@ -19,15 +19,15 @@ def parse_extern_data(options: Mapping[str, Any]) -> Dict[str, Data]:
     return {key: parse_data_key(key, opts) for key, opts in _by_key("extern_data", options).items()}
 
 
-def extern_data_options(config: Mapping[str, Any]) -> Dict[str, Any]:
+def extern_data_options(given: Mapping[str, Any]) -> Dict[str, Any]:
     """Return `extern_data`, or what the older `num_inputs` and `num_outputs` say.
 
-    :param config: anything with ``get``: reads extern_data, num_inputs, num_outputs
+    :param given: the settings extern_data, num_inputs and num_outputs, those which are set
     :raises ConfigError: names the setting which is wrong
     """
-    if config.get("extern_data") is not None:
-        return _by_key("extern_data", config["extern_data"])
-    num_inputs, num_outputs = config.get("num_inputs"), config.get("num_outputs")
+    if given.get("extern_data") is not None:
+        return _by_key("extern_data", given["extern_data"])
+    num_inputs, num_outputs = given.get("num_inputs"), given.get("num_outputs")
     if num_inputs is None and num_outputs is None:
         raise ConfigError(
             "The config says nothing about the data. Add e.g. extern_data = {'data': {'dim': 40}, "

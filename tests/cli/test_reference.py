@@ -18,7 +18,7 @@ CASES = {
     "layers": (
         LAYERS,
         "linear",
-        ["activation: str | function | None = None", "collocate_with", "no effect: TensorFlow"],
+        ["activation: str | function | None = None", "Options of every layer:", "collocate_with"],
     ),
 }
 

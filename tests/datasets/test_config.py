@@ -12,7 +12,6 @@ from returnn_tf.datasets import (
     Dataset,
     HDFDataset,
     StaticDataset,
-    Task12AXDataset,
     batch_options_from_config,
     dataset_class,
     dataset_class_names,
@@ -20,6 +19,7 @@ from returnn_tf.datasets import (
     dataset_from_config_file,
     register_dataset,
 )
+from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
 from tests.datasets.recorded import ROOT
 
 HDF = str(ROOT / "hdf" / "simple_dense.hdf")
@@ -99,7 +99,7 @@ def test_names():
     assert dataset_from_config(config, "small").num_seqs == 2
     assert dataset_from_config(config, "dev") is None
     assert dataset_from_config(config, "eval") is None
-    with pytest.raises(ConfigError, match="'eval_datasets' must be a dict"):
+    with pytest.raises(ConfigError, match="'eval_datasets' must be dict"):
         dataset_from_config({"eval_datasets": [1]}, "small")
 
 

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.datasets import BatchLoader, Dataset, HDFDataset, Task12AXDataset
+from returnn_tf.datasets import BatchLoader, Dataset, HDFDataset
 from returnn_tf.datasets.loading.process import ForkedProcess, pickled
+from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
 from tests.datasets.recorded import ROOT
 
 TASK = {"class": "Task12AX", "num_seqs": 30, "name": "train"}
@@ -242,7 +243,8 @@ def test_from_config(tmp_path):
     path.write_text(
         textwrap.dedent("""\
         #!/usr/bin/env returnn-tf
-        from returnn_tf.datasets import Task12AXDataset, register_dataset
+        from returnn_tf.datasets import register_dataset
+        from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
         @register_dataset()
         class MyTask(Task12AXDataset):
             def tag(self, index):

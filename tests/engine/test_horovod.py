@@ -63,8 +63,8 @@ def test_world_size_differs(size: int, environ: Dict[str, str], words: str) -> N
         ({"horovod_reduce_type": "gard"}, "Did you mean 'grad'"),
         ({"horovod_dataset_distribution": "shards"}, "Did you mean 'shard'"),
         ({"horovod_compression": "fp8"}, "horovod_compression"),
-        ({"horovod_param_sync_step": 0}, "1 at least"),
-        ({"horovod_param_sync_time_diff": -1}, "not below 0"),
+        ({"horovod_param_sync_step": 0}, "must be at least 1"),
+        ({"horovod_param_sync_time_diff": -1}, "must be at least 0"),
         ({"horovod_timeout": 0}, "above 0"),
     ],
 )

@@ -144,6 +144,10 @@ def test_greedy_steps_train_only_what_is_new() -> None:
         ({"construction_algo": lambda idx, net: [net]}, "construction_algo(0, ...): expected a network dict or None"),
         ({"construction_algo": [{"#copy_param_mode": "all"}]}, "pretrain step 0: '#copy_param_mode' must be"),
         ({"construction_algo": [{"#config": 3}]}, "pretrain step 0: '#config' must be a dict"),
+        (
+            {"construction_algo": [{**chain(), "#config": {"gradient_clip": "a"}}]},
+            "pretrain step 0: '#config': config key 'gradient_clip': expected a number, got 'a'",
+        ),
     ],
 )
 def test_mistakes(pretrain: Any, message: str) -> None:
@@ -193,7 +197,7 @@ def test_get_network() -> None:
     assert schedule.at(3).same_network(schedule.at(4)) is False  # the function in it sees another epoch
     assert schedule.at(1).pretrain is False and schedule.at(3).name == "get_network(epoch=3)"
     for settings, message in (
-        ({"get_network": 3}, "expected a function"),
+        ({"get_network": 3}, "must be function | None"),
         ({"get_network": lambda epoch: None}, "get_network(epoch=1) must return a network dict"),
         ({"get_network": get_network, "pretrain": "default"}, "pretrain and get_network exclude each other"),
     ):

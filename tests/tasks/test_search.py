@@ -215,10 +215,10 @@ def test_search_data_may_be_a_dataset() -> None:
     [
         ({"search_output_layer": "decisoin"}, "layer 'decisoin' is not part of the network.*'decision'"),
         ({"search_output_layer": "enc"}, "layer 'enc' gives .* no sequence of labels"),
-        ({"search_output_layer": 3}, "search_output_layer must be the name"),
+        ({"search_output_layer": 3}, "'search_output_layer' must be str"),
         ({"search_output_file": "there.txt"}, "'there.txt' exists already"),
         ({"search_output_file": "no/folder/out"}, "folder .* can't be written"),
-        ({"search_output_file_format": "json"}, "search_output_file_format: unknown 'json'"),
+        ({"search_output_file_format": "json"}, "'search_output_file_format' is 'json'"),
         ({"search_output_layer": ["output", "decision"]}, "search_output_file_format = 'py'"),
         ({"eval": WITHOUT_TARGETS}, "no data key 'classes'.* search_do_eval = False"),
         ({"eval": None}, "no dataset 'eval' to search in"),

@@ -177,10 +177,10 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
             "learning_rate_file 'my.config/rates' can't be written",
         ),
         ({"tf_log_dir": "my.config"}, ConfigError, "tf_log_dir 'my.config' can't be made: File exists. Choose another"),
-        ({"learning_rate": -1}, ConfigError, "a learning rate is at least 0, got -1.0"),
+        ({"learning_rate": -1}, ConfigError, "'learning_rate' must be at least 0, got -1"),
         ({"requeue_exit_code": "soon"}, ConfigError, "'requeue_exit_code': expected an int, got 'soon'"),
         ({"num_epochs": 0}, ConfigError, "at least one epoch is needed, got 0"),
-        ({"batch_size": "abc"}, ConfigError, "option 'batch_size' is 'abc' (str), but must be an integer or a dict"),
+        ({"batch_size": "abc"}, ConfigError, "'batch_size' must be int | dict[str, int | None] | None, got 'abc'"),
         ({"batch_size": {"dta": 3}}, ConfigError, "no data key 'dta'. Did you mean 'data'?"),
         ({"dev": "Task12AXDataset:num_seqs=0"}, DataError, "The dataset 'dev' is empty"),
         (
@@ -201,7 +201,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ({"task": "trainn"}, ConfigError, "Did you mean 'train'"),
         ({"load": "net/other.003"}, ConfigError, "no checkpoint"),
         ({"max_seq_length": 1}, DataError, "there is no batch"),
-        ({"use_last_best_model": True}, ConfigError, "Not supported: use_last_best_model"),
+        ({"use_last_best_model": True}, ConfigError, "'use_last_best_model' is not supported"),
         ({"network": {"output": {"class": "linear", "n_out": 2, "from": "data"}}}, ConfigError, "no loss"),
     ],
 )

@@ -11,6 +11,7 @@ from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.cli.jobs.description import Description
 from returnn_tf.cli.jobs.script import Training
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings
 
 _COMMANDS = {"slurm": ("sbatch", "--parsable"), "sge": ("qsub", "-terse")}
 _SECONDS = 120  # a scheduler which takes longer to answer hangs
@@ -30,18 +31,16 @@ def read_job(
     trainings: List[Training] = []
     for path in paths:
         config = Config.from_files([path], parse_arguments(list(overrides)).overrides)
-        own = config.typed("submit", None) or {}
-        if not isinstance(own, dict):
-            raise ConfigError(
-                "%s: expected a dict such as {'time': '24:00:00'}, got %r" % (config.where("submit"), own)
-            )
+        own = TaskSettings(config).submit or {}
         if trainings and own != described:
             raise ConfigError(
                 "%s differs from that of %s, but the jobs of an array are all alike. Submit them one by one."
-                % (config.where("submit"), paths[0])
+                % (TaskSettings(config).where("submit"), paths[0])
             )
         described = own
-        trainings.append(Training(path, config.str("model", "") or "", config.int("requeue_exit_code", 0) or 0))
+        trainings.append(
+            Training(path, CheckpointSettings(config).model, TrainingSettings(config).requeue_exit_code or 0)
+        )
     if "env" in options and isinstance(described.get("env"), dict):
         options = {**options, "env": {**described["env"], **options["env"]}}
     where = "submit" if not options else "submit, with the options"

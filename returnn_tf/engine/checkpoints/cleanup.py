@@ -8,6 +8,7 @@ from typing import Any, Iterable, List, Mapping, Optional, Sequence, Set, Union
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import at_least, from_options, option
+from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_of
 
 
@@ -25,8 +26,8 @@ def options_from_config(config: Config) -> Optional[CleanupOptions]:
 
     :raises ConfigError: for an unknown option or one of a wrong type
     """
-    value = config.typed("cleanup_old_models")
-    where = config.where("cleanup_old_models")
+    value = CheckpointSettings(config).cleanup_old_models
+    where = CheckpointSettings(config).where("cleanup_old_models")
     if not value and not isinstance(value, dict):
         return None
     if not isinstance(value, dict):

@@ -8,6 +8,7 @@ import shutil
 from typing import Any, Callable, Dict, List, Optional
 
 from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import (
     ModelChoice,
@@ -40,7 +41,7 @@ def choose_whole(config: Config, on_defect: Callable[[str, str], None]) -> Model
     :raises ConfigError: a checkpoint which the config asks for is not there
     :raises DataError: the checkpoint which the config asks for is not whole, or all own ones are not
     """
-    model = config.str("model", "") or ""
+    model = CheckpointSettings(config).model
     own, steps = find_checkpoints(model), find_step_checkpoints(model)
     _forget_unfinished(own, on_defect)
     _forget_unfinished(steps, on_defect)
@@ -70,10 +71,10 @@ def tell_left_behind(config: Config, choice: ModelChoice) -> Optional[str]:
 
     :raises ConfigError: there are some from within these epochs. Few know of them, and no new one would replace them
     """
-    model = config.str("model", "") or ""
+    model = CheckpointSettings(config).model
     if not begins_anew(config):
         return None
-    where, first = config.where("start_epoch"), choice.start_epoch
+    where, first = TrainingSettings(config).where("start_epoch"), choice.start_epoch
     within = {epoch for (epoch, _), path in find_step_checkpoints(model).items() if not checkpoint.unfinished(path)}
     anew = ["%s.step*" % prefix_of_epoch(model, epoch) for epoch in sorted(within) if epoch >= first]
     if anew:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import from_options, option
+from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
@@ -83,11 +84,9 @@ def entries(config: Config) -> List[Preload]:
 
     :raises ConfigError: one of them is wrong
     """
-    given = config.typed(_OPTION, None) or {}
-    if not isinstance(given, Mapping):
-        raise ConfigError("%s must be a dict from name to options, not %r." % (_OPTION, given))
+    given = CheckpointSettings(config).preload_from_files or {}
     found = [_entry("%s[%r]" % (_OPTION, name), given[name]) for name in sorted(given)]
-    initial = config.typed(_INITIAL, None)
+    initial = CheckpointSettings(config).init_params
     if initial:
         options = {"filename": initial} if isinstance(initial, str) else initial
         if isinstance(options, Mapping):

@@ -6,7 +6,7 @@ import os
 from typing import List, Mapping, Optional
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.known_keys import KNOWN_KEYS
+from returnn_tf.config.settings import CheckpointSettings, setting_by_key
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
@@ -19,11 +19,6 @@ from returnn_tf.engine.support.fingerprint import changes
 from returnn_tf.logging.log import log
 
 _MAX_LISTED = 10
-#: Settings which may differ from run to run without a word.
-_ANY_TIME = frozenset(
-    "cleanup_old_models load_epoch log log_format log_verbosity num_epochs profile save_every_minutes save_every_steps "
-    "save_interval start_epoch task".split()
-)
 
 
 def restore(trainer: Trainer, choice: ModelChoice) -> None:
@@ -58,7 +53,7 @@ class CheckpointManifest:
         """
         self._path = choice.path or ""
         self._info: Optional[CheckpointInfo] = checkpoint.info(self._path) if choice.path is not None else None
-        self._own = self._path.startswith("%s." % config.str("model", ""))
+        self._own = self._path.startswith("%s." % CheckpointSettings(config).model)
         self._within = choice.step is not None
         if self._within and (self._info is None or self._info.progress is None):
             raise DataError(
@@ -73,8 +68,9 @@ class CheckpointManifest:
         """
         if self._info is None or not self._own or not self._info.settings:
             return
-        found = [line for line in changes(self._info.settings, now) if line.split()[0] not in _ANY_TIME]
-        known = [line for line in found if line.split()[0] in KNOWN_KEYS]
+        infos = {line: setting_by_key().get(line.split()[0]) for line in changes(self._info.settings, now)}
+        found = [line for line, info in infos.items() if info is None or not info.between_runs]
+        known = [line for line in found if infos[line] is not None]
         others = len(found) - len(known)
         if known:
             listed = ", ".join(known[:_MAX_LISTED] + ["..."] * (len(known) > _MAX_LISTED))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.checkpoints.cleanup import epochs_to_delete, options_from_config
@@ -20,8 +21,8 @@ from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.background import Background
 from returnn_tf.engine.support.fingerprint import fingerprint, settings
 from returnn_tf.logging.log import log
+from returnn_tf.logging.text import bytes_text
 from returnn_tf.util.lazy_tf import tf
-from returnn_tf.util.text import bytes_text
 
 _MIN_KEPT = 2  # so many checkpoints stay, whatever the options say
 _COMPLETE = float("inf")  # in place of a step: sorts behind all steps of the epoch
@@ -38,12 +39,13 @@ class Saver:
         :param writes: False where another process does that
         :raises ConfigError: wrong options, or the folder can't be written
         """
-        self.model: Optional[str] = config.str("model", "") or None
+        wanted = CheckpointSettings(config)
+        self.model: Optional[str] = wanted.model or None
         self._writes = writes and self.model is not None
-        self._interval = max(config.int("save_interval", 1), 1)
-        self._every_steps = _positive(config, "save_every_steps", config.int("save_every_steps", 0))
-        self._every_seconds = 60.0 * _positive(config, "save_every_minutes", config.float("save_every_minutes", 0.0))
-        self._seed = config.int("random_seed", 42)
+        self._interval = max(wanted.save_interval, 1)
+        self._every_steps = wanted.save_every_steps
+        self._every_seconds = 60.0 * wanted.save_every_minutes
+        self._seed = TrainingSettings(config).random_seed
         self._fingerprint, self._settings = fingerprint(config), settings(config)
         self._cleanup = options_from_config(config)
         self._background = Background()
@@ -209,9 +211,3 @@ def _snapshot(variables: Mapping[str, Any]) -> Dict[str, Any]:
     """The values by name, on the host. There they are not copied now: whatever changes a variable later copies it."""
     with tf.device("/CPU:0"):
         return {name: tf.identity(variable) for name, variable in variables.items()}
-
-
-def _positive(config: Config, key: str, value: Any) -> Any:
-    if value < 0:
-        raise ConfigError("%s: must be more than 0, or 0 for none, got %r." % (config.where(key), value))
-    return value

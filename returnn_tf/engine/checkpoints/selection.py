@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, Mapping, Optional, Tuple
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings
 from returnn_tf.engine.support.start_epoch import begins_anew
 
 _SUFFIXES = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
@@ -36,7 +37,7 @@ def choose_model(config: Config) -> ModelChoice:
 
     :raises ConfigError: if a checkpoint which the config asks for isn't there
     """
-    model = config.str("model", "")
+    model = CheckpointSettings(config).model
     return select_model(config, find_checkpoints(model), checkpoint_exists, find_step_checkpoints(model))
 
 
@@ -53,43 +54,46 @@ def select_model(
     :param steps: checkpoints of ``model`` from within epochs; only a training takes the newest of them by itself
     :raises ConfigError: if a checkpoint which is asked for isn't there
     """
-    is_train = config.str("task", "train") == "train"
-    load_epoch = config.int("load_epoch")
+    is_train = TaskSettings(config).task == "train"
+    asked = CheckpointSettings(config)
+    load_epoch = asked.load_epoch
     if load_epoch is None and not is_train:
-        load_epoch = config.int("epoch")
+        load_epoch = asked.epoch
     if is_train:
         return _select_for_training(config, own, exists, load_epoch, steps)
-    load = _path_to_load(config, "load", exists)
+    load = _path_to_load(asked.load, asked.where("load"), exists)
     if load:
         return _loaded(load, load_epoch)
     if load_epoch is not None:
-        return _choice(load_epoch, _own_checkpoint(own, load_epoch, config.where("load_epoch"), steps))
+        return _choice(load_epoch, _own_checkpoint(own, load_epoch, asked.where("load_epoch"), steps))
     return _newest(own)
 
 
 def _select_for_training(
     config: Config, own: Mapping[int, str], exists: Callable[[str], bool], load_epoch: Optional[int], steps: Steps
 ) -> ModelChoice:
-    last = max(config.int("num_epochs", 5), load_epoch or 0)
+    last = max(TrainingSettings(config).num_epochs, load_epoch or 0)
     own = {epoch: path for epoch, path in own.items() if epoch <= last}
     steps = {key: path for key, path in steps.items() if key[0] <= last}
-    has_load = bool(config.str("load", ""))
+    asked = CheckpointSettings(config)
+    has_load = bool(asked.load)
     if load_epoch is not None and not has_load:
-        _own_checkpoint(own, load_epoch, config.where("load_epoch"))
+        _own_checkpoint(own, load_epoch, asked.where("load_epoch"))
     if begins_anew(config) and (own or steps or not has_load):
         return _at_start_epoch(config, own)
     if own or steps:
         return _newest(own, steps)
-    load = _path_to_load(config, "load", exists)
+    load = _path_to_load(asked.load, asked.where("load"), exists)
     if load:
         return _loaded(load, load_epoch)
-    first = _path_to_load(config, "import_model_train_epoch1", exists)
+    first = _path_to_load(asked.import_model_train_epoch1, asked.where("import_model_train_epoch1"), exists)
     return _choice(0, first) if first else ModelChoice()
 
 
 def _at_start_epoch(config: Config, own: Mapping[int, str]) -> ModelChoice:
-    start = config.int("start_epoch", 1)
-    where = config.where("start_epoch")
+    start = TrainingSettings(config).start_epoch
+    where = TrainingSettings(config).where("start_epoch")
+    assert isinstance(start, int)
     if start < 1:
         raise ConfigError("%s: epochs count from 1, got %d" % (where, start))
     if start == 1:
@@ -130,13 +134,12 @@ def _own_checkpoint(own: Mapping[int, str], epoch: int, where: str, steps: Steps
     return own[epoch]
 
 
-def _path_to_load(config: Config, key: str, exists: Callable[[str], bool]) -> Optional[str]:
-    path = config.str(key, "")
+def _path_to_load(path: str, where: str, exists: Callable[[str], bool]) -> Optional[str]:
     if not path:
         return None
     path = _SUFFIXES.sub("", path)
     if not exists(path):
-        raise ConfigError("%s: there is no checkpoint %r (no file %s.index)" % (config.where(key), path, path))
+        raise ConfigError("%s: there is no checkpoint %r (no file %s.index)" % (where, path, path))
     return path
 
 

@@ -6,6 +6,7 @@ import pickle
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
+from returnn_tf.config.settings import DataSettings
 from returnn_tf.datasets import (
     BatchLoader,
     BatchOptions,
@@ -161,20 +162,20 @@ def _key(epoch: int, start_batch: int = 0, shared: Sequence[Sequence[int]] = ())
 
 def evaluation_names(config: Config) -> List[str]:
     """The datasets for scores which a config has: dev, eval, then those of ``eval_datasets``."""
-    extra = config.typed("eval_datasets", None) or {}
-    if not isinstance(extra, dict):
-        raise ConfigError("eval_datasets must be a dict from name to dataset, not %r." % (extra,))
-    return [name for name in ("dev", "eval") if config.typed(name, None)] + list(extra)
+    settings = DataSettings(config)
+    given = {"dev": settings.dev, "eval": settings.eval}
+    return [name for name, spec in given.items() if spec] + list(settings.eval_datasets or {})
 
 
-def dataset_name(config: Config, key: str) -> str:
-    """The name of the dataset which a key such as ``search_data`` chooses, "eval" by default.
+def dataset_name(key: str, value: Any) -> str:
+    """The name of the dataset which a setting such as ``search_data`` chooses, "eval" by default.
 
-    The key may also be a dataset itself; then it is its own name.
+    :param key: the setting; the name if its value is a dataset itself
+    :param value: of the setting
 
     :raises ConfigError: neither a name nor a dataset
     """
-    value = config.typed(key, None) or "eval"
+    value = value or "eval"
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         return value
     if isinstance(value, (str, dict, Dataset)):
@@ -190,8 +191,7 @@ def evaluation_sources(
 
 
 def _no_dataset(config: Config, name: str) -> str:
-    there = [key for key in ("train", "dev", "eval") if config.typed(key, None)]
-    there += list(config.typed("eval_datasets", None) or {})
+    there = ["train"] * bool(DataSettings(config).train) + evaluation_names(config)
     if name == "train" or not there:
         return "The config has no dataset %r; add %s = {'class': ...}." % (name, name)
     return (

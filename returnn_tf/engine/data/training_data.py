@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping
 
 from returnn_tf.config import Config
+from returnn_tf.config.settings import Effect, settings_with
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.data_facts import data_facts
 from returnn_tf.tensor import Data
-
-#: Settings which make other datasets.
-DATASET_KEYS: Tuple[str, ...] = (
-    "train",
-    "dev",
-    "eval",
-    "eval_datasets",
-    "batching",
-    "cache_size",
-    "chunk_eval",
-    "chunking",
-    "chunking_variance",
-    "context_window",
-    "min_chunk_size",
-    "on_size_limit",
-    "shuffle_frames_of_nseqs",
-    "window",
-)
-#: Settings which only make other batches of them.
-BATCH_KEYS: Tuple[str, ...] = (
-    "batch_size",
-    "inc_seq_length",
-    "max_pad_size",
-    "max_seq_length",
-    "max_seqs",
-    "min_seq_length",
-    "seq_drop",
-    "shuffle_batches",
-)
 
 
 class TrainingData:
@@ -133,4 +105,5 @@ class TrainingData:
 
 def _dataset_settings(config: Config) -> Dict[str, str]:
     """As texts, so that any values can be compared."""
-    return {key: repr(config.typed(key)) for key in DATASET_KEYS if config.typed(key) is not None}
+    texts = {name: repr(config.typed(name)) for name in settings_with(Effect.DATASETS)}
+    return {name: text for name, text in texts.items() if text != "None"}

@@ -13,6 +13,7 @@ import os
 from typing import Any, Callable
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.engine.support.start_epoch import begins_anew
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
@@ -42,7 +43,8 @@ def check(world: Any, config: Config) -> None:
     if _in_elastic_mode(world) and begins_anew(config):
         raise ConfigError(
             "%s: whenever a process is lost, an elastic training goes on from its newest checkpoint, and start_epoch "
-            "would make it begin again. Remove it, or start without --min-np." % config.where("start_epoch")
+            "would make it begin again. Remove it, or start without --min-np."
+            % TrainingSettings(config).where("start_epoch")
         )
 
 

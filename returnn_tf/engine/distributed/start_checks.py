@@ -7,14 +7,13 @@ import json
 from typing import Any, Dict, List, Mapping
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.settings import all_settings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.fingerprint import as_text
 from returnn_tf.network.network import Network
 
 #: Settings which may well differ between ranks.
-OWN_KEYS = frozenset(
-    ["device", "log", "log_verbosity", "log_format", "tf_log_dir", "tf_session_opts", "tf_log_memory_usage", "profile"]
-)
+OWN_KEYS = frozenset(name for name, info in all_settings().items() if info.per_rank)
 #: With ``horovod_dataset_distribution = "random_seed_offset"`` also what each rank reads.
 OWN_DATA_KEYS = frozenset(["train"])
 _MAX_SHOWN = 5

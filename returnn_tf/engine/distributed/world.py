@@ -11,6 +11,7 @@ import time
 from typing import Any, Callable, List, Optional, Tuple
 
 from returnn_tf.config import Config, DataError
+from returnn_tf.config.settings import HorovodSettings
 from returnn_tf.engine.distributed import elastic, library
 from returnn_tf.engine.distributed.environment import check_world_size, started_by
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
@@ -233,13 +234,13 @@ def start(config: Config) -> World:
 
     :raises ConfigError: Horovod is missing, or the world has another size than the scheduler was asked for
     """
-    if not config.bool("use_horovod", False):
+    if not HorovodSettings(config).use_horovod:
         _warn_of_others()
         return alone()
     if not _started or not isinstance(_started[0], HorovodWorld):
         world = HorovodWorld(library.load())
         # in elastic mode the number may have changed since this process was started
-        if config.bool("horovod_check_world_size", True) and not elastic.wanted():
+        if HorovodSettings(config).horovod_check_world_size and not elastic.wanted():
             check_world_size(world.size)
         devices.set_up(config, world.local_rank, world.local_size)
         world.rendezvous(HorovodOptions.from_config(config).timeout)

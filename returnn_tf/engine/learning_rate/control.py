@@ -6,6 +6,7 @@ import os
 from typing import Any, Dict, List, Mapping, Optional
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.engine.learning_rate.file import (
     EpochData,
     best_epochs,
@@ -56,8 +57,8 @@ class LearningRateControl:
         return cls(
             scheme_from_config(config),
             given_rates=given_rates(config),
-            measures=config.list("learning_rate_control_error_measure"),
-            filename=config.str("learning_rate_file") or None,
+            measures=LearningRateSettings(config).learning_rate_control_error_measure,
+            filename=LearningRateSettings(config).learning_rate_file or None,
         )
 
     def learning_rate(self, epoch: int) -> float:
@@ -192,7 +193,8 @@ def _plain(number: Any) -> Any:
 
 def given_rates(config: Config) -> Dict[int, float]:
     """The rates of ``learning_rates`` by epoch."""
-    rates = config.typed("learning_rates")
+    settings = LearningRateSettings(config)
+    rates = settings.learning_rates
     if not rates:
         return {}
     if not isinstance(rates, (dict, list, tuple)):
@@ -202,5 +204,5 @@ def given_rates(config: Config) -> Dict[int, float]:
         return {int(epoch): float(rate) for epoch, rate in items}
     except (TypeError, ValueError):
         raise ConfigError(
-            "%s: expected a list of rates or a dict epoch -> rate, got %r" % (config.where("learning_rates"), rates)
+            "%s: expected a list of rates or a dict epoch -> rate, got %r" % (settings.where("learning_rates"), rates)
         ) from None

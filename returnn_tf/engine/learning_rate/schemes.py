@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Type, Union
+from typing import Any, Dict, List, Optional, Type
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
 from returnn_tf.config.registry import Registry
-
-Factor = Union[float, Callable[[float], float]]
+from returnn_tf.config.settings import LearningRateSettings
+from returnn_tf.config.settings.learning_rate import Factor
 
 SCHEMES: Registry[Type[Scheme]] = Registry("scheme", "returnn_tf.engine.learning_rate", plugins="returnn_tf.schedules")
 
@@ -18,8 +18,8 @@ register_schedule = SCHEMES.register
 
 def scheme_from_config(config: Config) -> Scheme:
     """The scheme which ``learning_rate_control`` names; "constant" by default."""
-    name = config.str("learning_rate_control", "constant")
-    return SCHEMES.get(name, config.where("learning_rate_control"))(config)
+    settings = LearningRateSettings(config)
+    return SCHEMES.get(settings.learning_rate_control, settings.where("learning_rate_control"))(config)
 
 
 @dataclass(frozen=True)
@@ -32,29 +32,18 @@ class PastEpoch:
     measure: Optional[str]
 
 
-def _factor(config: Config, keys: List[str], default: float) -> Factor:
-    for key in keys:
-        value = config.typed(key)
-        if value is not None:
-            return value if callable(value) else config.float(key, default)
-    return default
-
-
 class Scheme:
     """Options which all schemes have. A subclass says whether a rate decays or grows."""
 
     def __init__(self, config: Config):
-        self.initial_rate = float(config.float("learning_rate", 1.0))
-        if not self.initial_rate >= 0.0:
-            raise ConfigError(
-                "%s: a learning rate is at least 0, got %s" % (config.where("learning_rate"), self.initial_rate)
-            )
-        self.min_rate = config.float("min_learning_rate", 0.0)
-        self.decay = _factor(config, ["learning_rate_decay", "newbob_learning_rate_decay"], 0.5)
-        self.growth = _factor(config, ["learning_rate_growth", "newbob_learning_rate_growth"], 1.0)
-        self.min_epochs_per_rate = config.int("learning_rate_control_min_num_epochs_per_new_lr", 0)
-        self.relative_to_rate = config.bool("learning_rate_control_relative_error_relative_lr", False)
-        self.divide_by_old = config.bool("newbob_relative_error_div_by_old", False)
+        settings = LearningRateSettings(config)
+        self.initial_rate = settings.learning_rate
+        self.min_rate = settings.min_learning_rate
+        self.decay = settings.learning_rate_decay
+        self.growth = settings.learning_rate_growth
+        self.min_epochs_per_rate = settings.learning_rate_control_min_num_epochs_per_new_lr
+        self.relative_to_rate = settings.learning_rate_control_relative_error_relative_lr
+        self.divide_by_old = settings.newbob_relative_error_div_by_old
 
     def next_rate(self, epoch: int, past: List[PastEpoch]) -> float:
         """The rate of ``epoch``.
@@ -123,7 +112,7 @@ class NewbobRelative(Scheme):
 
     def __init__(self, config: Config):
         super().__init__(config)
-        self.threshold = config.float("newbob_relative_error_threshold", -0.01)
+        self.threshold = LearningRateSettings(config).newbob_relative_error_threshold
 
     def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
         """Decayed or grown; the same rate if one of the last two epochs has no score."""
@@ -139,7 +128,7 @@ class NewbobAbsolute(Scheme):
 
     def __init__(self, config: Config):
         super().__init__(config)
-        self.threshold = config.float("newbob_error_threshold", -0.01)
+        self.threshold = LearningRateSettings(config).newbob_error_threshold
 
     def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
         """Decayed or grown; the same rate if one of the last two epochs has no score."""
@@ -155,12 +144,12 @@ class NewbobMultiEpoch(Scheme):
 
     def __init__(self, config: Config):
         super().__init__(config)
-        self.num_epochs = config.int("newbob_multi_num_epochs", 5)
-        self.interval = config.int("newbob_multi_update_interval", self.num_epochs)
-        if self.num_epochs < 1 or self.interval < 1:
-            raise ConfigError("newbob_multi_num_epochs and newbob_multi_update_interval must be at least 1")
-        self.threshold = config.float("newbob_relative_error_threshold", -0.01)
-        self.grow_threshold = config.float("newbob_relative_error_grow_threshold", self.threshold)
+        settings = LearningRateSettings(config)
+        self.num_epochs = settings.newbob_multi_num_epochs
+        self.interval = settings.newbob_multi_update_interval or self.num_epochs
+        self.threshold = settings.newbob_relative_error_threshold
+        grow = settings.newbob_relative_error_grow_threshold
+        self.grow_threshold = self.threshold if grow is None else grow
 
     def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
         """Decayed, grown, or in between the thresholds and without scores the same."""

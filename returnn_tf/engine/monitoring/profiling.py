@@ -8,6 +8,7 @@ from typing import Iterator, Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import at_least, from_options, option
+from returnn_tf.config.settings import LoggingSettings
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
@@ -80,9 +81,9 @@ def profile_options(config: Config) -> Optional[ProfileOptions]:
 
     :raises ConfigError: unknown or wrong option
     """
-    given = config.typed("profile", None)
-    where = config.where("profile")
-    every = config.int("store_metadata_mod_step", 0) or 0
+    given = LoggingSettings(config).profile
+    where = LoggingSettings(config).where("profile")
+    every = LoggingSettings(config).store_metadata_mod_step or 0
     if given is None or given is False:
         return ProfileOptions(first_step=every, steps=1, every=every) if every > 0 else None
     if given is True or given == 1:

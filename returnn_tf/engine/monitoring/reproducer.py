@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, DataError
+from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.nonfinite import NonFiniteError
@@ -91,7 +92,7 @@ def kept(config: Config, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_
         together = trainer.ranks.in_step and isinstance(exc, _SEEN_BY_ALL)
         world = trainer.world
         blamed = getattr(exc, "where", "") if together else world.name
-        model = config.str("model", "")
+        model = CheckpointSettings(config).model
         if model and (blamed == world.name or (not blamed and world.is_chief)):
             _keep(config, trainer, exc, Batch(epoch, feed, seq_tags), folder_of(model, trainer.step_count, world.rank))
         if together:  # the first rank that ends takes the others with it
@@ -118,8 +119,11 @@ def _keep(config: Config, trainer: Any, exc: Exception, batch: Batch, folder: st
 
 def params_wanted(config: Config, params: Mapping[str, Any]) -> bool:
     """Whether the values of the parameters are kept too: ``failure_params``, by default if they are small."""
-    size = sum(int(np.prod(variable.shape)) * variable.dtype.size for variable in params.values())
-    return bool(config.bool("failure_params", size <= _MAX_PARAMS))
+    wanted = TrainingSettings(config).failure_params
+    if wanted is not None:
+        return wanted
+    size = sum(int(np.prod(variable.shape)) * int(variable.dtype.size) for variable in params.values())
+    return size <= _MAX_PARAMS
 
 
 def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optional[Mapping[str, Any]] = None) -> bool:

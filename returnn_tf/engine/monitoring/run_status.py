@@ -6,6 +6,7 @@ import os
 from typing import Any, Optional
 
 from returnn_tf.config import Config
+from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.monitoring.status_file import StatusFile
 from returnn_tf.engine.passes.progress import Progress
@@ -28,7 +29,7 @@ class RunStatus:
         self._stop = stop
         self._noted: Optional[int] = None
         self._running = False  # a step is done
-        self._file = StatusFile(config.str("model", "") or "", enabled=world.is_chief)
+        self._file = StatusFile(CheckpointSettings(config).model, enabled=world.is_chief)
         self._file.update(world_size=world.size, hosts=world.hosts())
         stop.on_abort.append(lambda: self._file.ended(_ABORTED))
         world.on_abort.append(lambda: self._file.ended(world.failure, 1))

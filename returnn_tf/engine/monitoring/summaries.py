@@ -7,6 +7,7 @@ import time
 from typing import Any, Dict, Mapping, Optional
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import CheckpointSettings, LoggingSettings
 from returnn_tf.engine.support.scores import batch_means
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.util.lazy_tf import tf
@@ -28,9 +29,10 @@ class Summaries:
     @classmethod
     def from_config(cls, config: Config) -> Summaries:
         """``tf_log_dir``: a path, or None, False or "" for no event files; by default ``events`` beside the models."""
-        model = config.str("model", "") or ""
+        model = CheckpointSettings(config).model
         default = os.path.join(os.path.dirname(model), "events") if model else None
-        folder = config.typed("tf_log_dir", default)
+        settings = LoggingSettings(config)
+        folder = settings.tf_log_dir if settings.is_given("tf_log_dir") else default
         return cls(str(folder) if folder else None)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
 
 from returnn_tf.config import Config
+from returnn_tf.config.settings import LoggingSettings, TrainingSettings
 from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
 from returnn_tf.engine.support.scores import Scores
@@ -57,8 +58,9 @@ class Evaluator:
             convert=self._function.tensors,
             step=lambda tensors, batch: self.step(tensors),
             normalized=normalized_losses(self.net),
-            with_exp=self._config.bool("calculate_exp_loss", False),
-            log_batch_size=self._config.bool("log_batch_size", False),
+            with_exp=TrainingSettings(self._config).calculate_exp_loss,
+            log_batch_size=LoggingSettings(self._config).log_batch_size,
+            log_memory_usage=LoggingSettings(self._config).tf_log_memory_usage,
             world=alone() if world is None else world,
             on_step=on_step,
             between=between,

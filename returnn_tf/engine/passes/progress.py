@@ -7,17 +7,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, List
 
 from returnn_tf.config import Config, DataError
-from returnn_tf.engine.data.training_data import BATCH_KEYS, DATASET_KEYS
+from returnn_tf.config.settings import Effect, settings_with
 from returnn_tf.engine.support.fingerprint import settings
 from returnn_tf.engine.support.scores import added_sums
 
 Sums = Dict[str, Dict[str, float]]
 
-#: Settings without effect on the order of the training batches, of those which make datasets.
-_NOT_OF_TRAINING = frozenset(["dev", "eval", "eval_datasets", "chunk_eval", "cache_size", "on_size_limit"])
-_MORE_KEYS = ("max_total_num_seqs", "seq_drop_freq", "horovod_dataset_distribution", "use_horovod")
-#: Settings by which the position within an epoch has its meaning.
-POSITION_KEYS = tuple(key for key in DATASET_KEYS + BATCH_KEYS + _MORE_KEYS if key not in _NOT_OF_TRAINING)
 _SEED_OFFSET = "RETURNN_RANDOM_SEED_OFFSET"
 
 
@@ -137,7 +132,7 @@ def data_settings(config: Config) -> Dict[str, str]:
 
     :param config: Config of the epoch
     """
-    found = settings(config, POSITION_KEYS, folders=False)
+    found = settings(config, settings_with(Effect.ORDER), folders=False)
     if _SEED_OFFSET in os.environ:
         found[_SEED_OFFSET] = os.environ[_SEED_OFFSET]
     return found

@@ -11,10 +11,12 @@ from returnn_tf.config import DataError
 from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.progress import PassState
+from returnn_tf.engine.support.devices import memory_bytes
 from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.lines import time_shares_line
 from returnn_tf.logging.log import log
+from returnn_tf.util.text import bytes_text
 
 
 @dataclass
@@ -45,6 +47,7 @@ class ScoredPass(DatasetPass[StepResult]):
     :param normalized: losses which are means over the batch already
     :param with_exp: option ``calculate_exp_loss``
     :param log_batch_size: option: sizes in the lines of the steps
+    :param log_memory_usage: option ``tf_log_memory_usage``: memory in the lines of the steps
     :param shares_level: log level of the line that says where the time went
     :param on_step: called after each step with batch and result, e.g. for event files
     :param between: called between the steps with the result so far (without scores) and the sums; may end the pass by
@@ -55,6 +58,7 @@ class ScoredPass(DatasetPass[StepResult]):
     normalized: Sequence[str] = ()
     with_exp: bool = False
     log_batch_size: bool = False
+    log_memory_usage: bool = False
     shares_level: int = 4
     on_step: Optional[Callable[[Any, StepResult], None]] = None
     between: Optional[Callable[[PassResult, Scores], None]] = None
@@ -114,4 +118,6 @@ class ScoredPass(DatasetPass[StepResult]):
         values: Dict[str, Any] = {"loss": result.total_loss, **batch_means(result, self.normalized)}
         if self.log_batch_size:
             values.update(batch_sizes(batch))
+        if self.log_memory_usage:
+            values.update({"mem_usage:%s" % name: bytes_text(value) for name, value in memory_bytes().items()})
         return values

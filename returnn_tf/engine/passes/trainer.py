@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, FrozenSet, Mapping, Optional
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.engine.distributed.ranks import ranks_for
 from returnn_tf.engine.distributed.world import World, start
 from returnn_tf.engine.passes.evaluator import normalized_losses
@@ -36,7 +37,7 @@ class Trainer:
         self.world = start(config) if world is None else world
         self.ranks = ranks_for(self.world, config, net)
         self.updater = Updater(net, config)
-        self._default_rate = config.float("learning_rate", 1.0)
+        self._default_rate = LearningRateSettings(config).learning_rate
         self._guard = UpdateGuard(config)
         self._normalized = frozenset(normalized_losses(net))
         self.steps_begun = 0  # in this process

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Optional
 
+from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.engine.learning_rate.control import LearningRateControl, given_rates
 from returnn_tf.engine.learning_rate.file import EpochData
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
-
-RATE_KEYS = ("learning_rate", "learning_rates", "pretrain_learning_rate", "use_learning_rate_control_always")
 
 
 def rate_of_epoch(control: LearningRateControl, entry: EpochNetwork, epoch: int) -> float:
@@ -21,13 +20,14 @@ def rate_of_epoch(control: LearningRateControl, entry: EpochNetwork, epoch: int)
 
 
 def _decided(control: LearningRateControl, entry: EpochNetwork, epoch: int) -> Optional[float]:
-    config = entry.config
+    settings = LearningRateSettings(entry.config)
     if "learning_rates" in entry.settings:
-        rates = given_rates(config)
+        rates = given_rates(entry.config)
         if epoch in rates:
             return rates[epoch]
     if "learning_rate" in entry.settings:
-        return float(config.float("learning_rate", 1.0))
-    if not entry.pretrain or epoch in control.given_rates or config.bool("use_learning_rate_control_always", False):
+        return settings.learning_rate
+    if not entry.pretrain or epoch in control.given_rates or settings.use_learning_rate_control_always:
         return None
-    return float(config.float("pretrain_learning_rate", config.float("learning_rate", 1.0)))
+    rate = settings.pretrain_learning_rate
+    return settings.learning_rate if rate is None else rate

@@ -7,10 +7,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.options import from_options, option
+from returnn_tf.config.settings import TrainingSettings
 
 COPY_MODES = (None, "ifpossible", "subset", "reset")
 ALGORITHMS = ("from_output", "from_input")
-_SEPARATE_KEYS = ("copy_output_layer", "greedy", "repetitions", "construction_algo")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ def options_from_config(config: Config) -> Optional[PretrainOptions]:
 
     :raises ConfigError: unknown option or a wrong value
     """
-    given = config.bool_or_other("pretrain")
+    settings = TrainingSettings(config)
+    given, where = settings.pretrain, settings.where("pretrain")
     if not given:
         return None
     if given is True or given == "default":
@@ -49,21 +50,24 @@ def options_from_config(config: Config) -> Optional[PretrainOptions]:
     if not isinstance(given, dict):
         raise ConfigError(
             "%s: expected \"default\" or a dict such as {'repetitions': 5, 'construction_algo': my_function}, got %r."
-            % (config.where("pretrain"), given)
+            % (where, given)
         )
     values: Dict[str, Any] = dict(given)
-    for name in _SEPARATE_KEYS:
-        read = config.bool_or_other if name in ("greedy", "copy_output_layer") else config.typed
-        value = read("pretrain_" + name)
+    separate = {
+        "repetitions": settings.pretrain_repetitions,
+        "construction_algo": settings.pretrain_construction_algo,
+        "copy_output_layer": settings.pretrain_copy_output_layer,
+        "greedy": settings.pretrain_greedy,
+    }
+    for name, value in separate.items():
         if value is not None:
             values.setdefault(name, value)
-    options = from_options(PretrainOptions, values, where=config.where("pretrain"))
+    options = from_options(PretrainOptions, values, where=where)
     if isinstance(options.construction_algo, str) and options.construction_algo not in ALGORITHMS:
         hint = did_you_mean(options.construction_algo, ALGORITHMS)
         raise ConfigError(
             "%s: construction_algo must be a function (idx, net_dict) -> net_dict or None, a list of network dicts, "
-            "or one of: %s; got %r. %s"
-            % (config.where("pretrain"), ", ".join(ALGORITHMS), options.construction_algo, hint)
+            "or one of: %s; got %r. %s" % (where, ", ".join(ALGORITHMS), options.construction_algo, hint)
         )
     return options
 

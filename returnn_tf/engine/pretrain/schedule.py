@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import at_epoch, copied, same_value
-from returnn_tf.config.known_keys import KNOWN_KEYS, misspelt
+from returnn_tf.config.settings import NetworkSettings, TrainingSettings, check_settings, misspelt
 from returnn_tf.engine.pretrain.algorithms import output_layers
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import Step, make_steps
@@ -75,12 +75,13 @@ class NetworkSchedule:
         self._unchanged = derived(config, {})
         options = options_from_config(config)
         self._options = options or PretrainOptions()
-        self._get_network = config.typed("get_network")
+        self._get_network = NetworkSettings(config).get_network
         self._steps: List[Step] = []
         if self._get_network is not None:
             self._check_get_network(options)
         elif options is not None:
-            self._steps = make_steps(self._network_of_config(), self._options, config.where("pretrain"))
+            where = TrainingSettings(config).where("pretrain")
+            self._steps = make_steps(self._network_of_config(), self._options, where)
         self._by_epoch: Dict[int, EpochNetwork] = {}
         self._warned: List[str] = []
 
@@ -136,11 +137,16 @@ class NetworkSchedule:
         output = self._options.copy_output_layer
         if output is None and self._options.automatic and self._steps:
             output = False if self._options.greedy else "ifpossible"
+        config = derived(self._unchanged, settings, hidden={"network": layers, "get_network": None})
+        try:
+            check_settings(config, settings)
+        except ConfigError as exc:
+            raise ConfigError("%s: '#config': %s" % (name, exc)) from None
         return EpochNetwork(
             name,
             layers,
             settings,
-            derived(self._unchanged, settings, hidden={"network": layers, "get_network": None}),
+            config,
             self._config,
             mode if "#copy_param_mode" in network else self._options.copy_param_mode,
             output,
@@ -150,7 +156,7 @@ class NetworkSchedule:
 
     def _warn_of_unknown(self, name: str, settings: Dict[str, Any]) -> None:
         for key in settings:
-            near = None if key in KNOWN_KEYS or key in self._config else misspelt(key)
+            near = None if key in self._config else misspelt(key)
             if near is not None and key not in self._warned:
                 self._warned.append(key)
                 log.warn("%s: %r in '#config' has no meaning. Did you mean %r?" % (name, key, near))
@@ -163,7 +169,7 @@ class NetworkSchedule:
                 log.warn("%s: %r in the network has no meaning. Did you mean %r?" % (name, key, near))
 
     def _network_of_config(self) -> Dict[str, Any]:
-        network = self._config.typed("network")
+        network = NetworkSettings(self._config).network
         if network is None:
             raise ConfigError("The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}.")
         if not isinstance(network, dict):
@@ -173,8 +179,6 @@ class NetworkSchedule:
         return network
 
     def _check_get_network(self, options: Optional[PretrainOptions]) -> None:
-        where = self._config.where("get_network")
-        if not callable(self._get_network):
-            raise ConfigError("%s: expected a function (epoch, **kwargs), got %r." % (where, self._get_network))
+        where = NetworkSettings(self._config).where("get_network")
         if options is not None:
             raise ConfigError("%s: pretrain and get_network exclude each other; remove one of them." % where)

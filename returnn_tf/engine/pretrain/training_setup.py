@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import Config
 from returnn_tf.config.derived import overridden
+from returnn_tf.config.settings import Effect, TrainingSettings, settings_with
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints import preload
-from returnn_tf.engine.data.training_data import BATCH_KEYS, DATASET_KEYS
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan_transfer
 from returnn_tf.engine.pretrain.checks import plan_of
-from returnn_tf.engine.pretrain.learning_rates import RATE_KEYS
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
 from returnn_tf.logging.log import log
+from returnn_tf.network.describe import log_templates
 from returnn_tf.network.network import Network
 from returnn_tf.network.planning.plan import Plan
 
 #: Settings which change nothing about the training step.
-_NOT_OF_THE_STEP = frozenset(RATE_KEYS + BATCH_KEYS + DATASET_KEYS)
+_NOT_OF_THE_STEP = settings_with(Effect.RATES | Effect.BATCHES | Effect.DATASETS)
 
 
 class TrainingSetup:
@@ -95,7 +95,8 @@ class TrainingSetup:
     def _build(self, entry: EpochNetwork, plan: Plan) -> None:
         config = entry.config
         self.entry = entry
-        self.net = Network(plan, seed=config.int("random_seed", 42) or 42)
+        log_templates(plan)
+        self.net = Network(plan, seed=TrainingSettings(config).random_seed)
         self.trainer = Trainer(self.net, config, self._world)
         self.evaluator = Evaluator(self.net, config)
 

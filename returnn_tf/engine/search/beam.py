@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
+from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.graph.registry import LAYERS
 from returnn_tf.logging.log import log
 
@@ -18,12 +19,10 @@ def with_beam_size(config: Config) -> Any:
     :param config: Config with the network
     :raises ConfigError: it is no positive number
     """
-    if not config.is_override("beam_size"):
+    size = NetworkSettings(config).beam_size
+    if size is None:
         return config
-    size = config.int("beam_size", 0)
-    if size is None or size < 1:
-        raise ConfigError("%s must be at least 1, got %s." % (config.where("beam_size"), size))
-    network = config.typed("network")
+    network = NetworkSettings(config).network
     if not isinstance(network, Mapping):
         return config  # the error is about the network
     log.write(3, "beam_size %d for all choices" % size)

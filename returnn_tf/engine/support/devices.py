@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import LoggingSettings, TaskSettings
 from returnn_tf.logging.log import log
+from returnn_tf.logging.memory import process_memory
+from returnn_tf.logging.text import bytes_text
 from returnn_tf.util.lazy_tf import tf
-from returnn_tf.util.memory import process_memory
-from returnn_tf.util.text import bytes_text
 
 _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
 
@@ -35,7 +36,7 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
         return
     if local_size > 1:
         _for_rank.append(local_rank)
-    wanted = config.str("device", "all").lower()
+    wanted = TaskSettings(config).device.lower()
     match = _DEVICE.match(wanted)
     if match is None:
         raise ConfigError("device must be 'cpu', 'gpu' or 'gpu<index>', not %r." % wanted)
@@ -46,8 +47,8 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
             "device = %r, but TensorFlow sees %i GPUs. Run returnn-tf doctor, or compute on the CPU: ++device cpu"
             % (wanted, len(gpus))
         )
-    options = config.typed("tf_session_opts", None) or {}
-    if local_size > 1 and isinstance(options, dict):
+    options = LoggingSettings(config).tf_session_opts or {}
+    if local_size > 1:
         options = {"intra_op_parallelism_threads": share_of_cores(local_size), **options}
     _session_options(options)
     if gpus:
@@ -105,16 +106,12 @@ def memory_bytes() -> Dict[str, int]:
     return values
 
 
-def _session_options(options: Any) -> None:
+def _session_options(options: Mapping[str, Any]) -> None:
     """What still has a meaning of the options of a TensorFlow 1 session: the numbers of threads."""
     setters: Dict[str, Callable[[int], Optional[Any]]] = {
         "intra_op_parallelism_threads": tf.config.threading.set_intra_op_parallelism_threads,
         "inter_op_parallelism_threads": tf.config.threading.set_inter_op_parallelism_threads,
     }
-    if not isinstance(options, dict):
-        raise ConfigError(
-            "tf_session_opts must be a dict, e.g. {'intra_op_parallelism_threads': 4}, not %r." % (options,)
-        )
     for name, value in options.items():
         if name in setters:
             if not isinstance(value, int):

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.logging.log import log
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
@@ -153,5 +154,6 @@ def exit_code(number: int, config: Any = None) -> int:
     :param config: Config
     """
     if config is not None and number != signal.SIGINT:
-        return int(config.int("requeue_exit_code", 128 + number))
+        wanted = TrainingSettings(config).requeue_exit_code
+        return 128 + number if wanted is None else wanted
     return 128 + number

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from returnn_tf.config import Config
+from returnn_tf.config.settings import TrainingSettings
 
 
 def begins_anew(config: Config) -> bool:
     """Whether ``start_epoch`` says where a training begins, whatever there is."""
-    return config.opt_typed_value("start_epoch") not in (None, "auto")
+    return TrainingSettings(config).start_epoch != "auto"

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Dict, Optional
 
 from returnn_tf.config import Config, DataError
+from returnn_tf.config.settings import CheckpointSettings, LoggingSettings, TrainingSettings
 from returnn_tf.engine.distributed.faulty_rank import find_faulty_rank
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.distributed.world import start as start_world
@@ -90,7 +91,7 @@ class Engine:
             log.write(1, "All %i epochs are done already; nothing to train." % self.last_epoch)
         if self._parts.resume.begun is None:
             self._complete(self.first_epoch - 1)
-            if self.first_epoch == 1 and self.config.bool("save_epoch1_initial_model", False):
+            if self.first_epoch == 1 and CheckpointSettings(self.config).save_epoch1_initial_model:
                 pretrain = self.schedule.at(1).pretrain
                 self.saver.save(self.trainer, 0, self.learning_rates.epochs, last=True, pretrain=pretrain)
         for epoch in range(self.first_epoch, self.last_epoch + 1):
@@ -190,9 +191,10 @@ class Engine:
             convert=self.trainer.tensors,
             step=lambda tensors, batch: self._step(tensors, batch, progress.epoch, rate),
             normalized=normalized_losses(self.net),
-            with_exp=self._parts.setup.entry.config.bool("calculate_exp_loss", False),
+            with_exp=TrainingSettings(self._parts.setup.entry.config).calculate_exp_loss,
             shares_level=3,
-            log_batch_size=self._parts.setup.entry.config.bool("log_batch_size", False),
+            log_batch_size=LoggingSettings(self._parts.setup.entry.config).log_batch_size,
+            log_memory_usage=LoggingSettings(self._parts.setup.entry.config).tf_log_memory_usage,
             on_step=self._after_step,
             between=between,
             world=self.world,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Tuple
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir, preload
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.selection import ModelChoice, find_step_checkpoints
@@ -12,6 +13,7 @@ from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
+from returnn_tf.network.describe import log_templates
 from returnn_tf.network.network import Network
 
 
@@ -29,10 +31,11 @@ def load_network(config: Config, *, search: bool = False) -> Tuple[Network, Mode
     schedule = NetworkSchedule(config)
     choice = model_dir.choose_whole(config, report_invalid)
     # without an epoch in the name of the checkpoint it is the network after all pretraining
-    entry = schedule.at(choice.epoch or max(config.int("num_epochs", 5), schedule.pretrain_epochs + 1))
+    entry = schedule.at(choice.epoch or max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1))
     devices.set_up(config)
     net_config = with_beam_size(entry.config) if search else entry.config
     net = Network.from_config(net_config, train=not search, search=search)
+    log_templates(net.plan)
     values = {} if choice.path is None else checkpoint.read(choice.path)
     lacking = {name: variable for name, variable in net.params.items() if name not in values}
     loaded = {**preload.load_on_init(net.plan, lacking), **preload.load(config, net.params)}
@@ -42,7 +45,7 @@ def load_network(config: Config, *, search: bool = False) -> Tuple[Network, Mode
         checkpoint_params.assign(rest, values, source="The checkpoint %s" % choice.path)
         log.write(3, "Loaded %s" % choice.path)
     elif rest or not loaded:
-        raise ConfigError(_nothing_to_load(config.str("model", "")))
+        raise ConfigError(_nothing_to_load(CheckpointSettings(config).model))
     return net, choice
 
 

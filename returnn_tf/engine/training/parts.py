@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, List
+from typing import Any
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import CheckpointSettings, TrainingSettings, check_settings
 from returnn_tf.engine.checkpoints.lock import ModelLock
 from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.data.training_data import TrainingData
@@ -22,9 +23,6 @@ from returnn_tf.engine.support.start_epoch import begins_anew
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
 
-_DEFAULT_EPOCHS = 5
-_NOT_YET = ("use_last_best_model",)
-
 
 class TrainingParts:
     """The parts of a training, made from a config in stages; :meth:`close` releases them."""
@@ -37,7 +35,7 @@ class TrainingParts:
         :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
         :raises DataError: a data file or checkpoint is wrong
         """
-        _check_supported(config)
+        check_settings(config)
         self.config = config
         self.world = world
         self._stop = stop
@@ -80,7 +78,7 @@ class TrainingParts:
 
     def _lock_existing_model(self) -> None:
         """Lock the model before its checkpoints are looked at; without a folder there is nothing to lock yet."""
-        self._lock = ModelLock(self.config.str("model", "") or "", wanted=self.world.is_chief)
+        self._lock = ModelLock(CheckpointSettings(self.config).model, wanted=self.world.is_chief)
         self._lock.acquire()
         self._resources.callback(self._lock.release)
         self._stop.on_abort += [remove_staged, self._lock.release]
@@ -88,7 +86,7 @@ class TrainingParts:
 
     def _find_start(self) -> None:
         """Find the epoch to start with, the checkpoint to load, and the networks by epoch."""
-        self.last_epoch = max(_num_epochs(self.config), self.config.int("load_epoch", 0))
+        self.last_epoch = max(_num_epochs(self.config), CheckpointSettings(self.config).load_epoch or 0)
         self.schedule = NetworkSchedule(self.config)
         self.resume = ResumePoint(self.config, self.schedule, self.world)
         self.first_epoch = self.resume.epoch
@@ -146,13 +144,8 @@ class TrainingParts:
 
 
 def _num_epochs(config: Config) -> int:
-    number = config.int("num_epochs", _DEFAULT_EPOCHS)
-    if number < 1:
-        raise ConfigError("%s: at least one epoch is needed, got %d." % (config.where("num_epochs"), number))
-    return int(number)
-
-
-def _check_supported(config: Config) -> None:
-    given: List[str] = [key for key in _NOT_YET if config.typed(key, None)]
-    if given:
-        raise ConfigError("Not supported: %s. Remove it to train without." % ", ".join(given))
+    settings = TrainingSettings(config)
+    if settings.num_epochs < 1:
+        where = settings.where("num_epochs")
+        raise ConfigError("%s: at least one epoch is needed, got %d." % (where, settings.num_epochs))
+    return settings.num_epochs

@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import above, from_options, option
+from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -26,7 +27,7 @@ def from_config(config: Config, network: Any) -> Callable[[Any, Any], Any]:
 
     :raises ConfigError: neither such a dict nor a function
     """
-    given = config.typed("dynamic_learning_rate", None)
+    given = LearningRateSettings(config).dynamic_learning_rate
     if given is None:
         return lambda rate, step: rate
     if callable(given):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Dict, FrozenSet, Mapping, Optional, Set, Union
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.options import Written, at_least, check_options, declared_options, option
+from returnn_tf.config.options import Written, check_options, declared_options, option
+from returnn_tf.config.settings import UpdateSettings, option_of
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
 
 # Top-level switches of old configs and the optimizer dict which each stands for.
@@ -26,33 +27,22 @@ Tags = Annotated[FrozenSet[str], Written(Union[str, Set[str]], "str | set[str]")
 
 @dataclass(frozen=True)
 class UpdateOptions:
-    """What happens to the gradient of a parameter, and by which optimizer it is applied. Zero or False means off."""
+    """What happens to the gradient of a parameter, and by which optimizer it is applied. Zero or False means off.
+
+    Most of it can be set for all parameters or, in ``updater_opts``, for those of one layer.
+    """
 
     optimizer: Dict[str, Any] = option({"class": "gradientdescent"}, help="class and options of the optimizer")
-    maximize_grad_norm: float = option(
-        0.0, help="weight of a term that rewards a large gradient norm", check=at_least(0)
-    )
-    accum_grad_multiple_step: int = option(
-        0, help="number of steps whose gradients are summed up before an update", check=at_least(0)
-    )
-    gradient_noise: float = option(
-        0.0, help="standard deviation of noise on the gradient, truncated at two deviations", check=at_least(0)
-    )
-    gradient_clip: float = option(0.0, help="limit of the absolute value of each entry", check=at_least(0))
-    gradient_clip_norm: float = option(0.0, help="limit of the L2 norm of one parameter", check=at_least(0))
-    gradient_clip_avg_norm: float = option(
-        0.0, help="limit of the L2 norm divided by the number of entries", check=at_least(0)
-    )
-    gradient_clip_global_norm: float = option(
-        0.0, help="limit of the L2 norm over all parameters, or those with the tag", check=at_least(0)
-    )
-    gradient_clip_global_norm_tag: Optional[str] = option(
-        None, help="the global norm counts only parameters with this tag"
-    )
-    gradient_nan_inf_filter: bool = option(False, help="replace NaN and Inf by zero")
-    grad_norm_to_clip_to_zero: float = option(
-        0.0, help="no gradient at all if the global norm is above, or NaN", check=at_least(0)
-    )
+    maximize_grad_norm: float = option_of(UpdateSettings, "maximize_grad_norm")
+    accum_grad_multiple_step: int = option_of(UpdateSettings, "accum_grad_multiple_step")
+    gradient_noise: float = option_of(UpdateSettings, "gradient_noise")
+    gradient_clip: float = option_of(UpdateSettings, "gradient_clip")
+    gradient_clip_norm: float = option_of(UpdateSettings, "gradient_clip_norm")
+    gradient_clip_avg_norm: float = option_of(UpdateSettings, "gradient_clip_avg_norm")
+    gradient_clip_global_norm: float = option_of(UpdateSettings, "gradient_clip_global_norm")
+    gradient_clip_global_norm_tag: Optional[str] = option_of(UpdateSettings, "gradient_clip_global_norm_tag")
+    gradient_nan_inf_filter: bool = option_of(UpdateSettings, "gradient_nan_inf_filter")
+    grad_norm_to_clip_to_zero: float = option_of(UpdateSettings, "grad_norm_to_clip_to_zero")
     tags: Tags = option(frozenset(), help="names for groups of parameters; only useful in updater_opts")
 
     def tolerates_nonfinite(self) -> bool:
@@ -82,21 +72,31 @@ def from_config(config: Config) -> UpdateOptions:
     :param config: Config
     :raises ConfigError: a value of the wrong type, unknown optimizer, flags which exclude each other
     """
-    values: Dict[str, Any] = {"optimizer": optimizer_dict(config)}
-    for name in declared_options(UpdateOptions):
-        if name not in values and name != "tags" and config.typed(name, None) is not None:
-            values.update(_given({name: config.typed(name)}, config.where(name)))
-    return UpdateOptions(**values)
+    settings = UpdateSettings(config)
+    return UpdateOptions(
+        optimizer=optimizer_dict(config),
+        maximize_grad_norm=settings.maximize_grad_norm,
+        accum_grad_multiple_step=settings.accum_grad_multiple_step,
+        gradient_noise=settings.gradient_noise,
+        gradient_clip=settings.gradient_clip,
+        gradient_clip_norm=settings.gradient_clip_norm,
+        gradient_clip_avg_norm=settings.gradient_clip_avg_norm,
+        gradient_clip_global_norm=settings.gradient_clip_global_norm,
+        gradient_clip_global_norm_tag=settings.gradient_clip_global_norm_tag,
+        gradient_nan_inf_filter=settings.gradient_nan_inf_filter,
+        grad_norm_to_clip_to_zero=settings.grad_norm_to_clip_to_zero,
+    )
 
 
 def optimizer_dict(config: Config) -> Dict[str, Any]:
     """The optimizer dict of a config: ``optimizer``, else one of the old flags, else plain gradient descent."""
-    options = config.typed("optimizer", None)
+    settings = UpdateSettings(config)
+    options = settings.optimizer
     if options is not None:
         create_optimizer(options, where="optimizer")  # raises what is wrong with it
         return dict(options)
-    momentum = config.float("momentum", 0.0)
-    given = [flag for flag in _FLAGS if config.bool(flag, False)]
+    momentum = settings.momentum
+    given = [flag for flag in _FLAGS if settings.value(flag)]
     if len(given) > 1:
         raise ConfigError('Only one of these can be set: %s. Or use optimizer = {"class": ...}.' % ", ".join(given))
     if not given:

@@ -7,6 +7,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.options import above, at_least, from_options, option
+from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -44,9 +45,9 @@ class UpdateGuard:
         :param config: Config: ``stop_on_nonfinite_train_score``, ``max_skipped_steps``, ``loss_spike``
         :raises ConfigError: a wrong option
         """
-        self.stops_on_nonfinite: bool = config.bool("stop_on_nonfinite_train_score", True)
+        self.stops_on_nonfinite: bool = TrainingSettings(config).stop_on_nonfinite_train_score
         self.options = spike_options(config)
-        self._max_skipped = config.int("max_skipped_steps", 50)
+        self._max_skipped = TrainingSettings(config).max_skipped_steps
         self._skipped = 0  # in a row
         self._averages: Dict[str, Any] = {}
         if self.options is not None:
@@ -131,8 +132,8 @@ def spike_options(config: Config) -> Optional[SpikeOptions]:
 
     :raises ConfigError: unknown or wrong option
     """
-    given = config.typed("loss_spike", None)
-    where = config.where("loss_spike")
+    given = TrainingSettings(config).loss_spike
+    where = TrainingSettings(config).where("loss_spike")
     if given is None or given is False:
         return None
     if given is True:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config.settings import TrainingSettings, UpdateSettings
 from returnn_tf.engine.update import dynamic_learning_rate, gradients
 from returnn_tf.engine.update import options as update_options
 from returnn_tf.engine.update.gradients import Gradients
@@ -50,13 +51,12 @@ class Updater:
             name: default.for_layer(net.param_specs[name].updater_opts, "parameter %r" % name)
             for name in self._variables
         }
-        self._decouple = config.bool("decouple_constraints", False)
+        self._decouple = UpdateSettings(config).decouple_constraints
         self._rate = dynamic_learning_rate.from_config(config, net)
-        self._seed = config.int("random_seed", 42)
+        self._seed = TrainingSettings(config).random_seed
         self._check_numerics = check_numerics_option(config) == ALL
-        self._extra_updates = _extra_updates(config.typed("extra_updates", None) or {}, net.params)
-        epsilon = config.typed("optimizer_epsilon", None)
-        self._groups = _groups(self._options, None if epsilon is None else config.float("optimizer_epsilon", 0.0))
+        self._extra_updates = _extra_updates(UpdateSettings(config).extra_updates or {}, net.params)
+        self._groups = _groups(self._options, UpdateSettings(config).optimizer_epsilon)
         for index, group in enumerate(self._groups):
             group.optimizer.build({name: self._variables[name] for name in group.names}, "optimizer_%i" % index)
         self._accumulated: Dict[str, Any] = {

@@ -38,10 +38,10 @@ class KenLmLayer(Layer):
 
         path = os.path.join(tempfile.mkdtemp(), "example.%s")
         with open(path % "arpa", "w") as file:
-            file.write("\\\\data\\\\\\nngram 1=4\\n\\n\\\\1-grams:\\n-99 <s>\\n")
-            file.write("-0.4 a\\n-0.6 b\\n-0.5 <unk>\\n\\n\\\\end\\\\\\n")
+            file.write("\\data\\\nngram 1=4\n\n\\1-grams:\n-99 <s>\n")
+            file.write("-0.4 a\n-0.6 b\n-0.5 <unk>\n\n\\end\\\n")
         with open(path % "vocab", "w") as file:
-            file.write("a\\nb\\n<unk>\\n")
+            file.write("a\nb\n<unk>\n")
         network = {"output": {"class": "rec", "from": "data", "unit": {
             "lm": {"class": "kenlm", "from": "prev:label", "lm_file": path % "arpa",
                 "vocab_file": path % "vocab", "vocab_unknown_label": "<unk>",

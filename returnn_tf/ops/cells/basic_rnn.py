@@ -8,11 +8,11 @@ from typing import List, Optional, Sequence, Tuple
 from returnn_tf.config.options import option
 from returnn_tf.ops.activations import get_activation
 from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State
-from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
 
-@register_unit("basicrnn")
+@register_cell("basicrnn")
 class BasicRnn(Cell):
     """``h' = tanh([x, h] K + b)`` (Elman 1990).
 

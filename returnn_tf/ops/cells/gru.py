@@ -9,11 +9,11 @@ from returnn_tf.config.options import option
 from returnn_tf.native.gru import gru_ops, native_gru
 from returnn_tf.ops.activations import get_activation
 from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, ParamSpec, State, all_lengths
-from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
 
-@register_unit("gru")
+@register_cell("gru")
 class Gru(Cell):
     """GRU (Cho et al. 2014, arXiv 1406.1078).
 

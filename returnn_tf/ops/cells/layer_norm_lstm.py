@@ -11,13 +11,13 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
 from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, drop_rate, dropout, project
-from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
 GATE_NORMS = ("global_norm", "global_norm_joined", "per_gate_norm")
 
 
-@register_unit("layernormvariantslstm")
+@register_cell("layernormvariantslstm")
 class LayerNormLstm(Cell):
     """LSTM with layer normalisation (Ba et al. 2016, arXiv 1607.06450), gates in the order i, j, f, o.
 

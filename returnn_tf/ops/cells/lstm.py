@@ -8,7 +8,7 @@ from typing import List, Optional, Sequence, Tuple
 from returnn_tf.config.options import option
 from returnn_tf.native.lstm import lstm_ops, native_lstm
 from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, ParamSpec, State, all_lengths, drop_rate, dropout
-from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -72,7 +72,7 @@ def _run_native(
     return h, (c_last, h_last)
 
 
-@register_unit(
+@register_cell(
     "nativelstm2",
     "lstm",
     "lstmp",
@@ -121,7 +121,7 @@ class NativeLstm(LstmCell):
         return dropout(w_re, rate, seed, self.opts.rec_weight_dropout_shape)
 
 
-@register_unit("nativelstmlowmem")
+@register_cell("nativelstmlowmem")
 class LowMemoryLstm(LstmCell):
     """The same LSTM with input and recurrent weights in one matrix.
 

@@ -23,7 +23,7 @@ UNITS: Registry[Type[Cell]] = Registry(
 STEP_UNITS: Registry[Type[Cell]] = Registry("unit", key=normalized)
 
 
-def register_unit(*names: str, step_names: tuple = ()) -> Callable[[CellType], CellType]:
+def register_cell(*names: str, step_names: tuple = ()) -> Callable[[CellType], CellType]:
     """Class decorator: makes a cell known under ``names``.
 
     :param names: the first one is the canonical name; case and a final "Cell" do not matter in configs

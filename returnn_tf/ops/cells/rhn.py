@@ -9,11 +9,11 @@ import numpy
 
 from returnn_tf.config.options import at_least, option
 from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, drop_rate, dropout
-from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
 
-@register_unit("rhn")
+@register_cell("rhn")
 class RecurrentHighway(Cell):
     """RHN (Zilly et al. 2017, arXiv 1607.03474).
 

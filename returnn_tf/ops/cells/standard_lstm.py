@@ -9,7 +9,7 @@ from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
 from returnn_tf.ops.cells.base import Params, ParamSpec, State
 from returnn_tf.ops.cells.lstm import LstmCell
-from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -47,7 +47,7 @@ def to_native_order(weights: tf.Tensor) -> tf.Tensor:
     return tf.concat([j, i, fo], axis=-1)
 
 
-@register_unit("basiclstm")
+@register_cell("basiclstm")
 class BasicLstm(KernelLstm):
     """LSTM with a forget bias (Zaremba et al. 2014).
 
@@ -82,7 +82,7 @@ class BasicLstm(KernelLstm):
         return h, (c, h)
 
 
-@register_unit("standardlstm", step_names=("lstmblock", "lstmblockfused"))
+@register_cell("standardlstm", step_names=("lstmblock", "lstmblockfused"))
 class StandardLstm(KernelLstm):
     """LSTM with a forget bias, optional peepholes (Sak et al. 2014) and clipping of the cell state.
 

@@ -7,12 +7,12 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from returnn_tf.config.options import option
 from returnn_tf.ops.cells.base import State, drop_rate
-from returnn_tf.ops.cells.registry import register_unit
+from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.standard_lstm import KernelLstm
 from returnn_tf.util.lazy_tf import tf
 
 
-@register_unit("zoneoutlstm")
+@register_cell("zoneoutlstm")
 class ZoneoutLstm(KernelLstm):
     """Zoneout LSTM (Krueger et al. 2017, arXiv 1606.01305).
 

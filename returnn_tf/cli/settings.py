@@ -1,0 +1,24 @@
+"""``returnn-tf settings [NAME ...]``: the settings of a config."""
+
+from __future__ import annotations
+
+from typing import List
+
+from returnn_tf.cli.commands import register_command
+from returnn_tf.config import ConfigError
+from returnn_tf.config.settings.docs import describe_setting, list_settings
+
+
+@register_command("settings", "[NAME ...]", "list all settings of a config by topic, or explain some")
+def run(args: List[str]) -> int:
+    """Print the list of all settings, or what is known about some.
+
+    :param args: empty, or names
+    """
+    for name in args:
+        if name.startswith("-"):
+            raise ConfigError("settings: unknown option %r. returnn-tf settings [NAME ...]" % name)
+        print(describe_setting(name))
+    if not args:
+        print(list_settings())
+    return 0

@@ -1,0 +1,78 @@
+"""All settings: by name, by what they have an effect on, and the one that a misspelt name means."""
+
+from __future__ import annotations
+
+import functools
+from typing import Dict, FrozenSet, Iterable, Optional, Tuple, Type
+
+from returnn_tf.config.errors import edit_distance
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.declaration import Effect, Setting, SettingGroup
+from returnn_tf.config.settings.horovod import HorovodSettings
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
+from returnn_tf.config.settings.logging import LoggingSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.config.settings.training import TrainingSettings
+from returnn_tf.config.settings.update import UpdateSettings
+
+GROUPS: Tuple[Type[SettingGroup], ...] = (
+    TaskSettings,
+    NetworkSettings,
+    DataSettings,
+    TrainingSettings,
+    CheckpointSettings,
+    LearningRateSettings,
+    UpdateSettings,
+    HorovodSettings,
+    LoggingSettings,
+)
+
+# shorter names are too likely to be meant as they are
+_MIN_LENGTH = 4
+# in shorter ones the first letter must be right (or swapped with the second): "mask" is not "task"
+_LENGTH_OF_FREE_START = 8
+
+
+@functools.lru_cache(maxsize=None)
+def all_settings() -> Dict[str, Setting]:
+    """Return all settings by name."""
+    found: Dict[str, Setting] = {}
+    for group in GROUPS:
+        for name, info in group.declared().items():
+            assert name not in found, "%s is declared twice" % name
+            found[name] = info
+    return found
+
+
+@functools.lru_cache(maxsize=None)
+def setting_by_key() -> Dict[str, Setting]:
+    """Return all settings by every key that sets them, older names among them."""
+    return {key: info for name, info in all_settings().items() for key in (name, *info.aliases)}
+
+
+@functools.lru_cache(maxsize=None)
+def settings_with(effect: Effect) -> FrozenSet[str]:
+    """Return the names of the settings that have one of several effects."""
+    return frozenset(name for name, info in all_settings().items() if info.effect & effect)
+
+
+def misspelt(key: str, known: Optional[Iterable[str]] = None) -> Optional[str]:
+    """Return the setting that ``key`` is probably meant to be, or None if it is one or far from all of them."""
+    known = setting_by_key() if known is None else known
+    if key in known or len(key) < _MIN_LENGTH:
+        return None
+    plain = key.lower().replace("_", "")
+    best: Optional[str] = None
+    best_distance = 1 + (1 if len(key) < 8 else 2 if len(key) < 14 else 3)
+    for candidate in known:
+        if candidate.lower().replace("_", "") == plain:
+            return candidate
+        if abs(len(candidate) - len(key)) >= best_distance or len(candidate) < _MIN_LENGTH:
+            continue
+        if len(key) >= _LENGTH_OF_FREE_START or key[0].lower() in candidate[:2]:
+            distance = edit_distance(key.lower(), candidate.lower())
+            if distance < best_distance:
+                best, best_distance = candidate, distance
+    return best

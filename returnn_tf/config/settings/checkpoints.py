@@ -1,0 +1,37 @@
+"""Settings: which checkpoint a run loads, and which ones it writes."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Union
+
+from returnn_tf.config.options import at_least
+from returnn_tf.config.settings.declaration import SettingGroup, setting
+
+
+class CheckpointSettings(SettingGroup):
+    """Checkpoints."""
+
+    model: str = setting("", help="where checkpoints are written: path prefix")
+    load: str = setting("", help="checkpoint to load; a training takes it if it has none of its own")
+    load_epoch: Optional[int] = setting(None, help="epoch of the checkpoint to load", between_runs=True)
+    epoch: Optional[int] = setting(None, help="epoch of the model for tasks other than train; load_epoch goes first")
+    import_model_train_epoch1: str = setting("", help="checkpoint whose parameters start epoch 1")
+    init_params: Union[str, Dict[str, Any], None] = setting(
+        None, help="checkpoint for initial parameters, also of parts: a path, or a dict as in preload_from_files"
+    )
+    preload_from_files: Optional[Dict[str, Any]] = setting(
+        None, help="parameters of parts of the network from other checkpoints"
+    )
+    save_interval: int = setting(1, help="write a checkpoint every n-th epoch", between_runs=True)
+    save_every_steps: int = setting(
+        0, help="also write checkpoints within epochs, every n-th step; 0: none", check=at_least(0), between_runs=True
+    )
+    save_every_minutes: float = setting(
+        0.0, help="also write checkpoints within epochs, after n minutes; 0: none", check=at_least(0), between_runs=True
+    )
+    save_epoch1_initial_model: bool = setting(False, help="write the initial model as epoch 0")
+    cleanup_old_models: Any = setting(
+        None,
+        help="delete old checkpoints: True, or a dict with keep_last_n, keep_best_n, keep",
+        between_runs=True,
+    )

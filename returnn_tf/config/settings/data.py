@@ -1,0 +1,119 @@
+"""Settings: datasets, and how their sequences are grouped into batches."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Union
+
+from returnn_tf.config.options import probability
+from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
+
+#: A number for all data keys, or by data key.
+PerKey = Union[int, Dict[str, Optional[int]]]
+
+_TRAINING_DATA = Effect.DATASETS | Effect.ORDER
+_BATCHES = Effect.BATCHES | Effect.ORDER
+
+
+class DataSettings(SettingGroup):
+    """Datasets and batches."""
+
+    train: Any = setting(None, help="dataset to train on", effect=_TRAINING_DATA)
+    dev: Any = setting(None, help="dataset for scores during training", effect=Effect.DATASETS)
+    eval: Any = setting(None, help="another dataset for scores", effect=Effect.DATASETS)
+    eval_datasets: Optional[Dict[str, Any]] = setting(
+        None, help="further datasets for scores: name -> dataset", effect=Effect.DATASETS
+    )
+    need_data: bool = setting(
+        True, help="False if a task needs no data", inert="a dataset is opened only when a task reads it"
+    )
+    sprint_interface_dataset_opts: Any = setting(
+        None,
+        help="options of the dataset that a program around the training feeds",
+        inert="the program always runs on its own and reads its datasets itself",
+    )
+    cache_size: Any = setting(
+        None,
+        help="memory for the data: bytes, or text such as '4G'; a list of three is for train, dev and eval",
+        effect=Effect.DATASETS,
+    )
+
+    # how the sequences are ordered and cut; datasets inherit these
+    batching: Any = setting(
+        None,
+        help="order of the sequences of the training data, as seq_ordering of a dataset",
+        dataset_option="seq_ordering",
+        effect=_TRAINING_DATA,
+    )
+    chunking: Any = setting(
+        None,
+        help="cuts sequences: 'size:step', a pair, or a pair of dicts by data key",
+        dataset_option="chunking",
+        effect=_TRAINING_DATA,
+    )
+    chunking_variance: Any = setting(
+        None, help="random chunk sizes", dataset_option="chunking_variance", effect=_TRAINING_DATA
+    )
+    min_chunk_size: Any = setting(
+        None, help="shorter last chunks are left out", dataset_option="min_chunk_size", effect=_TRAINING_DATA
+    )
+    chunk_eval: bool = setting(False, help="cut dev and eval datasets, too", effect=Effect.DATASETS)
+    on_size_limit: Optional[str] = setting(
+        None, help="'chunk': cut sequences of dev and eval datasets at batch_size", effect=Effect.DATASETS
+    )
+    window: Any = setting(
+        None, help="number of context frames to stack", dataset_option="window", effect=_TRAINING_DATA
+    )
+    context_window: Any = setting(
+        None, help="extra frames at both sides of chunks", dataset_option="context_window", effect=_TRAINING_DATA
+    )
+    shuffle_frames_of_nseqs: Any = setting(
+        None,
+        help="older option of HDF files that are kept in memory: shuffle the frames of that many sequences",
+        dataset_option="shuffle_frames_of_nseqs",
+        effect=_TRAINING_DATA,
+    )
+
+    # how the sequences are grouped; the defaults are those of `Dataset.batches`
+    batch_size: Optional[PerKey] = setting(
+        None,
+        help="frames in a batch, padding included; for all data keys or by key",
+        batch_option="all",
+        effect=_BATCHES,
+    )
+    max_seqs: Optional[int] = setting(
+        None, help="most sequences in a batch; -1: no limit", batch_option="all", effect=_BATCHES
+    )
+    max_seq_length: Union[PerKey, float, None] = setting(
+        None,
+        help="longer sequences are left out of the training; -n: a limit for key 'classes'",
+        batch_option="train",
+        effect=_BATCHES,
+    )
+    inc_seq_length: int = setting(0, help="added to max_seq_length with each epoch after the first", effect=_BATCHES)
+    min_seq_length: Optional[PerKey] = setting(
+        None, help="shorter sequences are left out of the training", batch_option="train", effect=_BATCHES
+    )
+    max_pad_size: Optional[PerKey] = setting(
+        None, help="most padding frames in a training batch", batch_option="train", effect=_BATCHES
+    )
+    max_total_num_seqs: Optional[int] = setting(
+        None,
+        help="stop a training epoch after that many sequences (and one more); -1 or 0: no limit",
+        batch_option="train",
+        effect=_BATCHES,
+    )
+    seq_drop: Optional[float] = setting(
+        None,
+        help="probability to leave a training sequence out",
+        check=probability,
+        batch_option="train",
+        effect=_BATCHES,
+    )
+    seq_drop_freq: int = setting(
+        10,
+        help="with seq_drop: drop sequences in every n-th epoch",
+        unsupported="seq_drop acts in all epochs alike; remove it",
+    )
+    shuffle_batches: Optional[bool] = setting(
+        None, help="shuffle cached lists of batches", batch_option="train", effect=_BATCHES
+    )

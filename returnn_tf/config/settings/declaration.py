@@ -1,0 +1,233 @@
+"""How a setting is declared, and how it is read: once, with type, default and help, in a class for its topic::
+
+    class TrainingSettings(SettingGroup):
+        num_epochs: int = setting(5, help="number of epochs to train", check=at_least(1))
+
+    TrainingSettings(config).num_epochs
+
+A value is read and checked when it is asked for. Python values must fit the annotation; text (of "key value" files, or
+of ``++key value``) is converted as the annotation says.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import functools
+import typing
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Type, Union
+
+from returnn_tf.config import readers
+from returnn_tf.config.errors import ConfigError
+from returnn_tf.config.options import OptionInfo, option
+from returnn_tf.config.store import ConfigStore
+
+
+class Effect(enum.Flag):
+    """What another value of a setting changes, so that a run knows what to do again."""
+
+    NOTHING = 0
+    #: The datasets: they are opened again.
+    DATASETS = enum.auto()
+    #: How the sequences of a dataset become batches.
+    BATCHES = enum.auto()
+    #: The sequence of training batches: a position within an epoch is void.
+    ORDER = enum.auto()
+    #: The learning rates of the epochs.
+    RATES = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting(OptionInfo):
+    """One declared setting, see `setting`.
+
+    :param topic: the class that declares it
+    """
+
+    topic: Optional[Type[SettingGroup]] = None
+    reader: Callable[[Any], Any] = readers.read_any
+    aliases: Tuple[str, ...] = ()
+    dataset_option: str = ""
+    batch_option: str = ""
+    effect: Effect = Effect.NOTHING
+    between_runs: bool = False
+    per_rank: bool = False
+    on_command_line: bool = False
+
+    @property
+    def description(self) -> str:
+        """The help and the other facts that matter to a user."""
+        parts = [super().description]
+        if self.dataset_option:
+            parts.append("datasets that do not set their option %r inherit it" % self.dataset_option)
+        if self.batch_option:
+            parts.append("the batches of %s inherit it" % {"all": "all datasets", "train": "train"}[self.batch_option])
+        if self.effect & Effect.ORDER:
+            parts.append("a training cannot resume within an epoch with another value")
+        if self.per_rank:
+            parts.append("may differ between the processes of a training")
+        return "; ".join(parts)
+
+    def key_in(self, config: ConfigStore) -> str:
+        """Return the name that the config uses for it: its own, or an older one."""
+        return next((key for key in (self.name, *self.aliases) if not _is_unset(config, key)), self.name)
+
+    def is_set(self, config: ConfigStore) -> bool:
+        """Return whether the config sets it, to anything but None."""
+        key = self.key_in(config)
+        return not _is_unset(config, key) and (not self.on_command_line or config.is_override(key))
+
+    def read(self, config: ConfigStore) -> Any:
+        """Return its value in a config, or the default.
+
+        :raises ConfigError: wrong type or value, or unsupported; with the place where it was set
+        """
+        key = self.key_in(config)
+        value = config.read(key, None, self.reader) if self.is_set(config) else None
+        if value is None or (isinstance(value, str) and not value):
+            return copy.copy(self.default)
+        fault = self.fault(value)
+        if fault:
+            raise ConfigError("%s %s" % (config.where(key), fault))
+        return float(value) if self.reader is readers.read_float else value
+
+
+def _is_unset(config: ConfigStore, key: str) -> bool:
+    return key not in config or config.raw(key) is None
+
+
+def setting(
+    default: Any,
+    *,
+    help: str,
+    choices: Optional[Iterable[Any]] = None,
+    check: Optional[Callable[[Any], Optional[str]]] = None,
+    unsupported: Optional[str] = None,
+    inert: Optional[str] = None,
+    reader: Optional[Callable[[Any], Any]] = None,
+    aliases: Iterable[str] = (),
+    dataset_option: str = "",
+    batch_option: str = "",
+    effect: Effect = Effect.NOTHING,
+    between_runs: bool = False,
+    per_rank: bool = False,
+    on_command_line: bool = False,
+) -> Any:
+    """Declare a setting in the body of a `SettingGroup`; a value of None or "" in a config counts as not set.
+
+    :param default: value when the config gives none
+    :param help: one line
+    :param choices: the allowed values
+    :param check: gives a message if a value of the right type is wrong, e.g. "must be above 0", else None
+    :param unsupported: why only the default is allowed, and what to write instead
+    :param inert: why the setting has no effect; a value other than the default is logged
+    :param reader: converts a value of a config; by default chosen by the annotation
+    :param aliases: older names
+    :param dataset_option: datasets that do not set this option of theirs inherit the value
+    :param batch_option: "all": an option of the batches of every dataset; "train": of the training batches
+    :param effect: what another value changes
+    :param between_runs: whether it may change between two runs of one training without a remark
+    :param per_rank: whether it may differ between the ranks of a training
+    :param on_command_line: only an override counts; in configs the name is one of their own
+    """
+    facts = {
+        "help": help,
+        "choices": None if choices is None else tuple(choices),
+        "check": check,
+        "unsupported": unsupported,
+        "inert": inert,
+        "aliases": tuple(aliases),
+        "dataset_option": dataset_option,
+        "batch_option": batch_option,
+        "effect": effect,
+        "between_runs": between_runs,
+        "per_rank": per_rank,
+        "on_command_line": on_command_line,
+    }
+    return _Declaration(default, reader, facts)
+
+
+def option_of(group: Type[SettingGroup], name: str) -> Any:
+    """Declare an option of a dataclass with default, help, choices and check of a setting: what is set for all can
+    also be set for a part.
+    """
+    info = group.declared()[name]
+    return option(info.default, help=info.help, choices=info.choices, check=info.check)
+
+
+class _Declaration:
+    """The attribute of a `SettingGroup` that `setting` makes: reads the value where the group has a config."""
+
+    def __init__(self, default: Any, reader: Optional[Callable[[Any], Any]], facts: Mapping[str, Any]) -> None:
+        self._default, self._reader, self._facts = default, reader, facts
+
+    def __set_name__(self, owner: Type[SettingGroup], name: str) -> None:
+        self._owner, self._name = owner, name
+
+    @functools.cached_property
+    def info(self) -> Setting:
+        """All facts about the setting; annotations are evaluated when they are first needed."""
+        annotation = self._owner.annotations()[self._name]
+        reader = self._reader or _reader_of(annotation)
+        return Setting(
+            self._name, self._name, annotation, self._default, topic=self._owner, reader=reader, **self._facts
+        )
+
+    def __get__(self, group: Optional[SettingGroup], owner: Type[SettingGroup]) -> Any:
+        return self if group is None else self.info.read(group.config)
+
+
+_READERS: Dict[Any, Callable[[Any], Any]] = {
+    int: readers.read_int,
+    float: readers.read_float,
+    bool: readers.read_bool,
+    str: readers.read_text,
+    List[int]: readers.read_int_list,
+    List[float]: readers.read_float_list,
+    List[str]: readers.read_str_list,
+}
+
+
+def _reader_of(annotation: Any) -> Callable[[Any], Any]:
+    if typing.get_origin(annotation) is Union:
+        parts = [part for part in typing.get_args(annotation) if part is not type(None)]
+        annotation = parts[0] if len(parts) == 1 else Any
+    return _READERS.get(annotation, readers.read_any)
+
+
+class SettingGroup:
+    """The settings of one topic in a config. The first line of the docstring is the title of the topic."""
+
+    def __init__(self, config: ConfigStore) -> None:
+        """
+        :param config: read whenever a setting is asked for
+        """
+        self.config = config
+
+    @classmethod
+    @functools.lru_cache(maxsize=None)
+    def annotations(cls) -> Dict[str, Any]:
+        """Return the types of the settings by name."""
+        return typing.get_type_hints(cls, include_extras=True)
+
+    @classmethod
+    def declared(cls) -> Dict[str, Setting]:
+        """Return the settings of the group by name, in the order of their declaration."""
+        return {name: value.info for name, value in vars(cls).items() if isinstance(value, _Declaration)}
+
+    def where(self, name: str) -> str:
+        """Return how error messages about a setting begin: ``"config key 'x' (my.config:3)"``."""
+        return self.config.where(self.declared()[name].key_in(self.config))
+
+    def is_set(self, name: str) -> bool:
+        """Return whether the config sets a setting to anything but None."""
+        return self.declared()[name].is_set(self.config)
+
+    def is_given(self, name: str) -> bool:
+        """Return whether the config sets a setting, be it to None."""
+        return self.declared()[name].key_in(self.config) in self.config
+
+    def value(self, name: str) -> Any:
+        """Return the value of a setting by name."""
+        return self.declared()[name].read(self.config)

@@ -1,0 +1,40 @@
+"""Settings: training with several processes."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from returnn_tf.config.options import above, at_least
+from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
+
+GRAD, PARAM = "grad", "param"
+SHARD, SEED = "shard", "random_seed_offset"
+
+
+class HorovodSettings(SettingGroup):
+    """Several processes."""
+
+    use_horovod: bool = setting(False, help="train with several processes", effect=Effect.ORDER)
+    horovod_dataset_distribution: str = setting(
+        SHARD,
+        help="shard: the processes share the data out; random_seed_offset: each reads all, in an order of its own",
+        choices=[SHARD, SEED],
+        effect=Effect.ORDER,
+    )
+    horovod_reduce_type: str = setting(
+        GRAD,
+        help="what the processes average: gradients in each step, or parameters now and then",
+        choices=[GRAD, PARAM],
+    )
+    horovod_param_sync_step: Optional[int] = setting(
+        None, help="steps between averaging parameters; 1 by default", check=at_least(1)
+    )
+    horovod_param_sync_time_diff: Optional[float] = setting(
+        None, help="seconds between averaging parameters", check=at_least(0)
+    )
+    horovod_scale_lr: bool = setting(False, help="multiply the learning rate by the number of processes")
+    horovod_avg_grad: bool = setting(False, help="take the mean of the gradients of all processes instead of their sum")
+    horovod_avg_param_on_cpu: bool = setting(False, help="average parameters in the memory of the host")
+    horovod_compression: str = setting("none", help="how gradients are sent", choices=["none", "fp16"])
+    horovod_timeout: float = setting(40.0, help="seconds without progress of a process until all end", check=above(0))
+    horovod_check_world_size: bool = setting(True, help="whether the number of processes must be that of the scheduler")

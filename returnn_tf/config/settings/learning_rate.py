@@ -1,0 +1,71 @@
+"""Settings: the learning rate of each epoch and step."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional, Union
+
+from returnn_tf.config import readers
+from returnn_tf.config.options import at_least
+from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
+
+Factor = Union[float, Callable[[float], float]]
+
+
+def _read_factor(value: Any) -> Any:
+    return value if callable(value) else float(readers.read_float(value))
+
+
+class LearningRateSettings(SettingGroup):
+    """Learning rate."""
+
+    learning_rate: float = setting(1.0, help="learning rate of the first epoch", check=at_least(0), effect=Effect.RATES)
+    learning_rates: Any = setting(
+        None, help="learning rates of the first epochs: a list, or a dict epoch -> rate", effect=Effect.RATES
+    )
+    min_learning_rate: float = setting(0.0, help="decays stop here")
+    dynamic_learning_rate: Union[Dict[str, Any], Callable[..., Any], None] = setting(
+        None, help="learning rate of each step: a function, or a dict with interval and decay"
+    )
+    learning_rate_file: str = setting("", help="file to which learning rates and scores of the epochs are written")
+    learning_rate_control: str = setting(
+        "constant", help="how scores change the rate: constant, newbob, newbob_abs, newbob_multi_epoch"
+    )
+    learning_rate_control_error_measure: List[str] = setting([], help="score that decides, e.g. dev_score")
+    learning_rate_control_relative_error_relative_lr: bool = setting(
+        False, help="divide relative errors by the current rate over the first one"
+    )
+    learning_rate_control_min_num_epochs_per_new_lr: int = setting(
+        0, help="number of epochs for which a rate stays at least"
+    )
+    learning_rate_decay: Factor = setting(
+        0.5,
+        help="factor of a decay, or function of the rate",
+        reader=_read_factor,
+        aliases=["newbob_learning_rate_decay"],
+    )
+    learning_rate_growth: Factor = setting(
+        1.0, help="factor if the rate does not decay", reader=_read_factor, aliases=["newbob_learning_rate_growth"]
+    )
+    newbob_relative_error_threshold: float = setting(-0.01, help="a relative error above it decays the rate")
+    newbob_relative_error_grow_threshold: Optional[float] = setting(
+        None,
+        help="with newbob_multi_epoch: an error below it grows the rate; newbob_relative_error_threshold by default",
+    )
+    newbob_relative_error_div_by_old: bool = setting(False, help="divide by the older score instead of the newer one")
+    newbob_error_threshold: float = setting(-0.01, help="with newbob_abs: a difference above it decays the rate")
+    newbob_multi_num_epochs: int = setting(
+        5, help="with newbob_multi_epoch: number of epochs to look at", check=at_least(1)
+    )
+    newbob_multi_update_interval: Optional[int] = setting(
+        None,
+        help="with newbob_multi_epoch: the rate changes every n-th epoch; newbob_multi_num_epochs by default",
+        check=at_least(1),
+    )
+    pretrain_learning_rate: Optional[float] = setting(
+        None,
+        help="rate of pretraining epochs without use_learning_rate_control_always; learning_rate by default",
+        effect=Effect.RATES,
+    )
+    use_learning_rate_control_always: bool = setting(
+        False, help="control the rate in pretraining epochs, too", effect=Effect.RATES
+    )

@@ -1,0 +1,41 @@
+"""Settings: log files, event files, traces of steps."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from returnn_tf.config.settings.declaration import SettingGroup, setting
+
+
+class LoggingSettings(SettingGroup):
+    """Logging."""
+
+    log: List[str] = setting([], help="log files, besides the terminal", between_runs=True, per_rank=True)
+    log_verbosity: List[int] = setting(
+        [], help="log level from 0 to 5 of each log target; 3 by default", between_runs=True, per_rank=True
+    )
+    log_format: str = setting(
+        "default", help="form of the lines: default, timed, raw, verbose", between_runs=True, per_rank=True
+    )
+    log_batch_size: bool = setting(False, help="sizes of the batch in the line of each step")
+    tf_log_memory_usage: bool = setting(False, help="memory in the line of each step", per_rank=True)
+    tf_log_dir: Any = setting(
+        None,
+        help="folder of TensorBoard events, by default 'events' beside the model; None or False: none",
+        per_rank=True,
+    )
+    tf_session_opts: Optional[Dict[str, Any]] = setting(
+        None, help="older options of TensorFlow sessions, of which the numbers of threads count", per_rank=True
+    )
+    profile: Any = setting(
+        None,
+        help="trace some steps for TensorBoard: True, or a dict with first_step, steps, every",
+        between_runs=True,
+        per_rank=True,
+    )
+    store_metadata_mod_step: Optional[int] = setting(None, help="trace every n-th step")
+    debug_grad_summaries: bool = setting(
+        False,
+        help="the gradient of each parameter in TensorBoard events",
+        inert="events hold the norm of the whole gradient",
+    )

@@ -1,0 +1,54 @@
+"""Settings: the network, and the data keys that it reads."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+from returnn_tf.config.options import at_least
+from returnn_tf.config.settings.declaration import SettingGroup, setting
+
+MAX_BEHAVIOR_VERSION = 30
+
+
+def _is_version(value: int) -> Optional[str]:
+    return None if 0 <= value <= MAX_BEHAVIOR_VERSION else "must be an int from 0 to %d" % MAX_BEHAVIOR_VERSION
+
+
+class NetworkSettings(SettingGroup):
+    """The network."""
+
+    behavior_version: int = setting(0, help="selects between old and new semantics", check=_is_version)
+    network: Any = setting(None, help="the network dictionary: layer name -> options")
+    get_network: Optional[Callable[..., Any]] = setting(
+        None, help="function(epoch) -> network dictionary, instead of network"
+    )
+    extern_data: Any = setting(None, help="data key -> its dims and dtype")
+    num_inputs: Any = setting(None, help="older form of extern_data: dim of the input")
+    num_outputs: Any = setting(None, help="older form of extern_data: data key -> (dim, number of axes)")
+    target: str = setting("classes", help="data key that layers use as target by default")
+    beam_size: Optional[int] = setting(
+        None,
+        help="beam size of all choices, from the command line only: in configs the name is one of their own",
+        check=at_least(1),
+        on_command_line=True,
+    )
+    optimize_move_layers_out: bool = setting(
+        True,
+        help="whether layers leave loops where possible",
+        unsupported="set 'optimize_move_layers_out': False in the rec layers that need it",
+    )
+    flat_net_construction: bool = setting(
+        False, help="build networks without recursion", inert="networks of any depth are planned"
+    )
+    debug_add_check_numerics_ops: bool = setting(
+        False, help="check the output of each layer and each gradient for NaN and Inf"
+    )
+    debug_add_check_numerics_on_output: bool = setting(False, help="check the output layers for NaN and Inf")
+    debug_print_layer_output_template: bool = setting(
+        False, help="log the dims of the output of each layer when a network is built"
+    )
+    debug_print_layer_output_shape: bool = setting(
+        False,
+        help="print the shape of the output of each layer in each step",
+        inert="task replay shows the sizes of all layers for a step, returnn-tf check the dims",
+    )

@@ -1,0 +1,79 @@
+"""Settings: epochs, steps, and what a training does with bad ones; pretraining."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+from returnn_tf.config import readers
+from returnn_tf.config.options import at_least
+from returnn_tf.config.settings.declaration import SettingGroup, setting
+
+#: Of all random numbers, where nothing else is said.
+DEFAULT_SEED = 42
+_MAX_SEED = 2**31 - 1
+
+
+def _is_seed(value: int) -> Optional[str]:
+    return None if 0 <= value <= _MAX_SEED else "must be from 0 to %d" % _MAX_SEED
+
+
+def _is_auto_or_epoch(value: Union[int, str]) -> Optional[str]:
+    return None if value == "auto" or isinstance(value, int) else "must be an epoch or 'auto'"
+
+
+class TrainingSettings(SettingGroup):
+    """Training."""
+
+    num_epochs: int = setting(5, help="number of epochs to train", check=at_least(0), between_runs=True)
+    random_seed: int = setting(
+        DEFAULT_SEED, help="seed of initial parameters, dropout and noise on gradients", check=_is_seed
+    )
+    start_epoch: Union[int, str] = setting(
+        "auto",
+        help="epoch to begin with, whatever checkpoints there are; auto: after the newest",
+        check=_is_auto_or_epoch,
+        between_runs=True,
+    )
+    start_batch: Union[int, str] = setting(
+        "auto",
+        help="batch to begin with",
+        choices=["auto", 0],
+        inert="a training resumes where its checkpoint was saved",
+    )
+    stop_on_nonfinite_train_score: bool = setting(
+        True, help="stop at a loss of NaN or Inf; else such steps are left out"
+    )
+    max_skipped_steps: int = setting(50, help="maximum number of consecutive steps that are left out")
+    loss_spike: Any = setting(
+        None, help="what to do when the loss jumps: True, or a dict with factor, measure, policy, warmup, decay"
+    )
+    failure_params: Optional[bool] = setting(
+        None, help="keep the parameters with a failed step; by default if they are below 100 MiB"
+    )
+    calculate_exp_loss: bool = setting(False, help="log exp(loss), the perplexity")
+    requeue_exit_code: Optional[int] = setting(
+        None, help="exit code after SIGTERM or SIGUSR1, for a cluster that then starts the job again"
+    )
+    search_train_network_layers: Any = setting(
+        None,
+        help="layers to search in while training",
+        unsupported="a training does not search; search with task search in a run of its own",
+    )
+    use_last_best_model: Any = setting(
+        None, help="return to the best model when scores get worse", unsupported="remove it to train without"
+    )
+
+    # pretraining
+    pretrain: Any = setting(
+        None,
+        help='networks that grow over the first epochs: "default" or a dict of options',
+        reader=readers.read_bool_or_other,
+    )
+    pretrain_repetitions: Any = setting(None, help="with pretrain: epochs of each step")
+    pretrain_construction_algo: Any = setting(None, help="with pretrain: from_output, from_input or a function")
+    pretrain_copy_output_layer: Any = setting(
+        None,
+        help="with pretrain: carry the output layers over: True, False or ifpossible",
+        reader=readers.read_bool_or_other,
+    )
+    pretrain_greedy: Optional[bool] = setting(None, help="with pretrain: train only the layers that are new in a step")

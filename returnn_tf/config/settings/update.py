@@ -1,0 +1,61 @@
+"""Settings: the optimizer, and what happens to the gradients before it."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional
+
+from returnn_tf.config.options import at_least
+from returnn_tf.config.settings.declaration import SettingGroup, setting
+
+
+class UpdateSettings(SettingGroup):
+    """Optimizer and gradients."""
+
+    optimizer: Optional[Dict[str, Any]] = setting(
+        None, help="the optimizer: a dict with class (a name) and its options"
+    )
+    adam: bool = setting(False, help="the Adam optimizer; older form of optimizer")
+    nadam: bool = setting(False, help="the Nadam optimizer; older form of optimizer")
+    adadelta: bool = setting(False, help="the Adadelta optimizer; older form of optimizer")
+    adagrad: bool = setting(False, help="the Adagrad optimizer; older form of optimizer")
+    rmsprop: bool = setting(False, help="the RMSprop optimizer; older form of optimizer")
+    momentum: float = setting(0.0, help="momentum of gradient descent and RMSprop; older form of optimizer")
+    optimizer_epsilon: Optional[float] = setting(None, help="epsilon of Adam and its relatives")
+    accum_grad_multiple_step: int = setting(
+        0, help="sum up the gradients of that many steps before an update", check=at_least(0)
+    )
+    gradient_noise: float = setting(
+        0.0, help="standard deviation of noise on the gradients, truncated at two deviations", check=at_least(0)
+    )
+    gradient_clip: float = setting(0.0, help="limit of the absolute value of each entry", check=at_least(0))
+    gradient_clip_norm: float = setting(0.0, help="limit of the L2 norm of each gradient", check=at_least(0))
+    gradient_clip_avg_norm: float = setting(
+        0.0, help="limit of the L2 norm of each gradient divided by its number of entries", check=at_least(0)
+    )
+    gradient_clip_global_norm: float = setting(
+        0.0, help="limit of the L2 norm of all gradients together", check=at_least(0)
+    )
+    gradient_clip_global_norm_tag: Optional[str] = setting(
+        None, help="the global norm counts only the parameters with this tag"
+    )
+    gradient_nan_inf_filter: bool = setting(False, help="set gradients of NaN or Inf to zero")
+    grad_norm_to_clip_to_zero: float = setting(
+        0.0, help="a gradient whose global norm is above, or NaN, is set to zero", check=at_least(0)
+    )
+    maximize_grad_norm: float = setting(
+        0.0, help="weight of a term that rewards a large gradient norm", check=at_least(0)
+    )
+    decouple_constraints: bool = setting(False, help="L2 acts on the weights, apart from the gradient")
+    decouple_constraints_factor: Optional[float] = setting(
+        None,
+        help="factor of L2 with decouple_constraints",
+        unsupported="the learning rate is the factor; scale the option L2 of the layers",
+    )
+    extra_updates: Optional[Dict[str, Callable[..., Any]]] = setting(
+        None, help="parameter name -> function that runs after its update"
+    )
+    reset_updater_vars_mod_step: int = setting(
+        0,
+        help="reset the state of the optimizer every n-th step",
+        unsupported="the state of the optimizer always goes on; remove it",
+    )

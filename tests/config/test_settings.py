@@ -1,0 +1,277 @@
+"""Settings: declared once and read by the declaration, checked at once, misspelt, unsupported and without effect."""
+
+import ast
+import glob
+import os
+from typing import Dict, Iterator, List, Optional, Set, Tuple
+
+import pytest
+
+from returnn_tf.cli.main import main
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.options import at_least
+from returnn_tf.config.settings import (
+    GROUPS,
+    DataSettings,
+    LearningRateSettings,
+    LoggingSettings,
+    NetworkSettings,
+    SettingGroup,
+    TaskSettings,
+    TrainingSettings,
+    all_settings,
+    check_settings,
+    ignored_settings,
+    misspelt,
+    setting,
+    setting_by_key,
+)
+from returnn_tf.config.settings.docs import describe_setting
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+READERS = {"int", "float", "bool", "str", "value", "list", "int_list", "float_list", "int_pair", "bool_or_other"} | {
+    *("typed", "get", "typed_value", "opt_typed_value", "raw", "has", "where", "is_override", "read")
+}
+BY_NAME = {"value", "where", "is_set", "is_given"}  # methods of a group
+GROUP_NAMES = {group.__name__ for group in GROUPS}
+
+
+def modules() -> Iterator[Tuple[str, ast.Module]]:
+    """Return path and syntax tree of all modules but those which define settings and readers."""
+    for path in sorted(glob.glob(os.path.join(ROOT, "returnn_tf", "**", "*.py"), recursive=True)):
+        name = os.path.relpath(path, os.path.join(ROOT, "returnn_tf"))
+        if not name.startswith(os.path.join("config", "")) or name == os.path.join("config", "epoch_value.py"):
+            with open(path, encoding="utf8") as f:
+                yield name, ast.parse(f.read(), path)
+
+
+def group_of(node: ast.AST) -> Optional[str]:
+    """Return the name of the group that an expression ``TrainingSettings(...)`` makes."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in GROUP_NAMES:
+        return node.func.id
+    return None
+
+
+def variables(tree: ast.Module) -> Dict[str, Set[str]]:
+    """Return the groups which each variable of a module may be: ``settings = TrainingSettings(config)``."""
+    found: Dict[str, Set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts))
+                for name, value in pairs:
+                    group = group_of(value)
+                    if isinstance(name, ast.Name) and group:
+                        found.setdefault(name.id, set()).add(group)
+    return found
+
+
+def reads(tree: ast.Module) -> Tuple[List[str], List[str]]:
+    """Return the attributes read of groups, and all strings of the module if it reads some by name."""
+    groups = variables(tree)
+    attributes, by_name = [], False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            on_variable = isinstance(node.value, ast.Name) and node.value.id in groups
+            if on_variable or group_of(node.value):
+                by_name |= node.attr == "value"
+                attributes.append(node.attr)
+    strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return attributes, strings if by_name else []
+
+
+MODULES = list(modules())
+READS = {name: reads(tree) for name, tree in MODULES}
+
+
+def test_each_setting_is_read() -> None:
+    """What is declared is read somewhere, unless the declaration says that it is not."""
+    read = {name for attributes, strings in READS.values() for name in attributes + strings}
+    read |= {name for name, info in all_settings().items() if info.dataset_option or info.batch_option}
+    without = {name for name, info in all_settings().items() if info.unsupported or info.inert}
+    assert sorted(set(all_settings()) - without - read) == []
+    assert sorted(without & {name for attributes, _ in READS.values() for name in attributes}) == []
+
+
+def test_what_is_read_is_declared() -> None:
+    """No attribute of a group is read that it does not declare."""
+    known = set(all_settings()) | BY_NAME | {"declared", "config"}
+    assert not {(path, name) for path, (attributes, _) in READS.items() for name in attributes if name not in known}
+
+
+@pytest.mark.parametrize("path, tree", MODULES, ids=lambda value: value if isinstance(value, str) else "")
+def test_no_setting_is_read_past_its_declaration(path: str, tree: ast.Module) -> None:
+    """Nowhere ``config.int("num_epochs", 5)``, ``config["num_epochs"]`` or ``"num_epochs" in config``."""
+
+    def is_config(node: ast.AST) -> bool:
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        return name.lstrip("_") == "config"
+
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READERS:
+            if is_config(node.func.value) and any(isinstance(arg, ast.Constant) for arg in node.args[:1]):
+                found.append(ast.unparse(node))
+        if isinstance(node, ast.Subscript) and is_config(node.value) and isinstance(node.slice, ast.Constant):
+            found.append(ast.unparse(node))
+        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant) and is_config(node.comparators[0]):
+            found.append(ast.unparse(node))
+    assert not found
+
+
+@pytest.mark.parametrize("info", list(all_settings().values()), ids=lambda info: info.name)
+def test_declarations(info) -> None:
+    """The default is a possible value, and the help is one line."""
+    assert info.default is None or info.fault(info.default) is None
+    assert info.help and "\n" not in info.help and not info.help.endswith(".")
+    assert not (info.unsupported and info.inert)
+    assert describe_setting(info.name).startswith("setting %r" % info.name)
+
+
+class Example(SettingGroup):
+    """For tests."""
+
+    count: int = setting(3, help="a number", check=at_least(1), aliases=["number"])
+    rates: List[float] = setting([], help="numbers")
+    mode: str = setting("a", help="a choice", choices=["a", "b"])
+    limit: "Optional[int]" = setting(None, help="a limit")
+    flag: bool = setting(False, help="on or off")
+    gone: bool = setting(False, help="no more", unsupported="write count instead")
+    anything: object = setting(None, help="a dict or list")
+
+
+@pytest.mark.parametrize(
+    "value, text, name, expected",
+    [
+        (5, "5", "count", 5),
+        (None, "4", "count", 4),
+        ([0.1, 2], "0.1,2", "rates", [0.1, 2]),
+        ("b", "b", "mode", "b"),
+        ("", "", "mode", "a"),
+        (None, "7", "limit", 7),
+        (1, "true", "flag", True),
+        (0, "no", "flag", False),
+        (False, "False", "gone", False),
+        ({"a": 1}, "{'a': 1}", "anything", {"a": 1}),
+    ],
+)
+def test_values(value, text, name, expected) -> None:
+    """Python values and text give the same."""
+    config = Config({name: value})
+    assert Example(config).value(name) == (expected if value is not None else Example.declared()[name].default)
+    assert getattr(Example(Config.from_files([], [(name, text)])), name) == expected
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ({"count": 0}, "config key 'count' must be at least 1, got 0. It is: a number"),
+        ({"count": 2.5}, "config key 'count': expected an int, got 2.5 (float)"),
+        ({"number": 0}, "config key 'number' must be at least 1"),
+        ({"mode": "c"}, "config key 'mode' is 'c'. Known: a, b."),
+        ({"mode": {}}, "config key 'mode': expected a string, got {} (dict)"),
+        ({"rates": ["x"]}, "config key 'rates': expected a list of numbers, got 'x' (str) in it"),
+        ({"gone": True}, "config key 'gone' is not supported: write count instead"),
+    ],
+)
+def test_wrong_values(values, expected) -> None:
+    """Each error names the key, what is expected and what is there."""
+    with pytest.raises(ConfigError) as info:
+        for name in Example.declared():
+            Example(Config(values)).value(name)
+    assert expected in str(info.value)
+
+
+def test_defaults_aliases_and_places() -> None:
+    """A default that is a list is a new one each time; an older name counts if the newer one is not set."""
+    group = Example(Config({"number": 7}))
+    group.rates.append(1.0)
+    assert group.rates == [] and group.count == 7 and not group.is_set("flag")
+    assert group.where("count") == "config key 'number'" and group.is_set("count")
+    assert Example(Config({"number": 7, "count": 2})).count == 2
+
+
+def test_all_faults_at_once(tmp_path) -> None:
+    """One error before a task begins, with the place of each."""
+    path = tmp_path / "my.config"
+    path.write_text("num_epochs = 'many'\nlearning_rate = -1\nuse_last_best_model = True\nmine = 3\n")
+    config = Config.from_file(str(path))
+    with pytest.raises(ConfigError) as info:
+        check_settings(config)
+    assert str(info.value).split("\n") == [
+        "config key 'num_epochs' (%s:1): expected an int, got 'many' (str)" % path,
+        "config key 'use_last_best_model' (%s:3) is not supported: remove it to train without" % path,
+        "config key 'learning_rate' (%s:2) must be at least 0, got -1. It is: learning rate of the first epoch" % path,
+    ]
+    check_settings(config, ["mine"])
+
+
+def test_without_effect() -> None:
+    """Only what is set to another value than the default is reported."""
+    config = Config({"need_data": False, "use_tensorflow": True, "flat_net_construction": True, "start_batch": "auto"})
+    assert ignored_settings(config) == [
+        "flat_net_construction (networks of any depth are planned)",
+        "need_data (a dataset is opened only when a task reads it)",
+    ]
+    with pytest.raises(ConfigError, match="'use_tensorflow' must be True"):
+        check_settings(Config({"use_tensorflow": False}))
+
+
+def test_a_name_of_configs_counts_only_on_the_command_line() -> None:
+    """Many configs have a helper ``beam_size`` of any type."""
+    assert NetworkSettings(Config({"beam_size": "twelve"})).beam_size is None
+    check_settings(Config({"beam_size": {}}))
+    assert NetworkSettings(Config.from_files([], [("beam_size", "4")])).beam_size == 4
+    with pytest.raises(ConfigError, match=r"\(the command line\) must be at least 1"):
+        check_settings(Config.from_files([], [("beam_size", "0")]))
+
+
+@pytest.mark.parametrize("value, ok", [(0, True), (2**31 - 1, True), (-1, False), (2**31, False), (1.5, False)])
+def test_random_seed(value, ok) -> None:
+    """0 is a seed like any other."""
+    config = Config({"random_seed": value})
+    if ok:
+        assert TrainingSettings(config).random_seed == value
+    else:
+        with pytest.raises(ConfigError, match="random_seed"):
+            check_settings(config)
+
+
+def test_some_readings() -> None:
+    """Settings with types of their own."""
+    config = Config.from_files([], [("start_epoch", "3"), ("learning_rate_decay", "0.9"), ("log_verbosity", "3,5")])
+    assert TrainingSettings(config).start_epoch == 3 and LoggingSettings(config).log_verbosity == [3, 5]
+    assert LearningRateSettings(config).learning_rate_decay == 0.9
+    halved = LearningRateSettings(Config({"newbob_learning_rate_decay": lambda rate: rate / 2})).learning_rate_decay
+    assert callable(halved) and halved(1.0) == 0.5
+    assert TaskSettings(Config({"device": None})).device == "all"
+    assert DataSettings(Config({"batch_size": {"data": 100, "classes": None}})).batch_size == {
+        "data": 100,
+        "classes": None,
+    }
+    assert not LoggingSettings(Config()).is_given("tf_log_dir") and LoggingSettings(
+        Config({"tf_log_dir": None})
+    ).is_given("tf_log_dir")
+
+
+@pytest.mark.parametrize("name", ["num_epoch", "newbob_lerning_rate_decay", "batchsize"])
+def test_misspelt(name) -> None:
+    """Older names are known, too."""
+    assert misspelt(name) in setting_by_key()
+    assert all(misspelt(key) is None for key in setting_by_key())
+
+
+def test_command(capsys) -> None:
+    """The list by topic, and what there is to know about one setting."""
+    assert main(["settings"]) == 0
+    listed = capsys.readouterr().out
+    assert "Learning rate:" in listed and "(not supported) " in listed
+    assert all("  %s " % name in listed for name in all_settings())
+    assert main(["settings", "batching", "newbob_learning_rate_decay", "patch_atfork"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "batching: Any = None" in shown and "do not set their option 'seq_ordering' inherit it" in shown
+    assert "also called 'newbob_learning_rate_decay'" in shown and "; no effect: " in shown
+    assert main(["settings", "num_epoch"]) == 2
+    assert "Did you mean 'num_epochs'?" in capsys.readouterr().err

@@ -1,0 +1,298 @@
+"""What an installed package can add, each by one module and one entry point; and names that are taken."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import option
+from returnn_tf.config.registry import OptionClasses, Registry
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+#: Group of entry points -> (module of the plug-in, program that uses it, what it prints).
+PLUGINS = {
+    "returnn_tf.layers": (
+        """
+        from returnn_tf import Layer, option, register_layer
+
+        @register_layer("plug_twice")
+        class Twice(Layer):
+            \"\"\"``y = factor x``.\"\"\"
+
+            factor: float = option(2.0, help="factor of the source")
+
+            def template(self, ctx):
+                return ctx.single_source()
+
+            def emit(self, ctx):
+                return ctx.source() * self.factor
+        """,
+        """
+        import numpy, returnn_tf
+        network = {"output": {"class": "plug_twice", "factor": 3.0, "from": "data"}}
+        config = returnn_tf.Config({"network": network, "extern_data": {"data": {"dim": 1}}, "behavior_version": 21})
+        feed = {"data": numpy.ones([1, 2, 1], "float32"), "data/size0": numpy.array([2], "int32")}
+        print(returnn_tf.Network.from_config(config).run(feed).layers["output"].value.ravel().tolist())
+        """,
+        "[3.0, 3.0]",
+    ),
+    "returnn_tf.losses": (
+        """
+        from returnn_tf import Loss, register_loss
+        from returnn_tf.util.lazy_tf import tf
+
+        @register_loss("plug_sum")
+        class Sum(Loss):
+            \"\"\"The sum of the output.\"\"\"
+
+            needs_target = False
+
+            def value(self, ctx):
+                return tf.reduce_sum(ctx.output_value)
+        """,
+        """
+        import numpy, returnn_tf
+        network = {"output": {"class": "copy", "loss": "plug_sum", "from": "data"}}
+        config = returnn_tf.Config({"network": network, "extern_data": {"data": {"dim": 1}}, "behavior_version": 21})
+        feed = {"data": numpy.ones([1, 2, 1], "float32"), "data/size0": numpy.array([2], "int32")}
+        print(float(returnn_tf.Network.from_config(config).run(feed).total_loss))
+        """,
+        "2.0",
+    ),
+    "returnn_tf.datasets": (
+        """
+        from dataclasses import dataclass
+        from returnn_tf import Dataset, option, register_dataset
+        from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
+
+        @register_dataset()
+        class PlugDataset(Task12AXDataset):
+            \"\"\"The other one under a new name.\"\"\"
+
+            @dataclass
+            class Options(Task12AXDataset.Options):
+                \"\"\"With one more.\"\"\"
+
+                shown: str = option("nothing", help="text")
+        """,
+        """
+        from returnn_tf import Dataset
+        print(Dataset.from_config({"class": "Plug", "num_seqs": 3, "shown": "text"}).opts.shown)
+        """,
+        "text",
+    ),
+    "returnn_tf.optimizers": (
+        """
+        from dataclasses import dataclass
+        from returnn_tf import Optimizer, option, register_optimizer
+
+        @register_optimizer("plugsign")
+        @dataclass
+        class Sign(Optimizer):
+            \"\"\"Steps of one size.\"\"\"
+
+            size: float = option(0.5, help="of a step")
+        """,
+        """
+        from returnn_tf.engine.update.optimizers import create_optimizer
+        print(create_optimizer({"class": "PlugSignOptimizer", "size": 2.0}, where="optimizer").size)
+        """,
+        "2.0",
+    ),
+    "returnn_tf.schedules": (
+        """
+        from returnn_tf import register_schedule
+        from returnn_tf.engine.learning_rate.schemes import Scheme
+
+        @register_schedule("plug_half")
+        class Half(Scheme):
+            \"\"\"Half of the rate.\"\"\"
+
+            def next_rate(self, epoch, past):
+                return self.initial_rate / 2
+        """,
+        """
+        from returnn_tf import Config
+        from returnn_tf.engine.learning_rate.schemes import scheme_from_config
+        config = Config({"learning_rate_control": "plug_half", "learning_rate": 3.0})
+        print(scheme_from_config(config).next_rate(1, []))
+        """,
+        "1.5",
+    ),
+    "returnn_tf.units": (
+        """
+        from returnn_tf import register_cell
+        from returnn_tf.ops.cells.gru import Gru
+
+        @register_cell("pluggru")
+        class PlugGru(Gru):
+            \"\"\"The same under a new name.\"\"\"
+        """,
+        """
+        from returnn_tf.ops.cells import unit_class
+        print(unit_class("PlugGRUCell").unit)
+        """,
+        "pluggru",
+    ),
+    "returnn_tf.tasks": (
+        """
+        from returnn_tf import register_task
+
+        @register_task("plug_task")
+        def plug_task(config):
+            print("task with", config.int("x", 0))
+            return 0
+        """,
+        """
+        from returnn_tf import Config
+        from returnn_tf.tasks.registry import run_task
+        run_task(Config({"task": "plug_task", "x": 3}))
+        """,
+        "task with 3",
+    ),
+    "returnn_tf.commands": (
+        """
+        from returnn_tf import register_command
+
+        @register_command("plugcommand", "[X]", "print the arguments")
+        def run(args):
+            print("arguments", *args)
+            return 0
+        """,
+        """
+        from returnn_tf.cli.main import main
+        main(["plugcommand", "a"])
+        """,
+        "arguments a",
+    ),
+    "returnn_tf.native_ops": (
+        """
+        import os
+        from returnn_tf.native.errors import NativeOpError
+        from returnn_tf.native.sources import register_op
+
+        @register_op(
+            "plug_op", kernels=["plug/plug_cpu.cc"], bindings=["plug/plug_op.cc"], folder=os.path.dirname(__file__)
+        )
+        def self_test(ops):
+            if ops.plug_answer().numpy() != 42:
+                raise NativeOpError("wrong answer")
+        """,
+        """
+        from returnn_tf.native.library import load
+        from returnn_tf.native.sources import OPS
+        from returnn_tf.native.self_test import examine
+        print(examine("plug_op") or load("plug_op", OPS["plug_op"].self_test).plug_answer().numpy())
+        """,
+        "42",
+    ),
+}
+
+SOURCES = {
+    "plug_cpu.cc": 'extern "C" int plug_answer() { return 42; }\n',
+    "plug_op.cc": """
+        #include "tensorflow/core/framework/op.h"
+        #include "tensorflow/core/framework/op_kernel.h"
+        extern "C" int plug_answer();
+        REGISTER_OP("PlugAnswer").Output("answer: int32").SetIsStateful();
+        struct PlugAnswer : tensorflow::OpKernel {
+          using OpKernel::OpKernel;
+          void Compute(tensorflow::OpKernelContext* ctx) override {
+            tensorflow::Tensor* out = nullptr;
+            OP_REQUIRES_OK(ctx, ctx->allocate_output(0, {}, &out));
+            out->scalar<int>()() = plug_answer();
+          }
+        };
+        REGISTER_KERNEL_BUILDER(Name("PlugAnswer").Device(tensorflow::DEVICE_CPU), PlugAnswer);
+        """,
+}
+
+
+def install(folder, entry_points):
+    """Write the metadata of an installed package."""
+    info = folder / "rtf_plug-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rtf-plug\nVersion: 1.0\n")
+    lines = ["[%s]\n%s\n" % (group, "\n".join(points)) for group, points in entry_points.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+def run(folder, program):
+    """Run a program which sees the package."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), ROOT]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("group", PLUGINS)
+def test_plugin(group, tmp_path):
+    """One module and one entry point, and no other file."""
+    module, program, expected = PLUGINS[group]
+    (tmp_path / "rtf_plug.py").write_text(textwrap.dedent(module))
+    (tmp_path / "plug").mkdir()
+    for name, text in SOURCES.items():
+        (tmp_path / "plug" / name).write_text(textwrap.dedent(text))
+    install(tmp_path, {group: ["plug = rtf_plug"]})
+    done = run(tmp_path, program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().splitlines()[-1] == expected
+
+
+def test_broken_plugin(tmp_path):
+    """The error names the entry point."""
+    install(tmp_path, {"returnn_tf.tasks": ["broken = rtf_no_such_module"]})
+    done = run(tmp_path, "from returnn_tf.tasks.registry import TASKS; TASKS.load()")
+    assert (
+        "the plug-in broken = rtf_no_such_module (entry point group returnn_tf.tasks) can't be imported" in done.stderr
+    )
+
+
+def test_taken_names():
+    """Both places are named; what is defined again at its own place replaces itself."""
+    registry = Registry("thing", key=str.lower)
+
+    @registry.register("Spoon", "ladle")
+    def spoon():
+        """First."""
+
+    def define():
+        @registry.register("fork")
+        def fork():
+            """Twice."""
+
+        return fork
+
+    first, second = define(), define()
+    assert first is not second and registry["FORK"] is second
+    with pytest.raises(ConfigError) as info:
+        registry.add(define, "knife", "LADLE")
+    here = "tests.test_plugins.test_taken_names.<locals>."
+    assert str(info.value) == (
+        "thing 'LADLE' is already taken by %sspoon. Choose another name for %sdefine." % (here, here)
+    )
+    assert registry.names() == ["Spoon", "fork", "ladle"] and "knife" not in registry
+    assert registry.names_of(spoon) == ("Spoon", "ladle") and len(registry) == 3
+    with pytest.raises(ConfigError, match="here: unknown thing 'spon'. Did you mean 'spoon'?"):
+        registry.get("spon", "here")
+
+
+def test_classes_with_options():
+    """They become dataclasses, and need a docstring."""
+    registry = OptionClasses("thing")
+
+    @registry.register("a")
+    class A:
+        """Good."""
+
+        size: int = option(3, help="a number")
+
+    assert A(size=4).size == 4 and A.class_name == "a"
+    with pytest.raises(ConfigError, match="thing 'b' .*B.*: give it a docstring"):
+
+        @registry.register("b")
+        class B:
+            size: int = option(3, help="a number")
