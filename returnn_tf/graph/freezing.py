@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import types
-from typing import Any, ClassVar
+from typing import Any, Dict
 
 
 class Freezable:
     """An object whose attributes cannot be set any more after `freeze`."""
 
-    _is_frozen: ClassVar[bool] = False
-
     def freeze(self) -> None:
         """Forbid all further changes."""
-        self.__dict__["_is_frozen"] = True
+        # A check in __setattr__ would cost each of the many attributes that are set while a network is planned.
+        self.__class__ = _frozen(type(self))
 
 
-def _set_attribute(self: Freezable, name: str, value: Any) -> None:
-    if self._is_frozen:
-        raise AttributeError(
-            "%r was planned and does not change any more, so %r cannot be set. What is made while ops are emitted "
-            "belongs to the context, see EmitContext.set_aux." % (self, name)
-        )
-    object.__setattr__(self, name, value)
+_FROZEN: Dict[type, type] = {}
 
 
-# Not in the class body, where type checkers would take it to mean that any attribute may be set.
-Freezable.__setattr__ = _set_attribute  # type: ignore[assignment]
+def _frozen(cls: type) -> type:
+    """Return the same class, but without a way to set attributes."""
+    if cls not in _FROZEN:
+        body = {"__setattr__": _refuse, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        frozen = types.new_class(cls.__name__, (cls,), exec_body=lambda namespace: namespace.update(body))
+        _FROZEN[cls] = _FROZEN[frozen] = frozen
+    return _FROZEN[cls]
+
+
+def _refuse(self: Any, name: str, value: Any) -> None:
+    raise AttributeError(
+        "%r was planned and does not change any more, so %r cannot be set. What is made while ops are emitted "
+        "belongs to the context, see EmitContext.set_aux." % (self, name)
+    )
 
 
 def read_only(value: Any) -> Any:

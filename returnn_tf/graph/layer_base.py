@@ -180,6 +180,10 @@ class LayerBase(Freezable):
         is_output = len(shape) > 1 and axis == len(shape) - 1
         return inputs if not is_output and shape[axis] == total_size(inputs) else []
 
+    def gives_initial_output(self) -> bool:
+        """Return whether a method ``initial_output_value`` gives the value before the first step of a loop."""
+        return hasattr(self, "initial_output_value")
+
     # --- what `returnn_tf.graph.layer.Layer` declares with its types ---
 
     def template(self, ctx: Any) -> Data:

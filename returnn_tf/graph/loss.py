@@ -9,6 +9,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import LayerOrNumber, LayerRef, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.freezing import Freezable
 from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -107,7 +108,7 @@ class LossContext:
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class Loss:
+class Loss(Freezable):
     """What every loss can be told by ``loss_opts``.
 
     A loss gives its value as a sum over frames or sequences, and optionally an error in the same unit.
@@ -116,6 +117,8 @@ class Loss:
     class_name: ClassVar[str] = ""
     #: Whether it compares the layer with a target; the default target is "classes".
     needs_target: ClassVar[bool] = True
+    #: Whether the layer has a blank label beside those of the target.
+    has_blank: ClassVar[bool] = False
 
     use_flatten_frames: bool = option(
         True, help="leave out padded frames; False: they count too", inert="this loss has a value for each sequence"

@@ -79,8 +79,9 @@ class Node(Freezable):
 
     def freeze(self) -> None:
         """Forbid all further changes of the node, its layer and its parameters."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, read_only(getattr(self, field.name)))
+        values = vars(self)
+        for name in _COLLECTIONS:
+            values[name] = read_only(values[name])
         self.layer.freeze()
         for spec in self.owned:
             spec.freeze()
@@ -108,6 +109,10 @@ class Node(Freezable):
 
     def __repr__(self) -> str:
         return "<%s %r>" % (type(self).__name__, self.path)
+
+
+#: The fields of a node which are filled while it is planned.
+_COLLECTIONS = [f.name for f in dataclasses.fields(Node) if f.default_factory is not dataclasses.MISSING]
 
 
 @dataclasses.dataclass(frozen=True)

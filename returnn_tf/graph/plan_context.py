@@ -9,6 +9,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import axis_size, fits_type
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
+from returnn_tf.graph.registry import LOSSES
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
 
@@ -146,14 +147,15 @@ class PlanContext:
         )
 
     def target_dim(self) -> Optional[int]:
-        """The output size that the target asks for (with loss "ctc" one more than there are labels), or None."""
+        """The output size that the target asks for (with loss "ctc" one more, for the blank), or None."""
         layer = self.node.layer
         if not layer.target_names:
             return None
         dim = self.builder.target_data(self.node, layer.target_names[0]).dim
         if dim is None:
             return None
-        return dim + 1 if layer.loss == "ctc" else dim
+        loss = LOSSES.find(layer.loss)
+        return dim + 1 if loss is not None and loss.has_blank else dim
 
     def new_feature(self, size: int, name: str = "") -> Dim:
         """A feature dim that the program makes for a number; it agrees with every static dim of its size."""

@@ -123,7 +123,7 @@ class Network:
     # --- inputs ---
 
     @property
-    def extern_data(self) -> Dict[str, Data]:
+    def extern_data(self) -> Mapping[str, Data]:
         """All declared data keys."""
         return self.plan.extern_data
 

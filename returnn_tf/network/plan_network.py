@@ -52,6 +52,8 @@ def plan_network(
     _freeze_params(plan)
     for node in plan.all_nodes():
         node.freeze()
+    for loss in plan.losses:
+        loss.loss.freeze()
     return _without_dead_layers(plan)
 
 
@@ -64,10 +66,11 @@ def _declare_a_batch_size(builder: NetworkBuilder, state: BuildState) -> None:
 
 def _freeze_params(plan: Plan) -> None:
     """Parameters of layers inside of a layer which is not trainable are not trained either."""
-    frozen = [node.path + "/" for node in plan.all_nodes() if node.layer.trainable is False]
-    for spec in plan.params.values():
-        if any(spec.layer_path.startswith(path) for path in frozen):
-            spec.trainable = False
+    frozen = tuple(node.path + "/" for node in plan.all_nodes() if node.layer.trainable is False)
+    if frozen:
+        for spec in plan.params.values():
+            if spec.layer_path.startswith(frozen):
+                spec.trainable = False
 
 
 def _without_dead_layers(plan: Plan) -> Plan:

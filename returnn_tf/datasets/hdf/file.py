@@ -151,7 +151,7 @@ class HDFFile:
         return group
 
     def _checked_strings(self, root: h5py.File, path: str) -> h5py.Dataset:
-        """Return the array at a path; strings must be able to have their declared lengths."""
+        """Return the array at a path; of strings, each one must be able to have its declared length."""
         dataset = self._dataset(root, path)
         longest = longest_string(dataset)
         if longest > os.path.getsize(self.path):

@@ -52,6 +52,7 @@ class CtcLoss(Loss):
         network = {"output": {"class": "softmax", "from": "data", "loss": "ctc", "target": "classes"}}
     """
 
+    has_blank = True
     beam_width: int = option(100, help="of the beam search for the error")
     ctc_opts: Optional[Dict[str, Any]] = option(None, help="variants of the topology", group=CtcOptions)
     output_in_log_space: bool = option(False, help="the layer gives log probabilities")

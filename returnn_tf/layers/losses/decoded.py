@@ -53,7 +53,7 @@ class DecodedLoss(Loss):
         return Data((output.dims[output.batch_axis],), "float32")
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
-        """Return the error of each sequence, [batch]."""
+        """Return the value of each sequence, [batch]."""
         return self.compare(ctx)
 
     def compare(self, ctx: LossContext) -> Any:

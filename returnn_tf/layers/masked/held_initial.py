@@ -108,4 +108,4 @@ def _recurrent(node: Optional[Node]) -> Optional[Node]:
     """The layer with an initial value of its own which an inner layer is: recurrent, or held under a mask itself."""
     while node is not None and isinstance(node.layer, SubnetworkLayer):
         node = getattr(node.layer, "inner", None)  # none while the layers of a loop are still guessed
-    return node if node is not None and hasattr(node.layer, "initial_output_value") else None
+    return node if node is not None and node.layer.gives_initial_output() else None

@@ -8,8 +8,12 @@ from typing import Any, List, Optional, Tuple
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import LayerAsParam, Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.rec.planned_cell import plan_cell
+from returnn_tf.layers.rec.state import HIDDEN_STATE
 from returnn_tf.ops.cells.base import project
 from returnn_tf.ops.cells.single_step import PreparedCell, prepare_cell
+from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -34,85 +38,110 @@ ALL_STEPS: Aux[Any] = Aux("all steps")
 STEP_INPUT: Aux[Any] = Aux("input of each step")
 
 
-def before_loop(ctx: EmitContext, layer: Any) -> None:
-    """Makes and notes what the steps of a cell share, unless it depends on a layer of the loop.
+class CellStep:
+    """One step of the cell of a layer, as a layer of a loop: the state is carried from step to step.
 
-    :param layer: a `rec` layer with a named unit
+    :param layer: a `RecLayer` with the name of a unit
+    :param data: its input
     """
-    node: Node = layer.node
-    specs = [spec for spec in node.params.values() if isinstance(spec, LayerAsParam)]
-    if all(spec.node in ctx.lowering.values for spec in specs):
-        cell = _prepared(ctx, layer)
-        ctx.set_aux(node, PREPARED, _with_known_input(ctx, layer, cell) or StepPlan(cell))
 
+    is_fused = False
 
-def _prepared(ctx: EmitContext, layer: Any) -> PreparedCell:
-    params = {spec.name: ctx.param(layer.param_prefix + spec.name) for spec in layer.cell.param_specs()}
-    entries: Any = 1
-    for size in ctx.shape(layer.hidden_state.data)[:-1]:
-        entries = entries * size
-    return prepare_cell(layer.cell, params, batch=entries, seed=ctx.seed("cell") if ctx.train else None)
+    def __init__(self, ctx: PlanContext, layer: Any, data: Data) -> None:
+        if data.feature_axis not in (None, data.rank - 1):
+            raise ctx.error("the feature axis of %s must be the last one in a step." % data)
+        self._layer = layer
+        out = ctx.out_feature()
+        base = data.replace(dtype="float32", sparse_dim=None, vocab=None, feature_axis=None)
+        if data.sparse_dim is None:
+            base = base.without_axes([data.rank - 1])
+        self.output = base.with_axis(base.rank, out, feature=True)
+        self.cell = plan_cell(ctx, layer, data, out, self.output)
+        for index in range(self.cell.state.count):
+            ctx.loop_state(str(index), self.output, lambda emit, i=index: self.cell.first_state(emit)[i])
 
+    def before_loop(self, ctx: EmitContext) -> None:
+        """Make what the steps share, unless it depends on a layer of the loop."""
+        specs = [spec for spec in ctx.node.params.values() if isinstance(spec, LayerAsParam)]
+        if all(spec.node in ctx.lowering.values for spec in specs):
+            cell = self._prepared(ctx)
+            ctx.set_aux(ctx.node, PREPARED, self._with_known_input(ctx, cell) or StepPlan(cell))
 
-def _with_known_input(ctx: EmitContext, layer: Any, cell: PreparedCell) -> Optional[StepPlan]:
-    """The products of the input weights with the sources which are known for all steps, all at once."""
-    plain = all(
-        source.output.rank == 2 and source.output.batch_axis == 0 and source.output.feature_axis == 1
-        for source in layer.sources
-    )
-    if cell.projection is None or not plain or layer.dropout:
-        return None
-    weights, bias = cell.projection
-    known, row, rest, rows = None, 0, [], []
-    for source in layer.sources:
-        part = weights[row : row + source.output.dim]
-        row += source.output.dim
-        value = ctx.aux(source, ALL_STEPS)
-        if value is None:
-            value = ctx.lowering.values.get(source)
-        if value is None:
-            rest.append(source)
-            rows.append(part)
-            continue
-        product = project(value, part)
-        known = product if known is None else known + product
-    if known is None:
-        return None
-    if bias is not None:
-        known = known + bias
-    if known.shape.rank == 2:
-        return StepPlan(cell, known, (rest, _joined(rows)))
-    ctx.set_aux(layer.node, STEP_INPUT, known)
-    return StepPlan(cell, None, (rest, _joined(rows)))
+    def _prepared(self, ctx: EmitContext) -> PreparedCell:
+        entries: Any = 1
+        for size in ctx.shape(self.cell.state.data)[:-1]:
+            entries = entries * size
+        seed = ctx.seed("cell") if ctx.train else None
+        return prepare_cell(self.cell.cell, self.cell.params(ctx), batch=entries, seed=seed)
+
+    def _with_known_input(self, ctx: EmitContext, cell: PreparedCell) -> Optional[StepPlan]:
+        """The products of the input weights with the sources which are known for all steps, all at once."""
+        sources = ctx.node.sources
+        plain = all(
+            source.output.rank == 2 and source.output.batch_axis == 0 and source.output.feature_axis == 1
+            for source in sources
+        )
+        if cell.projection is None or not plain or self._layer.dropout:
+            return None
+        weights, bias = cell.projection
+        known, row, rest, rows = None, 0, [], []
+        for source in sources:
+            size = source.output.dim or 0
+            part = weights[row : row + size]
+            row += size
+            value = ctx.aux(source, ALL_STEPS)
+            if value is None:
+                value = ctx.lowering.values.get(source)
+            if value is None:
+                rest.append(source)
+                rows.append(part)
+                continue
+            product = project(value, part)
+            known = product if known is None else known + product
+        if known is None:
+            return None
+        if bias is not None:
+            known = known + bias
+        if known.shape.rank == 2:
+            return StepPlan(cell, known, (rest, _joined(rows)))
+        ctx.set_aux(ctx.node, STEP_INPUT, known)
+        return StepPlan(cell, None, (rest, _joined(rows)))
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """The cell on one frame."""
+        y, state = self._step(ctx)
+        for i, part in enumerate(state):
+            ctx.set_loop_state(str(i), part)
+        ctx.set_aux(ctx.node, HIDDEN_STATE, state)
+        return y
+
+    def _step(self, ctx: EmitContext) -> Tuple[Any, Tuple[Any, ...]]:
+        """(Output, new states) in the layout of the output."""
+        plan = ctx.aux(ctx.node, PREPARED)
+        plan = StepPlan(self._prepared(ctx)) if plan is None else plan
+        layer, n, shape = self._layer, self.cell.cell.n_out, ctx.shape(ctx.output)
+        is_flat = len(shape) == 2
+        state = tuple(ctx.loop_state(str(i)) for i in range(self.cell.state.count))
+        if not is_flat:
+            state = tuple(tf.reshape(part, [-1, n]) for part in state)
+        index = ctx.lowering.loop_index
+        known = ctx.lowering.loop_inputs.get((ctx.node, STEP_INPUT), plan.known)
+        if known is None:
+            x = layer.emit_input(ctx)
+            if not is_flat:
+                x = tf.reshape(x, [-1] if layer.input.sparse_dim is not None else [-1, layer.input.dim])
+            y, state = plan.cell.step(x, state, index)
+        else:
+            sources, weights = plan.rest
+            z = known
+            if sources:
+                values = [ctx.value(source) for source in sources]
+                z = z + project(values[0] if len(values) == 1 else tf.concat(values, axis=1), weights)
+            y, state = plan.cell.step_projected(z, state, index)
+        if is_flat:
+            return y, state
+        return tf.reshape(y, tf.stack(shape)), tuple(tf.reshape(part, tf.stack(shape)) for part in state)
 
 
 def _joined(rows: List[Any]) -> Any:
     return rows[0] if len(rows) == 1 else tf.concat(rows, axis=0) if rows else None
-
-
-def emit_step(ctx: EmitContext, layer: Any) -> Tuple[Any, Tuple[Any, ...]]:
-    """(Output, new states) of one step in the layout of the output."""
-    plan = ctx.aux(layer.node, PREPARED)
-    plan = StepPlan(_prepared(ctx, layer)) if plan is None else plan
-    n, shape = layer.cell.n_out, ctx.shape(ctx.output)
-    is_flat = len(shape) == 2
-    state = tuple(ctx.loop_state(str(i)) for i in range(layer.hidden_state.count))
-    if not is_flat:
-        state = tuple(tf.reshape(part, [-1, n]) for part in state)
-    index = ctx.lowering.loop_index
-    known = ctx.lowering.loop_inputs.get((layer.node, STEP_INPUT), plan.known)
-    if known is None:
-        x = layer.emit_input(ctx)
-        if not is_flat:
-            x = tf.reshape(x, [-1] if layer.input.sparse_dim is not None else [-1, layer.input.dim])
-        y, state = plan.cell.step(x, state, index)
-    else:
-        sources, weights = plan.rest
-        z = known
-        if sources:
-            values = [ctx.value(source) for source in sources]
-            z = z + project(values[0] if len(values) == 1 else tf.concat(values, axis=1), weights)
-        y, state = plan.cell.step_projected(z, state, index)
-    if is_flat:
-        return y, state
-    return tf.reshape(y, tf.stack(shape)), tuple(tf.reshape(part, tf.stack(shape)) for part in state)

@@ -28,7 +28,8 @@ def plan_initial_output(builder: NetworkBuilder, spec: LayerSpec, node: Node) ->
     :raises LayerError: labels without an initial output, or an unknown form
     """
     given: Any = spec.options.get("initial_output")
-    state = getattr(node.layer, "initial_output_value", None)
+    layer: Any = node.layer
+    state = layer.initial_output_value if layer.gives_initial_output() else None
     if given is None and state is not None:
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
     if given is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, Iterator, List, Set
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set
 
+from returnn_tf.graph.freezing import read_only
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.tensor import Data
@@ -12,7 +13,7 @@ from returnn_tf.tensor import Data
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A planned network.
+    """A planned network. Nothing in it changes any more.
 
     :param nodes: all layers, each after everything that it needs
     :param outputs: the layers whose values are results, by path: "output" and those with is_output_layer
@@ -21,15 +22,19 @@ class Plan:
     :param config: the `Config` which it was made from, for the functions of the config
     """
 
-    nodes: List[Node]
-    outputs: Dict[str, Node]
-    losses: List[LossNode]
-    extern: Dict[str, Node]
-    extern_data: Dict[str, Data]
+    nodes: Sequence[Node]
+    outputs: Mapping[str, Node]
+    losses: Sequence[LossNode]
+    extern: Mapping[str, Node]
+    extern_data: Mapping[str, Data]
     behavior_version: int
     train: bool
     search: bool
     config: Any = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, read_only(getattr(self, field.name)))
 
     @property
     def params(self) -> Dict[str, ParamSpec]:

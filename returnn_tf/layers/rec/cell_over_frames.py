@@ -1,0 +1,120 @@
+"""A recurrent cell over all frames of its source."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.rec.planned_cell import plan_cell
+from returnn_tf.layers.rec.state import HIDDEN_STATE
+from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.ops.cells import run_cell
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+class CellOverFrames:
+    """Runs the cell of a layer over frames: those of a sequence, or all steps of a loop at once.
+
+    :param layer: a `RecLayer` with the name of a unit
+    :param data: its input
+    """
+
+    def __init__(self, ctx: PlanContext, layer: Any, data: Data) -> None:
+        if data.time_axis is None and layer.axis is None and ctx.loop_dim is not None:
+            data, _ = frames_of(ctx, data)  # also what is the same in all steps
+        self._layer = layer
+        self._frames = data
+        self._perm, output = self._layout(ctx, data)
+        out = ctx.out_feature()
+        output = output.with_axis(output.rank, out, feature=True)
+        # For all steps of a loop at once, the iterated axis is no time axis, as it is none in a step.
+        self.output = output.replace(time_axis=None if output.dims[0].is_loop else 0)
+        self.cell = plan_cell(ctx, layer, data, out, self.output.without_axes([0]))
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the frames are the steps of a loop."""
+        return self.output.dims[0].is_loop
+
+    def _layout(self, ctx: PlanContext, data: Data) -> Tuple[List[int], Data]:
+        """(Order of the source axes for the cell: iterated, batch, others, feature; the template without feature)."""
+        feature = data.feature_axis
+        if data.sparse_dim is None:
+            ctx.need_feature(data)
+        if self._layer.axis is not None:
+            axis = ctx.axis(data, self._layer.axis)
+        elif data.time_axis is None and ctx.loop_dim in data.dims:
+            axis = data.dims.index(ctx.loop_dim)
+        elif data.time_axis is None:
+            raise ctx.error(
+                "the source %s has no time axis to iterate over. Name one by the option 'axis', or use a linear layer."
+                % data
+            )
+        else:
+            axis = data.time_axis
+        if axis in (feature, data.batch_axis):
+            raise ctx.error(
+                "cannot iterate over the %s axis of %s." % ("feature" if axis == feature else "batch", data)
+            )
+        if data.sparse_dim is not None:
+            feature = None
+        perm = [axis] + [i for i in (data.batch_axis,) if i is not None]
+        perm += [i for i in range(data.rank) if i not in perm and i != feature]
+        output = data.replace(dtype="float32", sparse_dim=None, vocab=None)
+        if feature is None:
+            return perm, output.permuted(perm)
+        return perm + [feature], output.permuted(perm + [feature]).without_axes([len(perm)])
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Emit the input projection of all frames at once, then the loop over frames."""
+        data, layer, cell = self._frames, self._layer, self.cell.cell
+        x = transpose(with_frames(ctx, layer.emit_input(ctx), layer.input, data), self._perm)
+        shape = [ctx.size(data.dims[axis]) for axis in self._perm]
+        has_feature = data.sparse_dim is None
+        batch_shape = shape[1 : len(shape) - 1 if has_feature else len(shape)]
+        merge = len(batch_shape) != 1
+        if merge:
+            x = tf.reshape(x, tf.stack([shape[0], -1] + (shape[-1:] if has_feature else [])))
+        y, state = run_cell(
+            cell,
+            self.cell.params(ctx),
+            x,
+            self._lengths(ctx),
+            initial_state=self._initial_state(ctx, merge),
+            direction=layer.direction or 1,
+            seed=ctx.seed("cell") if ctx.train else None,
+        )
+        n = cell.n_out
+        if merge:
+            y = tf.reshape(y, tf.stack([shape[0], *batch_shape, n]))
+            state = tuple(tf.reshape(part, tf.stack([*batch_shape, n])) for part in state)
+        if layer.back_prop is False:
+            y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
+        ctx.set_aux(ctx.node, HIDDEN_STATE, state)
+        return y
+
+    def before_loop(self, ctx: EmitContext) -> None:
+        """Nothing: it does not run step by step."""
+
+    def _lengths(self, ctx: EmitContext) -> Optional[Any]:
+        """Int [merged batch]; None if the iterated axis has one length for all."""
+        dims = [self._frames.dims[axis] for axis in self._perm]
+        if not dims[0].is_dynamic:
+            return None
+        lengths = ctx.lens(dims[0])
+        if lengths.shape.rank == 0:
+            return None
+        others = dims[2:] if self._layer.input.sparse_dim is not None else dims[2:-1]
+        repeats: Any = 1
+        for dim in others:
+            repeats = repeats * ctx.size(dim)
+        return tf.repeat(lengths, repeats) if others else lengths
+
+    def _initial_state(self, ctx: EmitContext, merge: bool) -> Optional[Tuple[Any, ...]]:
+        state = self.cell.given_state(ctx)
+        if state is None or not merge:
+            return state
+        return tuple(tf.reshape(part, [-1, self.cell.cell.n_out]) for part in state)

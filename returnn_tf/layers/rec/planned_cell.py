@@ -1,0 +1,81 @@
+"""The cell of a recurrent layer: unit, parameters, hidden state, and the state before the first frame."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Optional, Tuple
+
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.rec.state import HiddenState, InitialState, emit_initial_state, plan_initial_state
+from returnn_tf.ops.cells import Cell, unit_class
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedCell:
+    """A cell with its parameters and states.
+
+    :param prefix: of the names of its parameters
+    :param initial: where each tensor of the initial state comes from
+    """
+
+    cell: Cell
+    prefix: str
+    state: HiddenState
+    initial: List[InitialState]
+
+    def params(self, ctx: EmitContext) -> Dict[str, Any]:
+        """Return the values of the parameters by their name in the cell."""
+        return {spec.name: ctx.param(self.prefix + spec.name) for spec in self.cell.param_specs()}
+
+    def given_state(self, ctx: EmitContext) -> Optional[Tuple[Any, ...]]:
+        """Return the state before the first frame, or None if it is zero."""
+        return emit_initial_state(ctx, self.initial, self.state.data)
+
+    def first_state(self, ctx: EmitContext) -> Tuple[Any, ...]:
+        """Return the state before the first frame, each tensor in the layout of `HiddenState.data`."""
+        state = self.given_state(ctx)
+        if state is None:
+            return (tf.zeros(tf.stack(ctx.shape(self.state.data)), "float32"),) * self.state.count
+        return state
+
+    def first_output(self, ctx: EmitContext) -> Any:
+        """Return the part of the first state which is an output, too."""
+        return self.first_state(ctx)[self.state.keys.index("h") if "h" in self.state.keys else 0]
+
+
+def plan_cell(ctx: PlanContext, layer: Any, data: Data, out: Dim, state_data: Data) -> PlannedCell:
+    """Plan the cell of a `RecLayer`, and declare its parameters.
+
+    :param data: what the cell gets
+    :param out: the feature dim of its output
+    :param state_data: template of each tensor of its state
+    """
+    dim = data.sparse_dim if data.sparse_dim is not None else ctx.need_feature(data)
+    n_out = ctx.need_static(out, "out_dim")
+    cell = unit_class(layer.unit, where="option 'unit'", single_step=layer.single_step)(
+        n_out,
+        ctx.need_static(dim, "the feature axis of the source"),
+        sparse_input=data.sparse_dim is not None,
+        unit_opts=layer.unit_opts,
+        input_projection=layer.input_projection,
+        behavior_version=ctx.behavior_version,
+        where="option 'unit_opts'" if layer.unit_opts else "option 'unit'",
+    )
+    # A name_scope stands for "<layer>/rec".
+    prefix = "rec/" if layer.name_scope is None else ""
+    given = {
+        "forward": layer.forward_weights_init,
+        "recurrent": layer.recurrent_weights_init,
+        "bias": layer.bias_init,
+        "fixed": None,
+    }
+    for spec in cell.param_specs():
+        init = given[spec.kind]
+        if init is None:
+            init = "glorot_uniform" if spec.default is None else spec.default
+        ctx.param(prefix + spec.name, spec.shape, init)
+    state = HiddenState(cell.state_keys, state_data)
+    return PlannedCell(cell, prefix, state, plan_initial_state(ctx, layer.initial_state, state, prefix))
