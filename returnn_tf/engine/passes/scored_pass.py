@@ -16,7 +16,7 @@ from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.lines import time_shares_line
 from returnn_tf.logging.log import log
-from returnn_tf.util.text import bytes_text
+from returnn_tf.logging.text import bytes_text
 
 
 @dataclass
