@@ -34,7 +34,7 @@ def test_the_map_has_every_folder_and_no_other() -> None:
     below_layers = [folder for folder in _code_folders() if folder.startswith("layers/")]
     assert all("`%s/`" % folder.partition("/")[2] in MAP for folder in below_layers)
     expected = {*_code_folders(), *_data_folders(), "goldens", "tools/submit"} - set(below_layers)
-    assert set(rows) == expected
+    assert set(rows) == expected, "tests/README.md: add or remove the row of the folder"
 
 
 def test_files_in_the_map_exist() -> None:

@@ -17,7 +17,7 @@ import pkgutil
 import threading
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar
 
-from returnn_tf.config.errors import ConfigError, did_you_mean, nearest_name
+from returnn_tf.config.errors import ConfigError, did_you_mean, nearest_name, shown
 
 E = TypeVar("E")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -112,7 +112,7 @@ class Registry(Generic[E]):
         names = self.names()
         near = nearest_name(name, [*names, *self._entries])
         hint = did_you_mean(name, names, max_listed=self._max_listed) if near is None else "Did you mean %r?" % near
-        return "unknown %s %r. %s" % (self.what, name, hint)
+        return "unknown %s %s. %s" % (self.what, shown(name), hint)
 
     def names(self) -> List[str]:
         """Return all names, aliases included, sorted."""

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
+from returnn_tf.config.errors import ConfigError, shown
 from returnn_tf.config.options import LayerRef, LayerRefs, axis_size, dropout_rate, option
 from returnn_tf.graph.class_facts import mentions
 from returnn_tf.graph.freezing import Freezable
@@ -167,6 +168,24 @@ class LayerBase(Freezable):
         if given is None:
             return []
         return [given] if isinstance(given, str) else list(given)
+
+    @classmethod
+    def read_sources(cls, given: Any, where: str) -> List[Any]:
+        """Return ``from`` as a list of names, or of tuples that begin with a name.
+
+        :param where: how an error begins
+        :raises ConfigError: neither a name nor a list of names
+        """
+        if given is not None and not isinstance(given, (str, list, tuple, dict)):
+            raise ConfigError(
+                "%s: 'from' must be the name of a layer or a list of names, got %s." % (where, shown(given))
+            )
+        sources = cls.source_list(given)
+        for source in sources:
+            name = source[0] if isinstance(source, tuple) and source else source
+            if not isinstance(name, str):
+                raise ConfigError("%s: 'from' must hold names of layers, got %s." % (where, shown(source)))
+        return sources
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
         """Return the parts of one axis of a parameter, or an empty list where they are not known.

@@ -33,7 +33,7 @@ from tests.network.mutations import ROOTS, Settings, all_places, change_at, copi
 #: Seconds for one network, and MiB for all.
 TIME_LIMIT = 5
 MEMORY_LIMIT = 8192
-_LONGEST_LINE = 2000
+_LONGEST_LINE = 1000
 _PACKAGE = str(Path(returnn_tf.__file__).parent) + "/"
 
 

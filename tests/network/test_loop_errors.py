@@ -143,3 +143,17 @@ def test_the_error_is_that_of_the_layer_at_fault() -> None:
         "output": {"class": "copy", "from": "s"},
     }
     fails("Layer 'loop/att' \\(class 'combine'\\): The dims don't fit: .*loop/w", unit)
+
+
+@pytest.mark.parametrize("name", ["output", "prev:output", "prev:e", "e", "end"])
+def test_initial_output_of_the_loop_itself(name):
+    unit = {**SEARCH, "e": {**SEARCH["e"], "initial_output": name}, "p": {**SEARCH["p"], "from": ["e", "prev:e"]}}
+    fails("initial_output: '%s' has no value before the first step" % name, unit, [], search=True, max_seq_len=3)
+
+
+def test_search_whose_length_is_that_of_the_target():
+    """Nothing but the number of steps needs the target."""
+    unit = {name: layer for name, layer in SEARCH.items() if name != "end"}
+    network = {"output": {"class": "rec", "from": [], "unit": unit, "target": "labels"}}
+    config = config_of(network, extern_data={"data": {"dim": 3}, "labels": {"dim": 5, "sparse": True}})
+    assert "labels" in plan_from_config(config, search=True).extern

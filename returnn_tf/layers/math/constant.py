@@ -6,6 +6,7 @@ from typing import Any, List, Optional
 
 import numpy
 
+from returnn_tf.config.errors import shown
 from returnn_tf.config.options import LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
@@ -61,15 +62,18 @@ class ConstantLayer(Layer):
         return with_feature_default(data)
 
     def _as_array(self, ctx: PlanContext) -> numpy.ndarray:
-        array = numpy.asarray(self.value)
+        try:
+            array = numpy.asarray(self.value)
+        except ValueError as exc:  # lists of different lengths, or too deep ones
+            raise ctx.error("the value %s is no array: %s." % (shown(self.value), exc)) from None
         if array.dtype.kind == "O":
-            raise ctx.error("value must be a number, bool, string or numpy array, got %r." % (self.value,))
+            raise ctx.error("value must be a number, bool, string or numpy array, got %s." % shown(self.value))
         if not isinstance(self.value, (numpy.ndarray, numpy.generic)):
             array = array.astype({"i": "int32", "f": "float32", "b": "bool"}.get(array.dtype.kind, array.dtype))
         try:
             return array if self.dtype is None else array.astype(self.dtype)
         except (TypeError, ValueError) as exc:
-            raise ctx.error("the value %r does not fit dtype %r: %s." % (self.value, self.dtype, exc)) from None
+            raise ctx.error("the value %s does not fit dtype %r: %s." % (shown(self.value), self.dtype, exc)) from None
 
     def _dims(self, ctx: PlanContext) -> List[Dim]:
         sizes = self.array.shape

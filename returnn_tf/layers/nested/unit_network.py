@@ -37,7 +37,8 @@ def unit_network(
     if "from" not in layer and (cls.needs_sources or (own_data and issubclass(cls, ConcatInputLayer))):
         layer["from"] = "data"
     layer["from"] = [
-        (outside(s[0]), *s[1:]) if isinstance(s, tuple) else outside(s) for s in cls.source_list(layer.get("from"))
+        (outside(s[0]), *s[1:]) if isinstance(s, tuple) else outside(s)
+        for s in cls.read_sources(layer.get("from"), where)
     ]
     infos = declared_options(cls)
     for name, value in layer.items():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Dict, Iterator, Mapping, Optional, Protocol, Sequence, Union
 
-from returnn_tf.config.options import Written, option
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Axis, Init
 from returnn_tf.graph.param_parts import Part, Parts, equal_parts, total_size

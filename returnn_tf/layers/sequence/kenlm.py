@@ -37,11 +37,12 @@ class KenLmLayer(Layer):
         import os, tempfile
 
         path = os.path.join(tempfile.mkdtemp(), "example.%s")
+        arpa = ["/data/", "ngram 1=4", "", "/1-grams:", "-99 <s>", "-0.4 a", "-0.6 b", "-0.5 <unk>", "", "/end/"]
         with open(path % "arpa", "w") as file:
-            file.write("\\data\\\nngram 1=4\n\n\\1-grams:\n-99 <s>\n")
-            file.write("-0.4 a\n-0.6 b\n-0.5 <unk>\n\n\\end\\\n")
+            for line in arpa:
+                print(line.replace("/", chr(92)), file=file)  # a backslash marks the sections
         with open(path % "vocab", "w") as file:
-            file.write("a\nb\n<unk>\n")
+            print("a", "b", "<unk>", sep=chr(10), file=file)
         network = {"output": {"class": "rec", "from": "data", "unit": {
             "lm": {"class": "kenlm", "from": "prev:label", "lm_file": path % "arpa",
                 "vocab_file": path % "vocab", "vocab_unknown_label": "<unk>",

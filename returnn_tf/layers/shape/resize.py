@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional, Tuple, Union
 
 from returnn_tf.config import did_you_mean
@@ -57,8 +58,8 @@ class ResizeLayer(ConcatInputLayer):
         kinds = [*RESIZE_KINDS, "fill"]
         if self.kind not in kinds:
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, kinds)))
-        if not self.factor > 0:
-            raise ctx.error("factor must be positive, got %s." % self.factor)
+        if not 0 < self.factor < math.inf:
+            raise ctx.error("factor must be positive and finite, got %s." % self.factor)
         if self.kind == "fill" and self.factor != int(self.factor):
             raise ctx.error("kind 'fill' needs a whole number as factor, got %s." % self.factor)
         if self.kind != "fill" and (self.fill_value is not None or self.fill_dropout):

@@ -307,6 +307,18 @@ class StepNetwork:
             )
         return self._accums[node]
 
+    def zone_of(self, name: str, where: str) -> Zone:
+        """Return where a layer of the loop is computed.
+
+        :raises LayerError: nowhere, since nothing needs it in this mode
+        """
+        zone = self.zones.zones.get(name)
+        if zone is None:
+            raise LayerError(
+                "%s: layer %r of the loop is not computed in this mode, as no output needs it." % (where, name)
+            )
+        return zone
+
     def prev(self, builder: ZoneBuilder, ref: str, where: str) -> Node:
         """``prev:<ref>`` for a layer of this builder's zone."""
         name = builder.any_name(ref)
@@ -315,7 +327,7 @@ class StepNetwork:
                 "%s: there is no layer %r in the loop, so 'prev:%s' means nothing. %s"
                 % (where, ref, ref, did_you_mean(ref, self.specs))
             )
-        zone = self.zones.zones[name]
+        zone = self.zone_of(name, where)
         if zone is Zone.STEP and builder.zone is Zone.STEP:
             if ref not in self._prevs:
                 self._prevs[ref] = self.add(builder, "prev:" + ref, self._found.prev(ref), [])

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Dict, Iterator, List, Mapping, Tuple, Type
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import shown
 from returnn_tf.config.options import check_options, declared_options, referenced_names
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.registry import LAYERS, LOSSES
@@ -72,7 +73,7 @@ def parse_network(network: Any, path: str, behavior_version: int) -> Dict[str, L
             raise ConfigError("%s: a layer has the name %r. Give it a name, e.g. 'output'." % (where, name))
         if not isinstance(options, Mapping):
             raise ConfigError(
-                "%s: layer %r must be a dict such as {'class': 'linear', ...}, got %r." % (where, name, options)
+                "%s: layer %r must be a dict such as {'class': 'linear', ...}, got %s." % (where, name, shown(options))
             )
         specs[name] = parse_layer(name, options, "%s/%s" % (path, name) if path else name, behavior_version)
     return specs
@@ -96,15 +97,7 @@ def parse_layer(name: str, options: Mapping[str, Any], path: str, behavior_versi
 
 def _sources(cls: Type[Layer], options: Mapping[str, Any], where: str, behavior_version: int) -> List[Any]:
     if "from" in options and options["from"] is not None:
-        given = options["from"]
-        if not isinstance(given, (str, list, tuple, dict)):
-            raise ConfigError("%s: 'from' must be the name of a layer or a list of names, got %r." % (where, given))
-        sources = cls.source_list(given)
-        for source in sources:
-            name = source if isinstance(source, str) else source[0] if isinstance(source, tuple) and source else None
-            if not isinstance(name, str):
-                raise ConfigError("%s: 'from' must hold names of layers, got %r." % (where, source))
-        return sources
+        return cls.read_sources(options["from"], where)
     if not cls.takes_data(options):
         return []
     if behavior_version >= 1:
