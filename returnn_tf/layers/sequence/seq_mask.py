@@ -118,8 +118,9 @@ class BooleanMaskLayer(Layer):
         mask = self.mask.output
         if mask.dtype != "bool":
             raise ctx.error("the mask %r must be bool, but it is %s. Use a compare layer." % (self.mask.path, mask))
-        self.axes = [ctx.axis(data, d) for d in self.dims]
-        self.mask_axes = [ctx.axis(mask, d) for d in self.dims]
+        dims = [self.dims] if isinstance(self.dims, (int, Dim)) else self.dims
+        self.axes = [ctx.axis(data, d) for d in dims]
+        self.mask_axes = [ctx.axis(mask, d) for d in dims]
         if sorted(self.mask_axes) != list(range(mask.rank)) or not self.axes:
             raise ctx.error(
                 "dims [%s] must be all dims of the mask %s. To drop frames of each sequence by themselves, use e.g. "
