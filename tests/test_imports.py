@@ -51,7 +51,8 @@ INNER_FLOORS = {
         ["describe"],
     ],
     "engine": [
-        ["learning_rate", "support", "update"],
+        ["support"],
+        ["learning_rate", "update"],
         ["distributed"],
         ["data"],
         ["passes"],

@@ -1,7 +1,9 @@
 """Lines of the log, targets and levels, the progress bar, colour."""
 
+import contextlib
 import io
 import logging
+import os
 import sys
 
 import pytest
@@ -186,6 +188,35 @@ def test_command_that_ends(log):
         log.write(1, "x" * 10000)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is full")
+def test_a_full_disk_is_reported_once_and_stops_nothing(log, tmp_path, capsys):
+    """What can be written to hears of what can't."""
+    log.configure(["/dev/full", str(tmp_path / "log")], [3])
+    for number in range(3):
+        log.write(1, "line %d" % number)
+    shown = capsys.readouterr().out
+    assert shown == (tmp_path / "log").read_text()
+    warning = "Warning: log file '/dev/full' can't be written (No space left on device): lines are missing there\n"
+    assert shown.count(warning) == 1 and shown.endswith("line 1\nline 2\n") and not log.lost_terminal
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is full")
+def test_a_standard_output_on_a_full_disk(log, tmp_path, monkeypatch, capsys):
+    """Files and the standard error hear of it."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        log.configure([str(tmp_path / "log")], [3])
+        log.write(1, "hello")
+        log.write(1, "again")
+        monkeypatch.undo()
+        assert log.lost_terminal
+        with contextlib.suppress(OSError):
+            full.close()
+    text = "the standard output can't be written (No space left on device): lines are missing there"
+    assert capsys.readouterr().err.count(text) == 1
+    assert (tmp_path / "log").read_text() == "hello\nWarning: %s\nagain\n" % text
+
+
 def test_configure_errors(log, tmp_path):
     """Unknown format, level, a file that can't be."""
     with pytest.raises(ValueError, match="log_format"):
@@ -241,3 +272,52 @@ def test_bar_on_a_terminal(log, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     log.progress("x").update(1, 0.5)
     assert sys.stdout.getvalue() == ""
+
+
+class Clock:
+    """Seconds which pass only when they are told to."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+
+
+def _steps(log, clock, count):
+    bar = log.progress("train epoch 1")
+    for step in range(1, count + 1):
+        clock.now += 20.0
+        bar.update(step, step / 10, 2.5, 1000)
+    bar.close()
+
+
+LINE = "train epoch 1, 3 steps, loss 2.5, elapsed 0:01:00, exp. remaining 0:02:20, complete 30.0%\n"
+
+
+def test_a_line_each_minute_where_nobody_sees_the_bar(log, monkeypatch, capsys):
+    """By default; not so soon in a pass."""
+    clock = Clock(monkeypatch)
+    log.configure()
+    _steps(log, clock, 2)
+    assert capsys.readouterr().out == ""
+    _steps(log, clock, 7)
+    assert capsys.readouterr().out == LINE + (
+        "train epoch 1, 6 steps, loss 2.5, elapsed 0:02:00, exp. remaining 0:01:20, complete 60.0%\n"
+    )
+
+
+def test_a_file_gets_the_line_beside_the_bar(log, tmp_path, monkeypatch):
+    """The terminal shows the bar only."""
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    log.configure([str(tmp_path / "log")])
+    _steps(log, clock, 3)
+    assert (tmp_path / "log").read_text() == LINE and LINE not in sys.stdout.getvalue()
+
+
+@pytest.mark.parametrize("level", [2, 5])
+def test_no_such_line_at_other_levels(log, monkeypatch, capsys, level):
+    """At level 5 each step has a line of its own."""
+    clock = Clock(monkeypatch)
+    log.configure(verbosity=[level])
+    _steps(log, clock, 3)
+    assert capsys.readouterr().out == ""

@@ -276,7 +276,7 @@ def test_taken_names():
     )
     assert registry.names() == ["Spoon", "fork", "ladle"] and "knife" not in registry
     assert registry.names_of(spoon) == ("Spoon", "ladle") and len(registry) == 3
-    with pytest.raises(ConfigError, match="here: unknown thing 'spon'. Did you mean 'spoon'?"):
+    with pytest.raises(ConfigError, match="here: unknown thing 'spon'. Did you mean 'Spoon'?"):
         registry.get("spon", "here")
 
 

@@ -6,6 +6,8 @@ something missing on the machine, or a bug of ours, with traceback; 130 interrup
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
 import sys
@@ -24,6 +26,7 @@ EXIT_BAD_CONFIG = 2
 EXIT_BAD_DATA = 1
 EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
+_MORE_MEMORY = "Raise the limit (ulimit -v, --mem of the job), or need less: lower batch_size, or max_seqs"
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -32,11 +35,14 @@ def main(argv: Optional[List[str]] = None) -> int:
     :param argv: the arguments after the program name; by default those of the process
     :return: the exit code
     """
-    args = list(sys.argv[1:] if argv is None else argv)
+    open_standard_streams()
+    return _flushed(_guarded(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _guarded(args: List[str]) -> int:
+    """Run a command; what it raises becomes a message and an exit code."""
     try:
-        code = _dispatch(args)
-        sys.stdout.flush()
-        return code
+        return _dispatch(args)
     except ConfigError as exc:
         return _failed(str(exc), EXIT_BAD_CONFIG, cause=exc.__cause__)
     except DataError as exc:
@@ -44,8 +50,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     except KeyboardInterrupt:
         return _failed("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # "returnn-tf layers | head"
-        return 0
+        return 0  # "returnn-tf layers | head"
+    except MemoryError as exc:
+        return _failed("memory is used up: %s. %s" % (str(exc) or "no more of it", _MORE_MEMORY), EXIT_BUG, cause=exc)
     except ModuleNotFoundError as exc:
         if exc.name in ("numpy", "h5py"):
             return _failed(
@@ -54,13 +61,41 @@ def main(argv: Optional[List[str]] = None) -> int:
         if exc.name != "tensorflow":
             return _crashed()
         return _failed("TensorFlow is not installed. Install it: pip install 'returnn-tf[cpu]', or [gpu]", EXIT_BUG)
+    except ImportError as exc:
+        if "memory" not in str(exc) and "failed to map" not in str(exc):
+            return _crashed()
+        return _failed("memory is used up: %s. %s" % (exc, _MORE_MEMORY), EXIT_BUG, cause=exc)
     except OSError as exc:
+        if exc.filename is None and exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return _failed("%s, while something was written" % os.strerror(exc.errno), EXIT_BAD_DATA, cause=exc)
         if exc.filename is None:
             return _crashed()
         return _failed("%s: %s" % (exc.filename, exc.strerror or exc), EXIT_BAD_DATA, cause=exc)
     except Exception as exc:
         place = error_in_config(exc)
         return _crashed() if place is None else _failed(place, EXIT_BAD_CONFIG, cause=exc)
+
+
+def open_standard_streams() -> None:
+    """Open the standard streams that the caller has closed: what is opened next would else be taken for them."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+
+
+def _flushed(code: int) -> int:
+    """Return the exit code, after the standard output is written; if it can't be, what is left of it is dropped."""
+    try:
+        sys.stdout.flush()
+    except OSError as exc:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(exc, BrokenPipeError) and not log.lost_terminal and not code:
+            return _failed("the standard output can't be written: %s" % exc.strerror, EXIT_BAD_DATA)
+    return code
 
 
 def _dispatch(args: List[str]) -> int:
@@ -96,12 +131,18 @@ def _failed(message: str, code: int, cause: Optional[BaseException] = None) -> i
     log.write(1, "error: " + message, terminal=False)
     if log.label:
         message = "%s: %s" % (log.label, message)
-    print(paint("error:", "red", wants_color(sys.stderr)), message, file=sys.stderr)
+    _to_stderr("%s %s\n" % (paint("error:", "red", wants_color(sys.stderr)), message))
     return code
+
+
+def _to_stderr(text: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk; the exit code is all that is left
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _crashed() -> int:
     text = traceback.format_exc()
     log.write(1, text.rstrip(), terminal=False)
-    print(text + "This looks like a bug in returnn_tf %s, not in your config." % __version__, file=sys.stderr)
+    _to_stderr(text + "This looks like a bug in returnn_tf %s, not in your config.\n" % __version__)
     return EXIT_BUG

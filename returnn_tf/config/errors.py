@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from typing import Dict, Iterable, List, Optional
 
+#: Longer texts are no misspelt names, and comparing them takes long.
+_LONGEST_NAME = 100
+
 
 class ConfigError(ValueError):
     """Something the user wrote is wrong: the message names the place and the fix. Ends the program with exit code 2."""
@@ -14,10 +17,10 @@ class DataError(ValueError):
     """A data file, dataset or batch is wrong: the message names the file or sequence tag. Ends with exit code 1."""
 
 
-def shown(value: object, limit: int = 200) -> str:
-    """Return the repr of what the user wrote, for a message; a long one loses its middle."""
+def shown(value: object, *, most: int = 300) -> str:
+    """Return the `repr` of a value for an error, shortened in the middle."""
     text = repr(value)
-    return text if len(text) <= limit else "%s ... %s" % (text[: limit * 3 // 4], text[-limit // 8 :])
+    return text if len(text) <= most else "%s ... %s" % (text[: most - 60], text[-50:])
 
 
 def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12, in_order: bool = False) -> str:
@@ -50,6 +53,8 @@ def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
     for candidate in known:
         lowered.setdefault(str(candidate).lower(), str(candidate))
     wanted = str(name).lower()
+    if len(wanted) > _LONGEST_NAME:
+        return None
     found = difflib.get_close_matches(wanted, list(lowered), n=5, cutoff=cutoff)
     found = [other for other in found if _could_be_meant(wanted, other)]
     if not found:

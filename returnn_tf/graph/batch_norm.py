@@ -130,6 +130,8 @@ def declare_batch_norm_option(ctx: PlanContext, opts: Any) -> None:
     :param opts: True, or a dict of `BatchNormOptions`
     """
     parsed = _parse(opts)
+    if not ctx.node.output.dtype.startswith(("float", "bfloat")):
+        raise ctx.error("batch_norm needs a float output, but it is %s." % ctx.node.output)
     declare_batch_norm(ctx, ctx.node.output, parsed)
     ctx.node.layer.batch_norm_options = parsed  # type: ignore[attr-defined]
 

@@ -34,7 +34,7 @@ class Layer(LayerBase):
         return super().emit(ctx)
 
     def before_loop(self, ctx: EmitContext) -> None:
-        """Of a layer in a loop: makes and notes what all steps share. It may do nothing."""
+        """Make what all steps share, for a layer in a loop, and keep it by ``ctx.set_aux``. It may do nothing."""
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """The layer that is reached as ``<this layer>/<name>``, or None."""

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Callable, Dict, List, Mapping, Optional, Set,
 import numpy
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import Written, axis_size, axis_sizes, check_options, option
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import axis_size, axis_sizes, check_options, option
 from returnn_tf.tensor import DTYPES, Dim
 
 _AXIS = Union[Dim, str, int]

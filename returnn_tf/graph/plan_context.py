@@ -6,7 +6,8 @@ import math
 from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import axis_size, fits_type
+from returnn_tf.config.option_types import fits_type
+from returnn_tf.config.options import axis_size
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.graph.registry import LOSSES

@@ -12,6 +12,7 @@ from typing import IO, Callable, Optional
 from returnn_tf.logging.levels import DEFAULT_LEVEL, SCORE_LEVEL, WARNING_LEVEL, is_warning, level_of, standard_level
 from returnn_tf.logging.terminal import paint, wants_color
 
+PACKAGE = "returnn_tf"  # the name of the package's logger
 LOG_FORMATS = ("default", "timed", "raw", "verbose")
 _CLOSE_SECONDS = 10.0  # for a command to read the rest
 
@@ -41,7 +42,30 @@ class LineFormatter(logging.Formatter):
         return ""
 
 
-class TargetHandler(logging.Handler):
+class StreamHandler(logging.Handler):
+    """Writes lines to a stream. If that fails, e.g. on a full disk, the others hear of it once, and the work goes on.
+
+    :param target: for that warning
+    """
+
+    def __init__(self, target: str, level: int) -> None:
+        super().__init__(level)
+        self._target = target
+        #: Whether lines could not be written.
+        self.failing = False
+
+    def put(self, stream: IO[str], line: str) -> Optional[str]:
+        """Write a line; return the warning if it can't be written, the first time."""
+        problem = write_to(stream, line + "\n")
+        if problem is None or self.failing:
+            return None
+        self.failing = True
+        text = "%s can't be written (%s): lines are missing there" % (self._target, problem)
+        logging.getLogger(PACKAGE).warning(text)
+        return text
+
+
+class TargetHandler(StreamHandler):
     """Lines to a file, or to the input of a command.
 
     :param target: file name (``$date`` becomes the time; folders are made) or "|command"
@@ -50,14 +74,16 @@ class TargetHandler(logging.Handler):
     """
 
     def __init__(self, target: str, level: int) -> None:
-        super().__init__(standard_level(level))
+        command = target[1:] if target.startswith("|") else None
+        name = target.replace("$date", datetime.datetime.now().strftime("%Y-%m-%d-%H-%M-%S"))
+        text = "log file %r" % name if command is None else "log command %r" % command
+        super().__init__(text, standard_level(level))
         self._process: Optional[subprocess.Popen[str]] = None
-        if target.startswith("|"):
-            self._process = subprocess.Popen(target[1:], shell=True, stdin=subprocess.PIPE, text=True)
+        if command is not None:
+            self._process = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, text=True)
             assert self._process.stdin
             self._stream: IO[str] = self._process.stdin
         else:
-            name = target.replace("$date", datetime.datetime.now().strftime("%Y-%m-%d-%H-%M-%S"))
             folder = os.path.dirname(name)
             if folder:
                 os.makedirs(folder, exist_ok=True)
@@ -65,7 +91,7 @@ class TargetHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line."""
-        write_to(self._stream, self.format(record) + "\n")
+        self.put(self._stream, self.format(record))
 
     def close(self) -> None:
         """Close the file, or wait for the command that reads the lines."""
@@ -78,14 +104,14 @@ class TargetHandler(logging.Handler):
             self._process.wait(timeout=_CLOSE_SECONDS)
 
 
-class TerminalHandler(logging.Handler):
+class TerminalHandler(StreamHandler):
     """Lines to the standard output.
 
     :param make_room: called before somebody writes there
     """
 
     def __init__(self, make_room: Callable[[], None]) -> None:
-        super().__init__(standard_level(DEFAULT_LEVEL))
+        super().__init__("the standard output", standard_level(DEFAULT_LEVEL))
         self._make_room = make_room
         #: Of a process whose log another one writes: only warnings are shown, with this in front.
         self.label = ""
@@ -103,13 +129,18 @@ class TerminalHandler(logging.Handler):
         if self.label:
             line = "%s: %s" % (self.label, line)
         color = {WARNING_LEVEL: "yellow", SCORE_LEVEL: "bold"}.get(level)
-        write_to(sys.stdout, (paint(line, color, wants_color(sys.stdout)) if color else line) + "\n")
+        warning = self.put(sys.stdout, paint(line, color, wants_color(sys.stdout)) if color else line)
+        if warning is not None:
+            write_to(sys.stderr, "Warning: %s\n" % warning)
 
 
-def write_to(stream: IO[str], text: str) -> None:
-    """Write and flush; it is no error if the reader is gone: the program goes on."""
+def write_to(stream: IO[str], text: str) -> Optional[str]:
+    """Write and flush; return why that is impossible, or None. That a reader is gone is no reason."""
     try:
         stream.write(text)
         stream.flush()
     except BrokenPipeError:
         pass
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    return None

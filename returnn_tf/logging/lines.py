@@ -53,6 +53,27 @@ def _value_text(value: Any) -> str:
     return str(value)
 
 
+def progress_line(
+    phase: str, steps: int, elapsed: float, *, complete: Optional[float] = None, loss: Optional[float] = None
+) -> str:
+    """Return the line, now and then, that says how far a pass is (level 3).
+
+    ``train epoch 3, 120 steps, loss 1.234, elapsed 0:01:00, exp. remaining 0:03:10, complete 24.0%``
+
+    :param steps: done so far
+    :param complete: share of the pass that is done, 0 - 1, if known
+    :param loss: of the last step
+    """
+    fields = [phase, "%d steps" % steps]
+    if loss is not None:
+        fields.append("loss %.4g" % loss)
+    fields.append("elapsed %s" % hms(elapsed))
+    if complete:
+        fields.append("exp. remaining %s" % hms(elapsed / complete - elapsed))
+        fields.append("complete %.1f%%" % (100 * complete))
+    return ", ".join(fields)
+
+
 def pass_line(phase: str, steps: int, elapsed: float, compute_seconds: float) -> str:
     """The line at the end of a pass over a dataset (level 3).
 

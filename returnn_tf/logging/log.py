@@ -6,15 +6,14 @@ import atexit
 import logging
 import sys
 import time
+from functools import partial
 from typing import List, Optional, Sequence
 
-from returnn_tf.logging.handlers import LOG_FORMATS, LineFormatter, TargetHandler, TerminalHandler
-from returnn_tf.logging.levels import DEFAULT_LEVEL, STEP_LEVEL, standard_level
+from returnn_tf.logging.handlers import LOG_FORMATS, PACKAGE, LineFormatter, TargetHandler, TerminalHandler
+from returnn_tf.logging.levels import DEFAULT_LEVEL, PROGRESS_LEVEL, STEP_LEVEL, standard_level
 from returnn_tf.logging.progress_bar import ProgressBar
 from returnn_tf.logging.terminal import is_terminal
 from returnn_tf.logging.text import hms
-
-PACKAGE = "returnn_tf"
 
 
 class Log:
@@ -38,6 +37,11 @@ class Log:
     @label.setter
     def label(self, label: str) -> None:
         self._terminal.label = label
+
+    @property
+    def lost_terminal(self) -> bool:
+        """Whether lines could not be written to the standard output."""
+        return self._terminal.failing
 
     def become_helper(self, rank: int, label: str) -> None:
         """Show only warnings from now on: this process works together with another one, which logs the rest.
@@ -89,9 +93,13 @@ class Log:
         return self._logger.isEnabledFor(standard_level(level))
 
     def progress(self, phase: str) -> ProgressBar:
-        """Return a bar on the terminal, unless that shows the line of every step; nothing of it is seen elsewhere."""
+        """Return a progress bar on the terminal, unless that shows the line of every step.
+
+        Elsewhere, and where the output is no terminal, a line each minute (level 3) says how far the pass is.
+        """
         visible = is_terminal(sys.stdout) and not self.label and 0 < self._terminal_level < STEP_LEVEL
-        self._bar = ProgressBar(phase, sys.stdout, visible)
+        each_minute = None if self.shows(STEP_LEVEL) else partial(self.write, PROGRESS_LEVEL, terminal=not visible)
+        self._bar = ProgressBar(phase, sys.stdout, visible, each_minute)
         return self._bar
 
     def close(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from typing import Optional, TextIO
+from typing import Callable, Optional, TextIO
 
 from returnn_tf.logging.handlers import write_to
+from returnn_tf.logging.lines import progress_line
 from returnn_tf.logging.memory import process_memory
 from returnn_tf.logging.text import bytes_text, hms
 
@@ -19,12 +20,21 @@ class ProgressBar:
     """
 
     INTERVAL = 0.1
+    SECONDS_BETWEEN_LINES = 60.0
 
-    def __init__(self, phase: str, stream: TextIO, visible: bool):
+    def __init__(
+        self, phase: str, stream: TextIO, visible: bool, each_minute: Optional[Callable[[str], None]] = None
+    ) -> None:
+        """
+        :param phase: see :func:`phase_text`
+        :param visible: whether it is drawn
+        :param each_minute: gets a line for the log, for those who don't see the bar
+        """
         self.phase = phase
         self.stream = stream
         self.visible = visible
-        self._started = time.monotonic()
+        self._each_minute = each_minute
+        self._started = self._last_line = time.monotonic()
         self._drawn = -math.inf
         self._shown = False
 
@@ -43,6 +53,9 @@ class ProgressBar:
         :param frames: all frames so far
         """
         now = time.monotonic()
+        if self._each_minute is not None and now - self._last_line >= self.SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            self._each_minute(progress_line(self.phase, step, now - self._started, complete=complete, loss=loss))
         if not self.visible or now - self._drawn < self.INTERVAL:
             return
         self._drawn = now

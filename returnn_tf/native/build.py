@@ -13,7 +13,7 @@ from returnn_tf.native.cache import BUILD_PREFIX, Entry, find_entry, find_entry_
 from returnn_tf.native.cuda_toolchain import CudaToolchain, find_cuda_toolchain, visible_archs
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import run_all
-from returnn_tf.native.sources import NativeOp, source_bytes
+from returnn_tf.native.sources import NativeOp, source_bytes, source_folder
 from returnn_tf.native.toolchain import CUDA_DEFINITION, Toolchain, find_toolchain, fingerprint, machine_key
 from returnn_tf.util.lazy_tf import tf
 
@@ -106,11 +106,14 @@ def compile_into(entry: Entry, op: NativeOp, compilers: Compilers, place: str = 
 
 
 def _compile_commands(op: NativeOp, compilers: Compilers) -> List[List[str]]:
-    """Return the command for each file, without the name of the object."""
+    """Return the command for each file, without the name of the object.
+
+    The folder of our sources is in the include path, for the ops of plug-ins.
+    """
     cpu, cuda = compilers.cpu, compilers.cuda
     jobs = [([*cpu.compiler, *cpu.kernel_flags()], path) for path in op.kernels]
     binding = [*cpu.compiler, *cpu.binding_flags(), *([CUDA_DEFINITION] if cuda else [])]
     jobs += [(binding, path) for path in op.bindings]
     if cuda:
         jobs += [(cuda.compile_command(cpu.compiler), path) for path in op.cuda]
-    return [[*command, "-c", op.path(path)] for command, path in jobs]
+    return [[*command, "-I", source_folder(), "-c", op.path(path)] for command, path in jobs]

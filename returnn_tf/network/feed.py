@@ -8,6 +8,7 @@ import numpy
 
 from returnn_tf.config import ConfigError
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.host_tensors import host_tensor
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -49,7 +50,12 @@ class FeedFormat:
                     raise ConfigError(
                         "The feed has %r of shape %s, the network expects %s." % (name, value.shape, spec.shape)
                     )
-                value = tf.convert_to_tensor(value.astype(spec.dtype.as_numpy_dtype, copy=False))
+                if value.dtype.kind in "fc" and spec.dtype.is_integer:
+                    raise ConfigError(
+                        "The feed has %r of type %s, the network expects %s. Give integers: fractions would be cut off."
+                        % (name, value.dtype, spec.dtype.name)
+                    )
+                value = host_tensor(value, spec.dtype)
             result[name] = value
         return result
 

@@ -12,6 +12,7 @@ from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.passes.eval_output import SequenceScores, write_scores
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.scored_pass import PassResult
+from returnn_tf.engine.passes.unusable_scores import check_usable
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.lines import eval_line
 from returnn_tf.logging.log import log
@@ -50,6 +51,7 @@ def evaluate(config: Config) -> int:
         control = LearningRateControl.from_config(config)
         for name, result in results.items():
             control.set_errors(epoch, {"%s_score" % name: result.scores, "%s_error" % name: result.errors})
+    check_usable(results)
     return 0
 
 

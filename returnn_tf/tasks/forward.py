@@ -17,6 +17,7 @@ from returnn_tf.engine.distributed.in_order import in_order
 from returnn_tf.engine.passes.dataset_pass import DatasetPass
 from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
 from returnn_tf.engine.passes.progress import PassState
+from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.lines import phase_text
 from returnn_tf.logging.log import log
@@ -39,7 +40,8 @@ def forward(config: Config) -> int:
     if TaskSettings(config).forward_batch_size is not None:
         changes["batch_size"] = TaskSettings(config).forward_batch_size
     try:
-        _write(forwarder, source, path, NetworkSettings(config).target, epoch, changes)
+        with StopRequest(config, idle="ending; output_file is not written") as stop:
+            _write(forwarder, source, path, NetworkSettings(config).target, epoch, changes, stop)
     finally:
         source.close()
     return 0
@@ -56,25 +58,22 @@ def _output_path(config: Config, epoch: int) -> str:
     return path
 
 
-def _write(forwarder: Forwarder, source: DataSource, path: str, target: str, epoch: int, changes: Any) -> None:
+def _write(
+    forwarder: Forwarder, source: DataSource, path: str, target: str, epoch: int, changes: Any, stop: StopRequest
+) -> None:
     output = forwarder.output
     one_pass = _Pass(forwarder, source, epoch, changes)
     if not source.world.is_chief:
         for _ in in_order(source.world, one_pass.results()):
             pass  # the chief gets them
         return
-    partial = "%s.new-%i" % (path, os.getpid())  # the final name only once it is complete
-    try:
-        with (
-            contextlib.closing(one_pass.all_results()) as rows,
-            HDFWriter(partial, dim=output.dim, labels=_labels(source, target, output), ndim=output.rank - 1) as writer,
-        ):
+    labels = _labels(source, target, output)
+    with contextlib.closing(one_pass.all_results()) as rows:
+        # `_output_path` has checked that it may be replaced
+        with HDFWriter(path, dim=output.dim, labels=labels, ndim=output.rank - 1, replace=True) as writer:
+            stop.on_abort.append(writer.remove_temporary)
             for value, lengths, tags in rows:
                 writer.insert_batch(value, lengths, tags)
-        os.replace(partial, path)
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)
     log.write(3, "Wrote %s: %s for %i sequences" % (path, output, writer.num_seqs))
 
 

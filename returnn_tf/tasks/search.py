@@ -29,6 +29,8 @@ def search(config: Config) -> int:
     net, choice = load_network(config, search=True)
     epoch = choice.epoch or 1
     decided = decided_layers(net) if settings.search_do_eval else []
+    if output is None and not decided:
+        raise ConfigError(_nothing_kept(config))
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     searcher = Searcher(net, wanted, with_losses=settings.search_do_eval)
     source = _source(config, name, searcher, members)
@@ -48,6 +50,13 @@ def search(config: Config) -> int:
         output.write((tag, {layer: texts[layer] for layer in layers}) for tag, texts in rows)
         log.write(3, "Wrote %s: %s for %i sequences" % (path, ", ".join(layers), len(rows)))
     return 0
+
+
+def _nothing_kept(config: Config) -> str:
+    text = "The search would keep nothing: set search_output_file, e.g. 'hypotheses.txt'"
+    if not TaskSettings(config).search_do_eval:
+        return text + "."
+    return text + ", or give the network a 'decide' layer with the loss 'edit_distance', whose errors are counted."
 
 
 def _source(config: Config, name: str, searcher: Searcher, members: world.World) -> DataSource:

@@ -7,7 +7,8 @@ import enum
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import axis_size, axis_sizes, fits_type, from_options, option
+from returnn_tf.config.option_types import fits_type
+from returnn_tf.config.options import axis_size, axis_sizes, from_options, option
 from returnn_tf.tensor.axes import resolve_axis
 from returnn_tf.tensor.data import DTYPES, Data, default_feature_axis, default_time_axis
 from returnn_tf.tensor.dim import EXTERN_PREFIX, Dim, DimKind, batch_dim

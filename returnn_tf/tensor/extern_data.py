@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Mapping, Tuple, Union
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import fits_type
+from returnn_tf.config.option_types import fits_type
 from returnn_tf.tensor.data import Data
 from returnn_tf.tensor.data_key import parse_data_key
 

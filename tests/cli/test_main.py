@@ -1,5 +1,6 @@
 """The program as a whole: subcommands, exit codes, messages; no traceback for what a user did."""
 
+import errno
 import logging
 import re
 import subprocess
@@ -234,3 +235,37 @@ def test_output_that_nobody_reads():
         "%s -m returnn_tf --help | true" % sys.executable, shell=True, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0 and done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "redirection, args, code, message",
+    [
+        (">&-", "layers linear", 0, ""),
+        (">&-", "layers no_such_layer", 2, "There is no layer class"),
+        (">&- 2>&- <&-", "layers no_such_layer", 2, ""),
+        (">/dev/full", "layers", 1, "error: No space left on device, while something was written"),
+        (">/dev/full 2>/dev/full", "layers", 1, ""),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full(redirection, args, code, message):
+    """Neither a traceback, nor a file of ours in place of a stream."""
+    command = "%s -m returnn_tf %s %s" % (sys.executable, args, redirection)
+    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == code and done.stdout == ""
+    assert message in done.stderr and "Traceback" not in done.stderr and (message or not done.stderr)
+
+
+@pytest.mark.parametrize(
+    "exc, message",
+    [
+        (MemoryError(), "memory is used up: no more of it. Raise the limit"),
+        (ImportError("lib.so: failed to map segment from shared object"), "memory is used up: lib.so"),
+        (OSError(errno.ENOSPC, "No space left"), "No space left on device, while something was written"),
+    ],
+)
+def test_what_the_machine_lacks_is_no_bug(config, task, capsys, exc, message):
+    """One line, exit code 1."""
+    task(raising(exc))
+    assert main([config(""), "++task", "for_test"]) == 1
+    err = capsys.readouterr().err
+    assert message in err and "looks like a bug" not in err

@@ -12,6 +12,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, HDFDataset
+from returnn_tf.datasets.hdf.dataset import max_open_files
 from tests.datasets.recorded import ROOT, assert_same_sequences, by_name, dataset_info, load_json
 
 FILES = sorted(path.name for path in (ROOT / "hdf").glob("*.hdf"))
@@ -99,6 +100,17 @@ def test_no_open_file_is_left():
     assert not dataset.files[0].is_open
 
 
+@pytest.mark.parametrize("allowed, expected", [(1024, 512), (1 << 20, 1024), (-1, 1024), (100, 50), (8, 4), (2, 1)])
+def test_as_many_files_stay_open_as_the_system_allows(allowed, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (allowed, allowed))
+    for number in range(6):
+        _write(tmp_path / ("%d.hdf" % number))
+    dataset = HDFDataset(files=[str(tmp_path / ("%d.hdf" % number)) for number in range(6)])
+    assert max_open_files() == expected
+    list(dataset.sequences(1))
+    assert sum(file.is_open for file in dataset.files) == min(expected, 6)
+
+
 # ---- bad files
 
 
@@ -168,6 +180,7 @@ def _declared_target(path):
 BAD_FILES = {
     "missing": (lambda path: None, "does not exist"),
     "directory": (lambda path: path.mkdir(), "is a directory"),
+    "pipe": (os.mkfifo, "is a pipe or a device"),
     "empty": (lambda path: path.write_bytes(b""), "not an HDF5 file|truncated"),
     "text": (
         lambda path: path.write_text("hello " * 200),
@@ -265,7 +278,7 @@ def test_empty_file(tmp_path):
 
 
 def test_many_files_do_not_stay_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("returnn_tf.datasets.hdf.dataset._MAX_OPEN_FILES", 3)
+    monkeypatch.setattr("returnn_tf.datasets.hdf.dataset.max_open_files", lambda: 3)
     files = []
     for number in range(8):
         files.append(str(tmp_path / ("%d.hdf" % number)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import h5py
 import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets import HDFDataset, HDFWriter
+from returnn_tf.datasets import Dataset, HDFDataset, HDFWriter
 from tests.datasets.recorded import ROOT, assert_same_sequences, load_json
 
 # how the recorded files were written: options of the writer, and whether in one padded batch
@@ -189,3 +191,34 @@ def test_batches_which_do_not_fit(inputs, seq_len, extra, text, tmp_path):
 def test_labels_must_fit(tmp_path):
     with pytest.raises(ConfigError, match="2 labels for dim 3"):
         HDFWriter(str(tmp_path / "out.hdf"), dim=3, labels=["a", "b"])
+
+
+def test_what_a_killed_process_left_behind_is_removed(tmp_path):
+    path = tmp_path / "out.hdf"
+    code = "from returnn_tf.datasets import HDFWriter; import os; HDFWriter(%r, dim=2); os._exit(1)" % str(path)
+    subprocess.run([sys.executable, "-c", code])
+    others = ["out.hdf.%d.tmp" % os.getppid(), "out.hdf.x.tmp", "other.hdf.999999999.tmp"]
+    for name in others:
+        (tmp_path / name).write_text("")
+    assert len(os.listdir(tmp_path)) == 4
+    HDFWriter(str(path), dim=2).abort()
+    assert sorted(os.listdir(tmp_path)) == sorted(others)
+
+
+def test_a_file_that_a_process_elsewhere_still_writes_is_left_alone(tmp_path):
+    """Its process id says nothing here; the lock of the HDF5 library does."""
+    writing = h5py.File(tmp_path / "out.hdf.999999999.tmp", "w")
+    HDFWriter(str(tmp_path / "out.hdf"), dim=2).abort()
+    writing.close()
+    assert os.listdir(tmp_path) == ["out.hdf.999999999.tmp"]
+    HDFWriter(str(tmp_path / "out.hdf"), dim=2).abort()
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_existing_file_is_replaced_when_all_is_written(tmp_path):
+    path = tmp_path / "out.hdf"
+    path.write_text("old")
+    with HDFWriter(str(path), dim=2, replace=True) as writer:
+        writer.insert_batch(np.zeros((1, 3, 2), "float32"), [3], ["a"])
+        assert path.read_text() == "old"
+    assert Dataset.from_config({"class": "HDFDataset", "files": [str(path)]}).num_seqs == 1

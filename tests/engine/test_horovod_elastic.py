@@ -116,7 +116,7 @@ def test_world_size_may_have_changed_since_the_start(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(worlds, "HorovodWorld", Found)
     monkeypatch.setattr(worlds, "_started", [])
-    monkeypatch.setattr(worlds.library, "load", lambda: None)
+    monkeypatch.setattr(worlds.library, "load", lambda timeout: None)
     monkeypatch.setattr(worlds.devices, "set_up", lambda *args: None)
     monkeypatch.setenv("HOROVOD_SIZE", "3")
     config = Config({"use_horovod": True})

@@ -64,3 +64,24 @@ def test_functions_are_the_same_wherever_they_are() -> None:
 
     ours, theirs = facts(made()), facts(made())
     start_checks.check_same(Two([start_checks.digest(theirs["network"])]), ours)
+
+
+class Alike(World):
+    """Two ranks with the same values, but for some names of their configs."""
+
+    size = 2
+
+    def __init__(self, changes: Dict[str, str]) -> None:
+        super().__init__()
+        self.changes = changes
+
+    def gather(self, value: Any) -> List[Any]:
+        """What the other rank says is derived from what this one does."""
+        if isinstance(value, dict):
+            return [value, {**value, **{key: text for key, text in self.changes.items() if key in value}}]
+        return [value, value if not self.changes else value + " of others"]
+
+
+def test_names_which_are_no_settings_may_differ() -> None:
+    assert start_checks.different_names(Alike({}), {"started": "1"}) == []
+    assert start_checks.different_names(Alike({"started": "2"}), {"started": "1", "same": "1"}) == ["started"]

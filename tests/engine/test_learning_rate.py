@@ -1,5 +1,6 @@
 """Learning-rate control against recorded runs; its file; errors."""
 
+import errno
 import glob
 import json
 import math
@@ -205,3 +206,25 @@ def test_several_measures():
     assert choose_measure({":meta:x": 3}, []) is None
     assert choose_measure({"b_score": 1.0, "a_score": 2.0}, []) == "a_score"
     assert choose_measure({"dev_score_output/a": 1, "dev_score_output/output_b": 1}, []) == "dev_score_output/output_b"
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_full_disk_is_tried_again(failures, tmp_path, monkeypatch):
+    """Space may be free some seconds later; if not, what was there stays."""
+    path, waits, sync = str(tmp_path / "rates"), [], os.fsync
+    write_file(path, {1: EpochData(0.5)})
+
+    def full(handle):
+        if len(waits) < failures:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr(os, "fsync", full)
+    if failures < 3:
+        write_file(path, {1: EpochData(0.25)})
+    else:
+        with pytest.raises(DataError, match="can't be written: No space left on device. Free space, then the same"):
+            write_file(path, {1: EpochData(0.25)})
+    assert waits == [2.0, 10.0][:failures] and os.listdir(str(tmp_path)) == ["rates"]
+    assert read_file(path)[1].learning_rate == (0.25 if failures < 3 else 0.5)

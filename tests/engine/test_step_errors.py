@@ -43,6 +43,13 @@ def test_out_of_memory() -> None:
     assert "OOM when allocating tensor" in str(info.value) and "s19 and 10 more" in str(info.value)
 
 
+def test_a_long_list_of_values_is_cut() -> None:
+    values = " ".join(["1"] * 20000)
+    with pytest.raises(DataError) as info, naming_sequences("train epoch 1", ["a"]):
+        raise tf.errors.InvalidArgumentError(None, None, "Received a label value of 8. Label values: " + values)
+    assert "Received a label value of 8" in str(info.value) and len(str(info.value)) < 1000
+
+
 def test_other_errors_pass() -> None:
     with pytest.raises(ZeroDivisionError), naming_sequences("train epoch 1", []):
         1 / 0  # noqa: B018

@@ -157,6 +157,30 @@ def test_switch_with_numbers_and_labels() -> None:
     numpy.testing.assert_array_equal(value, numpy.where(feed["labels"] > 2, feed["labels"], 0))
 
 
+@pytest.mark.parametrize(
+    "layer, message",
+    [
+        (
+            {"class": "combine", "kind": "add", "from": ["data", "n"]},
+            "the sources have different dtypes, float32 .* int32",
+        ),
+        ({"class": "combine", "kind": "logical_and", "from": ["data", "data"]}, "'logical_and' cannot be of float32"),
+        ({"class": "combine", "kind": "add", "from": ["b", "b"]}, "kind 'add' cannot be of bool. Cast the sources"),
+        ({"class": "compare", "value": 0.5, "from": "n"}, r"value is 0\.5, but the source is int32\. Cast the source"),
+        ({"class": "compare", "value": float("inf"), "from": "n"}, "value is inf, but the source is int32"),
+        ({"class": "compare", "value": 1, "from": "b"}, "value is 1, but the source is bool"),
+    ],
+)
+def test_dtype_errors(layer: Dict[str, Any], message: str) -> None:
+    network = {
+        "n": {"class": "cast", "dtype": "int32", "from": "data"},
+        "b": {"class": "compare", "value": 0.5, "from": "data"},
+        "output": layer,
+    }
+    with pytest.raises(ConfigError, match=message):
+        plan_from_config(_config(network))
+
+
 def test_switch_errors() -> None:
     with pytest.raises(ConfigError, match="condition 'data' must be bool"):
         plan_from_config(

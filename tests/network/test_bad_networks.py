@@ -83,6 +83,30 @@ CASES = {
         {"output": {**LIN, "n_out": 2 * 10**9}},
         r"Layer 'output' .*the parameter 'W' would have the shape \(4, 2000000000\), which is 8e\+09 numbers",
     ),
+    "reuse_params by parts": (
+        {"a": LIN, "output": {**LIN, "reuse_params": {"map": {"W": {"reuse_leyer": "a"}}}}},
+        r"reuse_params: option 'map' has a wrong entry, 'W': unknown option 'reuse_leyer'\. Did you mean 'reuse_layer'",
+    ),
+    "no target": (
+        {"output": {**LIN, "class": "softmax", "loss": "ce", "target": ""}},
+        r"the loss 'ce' needs the option 'target': a data key or a layer",
+    ),
+    "loss on a layer with the option targets": (
+        {
+            "z": {**LIN, "activation": None, "n_out": 4},
+            "output": {"class": "ctc_loss", "logits": "z", "targets": "data:classes", "loss": "ce"},
+        },
+        r"Layer 'output' \(class 'ctc_loss'\): the loss 'ce' compares feature vectors",
+    ),
+    "source of an output_loss": (
+        {"output": {**LIN, "copy_output_loss_from_source_idx": 1}},
+        r"copy_output_loss_from_source_idx is 1, but there are 1 sources",
+    ),
+    "batch_norm of bools": (
+        {"output": {"class": "compare", "value": 0.5, "from": "data", "batch_norm": True}},
+        r"batch_norm needs a float output, but it is .* bool",
+    ),
+    "long value": ({"output": {**LIN, "n_out": ["x" * 5000]}}, r"must be int \| None, got \['x{1,300} \.\.\. x+'\]"),
     "no device": (
         {"output": {**LIN, "param_device": "gpu0x"}},
         r"option 'param_device' must be 'CPU', 'GPU' or 'GPU:<number>', got 'gpu0x'",

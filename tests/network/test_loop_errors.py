@@ -4,7 +4,7 @@ import pytest
 
 from returnn_tf.config import ConfigError
 from returnn_tf.network.network import plan_from_config
-from tests.layers.nets import config_of
+from tests.layers.nets import config_of, run
 
 LINEAR = {"class": "linear", "activation": "tanh", "n_out": 3}
 SEARCH = {
@@ -148,3 +148,23 @@ def test_the_error_is_that_of_the_layer_at_fault() -> None:
         "output": {"class": "copy", "from": "s"},
     }
     fails("Layer 'loop/att' \\(class 'combine'\\): The dims don't fit: .*loop/w", unit)
+
+
+@pytest.mark.parametrize("name", ["output", "prev:output", "prev:e", "e", "end"])
+def test_initial_output_of_the_loop_itself(name):
+    unit = {**SEARCH, "e": {**SEARCH["e"], "initial_output": name}, "p": {**SEARCH["p"], "from": ["e", "prev:e"]}}
+    fails("initial_output: '%s' has no value before the first step" % name, unit, [], search=True, max_seq_len=3)
+
+
+def test_search_whose_length_is_that_of_the_target():
+    """Nothing but the number of steps needs the target."""
+    unit = {name: layer for name, layer in SEARCH.items() if name != "end"}
+    network = {"output": {"class": "rec", "from": [], "unit": unit, "target": "labels"}}
+    config = config_of(network, extern_data={"data": {"dim": 3}, "labels": {"dim": 5, "sparse": True}})
+    assert "labels" in plan_from_config(config, search=True).extern
+
+
+def test_part_of_a_loop_whose_source_is_not_used():
+    unit = {"h": {**LINEAR, "from": "prev:h", "is_output_layer": True}, "output": {"class": "copy", "from": "h"}}
+    network = {"loop": {"class": "rec", "from": "data", "unit": unit}, "output": {"class": "copy", "from": "loop/h"}}
+    assert run(network)["output"].value.shape[-1] == 3

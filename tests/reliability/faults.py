@@ -10,6 +10,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.training.step_boundary import StepBoundary
@@ -19,6 +20,7 @@ PLACES: Dict[str, Tuple[Any, str]] = {
     "step": (Trainer, "step"),  # in a step
     "batch": (StepBoundary, "after_batch"),  # between two batches of an evaluation
     "trace": (Trainer, "_emit"),  # while the first step is traced
+    "insert": (HDFWriter, "insert_batch"),  # while task forward writes its file
     "write": (checkpoint_files, "describe"),  # while a checkpoint is written: beside the training
     "rename": (checkpoint_files.os, "replace"),  # while its files are moved to their place
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import subprocess
+import sys
 from typing import Callable, Iterator
 
 import pytest
@@ -51,3 +52,29 @@ def test_a_full_disk(
     assert warm.run(tmp_path) == 0, toy.text_of(tmp_path)
     assert "Going on within epoch" in toy.text_of(tmp_path)
     toy.assert_same_end(tmp_path, undisturbed)
+
+
+_WRITE_HDF = """
+import numpy as np
+from returnn_tf.config import DataError
+from returnn_tf.datasets import HDFWriter
+
+try:
+    with HDFWriter("net/out.hdf", dim=40) as writer:
+        for number in range(200):
+            writer.insert_batch(np.ones((4, 100, 40), "float32"), [100] * 4, ["%i-%i" % (number, i) for i in range(4)])
+except DataError as exc:
+    print(exc)
+"""
+
+
+def test_an_hdf_file_on_a_full_disk(tmp_path: pathlib.Path, disk: Callable[[str], None]) -> None:
+    """The HDF5 library crashes at the end of a process if it could not write all that it holds."""
+    command = [sys.executable, "-c", _WRITE_HDF]
+    done = subprocess.run(
+        command, cwd=str(tmp_path), env=toy.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert done.returncode == 0, done.stdout.decode()
+    text = "HDF file 'net/out.hdf' can't be written: No space left on device. Free space, or choose another path\n"
+    assert done.stdout.decode() == text
+    assert os.listdir(str(tmp_path / "net")) == []

@@ -79,6 +79,7 @@ def ended(folder: pathlib.Path, process: "subprocess.Popen[bytes]", seconds: flo
         ("mpirun", signal.SIGKILL, "has ended or was killed"),
         ("mpirun", signal.SIGSTOP, "is silent for"),
         ("horovodrun", signal.SIGKILL, "has ended or was killed"),
+        ("horovodrun", signal.SIGSTOP, "is silent for"),
     ],
     ids=lambda value: getattr(value, "name", str(value).replace(" ", "_")),
 )

@@ -61,6 +61,21 @@ def test_the_second_one_ends_at_once_without_half_a_file(warm: toy.Warm, tmp_pat
     assert warm.run(tmp_path) == 0, toy.text_of(tmp_path)
 
 
+@pytest.mark.parametrize("name, code", [("SIGTERM", 143), ("SIGKILL", -9)])
+def test_task_forward_leaves_nothing_behind(warm: toy.Warm, tmp_path: pathlib.Path, name: str, code: int) -> None:
+    """After SIGKILL, which lets nobody clean up, the next run does."""
+    toy.write_config(tmp_path, num_epochs=1)
+    assert warm.run(tmp_path) == 0, toy.text_of(tmp_path)
+    toy.write_config(tmp_path, fault=("insert", 2, name), max_seqs=1)
+    forward = {"task": "forward", "forward_data": "dev", "output_file": "out.hdf", "load_epoch": 1}
+    assert warm.run(tmp_path, **forward) == code, toy.text_of(tmp_path)
+    left = [path.name for path in tmp_path.iterdir() if path.name.startswith("out.hdf")]
+    assert len(left) == (name == "SIGKILL") and "out.hdf" not in left
+    toy.write_config(tmp_path)
+    assert warm.run(tmp_path, **forward) == 0, toy.text_of(tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out.hdf")] == ["out.hdf"]
+
+
 def test_before_the_first_step_there_is_nothing_to_save(tmp_path: pathlib.Path) -> None:
     """In a fresh process: imports and the making of the network go on for seconds."""
     toy.write_config(tmp_path, requeue_exit_code=99)

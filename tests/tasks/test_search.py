@@ -223,6 +223,11 @@ def test_search_data_may_be_a_dataset() -> None:
         ({"eval": WITHOUT_TARGETS}, "no data key 'classes'.* search_do_eval = False"),
         ({"eval": None}, "no dataset 'eval' to search in"),
         ({"search_data": 3}, "search_data must be the name of a dataset such as 'dev', or a dataset, not 3"),
+        ({"search_output_file": "", "search_do_eval": False}, "would keep nothing: set search_output_file"),
+        (
+            {"search_output_file": "", "network": {k: v for k, v in SETTINGS["network"].items() if k != "decision"}},
+            "would keep nothing: set search_output_file, .* or give the network a 'decide' layer",
+        ),
         ({"search_data": "evl"}, "no dataset 'evl' to search in.*'eval'"),
         ({"load": "", "model": "nothing/network"}, "no checkpoint"),
         ({"extern_data": vocab(**{"class": "SentencePieces"}, model_file="x")}, "labels of vocab = .* can't be read"),

@@ -120,6 +120,21 @@ def test_an_epoch_without_scores_is_evaluated_when_going_on() -> None:
     assert read_file("newbob.data")[1].error["dev_score"] == pytest.approx(expected["dev_score"], rel=1e-5)
 
 
+def test_a_learning_rate_file_of_another_run_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    run(num_epochs=2)
+    assert "newbob.data has" not in capsys.readouterr().out
+    run(num_epochs=3)
+    assert "newbob.data" not in capsys.readouterr().out
+    run(num_epochs=1, model="other/network", learning_rate=0.005, random_seed=7)
+    out = capsys.readouterr().out
+    assert "newbob.data has the rates and scores of epoch 1 to 3 from an earlier run" in out
+    assert "To start anew, delete or move the file, or set another learning_rate_file" in out
+    assert "start train epoch 1, learning rate 0.02" in out
+    run(num_epochs=4)
+    out = capsys.readouterr().out
+    assert "net/network.003 have different rates or training scores of epoch 1, so the file is that of another" in out
+
+
 def test_only_some_epochs_are_saved_and_old_ones_deleted() -> None:
     run(num_epochs=5, save_interval=2, tf_log_dir=None, save_epoch1_initial_model=True)
     assert sorted(find_checkpoints("net/network")) == [0, 2, 4, 5] and not os.path.exists("net/events")
@@ -128,6 +143,13 @@ def test_only_some_epochs_are_saved_and_old_ones_deleted() -> None:
 
 
 def test_clean_up_while_training_keeps_two() -> None:
+    run(num_epochs=4, cleanup_old_models={"keep_last_n": 1, "keep_best_n": 0, "keep": []})
+    assert sorted(find_checkpoints("net/network")) == [3, 4]
+
+
+def test_clean_up_that_a_killed_run_has_not_done_is_done_when_going_on() -> None:
+    """It follows the last evaluation, so that a run killed within that has all epochs, and nothing to train."""
+    run(num_epochs=4)
     run(num_epochs=4, cleanup_old_models={"keep_last_n": 1, "keep_best_n": 0, "keep": []})
     assert sorted(find_checkpoints("net/network")) == [3, 4]
 
@@ -203,6 +225,11 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ({"max_seq_length": 1}, DataError, "there is no batch"),
         ({"use_last_best_model": True}, ConfigError, "'use_last_best_model' is not supported"),
         ({"network": {"output": {"class": "linear", "n_out": 2, "from": "data"}}}, ConfigError, "no loss"),
+        (
+            {"network": {"output": {"class": "softmax", "loss": "ce", "from": "data", "loss_scale": 0}}},
+            ConfigError,
+            "All losses ('output') have the scale 0, so there is nothing to train. Give one another 'loss_scale'",
+        ),
     ],
 )
 def test_mistakes_are_explained_and_nothing_is_written(changes: Dict[str, Any], error: Any, message: str) -> None:

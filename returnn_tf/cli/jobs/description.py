@@ -10,7 +10,8 @@ from typing import Annotated, Any, Dict, Mapping, Optional, Tuple, Union
 
 from returnn_tf.cli.jobs.quantities import megabytes_of, seconds_of
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import Written, at_least, from_options, option
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import at_least, from_options, option
 
 SCHEDULERS = ("slurm", "sge")
 LAUNCHERS = ("mpirun", "horovodrun", "srun")

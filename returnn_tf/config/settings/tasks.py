@@ -21,7 +21,7 @@ class TaskSettings(SettingGroup):
     device: str = setting("all", help="cpu, gpu or gpu<index>; by default a GPU if there is one", per_rank=True)
     startup_callback: Optional[Callable[..., Any]] = setting(None, help="function(config) to call before the task")
     submit: Optional[Dict[str, Any]] = setting(
-        None, help="what submitting a job needs to know of it: {'time': '24:00:00', 'gpus': 1, ...}"
+        None, help="options of returnn-tf submit: {'time': '24:00:00', 'gpus': 1, ...}"
     )
     dry_run: bool = setting(False, help="task cleanup_old_models: only show what would be deleted")
     failure: str = setting("", help="task replay: the folder that a failed step left")

@@ -16,6 +16,7 @@ from returnn_tf.datasets.core.batching import BatchStats, plan_batches
 from returnn_tf.datasets.core.chunking import Chunking
 from returnn_tf.datasets.core.corpus import Corpus
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.slices import ContextWindow, iterate_slices
 from returnn_tf.datasets.core.spec import parse_dataset_spec
@@ -161,6 +162,7 @@ class Dataset(Corpus):
         start_batch: int = 0,
         seq_list: Optional[SequenceOf[str]] = None,
         seq_order: Optional[SequenceOf[int]] = None,
+        declared: Optional[Mapping[str, Declared]] = None,
         **options: Any,
     ) -> Iterator[Batch]:
         """Iterate over the batches of an epoch in its order, padded and ready for ``Network.run``.
@@ -171,23 +173,30 @@ class Dataset(Corpus):
         :param start_batch: skips so many batches without reading them, to go on where another run stopped
         :param seq_list: tags to read instead of the epoch's own order
         :param seq_order: corpus indices to read instead of it
+        :param declared: data key -> what its data is checked against, see ``Declared.checked``
         :param options: `GivenBatchOptions`, and chunking, min_chunk_size, chunking_variance, context_window
             instead of the options of the dataset
         """
         cutting = self._chunk_options({name: options.pop(name) for name in _CUTTING if name in options})
         batch_options = BatchOptions.make("batches of %s" % self._owner(), self.data_keys, options)
         order = self._explicit_order(epoch, seq_list, seq_order)
-        return self._iterate_batches(Epoch(self, epoch, order, batch_options.keys), batch_options, cutting, start_batch)
+        reader = Epoch(self, epoch, order, batch_options.keys)
+        return self._iterate_batches(reader, batch_options, cutting, start_batch, declared)
 
     def _iterate_batches(
-        self, reader: Epoch, options: BatchOptions, cutting: Mapping[str, Any], start_batch: int
+        self,
+        reader: Epoch,
+        options: BatchOptions,
+        cutting: Mapping[str, Any],
+        start_batch: int,
+        declared: Optional[Mapping[str, Declared]],
     ) -> Iterator[Batch]:
         rng = random.Random(self.epoch_seed(reader.epoch))
         stats = self.batch_stats = BatchStats()
         slices = iterate_slices(reader, options.keys, recurrent_net=options.recurrent_net, rng=rng, **cutting)
         for number, plan in enumerate(plan_batches(slices, options, epoch=reader, rng=rng, stats=stats)):
             if number >= start_batch:
-                yield assemble(plan, reader, options.keys, number=number)
+                yield assemble(plan, reader, options.keys, number=number, declared=declared)
             reader.release(plan.parts[-1].position)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.slices import Slice
 
 
@@ -73,17 +74,26 @@ class Batch:
         }
 
 
-def assemble(plan: BatchPlan, epoch: Any, keys: List[str], *, number: int) -> Batch:
+def assemble(
+    plan: BatchPlan, epoch: Any, keys: List[str], *, number: int, declared: Optional[Mapping[str, Declared]] = None
+) -> Batch:
     """Read the sequences of a plan and pad them.
 
     :param epoch: ``datasets.epoch.Epoch``
     :param keys: the data keys to deliver
+    :param declared: what the data must look like, by key
+    :raises DataError: it does not; names sequence, key and value
     """
+
+    def places(part: int) -> Tuple[str, int]:
+        return epoch.place(plan.parts[part].position, with_file=True), max(plan.parts[part].start[key], 0)
+
     sequences = {part.position: epoch.sequence(part.position) for part in plan.parts}
     feed: Dict[str, np.ndarray] = {}
     for key in keys:
         cuts = [_cut(sequences[part.position].data[key], part, key) for part in plan.parts]
-        feed.update(_padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ()))
+        entries = _padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ())
+        feed.update(declared[key].checked(key, entries, cuts, places) if declared and key in declared else entries)
     last = plan.parts[-1].position
     return Batch(
         feed=feed,

@@ -48,6 +48,10 @@ class Corpus:
         """Return the name of the sequence at this position in the corpus."""
         return "seq-%d" % index
 
+    def file_of(self, index: int) -> str:
+        """Name of the file which holds the sequence at this position in the corpus; empty if there is none."""
+        return ""
+
     def seq_lengths(self) -> Optional[np.ndarray]:
         """Return lengths [num_seqs] by which ``sorted`` etc. order the corpus, or None: then these count as
         ``default``.

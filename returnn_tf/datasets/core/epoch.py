@@ -51,10 +51,12 @@ class Epoch:
         """Return the tag of the sequence at this position."""
         return self.dataset.tag(self.index(position))
 
-    def place(self, position: int) -> str:
-        """Return dataset and tag for messages."""
-        return "dataset %r, sequence %r (position %d of epoch %d)" % (
+    def place(self, position: int, *, with_file: bool = False) -> str:
+        """Words for messages: dataset and tag; the file too if wanted and if there is one."""
+        file = self.dataset.file_of(self.index(position)) if with_file else ""
+        return "dataset %r%s, sequence %r (position %d of epoch %d)" % (
             self.dataset.name,
+            ", file %r" % file if file else "",
             self.tag(position),
             position,
             self.epoch,

@@ -6,7 +6,8 @@ import bisect
 import collections
 import logging
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple, Union
+from types import ModuleType
+from typing import Any, Dict, List, Optional, Tuple, Union
 from typing import Sequence as SequenceOf
 
 import numpy as np
@@ -18,8 +19,26 @@ from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.window import window_spec
 from returnn_tf.datasets.hdf.file import HDFFile
 
+resource: Optional[ModuleType]
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None
+
 log = logging.getLogger("returnn_tf.datasets")
-_MAX_OPEN_FILES = 64
+# Opening a file takes as long as reading ten short sequences, and an open one about 1 MB of memory.
+_OPEN_FILES_RANGE = 64, 1024
+
+
+def max_open_files() -> int:
+    """Return how many HDF files a dataset holds open: half of what the system allows the process, at most 1024."""
+    lowest, highest = _OPEN_FILES_RANGE
+    if resource is None:
+        return lowest
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return highest
+    return max(min(allowed // 2, highest), min(lowest, allowed // 4), 1)
 
 
 @register_dataset()
@@ -62,6 +81,7 @@ class HDFDataset(Dataset):
         self.data_specs = dict(first.specs)
         if self.opts.window > 1 and "data" in first.specs:
             self.data_specs["data"] = window_spec(first.specs["data"], self.opts.window, self._owner())
+        self._max_open = max_open_files()
         self._open: collections.OrderedDict[int, HDFFile] = collections.OrderedDict()
         self._cache: Dict[Tuple[int, str], np.ndarray] = {}
         self._cached_bytes = 0
@@ -97,6 +117,10 @@ class HDFDataset(Dataset):
         number, local = self._locate(index)
         return self.files[number].tags[local]
 
+    def file_of(self, index: int) -> str:
+        """Path of the HDF file."""
+        return self.files[self._locate(index)[0]].path
+
     def lengths(self, index: int) -> Dict[str, int]:
         """Return frames by key, from the index."""
         number, local = self._locate(index)
@@ -120,7 +144,7 @@ class HDFDataset(Dataset):
         value = file.read(key, local)
         self._open[number] = file
         self._open.move_to_end(number)
-        if len(self._open) > _MAX_OPEN_FILES:
+        if len(self._open) > self._max_open:
             self._open.popitem(last=False)[1].close()
         limit = self.opts.cache_byte_size
         if limit < 0 or self._cached_bytes + value.nbytes <= limit:

@@ -113,6 +113,8 @@ class HDFFile:
             return self._handle
         if not os.path.exists(self.path):
             raise self._error("it does not exist (current directory: %s)" % os.getcwd())
+        if not (os.path.isfile(self.path) or os.path.isdir(self.path)):
+            raise self._error("it is a pipe or a device, which can't be read here and there; copy it to a regular file")
         try:
             self._handle = h5py.File(self.path, "r", locking=False)  # network file systems often have no locks
         except OSError as exc:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 from typing import Sequence as SequenceOf
 
 import h5py
 import numpy as np
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.hdf.temporary import discard, remove_stale, reporting, temporary_name
 
 _PLACEHOLDER = b"dummy-label"  # /targets/labels/<key> must not be empty for other readers
+_BYTES_TO_FLUSH = 1 << 24  # so that a full disk is found soon, and by an error that can be caught
 Lengths = Union[SequenceOf[int], np.ndarray, Mapping[int, Any]]
 
 
@@ -23,13 +26,14 @@ class HDFWriter:
     >>> with HDFWriter("out.hdf", dim=4) as writer:   # doctest: +SKIP
     ...     writer.insert_batch(features, seq_lens, tags, extra={"score": scores})
 
-    :param filename: must not exist yet
+    :param filename: must not exist yet, unless it is to be extended or replaced
     :param dim: feature dimension or number of classes of the main data
     :param labels: their names
     :param ndim: axes of the main data without batch; default 2 if ``dim`` is given, else 1
     :param extra_type: key -> (dim, ndim, dtype) of further data; what is not declared is taken from the first batch
     :param extend_existing_file: goes on with an existing file; it is replaced as a whole when all is written
     :param extra_labels: key -> names of the classes of further data
+    :param replace: an existing file is replaced when all is written
     :raises DataError: if the file exists, or is not there to be extended
     """
 
@@ -42,6 +46,7 @@ class HDFWriter:
         extra_type: Optional[Mapping[str, Tuple[Optional[int], int, str]]] = None,
         extend_existing_file: bool = False,
         extra_labels: Optional[Mapping[str, SequenceOf[str]]] = None,
+        replace: bool = False,
     ):
         self.filename = filename
         self.dim = dim
@@ -50,13 +55,19 @@ class HDFWriter:
         self.num_seqs = 0
         self.num_timesteps = 0
         self._extend = extend_existing_file
+        self._replace = replace
+        # kept open: the library reports nothing if it can't write what is left when a stream is closed
+        self._streams: Dict[str, h5py.Dataset] = {}
+        self._unflushed = 0  # bytes
+        self._broken = False
         self._extra_type = dict(extra_type or {})
         self._extra_labels = dict(extra_labels or {})
         self._keys: Optional[List[str]] = None
         if self.labels and dim is not None and len(self.labels) != dim:
             raise ConfigError("HDFWriter: %d labels for dim %d" % (len(self.labels), dim))
         self._check_target()
-        self._temp = "%s.%d.tmp" % (filename, os.getpid())
+        self._temp = temporary_name(filename)
+        remove_stale(filename)
         try:
             os.makedirs(os.path.dirname(os.path.abspath(filename)), exist_ok=True)
             self._file: Optional[h5py.File] = self._start_file()
@@ -66,7 +77,7 @@ class HDFWriter:
 
     def _check_target(self) -> None:
         exists = os.path.exists(self.filename)
-        if exists and not self._extend:
+        if exists and not (self._extend or self._replace):
             raise DataError("HDF file %r exists already; remove it or choose another name" % self.filename)
         if not exists and self._extend:
             raise DataError("HDF file %r does not exist, so it cannot be extended" % self.filename)
@@ -130,14 +141,28 @@ class HDFWriter:
             targets["sizes"] = list(sizes)
             self._extra_type.setdefault("sizes", (1, 1, "int32"))
         self._check_keys(targets)
-        columns = [self._append("inputs", frames, None)]
-        for key in self._keys or []:
-            columns.append(self._append("targets/data/" + key, [_with_time(value) for value in targets[key]], key))
-        if not self._keys:
-            columns.append([0] * batch)  # other readers want a second column
-        self._append_rows(columns, list(seq_tag))
+        with self._writing():
+            columns = [self._append("inputs", frames, None)]
+            for key in self._keys or []:
+                columns.append(self._append("targets/data/" + key, [_with_time(value) for value in targets[key]], key))
+            if not self._keys:
+                columns.append([0] * batch)  # other readers want a second column
+            self._append_rows(columns, list(seq_tag))
+            if self._unflushed >= _BYTES_TO_FLUSH:
+                self._file.flush()
+                self._unflushed = 0
         self.num_seqs += batch
         self.num_timesteps += sum(columns[0])
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Within it, what the library can't write is a DataError, after which the file can't be completed."""
+        try:
+            with reporting(self.filename):
+                yield
+        except DataError as exc:
+            self._broken = isinstance(exc.__cause__, (OSError, RuntimeError))
+            raise
 
     def _axis_lengths(self, inputs: np.ndarray, seq_len: Lengths, batch: int) -> Dict[int, np.ndarray]:
         if inputs.ndim != self.ndim + 1 or inputs.shape[0] != batch:
@@ -184,7 +209,7 @@ class HDFWriter:
         assert self._file is not None
         if path not in self._file:
             self._create(path, values[0], key)
-        dataset = self._file[path]
+        dataset = self._stream(path)
         text = h5py.check_string_dtype(dataset.dtype) is not None
         for value in values:
             if value.shape[1:] != dataset.shape[1:]:
@@ -196,7 +221,14 @@ class HDFWriter:
         start = dataset.shape[0]
         dataset.resize(start + len(block), axis=0)
         dataset[start:] = block
+        self._unflushed += block.nbytes
         return [len(value) for value in values]
+
+    def _stream(self, path: str) -> h5py.Dataset:
+        assert self._file is not None
+        if path not in self._streams:
+            self._streams[path] = self._file[path]
+        return self._streams[path]
 
     def _create(self, path: str, value: np.ndarray, key: Optional[str]) -> None:
         """Create an empty stream, with its metadata, in the format of its first value [time, ...]."""
@@ -210,7 +242,7 @@ class HDFWriter:
         maxshape = (None,) + (value.shape[1:] if key is not None else (None,) * (value.ndim - 1))
         row = max(1, int(np.prod(value.shape[1:], dtype=np.int64))) * max(dtype.itemsize, 1)
         chunks = (max(1, min(1024, (1 << 18) // row)),) + tuple(max(n, 1) for n in value.shape[1:])
-        self._file.create_dataset(
+        self._streams[path] = self._file.create_dataset(
             path,
             shape=(0,) + value.shape[1:],
             maxshape=maxshape,
@@ -244,7 +276,7 @@ class HDFWriter:
                 "seqTags", shape=(0,), maxshape=(None,), chunks=(1024,), dtype=h5py.string_dtype()
             )
         for path, rows in (("seqLengths", np.array(columns, np.int32).T), ("seqTags", np.array(tags, object))):
-            dataset = self._file[path]
+            dataset = self._stream(path)
             start = dataset.shape[0]
             dataset.resize(start + len(rows), axis=0)
             dataset[start:] = rows
@@ -259,20 +291,26 @@ class HDFWriter:
         try:
             if not self.num_seqs:
                 raise DataError("HDFWriter %r: nothing was written" % self.filename)
-            attrs = self._file.attrs
-            attrs["numTimesteps"] = self.num_timesteps
-            attrs["inputPattSize"] = self.dim or 1
-            attrs["numDims"] = 1
-            attrs["numLabels"] = self.dim or 1
-            attrs["numSeqs"] = self.num_seqs
-            if "labels" not in self._file:
-                self._write_labels("labels", [str(name) for name in self.labels])
-            self._file.close()
-            self._file = None
+            with self._writing():
+                self._complete(self._file)
             self._publish()
         except BaseException:
             self.abort()
             raise
+
+    def _complete(self, file: h5py.File) -> None:
+        attrs = file.attrs
+        attrs["numTimesteps"] = self.num_timesteps
+        attrs["inputPattSize"] = self.dim or 1
+        attrs["numDims"] = 1
+        attrs["numLabels"] = self.dim or 1
+        attrs["numSeqs"] = self.num_seqs
+        if "labels" not in file:
+            self._write_labels("labels", [str(name) for name in self.labels])
+        file.flush()
+        self._streams = {}
+        file.close()
+        self._file = None
 
     def _publish(self) -> None:
         with open(self._temp, "rb") as handle:
@@ -283,9 +321,13 @@ class HDFWriter:
     def abort(self) -> None:
         """Remove what was written; the target stays unchanged."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
-        if os.path.exists(self._temp):
+            discard(self._file, self._temp, broken=self._broken)
+            self._file, self._streams = None, {}
+        self.remove_temporary()
+
+    def remove_temporary(self) -> None:
+        """Remove the temporary file, and leave all else as it is: the process is about to end."""
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(self._temp)
 
     def __enter__(self) -> HDFWriter:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Dict, List, Optional, Tuple, Union
 import numpy as np
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.config.options import Written, option
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import option
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.generating import GeneratingDataset, dim_and_ndim
 from returnn_tf.datasets.core.registry import register_dataset

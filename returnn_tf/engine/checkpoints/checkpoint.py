@@ -9,7 +9,6 @@ settings. A checkpoint without manifest, as other programs write it, is valid if
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.support import atomic_files as files
+from returnn_tf.engine.support.disk_errors import RETRY_WAITS, may_pass
 from returnn_tf.util.lazy_tf import tf
 
 GLOBAL_STEP = "global_step"
@@ -48,7 +48,7 @@ def save(
     state: Mapping[str, Any],
     info: CheckpointInfo,
     *,
-    retry_waits: Sequence[float] = (2.0, 10.0),
+    retry_waits: Sequence[float] = RETRY_WAITS,
 ) -> None:
     """Writes a checkpoint; if that fails, nothing of it is left and what was there before is untouched.
 
@@ -184,7 +184,7 @@ def delete(prefix: str) -> int:
 def _may_pass(exc: Exception) -> bool:
     """Whether the cause may go away by waiting: space, or a hiccup of a network file system."""
     if isinstance(exc, OSError):
-        return exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EAGAIN)
+        return may_pass(exc)
     return not isinstance(exc, (tf.errors.InvalidArgumentError, tf.errors.PermissionDeniedError))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import CheckpointSettings, setting_by_key
@@ -12,7 +12,7 @@ from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.checkpoints.selection import ModelChoice
 from returnn_tf.engine.learning_rate.control import LearningRateControl
-from returnn_tf.engine.learning_rate.file import parse
+from returnn_tf.engine.learning_rate.file import EpochData, parse
 from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.fingerprint import changes
@@ -81,9 +81,40 @@ class CheckpointManifest:
         """Add learning rates and scores of epochs which the learning-rate file lacks."""
         if self._info is not None and self._own:
             stored = parse(self._info.learning_rates)
+            self._compare_rates(stored, control)
             added = [str(epoch) for epoch in control.add_epochs(stored) if stored[epoch].error]
             if added and control.filename:
                 log.write(2, "%s lacks epoch %s; taken from %s" % (control.filename, ", ".join(added), self._path))
+
+    def _compare_rates(self, stored: Mapping[int, EpochData], control: LearningRateControl) -> None:
+        """Warn if the learning-rate file has the epochs of another run."""
+        others = [epoch for epoch in stored if epoch in control.epochs]
+        others = [epoch for epoch in others if _trained(stored[epoch]) != _trained(control.epochs[epoch])]
+        if others and control.filename:
+            log.warn(
+                "%s and the checkpoint %s have different rates or training scores of epoch %s, so the file is that of "
+                "another run. Set another learning_rate_file, or delete it: then the rates and scores in the "
+                "checkpoint count." % (control.filename, self._path, ", ".join(map(str, others)))
+            )
+
+    def stale_rates(self, control: LearningRateControl, first_epoch: int) -> Optional[str]:
+        """Return a warning if the learning-rate file has scores of epochs that are still to be trained.
+
+        The epoch after the checkpoint may have some: its training can end before the next checkpoint is written.
+
+        :param control: as read from the file
+        :param first_epoch: the first one to train
+        """
+        known = first_epoch if self._own and self._info is not None else first_epoch - 1
+        epochs = sorted(epoch for epoch, data in control.epochs.items() if epoch > known and _trained(data)[1])
+        if not epochs or not control.filename:
+            return None
+        return (
+            "%s has the rates and scores of epoch %s from an earlier run, and this run has yet to train them: it takes "
+            "their rates from the file, whatever learning_rate says, and replaces their scores. To start anew, delete "
+            "or move the file, or set another learning_rate_file."
+            % (control.filename, epochs[0] if len(epochs) == 1 else "%i to %i" % (epochs[0], epochs[-1]))
+        )
 
     def progress(self, data: Mapping[str, str]) -> Optional[Progress]:
         """Return the position within the epoch; None at its begin.
@@ -123,3 +154,8 @@ class CheckpointManifest:
                     self._path.rpartition(".")[0] + ".step*",
                 )
             )
+
+
+def _trained(data: EpochData) -> Tuple[float, Dict[str, str]]:
+    """Return the rate of an epoch and its scores on the training data, as texts: NaN is NaN."""
+    return data.learning_rate, {key: repr(value) for key, value in data.error.items() if key.startswith("train_")}

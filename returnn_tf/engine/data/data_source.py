@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
+import numpy as np
+
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.config.settings import DataSettings
 from returnn_tf.datasets import (
@@ -15,6 +17,7 @@ from returnn_tf.datasets import (
     batch_options_from_config,
     dataset_from_config,
 )
+from returnn_tf.datasets.core.declared import Declared, type_mismatch
 from returnn_tf.engine.distributed.options import SHARD, HorovodOptions
 from returnn_tf.engine.distributed.sharding import remaining_shard
 from returnn_tf.engine.distributed.world import World
@@ -70,6 +73,7 @@ class DataSource:
         self._config = config
         self._config_of = config_of or (lambda epoch: config)
         self._used_keys = list(used)
+        self._declared = {key: Declared.of(data) for key, data in used.items() if data.batch_axis is not None}
         self.check(config)
         self._loader: Optional[BatchLoader] = None
         self._started: Dict[str, Iterable[Any]] = {}  # by epoch and position in it
@@ -146,7 +150,7 @@ class DataSource:
 
     def _options(self, epoch: int, changes: Mapping[str, Any]) -> Dict[str, Any]:
         options = batch_options_from_config(self._config_of(epoch), train=self.name == "train", epoch=epoch)
-        options.update(changes, used_data_keys=self._used_keys)
+        options.update(changes, used_data_keys=self._used_keys, declared=self._declared)
         return options
 
     def close(self) -> None:
@@ -204,19 +208,29 @@ def _no_dataset(config: Config, name: str) -> str:
 
 
 def _check_fits(name: str, key: str, spec: DataSpec, data: Data) -> None:
-    """The dataset gives as many axes and features as declared; sizes which it does not know pass."""
+    """The dataset gives the type, axes, labels and features that are declared; sizes which it does not know pass."""
     fix = "Write extern_data[%r] = %s, or change the dataset." % (key, _declaration(spec))
+    declared = Declared.of(data)
+    mismatch = type_mismatch(np.dtype(spec.dtype), declared)
+    if mismatch:
+        raise ConfigError("The dataset %r, data key %r: %s. %s." % (name, key, *mismatch))
     axes = data.rank - (data.batch_axis is not None)
-    if axes != spec.ndim:
+    one_value = axes == spec.ndim - 1 and not declared.has_time  # whether each sequence has one frame, its data shows
+    if axes != spec.ndim and not one_value:
         raise ConfigError(
             "The dataset %r gives %s for data key %r, but extern_data declares %s. %s"
             % (name, _words(spec.sparse, spec.dim, spec.ndim), key, _words(data.sparse, _dim(data), axes), fix)
         )
-    declared = None if data.sparse else _dim(data)
-    if spec.ndim > 1 and declared and spec.dim and spec.dim != declared and spec.dim in spec.shape:
+    if declared.num_labels is not None and spec.sparse and spec.dim > declared.num_labels:
+        raise ConfigError(
+            "The dataset %r has %d labels for data key %r, but extern_data declares %d. %s"
+            % (name, spec.dim, key, declared.num_labels, fix)
+        )
+    features = None if data.sparse else _dim(data)
+    if spec.ndim > 1 and features and spec.dim and spec.dim != features and spec.dim in spec.shape:
         raise ConfigError(
             "The dataset %r has %d features for data key %r, but extern_data declares %d. %s"
-            % (name, spec.dim, key, declared, fix)
+            % (name, spec.dim, key, features, fix)
         )
 
 

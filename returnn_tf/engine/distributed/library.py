@@ -14,16 +14,18 @@ INSTALL = (
     "pip install --no-build-isolation --no-cache-dir 'returnn-tf[horovod]'"
 )
 _CYCLE_MILLISECONDS = "3"
+_GLOO_PATIENCE, _GLOO_SECONDS = 3, 60
 _hvd: List[Any] = []
 
 
-def load() -> Any:
-    """``horovod.tensorflow``, initialised: this process is one of the world then.
+def load(timeout: float) -> Any:
+    """Return ``horovod.tensorflow``, initialised: this process is one of the world then.
 
+    :param timeout: seconds without progress of a process until all end, naming it; Gloo itself must wait for longer
     :raises ConfigError: it is not installed, was built without TensorFlow, or can't reach the other processes
     """
     if not _hvd:
-        _hvd.append(_load())
+        _hvd.append(_load(timeout))
     return _hvd[0]
 
 
@@ -32,7 +34,7 @@ def loaded() -> bool:
     return bool(_hvd)
 
 
-def _load() -> Any:
+def _load(timeout: float) -> Any:
     try:
         hvd = importlib.import_module("horovod.tensorflow")
     except ModuleNotFoundError as exc:
@@ -47,6 +49,8 @@ def _load() -> Any:
     if not tf.config.list_physical_devices("GPU"):
         # Horovod looks for work in each such time; at its own 1 ms that takes a tenth of a core from the training
         os.environ.setdefault("HOROVOD_CYCLE_TIME", _CYCLE_MILLISECONDS)
+    # its own 30 s would end the others before it is known which of them it is that hangs
+    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "%i" % (_GLOO_PATIENCE * timeout + _GLOO_SECONDS))
     try:
         hvd.init()
     except Exception as exc:  # MPI and Gloo have their own kinds

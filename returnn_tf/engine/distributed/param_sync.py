@@ -26,7 +26,7 @@ class ParamSync:
         :param params: variables to average; those which are not floating point stay each rank's own
         """
         self._hvd, self._size = world.hvd, world.size
-        self._heartbeat = world.heartbeat
+        self._collective = world.collective
         self._options = options
         self._params = [var for var in params if var.dtype.is_floating]
         self._function: Optional[Any] = None
@@ -69,7 +69,7 @@ class ParamSync:
     def _run(self, weight: float, flags: List[float]) -> Any:
         if self._function is None:
             self._function = tf.function(self._emit, autograph=False)
-        with self._heartbeat.collective("averaging parameters"), self._device():
+        with self._collective("averaging parameters"), self._device():
             sums = self._function(tf.constant(weight, "float32"), tf.constant(flags, "float64")).numpy()
         self._count += 1
         self._steps = 0

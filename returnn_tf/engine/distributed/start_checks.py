@@ -34,6 +34,18 @@ def check_same(world: World, facts: Facts) -> None:
             raise ConfigError(_difference(world, about, world.gather(dict(facts[about]))))
 
 
+def different_names(world: World, facts: Mapping[str, str]) -> List[str]:
+    """Return the names whose values differ between ranks, at most a few; hashes travel first.
+
+    :param facts: of this rank
+    """
+    if len(set(world.gather(digest(facts)))) == 1:
+        return []
+    by_rank = world.gather(dict(facts))
+    names = sorted(set().union(*by_rank))
+    return [name for name in names if len({facts.get(name, _ABSENT) for facts in by_rank}) > 1][:_MAX_SHOWN]
+
+
 def network_facts(net: Network, layers: Mapping[str, Any]) -> Dict[str, str]:
     """The parameters, losses and layers of a network.
 

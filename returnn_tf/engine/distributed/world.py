@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import pickle
 import socket
 import time
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import HorovodSettings
@@ -21,7 +22,7 @@ from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
-_WATCHDOG_SECONDS = 5.0  # to find out which rank is gone
+_WATCHDOG_SECONDS = 10.0  # to find out which rank is gone
 _ENVIRONMENT = "RETURNN_TF_WORLD"  # for child processes, which are not part of the world
 
 
@@ -142,12 +143,24 @@ class HorovodWorld(World):
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
         """See :class:`World`. Gives the watchdog the time to tell more, which ends the process."""
-        if "orovod" not in str(exc):
+        if "orovod" not in str(exc) and "[gloo]" not in str(exc).lower():
             return None
         if elastic.wanted():
             return elastic.lost_rank(exc)
         time.sleep(_WATCHDOG_SECONDS)
         return DataError("Another rank has ended, or the connection to it is broken: %s" % exc)
+
+    @contextlib.contextmanager
+    def collective(self, what: str) -> Iterator[None]:
+        """Wait for the other ranks within the context; if one of them is lost, the error says so."""
+        try:
+            with self.heartbeat.collective(what):
+                yield
+        except (tf.errors.OpError, RuntimeError) as exc:
+            lost = self.explain(exc)
+            if lost is None:
+                raise
+            raise lost from exc
 
     def committed(self) -> None:
         """See :class:`World`."""
@@ -179,7 +192,7 @@ class HorovodWorld(World):
         """See :class:`World`."""
         if self.size == 1:
             return bool(flag)
-        with self.heartbeat.collective("agreeing"), tf.device("/CPU:0"):
+        with self.collective("agreeing"), tf.device("/CPU:0"):
             total = self.hvd.allreduce(tf.constant(float(bool(flag))), op=self.hvd.Sum, name="world.any")
         return bool(float(total) > 0)
 
@@ -188,7 +201,7 @@ class HorovodWorld(World):
         if self.size == 1:
             return [value]
         text = json.dumps(value).encode("ascii") + b"\n"
-        with self.heartbeat.collective("gathering"), tf.device("/CPU:0"):
+        with self.collective("gathering"), tf.device("/CPU:0"):
             sent = tf.constant(list(text), tf.uint8)
             together = self.hvd.allgather(sent, name="world.gather").numpy().tobytes()
         return [json.loads(line) for line in together.splitlines()]
@@ -199,7 +212,7 @@ class HorovodWorld(World):
             return [value]
         content = pickle.dumps(value, protocol=4)
         sizes = self.gather(len(content))
-        with self.heartbeat.collective("gathering results"), tf.device("/CPU:0"):
+        with self.collective("gathering results"), tf.device("/CPU:0"):
             sent = tf.io.decode_raw(tf.constant(content), tf.uint8)
             together = self.hvd.allgather(sent, name="world.gather_values").numpy().tobytes()
         starts = [sum(sizes[:rank]) for rank in range(self.size)]
@@ -214,7 +227,7 @@ class HorovodWorld(World):
         """See :class:`World`."""
         if self.size == 1 or not variables:
             return
-        with self.heartbeat.collective("sending parameters"):
+        with self.collective("sending parameters"):
             self.hvd.broadcast_variables(variables, root_rank=0)
 
 
@@ -238,12 +251,13 @@ def start(config: Config) -> World:
         _warn_of_others()
         return alone()
     if not _started or not isinstance(_started[0], HorovodWorld):
-        world = HorovodWorld(library.load())
+        timeout = HorovodOptions.from_config(config).timeout
+        world = HorovodWorld(library.load(timeout))
         # in elastic mode the number may have changed since this process was started
         if HorovodSettings(config).horovod_check_world_size and not elastic.wanted():
             check_world_size(world.size)
         devices.set_up(config, world.local_rank, world.local_size)
-        world.rendezvous(HorovodOptions.from_config(config).timeout)
+        world.rendezvous(timeout)
         _started[:] = [world]
     return _started[0]
 

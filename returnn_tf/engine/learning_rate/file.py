@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.engine.support.disk_errors import may_pass, retried
 
 META = ":meta:"
 _MULTI_LINE_FROM = 40
@@ -126,20 +127,28 @@ def _dotted(node: ast.expr) -> str:
 
 
 def write_file(path: str, epochs: Mapping[int, EpochData]) -> None:
-    """Writes the file: complete under a temporary name first, so that it is never seen half written.
+    """Write the file: complete under a temporary name first, so that it is never seen half written.
 
-    :raises ConfigError: if it can't be written
+    :raises DataError: the disk is full, also after some seconds
+    :raises ConfigError: it can't be written for another reason
     """
+    try:
+        retried(lambda: _replace(path, format_epochs(epochs)))
+    except OSError as exc:
+        raise _not_writable(path, exc) from exc
+
+
+def _replace(path: str, text: str) -> None:
     temporary = path + ".new_tmp"
     try:
         with open(temporary, "w", encoding="utf8") as f:
-            f.write(format_epochs(epochs))
+            f.write(text)
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
-    except OSError as exc:
+    except OSError:
         _remove(temporary)
-        raise ConfigError(_not_writable(path, exc)) from exc
+        raise
 
 
 def prepare_file(path: str) -> None:
@@ -155,16 +164,16 @@ def prepare_file(path: str) -> None:
         with open(temporary, "w", encoding="utf8"):
             pass
     except OSError as exc:
-        raise ConfigError(_not_writable(path, exc)) from exc
+        raise _not_writable(path, exc) from exc
     finally:
         _remove(temporary)
 
 
-def _not_writable(path: str, exc: OSError) -> str:
-    return "learning_rate_file %r can't be written: %s. Choose another path or mend its permissions." % (
-        path,
-        exc.strerror or exc,
-    )
+def _not_writable(path: str, exc: OSError) -> Exception:
+    text = "learning_rate_file %r can't be written: %s. " % (path, exc.strerror or exc)
+    if may_pass(exc):
+        return DataError(text + "Free space, then the same command goes on; or choose another path.")
+    return ConfigError(text + "Choose another path or mend its permissions.")
 
 
 def _remove(path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Type
 
@@ -76,16 +77,23 @@ class Scheme:
         return _applied(self.growth, rate)
 
     def difference(self, old: PastEpoch, new: PastEpoch) -> Optional[float]:
-        """The newer score minus the older one, or None if one of them is missing."""
+        """Return the newer score minus the older one, or None if one of them is missing.
+
+        A newer score that is NaN or Inf counts as infinitely worse; an older one as missing.
+        """
         if new.measure is None or new.measure not in old.scores:
+            return None
+        if not math.isfinite(new.scores[new.measure]):
+            return math.inf
+        if not math.isfinite(old.scores[new.measure]):
             return None
         return float(new.scores[new.measure] - old.scores[new.measure])
 
     def relative_error(self, old: PastEpoch, new: PastEpoch) -> Optional[float]:
         """The difference in relation to the score; negative where it got better."""
         difference = self.difference(old, new)
-        if difference is None:
-            return None
+        if difference is None or math.isinf(difference):
+            return difference
         score = abs((old if self.divide_by_old else new).scores[new.measure or ""])
         relative = difference / score if score else difference * float("inf") if difference else 0.0
         if self.relative_to_rate and new.learning_rate > 0:

@@ -8,7 +8,7 @@ from typing import Any, Optional
 from returnn_tf.config import Config
 from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.distributed.world import World
-from returnn_tf.engine.monitoring.status_file import StatusFile
+from returnn_tf.engine.monitoring.status_file import StatusFile, end_for_another
 from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support.signals import Stopped, StopRequest, exit_code, name_of
@@ -32,7 +32,13 @@ class RunStatus:
         self._file = StatusFile(CheckpointSettings(config).model, enabled=world.is_chief)
         self._file.update(world_size=world.size, hosts=world.hosts())
         stop.on_abort.append(lambda: self._file.ended(_ABORTED))
-        world.on_abort.append(lambda: self._file.ended(world.failure, 1))
+        world.on_abort.append(lambda: self._aborted(world))
+
+    def _aborted(self, world: World) -> None:
+        """The process ends because of another one; where that is the chief, the next rank writes the file for it."""
+        self._file.ended(world.failure, 1)
+        if world.rank == 1 and world.failure.startswith("rank 0 "):
+            end_for_another(CheckpointSettings(self._config).model, world.failure, 1)
 
     def begin(self, last_epoch: int, rates: Optional[str]) -> None:
         """The training begins.

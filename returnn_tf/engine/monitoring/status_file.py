@@ -107,6 +107,18 @@ class StatusFile:
         self._due = time.monotonic() + self._interval
 
 
+def end_for_another(model: str, reason: str, exit_code: int) -> None:
+    """Write how a run ended whose own process was killed before it could; nothing if its file says so or is missing."""
+    try:
+        facts = read_status(model + SUFFIX)
+    except DataError:
+        return
+    if "ended" not in facts:
+        file = StatusFile(model)
+        file.note(**facts)
+        file.update(now=True, ended={"reason": reason, "exit_code": exit_code, "time": time.time()})
+
+
 def read_status(path: str) -> Dict[str, Any]:
     """The facts of a status file.
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, LoggingSettings
 from returnn_tf.engine.support.scores import batch_means
 from returnn_tf.engine.support.step_result import StepResult
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 _SECONDS_BETWEEN_STEPS = 5.0  # so that they cost no time
@@ -64,19 +66,33 @@ class Summaries:
         values: Dict[str, Any] = {"loss": result.total_loss, "grad_norm": result.grad_norm}
         values.update(batch_means(result))
         values["learning_rate"] = result.learning_rate
-        self._write("train", {"step/%s" % name: value for name, value in values.items()}, result.step or 0)
+        with self._switched_off_on_error():
+            self._write("train", {"step/%s" % name: value for name, value in values.items()}, result.step or 0)
 
     def epoch(self, dataset: str, epoch: int, values: Mapping[str, float]) -> None:
         """Values of a whole epoch, e.g. scores of a dataset."""
         if self._folder is not None:
-            self._write(dataset, {"epoch/%s" % name: value for name, value in values.items()}, epoch)
-            self._writers[dataset].flush()
+            with self._switched_off_on_error():
+                self._write(dataset, {"epoch/%s" % name: value for name, value in values.items()}, epoch)
+                self._writers[dataset].flush()
 
     def close(self) -> None:
         """Completes the files."""
-        for writer in self._writers.values():
-            writer.close()
+        with self._switched_off_on_error():
+            for writer in self._writers.values():
+                writer.close()
         self._writers = {}
+
+    @contextlib.contextmanager
+    def _switched_off_on_error(self) -> Iterator[None]:
+        """Within it, a file that can't be written ends the event files, with a warning: the training matters more."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as exc:
+            folder, self._folder, self._writers = self._folder, None, {}
+            reason = str(getattr(exc, "message", None) or exc).strip().splitlines()[0].partition("}} ")
+            text = reason[2] or reason[0]
+            log.warn("Event files in tf_log_dir %r can't be written, so there are no more of them: %s" % (folder, text))
 
     def _write(self, dataset: str, values: Mapping[str, Any], step: int) -> None:
         if dataset not in self._writers:

@@ -8,6 +8,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.settings import LoggingSettings, TrainingSettings
 from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
+from returnn_tf.engine.passes.unusable_scores import UnusableScores
 from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.network.feed_function import FeedFunction
@@ -44,7 +45,7 @@ class Evaluator:
         on_step: Optional[Callable[[Any, StepResult], None]] = None,
         between: Optional[Callable[[PassResult, Scores], None]] = None,
     ) -> PassResult:
-        """Evaluate a dataset.
+        """Evaluate a dataset. If losses or errors are NaN or Inf, a warning names the sequences.
 
         :param name: of the dataset, for the log
         :param epoch: of the model, for the log
@@ -53,10 +54,12 @@ class Evaluator:
         :param on_step: see :class:`ScoredPass`
         :param between: see :class:`ScoredPass`
         """
+        phase = "%r eval epoch %i" % (name, epoch)
+        unusable = UnusableScores(phase)
         one_pass = ScoredPass(
-            phase="%r eval epoch %i" % (name, epoch),
+            phase=phase,
             convert=self._function.tensors,
-            step=lambda tensors, batch: self.step(tensors),
+            step=lambda tensors, batch: unusable.add(batch, self.step(tensors)),
             normalized=normalized_losses(self.net),
             with_exp=TrainingSettings(self._config).calculate_exp_loss,
             log_batch_size=LoggingSettings(self._config).log_batch_size,
@@ -65,7 +68,9 @@ class Evaluator:
             on_step=on_step,
             between=between,
         )
-        return one_pass.run(batches)
+        result = one_pass.run(batches)
+        unusable.warn(one_pass.world)
+        return result
 
     def _emit(self, feed: Dict[str, Any]) -> Any:
         graph = self.net.lower(feed, train=False)

@@ -16,7 +16,7 @@ from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.lines import time_shares_line
 from returnn_tf.logging.log import log
-from returnn_tf.util.text import bytes_text
+from returnn_tf.logging.text import bytes_text
 
 
 @dataclass
@@ -97,11 +97,13 @@ class ScoredPass(DatasetPass[StepResult]):
     def _finished(self, result: PassResult) -> PassResult:
         """Combine the results of all processes, and log where the time went.
 
-        :raises DataError: there was no batch
+        :raises DataError: there was no batch, or no frame in any of them
         """
         by_rank = ranks_report.gather(self.world, result)
         if not any(state.steps for state in by_rank):
             raise DataError("%s: there is no batch; is every sequence left out by length limits?" % self.phase)
+        if not any(state.frames for state in by_rank):
+            raise DataError("%s: all sequences are empty, so there is no score. Look at the dataset." % self.phase)
         if not self.common_sums:
             result.sums = added_sums([state.sums for state in by_rank])
         scores = Scores(self.normalized, with_exp=self.with_exp, sums=result.sums)

@@ -114,7 +114,7 @@ class Trainer:
         step = self.net.global_step.read_value()
         graph = self.net.lower(feed, train=True, step=step)
         if graph.objective is None:
-            raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
+            raise ConfigError(_nothing_to_train(self.net))
         graph = self.ranks.share(graph, inputs)
         grads = self.updater.gradients(graph)
         rate = self.updater.learning_rate(rate, step)
@@ -147,6 +147,13 @@ class Trainer:
                 **common,
             },
         )
+
+
+def _nothing_to_train(net: Any) -> str:
+    names = ", ".join(repr(node.name) for node in net.plan.losses)
+    if names:
+        return "All losses (%s) have the scale 0, so there is nothing to train. Give one another 'loss_scale'." % names
+    return "The network has no loss, so there is nothing to train. Give a layer the option 'loss'."
 
 
 def _mean_loss(graph: Any, normalized: FrozenSet[str]) -> Any:

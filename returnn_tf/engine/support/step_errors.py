@@ -10,6 +10,7 @@ from returnn_tf.config import DataError
 from returnn_tf.util.lazy_tf import tf
 
 _MAX_TAGS = 20
+_MAX_CHARS = 600  # TensorFlow lists all the values of a batch where one is wrong
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 _ASSERTION = re.compile(r"^assertion failed: \[(.*?)\](?= \[|$)", re.DOTALL)
 
@@ -34,7 +35,15 @@ def naming_sequences(phase: str, seq_tags: Sequence[str]) -> Iterator[None]:
 
 
 def reason(exc: BaseException) -> str:
-    """What an op says, without the frames of the graph; with the name of the op unless it names the layer itself."""
+    """Return what an op says, cut where it gets long, without the frames of the graph.
+
+    The name of the op is added unless it names the layer itself.
+    """
+    text = _complete_reason(exc)
+    return text if len(text) <= _MAX_CHARS else text[: _MAX_CHARS - 4] + " ..."
+
+
+def _complete_reason(exc: BaseException) -> str:
     text = str(getattr(exc, "message", None) or exc)
     node = _NODE.search(text)
     message = text.split("\n\t [[")[0].strip().split("\n\n")[-1].strip()

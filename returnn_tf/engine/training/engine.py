@@ -91,6 +91,8 @@ class Engine:
             log.write(1, "All %i epochs are done already; nothing to train." % self.last_epoch)
         if self._parts.resume.begun is None:
             self._complete(self.first_epoch - 1)
+            if self.first_epoch > 1:
+                self.saver.clean_up(self.learning_rates.epochs, self.first_epoch - 1)
             if self.first_epoch == 1 and CheckpointSettings(self.config).save_epoch1_initial_model:
                 pretrain = self.schedule.at(1).pretrain
                 self.saver.save(self.trainer, 0, self.learning_rates.epochs, last=True, pretrain=pretrain)
@@ -151,7 +153,7 @@ class Engine:
         return results
 
     def _complete(self, epoch: int) -> None:
-        """Evaluates the epoch that was loaded, if the run ended between its checkpoint and its evaluation."""
+        """Evaluate the epoch that was loaded, if the run ended between its checkpoint and the end of its evaluation."""
         data = self.learning_rates.epochs.get(epoch)
         if data is None or not any(key.startswith("train_") for key in data.error):
             return

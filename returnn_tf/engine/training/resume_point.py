@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from returnn_tf.config import Config
+from returnn_tf.config.settings import all_settings
 from returnn_tf.engine.checkpoints import model_dir, preload
 from returnn_tf.engine.checkpoints.restoring import CheckpointManifest, restore
 from returnn_tf.engine.data.training_data import TrainingData
@@ -58,7 +59,10 @@ class ResumePoint:
             self._manifest.check_data(self.begun, data.train_facts(self.epoch))
 
     def restore_rates(self, control: LearningRateControl) -> None:
-        """See :meth:`CheckpointManifest.restore_rates`."""
+        """Add what only the checkpoint has, and warn if the learning-rate file is that of another run."""
+        stale = self._manifest.stale_rates(control, self.epoch)
+        if stale is not None:
+            log.warn(stale)
         self._manifest.restore_rates(control)
 
     @property
@@ -91,11 +95,19 @@ class ResumePoint:
         if self._world.size == 1:
             return
         own = start_checks.OWN_KEYS | (frozenset() if data.shared else start_checks.OWN_DATA_KEYS)
-        facts = {"settings": {key: text for key, text in settings(self._config).items() if key not in own}}
+        texts = {key: text for key, text in settings(self._config).items() if key not in own}
+        facts = {"settings": {key: text for key, text in texts.items() if key in all_settings()}}
         facts["network"] = start_checks.network_facts(setup.net, setup.entry.layers)
         facts["start"] = {"epoch": str(self.epoch), "step": str(setup.trainer.step_count)}
         for name, dataset in data.datasets(shared=True).items():
             facts["data of %r" % name] = data_facts(dataset, self.epoch)
         start_checks.check_same(self._world, facts)
+        names = {key: text for key, text in texts.items() if key not in all_settings()}
+        different = start_checks.different_names(self._world, names)
+        if different and self._world.is_chief:
+            log.warn(
+                "The ranks differ in %s. No setting has such a name, so that matters only if functions of the config "
+                "use it." % ", ".join(different)
+            )
         setup.trainer.ranks.broadcast(setup.trainer)
         log.write(3, "%d processes train together: %s" % (self._world.size, self._world.name))

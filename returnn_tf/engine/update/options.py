@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Dict, FrozenSet, Mapping, Optional, Set, Union
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.options import Written, check_options, declared_options, option
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.config.settings import UpdateSettings, option_of
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
 

@@ -45,7 +45,7 @@ class LoopFrame:
         self._last: Optional[Hypotheses] = None
 
     def run(self) -> Any:
-        """The number of steps; the collected values are set as further outputs of the node."""
+        """Emit the loop; return the number of steps. The collected values are set as further outputs of the node."""
         loop, limit = self._loop, self._limit
         arrays = [self._unstacked(outer, inner) for outer, inner in loop.slices]
         read_params(self._inner, self._node.inner)

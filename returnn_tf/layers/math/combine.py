@@ -60,6 +60,17 @@ class ElementwiseLayer(Layer):
         self.layout = common_layout([node.output for node in self.sources], allow_broadcast_all=bool(allow))
         return self.layout
 
+    def check_dtypes(self, ctx: PlanContext) -> str:
+        """Return the dtype of all sources.
+
+        :raises ConfigError: they have several
+        """
+        dtypes = {node.output.dtype: node.path for node in self.sources if not node.output.unknown}
+        if len(dtypes) > 1:
+            found = " and ".join("%s (%r)" % (dtype, path) for dtype, path in dtypes.items())
+            raise ctx.error("the sources have different dtypes, %s. Cast one by a layer of class 'cast'." % found)
+        return next(iter(dtypes), "float32")
+
     def values(self, ctx: EmitContext) -> List[Any]:
         """Return all sources in the common layout, size 1 where they lack an axis."""
         return [ctx.broadcast(node, self.layout) for node in self.sources]
@@ -100,6 +111,8 @@ class CombineLayer(ElementwiseLayer):
             if self.eval is None:
                 raise ctx.error("kind 'eval' needs the option 'eval', e.g. 'eval': 'source(0) + source(1)'.")
             compile_code(ctx, self.eval)
+        elif (self.check_dtypes(ctx) == "bool") != self.kind.startswith("logical_"):
+            raise ctx.error("kind %r cannot be of %s. Cast the sources." % (self.kind, self.check_dtypes(ctx)))
         data = apply_out_type(ctx, data.replace(vocab=None), self.out_type)
         if self.n_out is not None and data.dim != self.n_out:
             raise ctx.error("n_out is %d, but the sources give %s. Leave n_out out." % (self.n_out, data))
@@ -161,6 +174,11 @@ class CompareLayer(ElementwiseLayer):
         if len(self.sources) + (self.value is not None) < 2:
             raise ctx.error("needs two operands: two sources, or one source and the option 'value'.")
         data = self.common(ctx, self.allow_broadcast_all_sources)
+        dtype = self.check_dtypes(ctx)
+        if self.value is not None and (dtype == "bool") != isinstance(self.value, bool):
+            raise ctx.error("value is %r, but the source is %s." % (self.value, dtype))
+        if dtype.startswith(("int", "uint")) and isinstance(self.value, float) and not self.value.is_integer():
+            raise ctx.error("value is %r, but the source is %s. Cast the source to float32." % (self.value, dtype))
         return data.replace(dtype="bool", sparse_dim=None, vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:

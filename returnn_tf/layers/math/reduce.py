@@ -98,6 +98,11 @@ class ReduceLayer(_ReduceAxes):
         if self._mode not in REDUCE_MODES:
             raise ctx.error("unknown mode %r. %s" % (self.mode, did_you_mean(self.mode, REDUCE_MODES)))
         out = self.reduced_axes(ctx, self.axis, self.axes)
+        if (self._mode in ("any", "all")) != (self.input.dtype == "bool"):
+            raise ctx.error(
+                "the source is %s, but modes 'any' and 'all' are for bools, the others for numbers. Cast it."
+                % self.input.dtype
+            )
         if is_arg_mode(self._mode):
             if len(self._axes) != 1:
                 raise ctx.error("mode %r is over a single axis, got %d." % (self.mode, len(self._axes)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Callable, Union
 
-from returnn_tf.config.options import Written, option
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node

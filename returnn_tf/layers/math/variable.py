@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, List, Optional, Union
 
-from returnn_tf.config.options import LayerRef, LayerRefs, Written, option
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import LayerRef, LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node

@@ -75,7 +75,7 @@ class CellStep:
         return prepare_cell(self.cell.cell, self.cell.params(ctx), batch=entries, seed=seed)
 
     def _with_known_input(self, ctx: EmitContext, cell: PreparedCell) -> Optional[StepPlan]:
-        """The products of the input weights with the sources which are known for all steps, all at once."""
+        """Multiply the input weights with the sources which are known for all steps, all at once."""
         sources = ctx.node.sources
         plain = all(
             source.output.rank == 2 and source.output.batch_axis == 0 and source.output.feature_axis == 1
@@ -108,7 +108,7 @@ class CellStep:
         return StepPlan(cell, None, (rest, _joined(rows)))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The cell on one frame."""
+        """Emit the cell on one frame."""
         y, state = self._step(ctx)
         for i, part in enumerate(state):
             ctx.set_loop_state(str(i), part)
@@ -116,7 +116,7 @@ class CellStep:
         return y
 
     def _step(self, ctx: EmitContext) -> Tuple[Any, Tuple[Any, ...]]:
-        """(Output, new states) in the layout of the output."""
+        """Return (output, new states) in the layout of the output."""
         plan = ctx.aux(ctx.node, PREPARED)
         plan = StepPlan(self._prepared(ctx)) if plan is None else plan
         layer, n, shape = self._layer, self.cell.cell.n_out, ctx.shape(ctx.output)

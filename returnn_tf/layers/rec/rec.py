@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Dict, Iterator, Mapping, Optional, Protocol, Sequence, Union
 
-from returnn_tf.config.options import Written, option
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Axis, Init
 from returnn_tf.graph.param_parts import Part, Parts, equal_parts, total_size
@@ -174,7 +175,7 @@ class RecLayer(ConcatInputLayer):
         return self._run.output
 
     def _planned(self, ctx: PlanContext) -> RecRun:
-        """What the unit asks for: a loop, one step of a cell in a loop around, or a cell over frames."""
+        """Plan what the unit asks for: a loop, one step of a cell in a loop around, or a cell over frames."""
         if isinstance(self.unit, dict):
             return StepNetworkRun(ctx)
         self._check_options(ctx)
@@ -190,11 +191,11 @@ class RecLayer(ConcatInputLayer):
         return None if cell is None else cell.state
 
     def gives_initial_output(self) -> bool:
-        """A cell does: its initial state."""
+        """Return whether this is a cell, whose initial state that is."""
         return self.hidden_state is not None
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
-        """What ``prev:`` gives in the first step of a loop: the output part of the initial state."""
+        """Return what ``prev:`` gives in the first step of a loop: the output part of the initial state."""
         assert self._run.cell is not None
         return self._run.cell.first_output(ctx)
 
@@ -229,11 +230,11 @@ class RecLayer(ConcatInputLayer):
         return self.exits.get(name) if isinstance(self.unit, dict) else None
 
     def emit(self, ctx: EmitContext) -> Any:
-        """As planned."""
+        """Emit what was planned."""
         return self._run.emit(ctx)
 
     def before_loop(self, ctx: EmitContext) -> None:
-        """What all steps of the cell share."""
+        """Make what all steps of the cell share."""
         self._run.before_loop(ctx)
 
     @property

@@ -11,7 +11,8 @@ from returnn_tf.layers.loops.loop_nodes import InitialOutput
 from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.search.choice import ChoiceLayer
-from returnn_tf.network.planning.builder import NetworkBuilder
+from returnn_tf.network.loops.analysis import Zone
+from returnn_tf.network.loops.zone_builder import ZoneBuilder
 from returnn_tf.network.planning.checks import LayerError
 from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.tensor import Data
@@ -21,7 +22,7 @@ _CONSTANTS = {"zeros": 0, "ones": 1}
 _FORMS = "a number, 'zeros', 'ones', 'var', 'apply(0)' or a layer such as 'base:enc'"
 
 
-def plan_initial_output(builder: NetworkBuilder, spec: LayerSpec, node: Node) -> InitialOutput:
+def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> InitialOutput:
     """The initial output of a layer; "var" declares a parameter.
 
     :param builder: plans the zone of the layer
@@ -58,7 +59,7 @@ def plan_initial_output(builder: NetworkBuilder, spec: LayerSpec, node: Node) ->
     raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given))
 
 
-def _on_zeros(builder: NetworkBuilder, node: Node, state: Any) -> InitialOutput:
+def _on_zeros(builder: ZoneBuilder, node: Node, state: Any) -> InitialOutput:
     """The layer itself for sources of zeros; with the layers inside of it, if there are any."""
     if isinstance(node.layer, MaskedComputationLayer):
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
@@ -69,8 +70,14 @@ def _on_zeros(builder: NetworkBuilder, node: Node, state: Any) -> InitialOutput:
     return InitialOutput(state=lambda ctx: unit.emit(ctx, node.output.without_axes(node.output.loop_axes)))
 
 
-def _layer(builder: NetworkBuilder, spec: LayerSpec, name: str, output: Data) -> Node:
+def _layer(builder: ZoneBuilder, spec: LayerSpec, name: str, output: Data) -> Node:
     """The layer whose value it is, whose axes must be among those of the output."""
+    inside = builder.any_name(name[len("prev:") :] if name.startswith("prev:") else name)
+    if inside is not None and (name.startswith("prev:") or builder.loop.zones.zones.get(inside) is not Zone.BEFORE):
+        raise LayerError(
+            "%s: initial_output: %r has no value before the first step, as it is computed in the loop. Use %s."
+            % (spec.where, name, _FORMS)
+        )
     try:
         node = builder.resolve(name, spec.where)
     except LayerError as exc:

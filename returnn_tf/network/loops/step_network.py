@@ -200,6 +200,10 @@ class StepNetwork:
                 run.depend(initial.node)
         for dep in self._length_deps:
             run.depend(dep)
+        if loop.ending.time_dim is None:
+            known = self.parent.node_with_dim(run, self.time_dim)
+            if known is not None:  # the number of steps, even if no step uses anything of it
+                run.depend(known)
         run.output = Data((), "int32")
         self.parent.sink.append(run)
         self._run, self._loop = run, loop
@@ -307,6 +311,18 @@ class StepNetwork:
             )
         return self._accums[node]
 
+    def zone_of(self, name: str, where: str) -> Zone:
+        """Return where a layer of the loop is computed.
+
+        :raises LayerError: nowhere, since nothing needs it in this mode
+        """
+        zone = self.zones.zones.get(name)
+        if zone is None:
+            raise LayerError(
+                "%s: layer %r of the loop is not computed in this mode, as no output needs it." % (where, name)
+            )
+        return zone
+
     def prev(self, builder: ZoneBuilder, ref: str, where: str) -> Node:
         """``prev:<ref>`` for a layer of this builder's zone."""
         name = builder.any_name(ref)
@@ -315,7 +331,7 @@ class StepNetwork:
                 "%s: there is no layer %r in the loop, so 'prev:%s' means nothing. %s"
                 % (where, ref, ref, did_you_mean(ref, self.specs))
             )
-        zone = self.zones.zones[name]
+        zone = self.zone_of(name, where)
         if zone is Zone.STEP and builder.zone is Zone.STEP:
             if ref not in self._prevs:
                 self._prevs[ref] = self.add(builder, "prev:" + ref, self._found.prev(ref), [])

@@ -36,6 +36,9 @@ class Loop(Protocol):
     def bring(self, node: Node, zone: Zone, builder: ZoneBuilder) -> Node:
         """Return a node of one zone for use in another."""
 
+    def zone_of(self, name: str, where: str) -> Zone:
+        """Return where a layer of the loop is computed."""
+
     def prev(self, builder: ZoneBuilder, ref: str, where: str) -> Node:
         """Return ``prev:<ref>`` for a layer of this builder's zone."""
 
@@ -97,7 +100,7 @@ class ZoneBuilder(NetworkBuilder):
         name = self.any_name(ref)
         if name is None or self.loop.zones.zones.get(name) is self.zone:
             return super().resolve(ref, where)
-        other = self.loop.builders[self.loop.zones.zones[name]]
+        other = self.loop.builders[self.loop.zone_of(name, where)]
         if self.zone is Zone.STEP and other.zone is Zone.AFTER:  # named by initial_output: nothing else reads it there
             raise LayerError("%s: layer %r has no value before the first step, as it needs the steps." % (where, name))
         return self.loop.bring(other.resolve(ref, where), other.zone, self)

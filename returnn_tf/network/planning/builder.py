@@ -274,6 +274,11 @@ class NetworkBuilder:
         if layer.batch_norm and not layer.normalizes_batch:
             declare_batch_norm_option(ctx, layer.batch_norm)
         check_output_constraints(ctx, node.output)
+        index = layer.copy_output_loss_from_source_idx
+        if index is not None and not 0 <= index < len(node.sources):
+            raise ctx.error(
+                "copy_output_loss_from_source_idx is %d, but there are %d sources." % (index, len(node.sources))
+            )
         if layer.out_shape is not None:
             check_out_shape(node.output, layer.out_shape)
         self.sink.append(node)

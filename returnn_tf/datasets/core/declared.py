@@ -1,0 +1,158 @@
+"""What ``extern_data`` promises the network about a data key, and whether the data keeps it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from returnn_tf.config import DataError
+from returnn_tf.tensor import Data
+
+#: Place of a part of a batch, for messages: number of the part -> (words, frame at which the part begins).
+Places = Callable[[int], Tuple[str, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """One entry of ``extern_data``, in the layout of a batch.
+
+    :param dtype: numpy name, "string" for text
+    :param sizes: size of each axis after the batch axis, None where it differs between sequences
+    :param num_labels: number of classes if the entries are label indices, None for other data
+    """
+
+    dtype: str
+    sizes: Tuple[Optional[int], ...]
+    num_labels: Optional[int] = None
+
+    @classmethod
+    def of(cls, data: Data) -> Declared:
+        """Return what a template declares."""
+        sizes = tuple(dim.size for dim in data.dims if not dim.is_batch)
+        return cls(data.dtype, sizes, data.sparse_dim.size if data.sparse_dim else None)
+
+    @property
+    def has_time(self) -> bool:
+        """Whether an axis differs between sequences."""
+        return None in self.sizes
+
+    def checked(self, key: str, entries: Dict[str, np.ndarray], cuts: List[np.ndarray], places: Places) -> Any:
+        """Return the feed entries of a key; where no time axis is declared, without one of a single frame.
+
+        :param entries: of a batch, see ``Batch.feed``
+        :param cuts: the parts of which it was made
+        :raises DataError: naming the first sequence whose type, axes, sizes or labels differ from what is declared
+        """
+        value = entries[key]
+        if value.ndim == len(self.sizes) + 2 and not self.has_time:
+            for number, cut in enumerate(cuts):
+                if len(cut) != 1:
+                    text = "there are %d frames, but extern_data declares no time axis" % len(cut)
+                    raise _error(key, places, number, text, "Write one frame per sequence, or declare a time axis")
+            return {key: self.checked(key, {key: value[:, 0]}, [cut[0] for cut in cuts], places)[key]}
+        self._check_type(key, cuts, places)
+        self._check_sizes(key, entries, cuts, places)
+        self._check_range(key, value, cuts, places)
+        return entries
+
+    def _check_type(self, key: str, cuts: List[np.ndarray], places: Places) -> None:
+        for number, cut in enumerate(cuts):
+            reason = type_mismatch(cut.dtype, self)
+            if reason:
+                raise _error(key, places, number, *reason)
+            if not number and all(other.dtype == cut.dtype for other in cuts):
+                return
+
+    def _check_sizes(self, key: str, entries: Dict[str, np.ndarray], cuts: List[np.ndarray], places: Places) -> None:
+        shape = entries[key].shape[1:]
+        varies = any("%s/size%d" % (key, axis) in entries for axis, size in enumerate(self.sizes) if size is not None)
+        if len(shape) == len(self.sizes) and not varies and not _differ(shape, self.sizes):
+            return
+        for number, cut in enumerate(cuts):
+            if cut.ndim != len(self.sizes) or _differ(cut.shape, self.sizes):
+                text = "the shape is %s, but extern_data declares %s" % (list(cut.shape), _shape_text(self.sizes))
+                raise _error(key, places, number, text, "Correct the data, or what extern_data says of it")
+
+    def _check_range(self, key: str, value: np.ndarray, cuts: List[np.ndarray], places: Places) -> None:
+        limits = self._limits(value.dtype)
+        if limits is None or not value.size or (limits[0] <= int(value.min()) and int(value.max()) <= limits[1]):
+            return
+        low, high = limits
+        for number, cut in enumerate(cuts):
+            bad = np.argwhere(~((cut >= low) & (cut <= high)))
+            if len(bad):
+                position = tuple(int(n) for n in bad[0])
+                frame = " frame %d," % (places(number)[1] + position[0]) if position else ""
+                if self.num_labels is None:
+                    text = "%s %s is outside of what %s holds (%d to %d)" % (
+                        frame,
+                        cut[position],
+                        self.dtype,
+                        low,
+                        high,
+                    )
+                    fix = "Declare a larger dtype"
+                else:
+                    text = "%s label %s, but extern_data declares the labels 0 to %d (dim %d)"
+                    text %= frame, cut[position], high, self.num_labels
+                    fix = "Correct the data" + ("" if cut[position] < 0 else ", or declare a larger dim")
+                raise _error(key, places, number, text.lstrip(), fix)
+
+    def _limits(self, dtype: np.dtype[Any]) -> Optional[Tuple[int, int]]:
+        """Return the lowest and the highest value that may occur, or None if any may."""
+        if dtype.kind not in "iu":
+            return None
+        if self.num_labels is not None:
+            return 0, self.num_labels - 1
+        if self.dtype == "bool":
+            return 0, 1
+        if np.dtype(self.dtype).kind not in "iu" or np.can_cast(dtype, self.dtype):
+            return None
+        info = np.iinfo(self.dtype)
+        return int(info.min), int(info.max)
+
+
+def type_mismatch(dtype: np.dtype[Any], declared: Declared) -> Optional[Tuple[str, str]]:
+    """Return why values of a type cannot become those that are declared without loss, and the fix; None if they can.
+
+    Whether integers are in the range of the declared type is a matter of the single value.
+    """
+    wanted = declared.dtype
+    given = "text" if dtype.kind in "OSU" else dtype.name
+    if (wanted == "string") != (given == "text"):
+        return "it is %s, but extern_data declares %s" % (given, _kind(declared)), (
+            "Turn text into label indices when the data is written"
+            if given == "text"
+            else "Declare dtype %r" % dtype.name
+        )
+    if wanted == "string" or dtype.kind in "iub":
+        return None
+    if declared.num_labels is not None or _numpy_kind(wanted) in "iub":
+        return "it is %s, but extern_data declares %s" % (given, _kind(declared)), (
+            "Write integers, or declare it with dtype %r and without 'sparse'" % dtype.name
+        )
+    if dtype.kind == "c" and _numpy_kind(wanted) != "c":
+        return "it is %s, but extern_data declares %s" % (given, wanted), "Declare dtype %r" % dtype.name
+    return None
+
+
+def _numpy_kind(dtype: str) -> str:
+    return "f" if dtype == "bfloat16" else np.dtype(dtype).kind
+
+
+def _kind(declared: Declared) -> str:
+    return declared.dtype if declared.num_labels is None else "label indices (%s)" % declared.dtype
+
+
+def _differ(shape: Tuple[int, ...], sizes: Tuple[Optional[int], ...]) -> bool:
+    return any(size is not None and got != size for got, size in zip(shape, sizes))
+
+
+def _shape_text(sizes: Tuple[Optional[int], ...]) -> str:
+    return "[%s]" % ", ".join("time" if size is None else str(size) for size in sizes)
+
+
+def _error(key: str, places: Places, number: int, text: str, fix: str) -> DataError:
+    return DataError("%s: data key %r: %s. %s." % (places(number)[0], key, text, fix))

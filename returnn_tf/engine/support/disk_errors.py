@@ -1,0 +1,33 @@
+"""Errors of the disk that may pass, and how long to wait for that."""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import Callable, Sequence, Tuple
+
+#: Seconds to wait before each further attempt.
+RETRY_WAITS: Tuple[float, ...] = (2.0, 10.0)
+_PASSING = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EAGAIN])
+
+
+def may_pass(exc: OSError) -> bool:
+    """Return whether the cause may go away by waiting: lack of space, or a hiccup of a network file system."""
+    return exc.errno in _PASSING
+
+
+def retried(job: Callable[[], None], waits: Sequence[float] = RETRY_WAITS) -> None:
+    """Run a job that writes; after an error that may pass, again a few times.
+
+    :param waits: seconds to wait before each further attempt
+    :raises OSError: the last one of the job
+    """
+    for wait in waits:
+        try:
+            job()
+            return
+        except OSError as exc:
+            if not may_pass(exc):
+                raise
+        time.sleep(wait)
+    job()

@@ -1,0 +1,28 @@
+"""The status file of a run whose process was killed before it could say why it ends."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from returnn_tf.engine.monitoring.status_file import StatusFile, end_for_another, read_status
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_another_process_tells_how_it_ended(tmp_path: pathlib.Path, ended: bool) -> None:
+    """Unless that is known already."""
+    model = str(tmp_path / "net")
+    file = StatusFile(model)
+    file.update(now=True, pid=1, epoch=3)
+    if ended:
+        file.ended("finished", 0)
+    end_for_another(model, "rank 0 on node has ended or was killed.", 1)
+    facts = read_status(model + ".status.json")
+    reason = "finished" if ended else "rank 0 on node has ended or was killed."
+    assert facts["ended"]["reason"] == reason and facts["epoch"] == 3 and facts["pid"] == 1
+
+
+def test_a_run_without_a_status_file_gets_none(tmp_path: pathlib.Path) -> None:
+    end_for_another(str(tmp_path / "net"), "rank 0 on node has ended or was killed.", 1)
+    assert list(tmp_path.iterdir()) == []
