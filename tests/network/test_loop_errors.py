@@ -77,11 +77,6 @@ def test_initial_output(initial, match):
     fails(match, {"output": linear("data:source", "prev:output", initial_output=initial)})
 
 
-def test_initial_output_from_after_the_loop():
-    unit = {"h": linear("prev:h", initial_output="output"), "output": linear("prev:h", is_output_layer=True)}
-    fails("layer 'output' has no value before the first step(.|\n)*initial_output must be", unit)
-
-
 def test_labels_need_an_initial_output():
     unit = {**SEARCH, "output": {**SEARCH["output"], "initial_output": None}, "x": linear("e", is_output_layer=True)}
     fails("'prev:output' needs the option 'initial_output'", unit, [], target="labels", max_seq_len=3)

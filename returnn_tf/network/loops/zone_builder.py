@@ -13,7 +13,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.loops.loop_nodes import PrevLayer, StepIndexLayer
 from returnn_tf.network.loops.analysis import Zone, Zones
 from returnn_tf.network.planning.builder import NetworkBuilder
-from returnn_tf.network.planning.checks import LayerError, located
+from returnn_tf.network.planning.checks import located
 from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.tensor import Data, Dim
 
@@ -101,8 +101,6 @@ class ZoneBuilder(NetworkBuilder):
         if name is None or self.loop.zones.zones.get(name) is self.zone:
             return super().resolve(ref, where)
         other = self.loop.builders[self.loop.zone_of(name, where)]
-        if self.zone is Zone.STEP and other.zone is Zone.AFTER:  # named by initial_output: nothing else reads it there
-            raise LayerError("%s: layer %r has no value before the first step, as it needs the steps." % (where, name))
         return self.loop.bring(other.resolve(ref, where), other.zone, self)
 
     def owner_of_params(self, ref: str, where: str) -> Node:
