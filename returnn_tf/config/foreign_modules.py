@@ -92,6 +92,7 @@ _depth = 0
 def foreign_modules() -> Iterator[None]:
     """Within, imports which find nothing else find the modules that stand in; afterwards these are forgotten."""
     global _depth
+    FOREIGN.load()  # now: the finder may be asked while a module that ours need is half imported
     with _lock:
         _depth += 1
         if _depth == 1:

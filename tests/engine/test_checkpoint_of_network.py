@@ -23,12 +23,12 @@ def test_round_trip(tmp_path):
     """Parameters and step come back; the folder is made."""
     net, other = network(), network()
     net.params["output/W"].assign(np.arange(6.0).reshape(2, 3))
-    net.step.assign(17)
+    net.global_step.assign(17)
     path = str(tmp_path / "new" / "net")
     save_checkpoint(net, path)
     load_checkpoint(other, path)
     np.testing.assert_array_equal(other.params["output/W"].numpy(), np.arange(6.0).reshape(2, 3))
-    assert int(other.step.numpy()) == 17
+    assert int(other.global_step.numpy()) == 17
 
 
 def test_mistakes(tmp_path):

@@ -39,7 +39,7 @@ def test_constant(options, axes, dtype, shape):
 @pytest.mark.parametrize(
     "options,message",
     [
-        ({"value": object()}, "option .value. must be number"),
+        ({"value": object()}, "option 'value' must be number . bool . str . array"),
         ({"value": numpy.zeros(3), "shape": [STATIC]}, r"the value has the shape \(3,\), but the option 'shape' says"),
         ({"value": 1, "shape": [SpatialDim("unknown")]}, "the lengths of the dim unknown are not known here"),
         ({"value": 1, "dtype": "float"[:2]}, "does not fit dtype 'fl'"),
@@ -123,8 +123,8 @@ def test_range_in_axis_options():
     layer = {"class": "range_in_axis", "axis": "T", "from": "data"}
     assert template({"output": {**layer, "sparse": True}}).sparse_dim is TIME
     assert output({**layer, "dtype": "float32", "keepdims": False}).value.dtype == "float32"
-    fails({**layer, "keepdims": True}, "option .keepdims. is not supported")
-    fails({**layer, "unbroadcast": True}, "option .unbroadcast. is not supported")
+    fails({**layer, "keepdims": True}, "option 'keepdims' is not supported: the output has the one axis only")
+    fails({**layer, "unbroadcast": True}, "option 'unbroadcast' is not supported: the output has the one axis only")
 
 
 def test_range_from_length():
