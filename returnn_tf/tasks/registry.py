@@ -1,4 +1,4 @@
-"""The tasks by name. A task is a function(config) -> exit code in a module of this folder, which is found by itself."""
+"""Registry of tasks: functions(config) -> exit code in modules of this folder, which are discovered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ register_task = TASKS.register
 
 
 def find_task(name: str) -> Task:
-    """The function of a task.
+    """Return the function of a task.
 
     :raises ConfigError: if there is none of this name
     """
@@ -29,6 +29,6 @@ def find_task(name: str) -> Task:
 
 
 def run_task(config: Config) -> int:
-    """Does what the setting ``task`` says ("train" by default) and returns the exit code."""
+    """Run the task of the setting ``task`` ("train" by default), and return the exit code."""
     check_settings(config)
     return find_task(TaskSettings(config).task)(config)

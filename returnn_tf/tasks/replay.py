@@ -1,4 +1,4 @@
-"""Task ``replay``: does a step which failed once more, and shows the values of all layers and gradients."""
+"""Task ``replay``: repeats a failed step, and shows the values of all layers and gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXIT_BAD = 1
 
 @register_task("replay")
 def replay(config: Config) -> int:
-    """Computes the batch in the folder ``failure`` with the parameters which are kept there, else of ``load``.
+    """Compute the batch in the folder ``failure`` with the parameters kept there, or else those of ``load``.
 
     :return: 0 if all values are finite, else 1
     """
@@ -55,12 +55,12 @@ def replay(config: Config) -> int:
 
 
 def _is_bad(name: str, value: NDArray[Any]) -> bool:
-    """Layers may have Inf where something is masked out."""
+    """Return whether a value is bad: NaN, or Inf outside of layers, which may mask with Inf."""
     return bool(np.isnan(value).any() if name.startswith("layer") else not np.isfinite(value).all())
 
 
 def _values(net: Network, feed: Mapping[str, NDArray[Any]]) -> Dict[str, NDArray[Any]]:
-    """Layer outputs in the order of the network, losses, and gradients by parameter."""
+    """Return layer outputs in network order, losses, and gradients by parameter."""
     names: List[str] = []
 
     def compute(tensors: Dict[str, Any]) -> List[Any]:

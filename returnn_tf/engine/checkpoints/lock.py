@@ -1,4 +1,4 @@
-"""A lock so that no two trainings write the same checkpoints: a file beside them which names host and process.
+"""A lock file beside the checkpoints, with host and process, so that no two runs write the same checkpoints.
 
 On the same host a lock counts as long as its process lives. On another one that can't be asked; there the holder
 touches the file every some seconds, and who wants the lock watches whether that goes on. No clocks are compared.
@@ -25,13 +25,13 @@ PATIENCE_SECONDS = 6 * BEAT_SECONDS  # so long without a beat means that the hol
 
 
 class ModelLock:
-    """The lock on the path prefix of a training's checkpoints."""
+    """Lock on the path prefix of the checkpoints of a training run.
+
+    :param model: path prefix
+    :param wanted: False where another process of the same training holds it
+    """
 
     def __init__(self, model: str, *, wanted: bool = True) -> None:
-        """
-        :param model: path prefix
-        :param wanted: False where another process of the same training holds it
-        """
         self._wanted = wanted and bool(model)
         self.model = model
         self.path = path_of(model)
@@ -42,7 +42,7 @@ class ModelLock:
         self._released = threading.Event()
 
     def acquire(self, *, make_folder: bool = False) -> None:
-        """Takes the lock, unless it is held already or there is no folder yet.
+        """Take the lock, unless it is already held or the folder does not exist yet.
 
         :param make_folder: makes the folder, if there is none
         :raises ConfigError: another process has it, or the folder can't be written
@@ -64,7 +64,8 @@ class ModelLock:
         threading.Thread(target=self._beat, name="lock", daemon=True).start()
 
     def check(self) -> None:
-        """
+        """Check that this process still holds the lock.
+
         :raises ConfigError: another process has taken the lock, because this one was silent for too long
         """
         if self._held and self._released.is_set():
@@ -72,7 +73,7 @@ class ModelLock:
             raise ConfigError(self._held_text(_content(self.path) or {}))
 
     def release(self) -> None:
-        """Gives it back."""
+        """Release the lock."""
         self._released.set()
         if self._held and (_content(self.path) or {}).get("token") == self._token:
             with contextlib.suppress(OSError):
@@ -80,7 +81,7 @@ class ModelLock:
         self._held = False
 
     def _create(self) -> bool:
-        """Makes the file, whole or not at all; False if there is one."""
+        """Create the file atomically; return False if it exists already."""
         temp = "%s.tmp-%s" % (self.path, self._token)
         content = {**self._mine, "since": time.strftime("%Y-%m-%d %H:%M:%S"), "token": self._token}
         try:
@@ -106,7 +107,7 @@ class ModelLock:
         return False
 
     def _take_over(self, other: Optional[Dict[str, Any]]) -> None:
-        """Removes a dead lock. Of several processes which try that only one does, and none removes a newer lock."""
+        """Remove a stale lock. If several processes try, only one does, and none removes a newer lock."""
         guard = self.path + ".guard"
         try:
             os.mkdir(guard)
@@ -146,13 +147,13 @@ class ModelLock:
 
 
 def path_of(model: str) -> str:
-    """The file of the lock on a path prefix of checkpoints."""
+    """Return the lock file for a path prefix of checkpoints."""
     folder, name = os.path.split(os.path.abspath(model))
     return os.path.join(folder, ".%s.lock" % name)
 
 
 def holder_lives(model: str) -> Optional[bool]:
-    """Whether a process of this machine holds the lock on a model; None if that is one of another machine."""
+    """Return whether a process of this machine holds the lock on a model; None if the holder is on another machine."""
     other = _content(path_of(model))
     if other is None:
         return False
@@ -160,7 +161,7 @@ def holder_lives(model: str) -> Optional[bool]:
 
 
 def seconds_since_beat(model: str) -> float:
-    """How long ago the holder of the lock touched it, by the clock of this machine; infinite if nobody holds it."""
+    """Return the seconds since the holder touched the lock, by the local clock; infinite if nobody holds it."""
     touched = _touched(path_of(model))
     return float("inf") if touched is None else time.time() - touched / 1e9
 
@@ -180,7 +181,7 @@ def _lives_here(other: Dict[str, Any]) -> bool:
 
 
 def _content(path: str) -> Optional[Dict[str, Any]]:
-    """None if there is no lock file, or one that says nothing."""
+    """Return the contents of the lock file; None if it is missing or not readable as JSON."""
     try:
         with open(path, encoding="utf8") as file:
             found = json.loads(file.read(_MAX_BYTES))
@@ -190,7 +191,10 @@ def _content(path: str) -> Optional[Dict[str, Any]]:
 
 
 def _touched(path: str) -> Optional[int]:
-    """When the file was changed, by the clock of the file system. Opened, so that a network file system asks anew."""
+    """Return the mtime in ns, by the clock of the file system.
+
+    The file is opened, so that a network file system refreshes its attributes.
+    """
     try:
         with open(path, "rb") as file:
             return os.fstat(file.fileno()).st_mtime_ns
@@ -199,7 +203,7 @@ def _touched(path: str) -> Optional[int]:
 
 
 def _boot() -> Optional[str]:
-    """Tells machines with the same name apart, and before and after a restart; None where that is not known."""
+    """Return an id which differs between machines of the same name and between boots; None where it is not known."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="utf8") as file:
             return file.read().strip()
@@ -208,7 +212,7 @@ def _boot() -> Optional[str]:
 
 
 def _born(pid: int) -> Optional[str]:
-    """What tells a process from a later one with the same number: its start time; None if it does not live."""
+    """Return the start time of a process, as two processes may get the same id; None if it is dead."""
     try:
         with open("/proc/%i/stat" % pid, encoding="utf8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

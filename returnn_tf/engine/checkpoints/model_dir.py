@@ -1,4 +1,4 @@
-"""The folder with the checkpoints of a run: which there are, which is the newest good one, can it be written."""
+"""The folder with the checkpoints of a run: list them, choose the newest intact one, check that it is writable."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?|\.probe|\.checkpoint|\.lock|\.sta
 
 
 def prefix_of_epoch(model: str, epoch: int, *, pretrain: bool = False) -> str:
-    """Path prefix of the checkpoint of an epoch, e.g. ``net.012`` or ``net.pretrain.003``."""
+    """Return the path prefix of the checkpoint of an epoch, e.g. ``net.012`` or ``net.pretrain.003``."""
     return "%s%s.%03i" % (model, ".pretrain" if pretrain else "", epoch)
 
 
 def prefix_of_step(model: str, epoch: int, step: int) -> str:
-    """Path prefix of a checkpoint from within an epoch, e.g. ``net.012.step7300``; not a name of epoch checkpoints."""
+    """Return the path prefix of a mid-epoch checkpoint, e.g. ``net.012.step7300``; no epoch has this name."""
     return "%s.%03i.step%i" % (model, epoch, step)
 
 
 def choose_whole(config: Config, on_defect: Callable[[str, str], None]) -> ModelChoice:
-    """As :func:`choose_model`, but where that takes the newest own checkpoint, one which is not whole is passed over.
+    """Return the choice of `choose_model`, but skip damaged own checkpoints in favour of the newest intact one.
 
     :param on_defect: called with path prefix and reason for each which is passed over
     :raises ConfigError: a checkpoint which the config asks for is not there
@@ -65,7 +65,7 @@ def choose_whole(config: Config, on_defect: Callable[[str, str], None]) -> Model
 
 
 def tell_left_behind(config: Config, choice: ModelChoice) -> Optional[str]:
-    """A warning if ``start_epoch`` asks for epochs of which an earlier run has left checkpoints.
+    """Return a warning if ``start_epoch`` is at or before epochs with checkpoints of an earlier run.
 
     Later runs take the newest of all: the old ones, until the new ones have reached their epoch.
 
@@ -95,7 +95,7 @@ def tell_left_behind(config: Config, choice: ModelChoice) -> Optional[str]:
 
 
 def _drop(found: Dict[Any, str], path: str) -> bool:
-    """Removes the newest entry if it has this path."""
+    """Remove the newest entry if it has this path; return whether it had."""
     newest = bool(found) and found[max(found)] == path
     if newest:
         del found[max(found)]
@@ -103,7 +103,7 @@ def _drop(found: Dict[Any, str], path: str) -> bool:
 
 
 def _forget_unfinished(found: Dict[Any, str], on_defect: Callable[[str, str], None]) -> None:
-    """Leaves out what a killed process has not written to the end: it counts as not there."""
+    """Leave out checkpoints which a killed process did not finish writing, as if they did not exist."""
     for key, path in list(found.items()):
         if checkpoint.unfinished(path):
             on_defect(path, "its manifest is missing, so it was not written to the end")
@@ -111,7 +111,7 @@ def _forget_unfinished(found: Dict[Any, str], on_defect: Callable[[str, str], No
 
 
 def prepare(model: str) -> None:
-    """Makes the folder, removes what killed runs left behind, and tries whether files can be written.
+    """Create the folder, remove leftovers of killed runs, and check that files can be written.
 
     :raises ConfigError: it can't be made or written
     """
@@ -130,7 +130,7 @@ def prepare(model: str) -> None:
 
 
 def not_writable(model: str, exc: OSError) -> ConfigError:
-    """The error if the folder of the checkpoints can't be made or written."""
+    """Return the error for a checkpoint folder which can't be created or written."""
     return ConfigError(
         "model = %r: the folder %s can't be written (%s). Choose another path or mend its permissions."
         % (model, os.path.dirname(os.path.abspath(model)), exc.strerror or exc)
@@ -138,7 +138,7 @@ def not_writable(model: str, exc: OSError) -> ConfigError:
 
 
 def write_index(model: str) -> None:
-    """Writes the file ``checkpoint`` by which TensorFlow's own tools find the newest one."""
+    """Write the file ``checkpoint`` in which TensorFlow's own tools look up the newest one."""
     folder, owner = os.path.split(os.path.abspath(model))
     names: List[str] = [os.path.basename(path) for _, path in sorted(find_checkpoints(model).items())]
     if names:

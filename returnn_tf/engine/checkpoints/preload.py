@@ -49,7 +49,7 @@ class Preload:
     scope: str = ""  # only parameters below it, whose names count from there
 
     def applies(self, *, train: bool, fresh: bool) -> bool:
-        """Whether it counts for a training, or else for the other tasks.
+        """Return whether the entry applies to training, or else to the other tasks.
 
         :param fresh: the training begins, without a checkpoint of its own
         """
@@ -58,7 +58,7 @@ class Preload:
         return self.init_for_train == "always" or (bool(self.init_for_train) and fresh)
 
     def stored_names(self, name: str) -> List[str]:
-        """The names which a parameter may have in the checkpoint, the likely one first; none: it is not meant."""
+        """Return the candidate names in the checkpoint, most likely first; empty if the entry excludes it."""
         if self.scope:
             if not name.startswith(self.scope + "/"):
                 return []
@@ -78,7 +78,7 @@ class Preload:
 
 
 def entries(config: Config) -> List[Preload]:
-    """The options, in the order in which the entries are loaded: ``init_params``, then the others by name.
+    """Return the options in loading order: ``init_params``, then the others by name.
 
     ``init_params`` is the path of a checkpoint, or the dict of one entry with ``init_for_train`` on.
 
@@ -96,11 +96,11 @@ def entries(config: Config) -> List[Preload]:
 
 
 def load(config: Config, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Dict[str, int]:
-    """Sets the parameters of all entries which count for the task.
+    """Set the parameters of all entries which apply to the task.
 
     :param params: name -> ``tf.Variable`` of the whole network
     :param train: for a training; otherwise for the other tasks
-    :param fresh: see :meth:`Preload.applies`
+    :param fresh: see `Preload.applies`
     :return: name of each parameter which was set -> global step of the checkpoint which it comes from
     :raises ConfigError: an entry is wrong, its checkpoint is not there, or there are no parameters for it
     :raises DataError: a checkpoint is damaged, or a parameter is not in it, or there with another shape
@@ -113,7 +113,7 @@ def load(config: Config, params: Mapping[str, Any], *, train: bool = False, fres
 
 
 def load_on_init(plan: Plan, params: Mapping[str, Any]) -> Dict[str, int]:
-    """Sets the parameters of all layers with the option ``load_on_init``: path of a checkpoint, or a dict of options.
+    """Set the parameters of all layers with the option ``load_on_init``: path of a checkpoint, or a dict of options.
 
     The names in the checkpoint are those below the layer. ``load_if_prefix`` is the ``prefix`` of the options above.
 
@@ -162,7 +162,7 @@ def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Dict[str, int]:
 def _choose(
     entry: Preload, params: Mapping[str, Any], stored: Mapping[str, NDArray[Any]]
 ) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """(parameter -> name in the checkpoint, parameter -> name which is not in the checkpoint)"""
+    """Return (parameter -> name in the checkpoint, parameter -> name missing from the checkpoint)."""
     chosen: Dict[str, str] = {}
     absent: Dict[str, str] = {}
     for name in params:

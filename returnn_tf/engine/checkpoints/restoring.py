@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint: parameters, state of the optimizer, learning rates, and the position in the epoch."""
+"""Resuming from a checkpoint: parameters, optimizer state, learning rates, and the position in the epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_LISTED = 10
 
 
 def restore(trainer: Trainer, choice: ModelChoice) -> None:
-    """Load parameters, and for a training that goes on also global step and optimizer state.
+    """Load parameters, and when resuming training also global step and optimizer state.
 
     :param choice: with a path
     :raises DataError: the checkpoint does not fit the network
@@ -44,13 +44,13 @@ def restore(trainer: Trainer, choice: ModelChoice) -> None:
 
 
 class CheckpointManifest:
-    """What the manifest of a checkpoint records about the training which wrote it; nothing if there is no manifest."""
+    """What the manifest of a checkpoint records about the run which wrote it; empty if there is no manifest.
+
+    :param config: Config
+    :raises DataError: the manifest is damaged
+    """
 
     def __init__(self, config: Config, choice: ModelChoice) -> None:
-        """
-        :param config: Config
-        :raises DataError: the manifest is damaged
-        """
         self._path = choice.path or ""
         self._info: Optional[CheckpointInfo] = checkpoint.info(self._path) if choice.path is not None else None
         self._own = self._path.startswith("%s." % CheckpointSettings(config).model)
@@ -117,7 +117,7 @@ class CheckpointManifest:
         )
 
     def progress(self, data: Mapping[str, str]) -> Optional[Progress]:
-        """Return the position within the epoch; None at its begin.
+        """Return the position within the epoch; None at its start.
 
         :param data: see `progress.data_settings`
         :raises ConfigError: it is no longer valid, because the batches have changed
@@ -131,10 +131,11 @@ class CheckpointManifest:
         return found
 
     def check_data(self, found: Progress, facts: Mapping[str, str]) -> None:
-        """
+        """Check, for a mid-epoch checkpoint, that the training data is still the same.
+
         :param found: the position within the epoch
         :param facts: of the training data, see `data_facts`
-        :raises ConfigError: the data is not that of the run which made the checkpoint, under the same settings
+        :raises ConfigError: the data differs from that of the run which wrote the checkpoint, under the same settings
         """
         if found.facts:
             changed = changes(found.facts, facts)

@@ -1,4 +1,4 @@
-"""Elastic mode, ``horovodrun --min-np``: processes may die and come while the training goes on.
+"""Elastic mode, ``horovodrun --min-np``: processes may leave and join during training.
 
 What is committed is the train state on the disk: the checkpoints of epochs, and those which ``save_every_steps`` writes
 within them. When a process is lost, the others meet anew, load the newest one and go on with the sequences that none of
@@ -20,12 +20,12 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def wanted() -> bool:
-    """Whether horovodrun started this process in elastic mode."""
+    """Return whether horovodrun started this process in elastic mode."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
 def lost_rank(exc: BaseException) -> Exception:
-    """Return the error by which Horovod knows that another process is lost.
+    """Return the error which signals the loss of another process to Horovod.
 
     :param exc: of the operation that failed
     """
@@ -35,10 +35,11 @@ def lost_rank(exc: BaseException) -> Exception:
 
 
 def check(world: Any, config: Config) -> None:
-    """
+    """Check that the config allows elastic mode, if the processes were started in it.
+
     :param world: World
     :param config: Config
-    :raises ConfigError: in elastic mode ``start_epoch`` would undo what was done with each process that is lost
+    :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost
     """
     if _in_elastic_mode(world) and begins_anew(config):
         raise ConfigError(
@@ -53,7 +54,7 @@ def _in_elastic_mode(world: Any) -> bool:
 
 
 def run(world: Any, train: Callable[[], None]) -> None:
-    """Calls the function; in elastic mode again and again until it ends in order.
+    """Call the function; in elastic mode, call it again after each lost process until it ends cleanly.
 
     :param world: World
     :param train: the whole training, from the newest checkpoint on
@@ -65,17 +66,17 @@ def run(world: Any, train: Callable[[], None]) -> None:
     functions = importlib.import_module("horovod.tensorflow.functions")
 
     class State(common.State):  # type: ignore[name-defined,misc]
-        """All of it is on the disk, so there is nothing to keep or to send here."""
+        """State without contents: all of it is on disk, so there is nothing to keep or to send."""
 
         def save(self) -> None:
-            """See the class."""
+            """Do nothing; checkpoints are written by the engine."""
 
         def restore(self) -> None:
-            """See the class."""
+            """Warn of the lost process; the engine loads the newest checkpoint."""
             log.warn("A process is lost; the others meet anew and go on from the newest checkpoint.")
 
         def sync(self) -> None:
-            """See the class."""
+            """Do nothing; all processes load the same checkpoint."""
 
     def guarded(state: Any) -> None:
         try:
@@ -94,7 +95,7 @@ def run(world: Any, train: Callable[[], None]) -> None:
 
 
 def _of_horovod(exc: BaseException) -> bool:
-    """Whether an operation of Horovod failed, here or in what led to the error."""
+    """Return whether a Horovod operation failed, here or as a cause of the error."""
     seen = exc
     while seen is not None:
         if type(seen).__name__ == "HorovodInternalError" or "Horovod has been shut down" in str(seen):

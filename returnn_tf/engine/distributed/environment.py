@@ -1,4 +1,4 @@
-"""How many processes the launcher or the scheduler started, by what they say in the environment."""
+"""Number of processes which the launcher or the scheduler started, according to the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ADVICE = (
 
 
 def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None) -> None:
-    """Refuses a world of another size than the processes which were asked for: else each would train on its own.
+    """Refuse a world of another size than requested: each process might train on its own.
 
     :param size: of the world, as Horovod says
     :raises ConfigError: it differs from that of launcher or scheduler
@@ -36,7 +36,7 @@ def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None) -> 
 
 
 def started_by(environ: Mapping[str, str]) -> Tuple[str, int]:
-    """The variable of the launcher and the number of processes in it; ("", 1) if there was none."""
+    """Return the variable of the launcher and the number of processes in it; ("", 1) without a launcher."""
     for name in _LAUNCHERS:
         number = _number(environ, name)
         if number is not None:
@@ -45,7 +45,7 @@ def started_by(environ: Mapping[str, str]) -> Tuple[str, int]:
 
 
 def _for_processes(environ: Mapping[str, str]) -> bool:
-    """Whether the parallel environment of Grid Engine is one for several processes, by its name or its hosts."""
+    """Return whether the Grid Engine environment is for several processes, by its name or number of hosts."""
     if any(word in environ.get("PE", "").lower() for word in ("mpi", "horovod", "hvd")):
         return True
     return (_number(environ, "NHOSTS") or 1) > 1

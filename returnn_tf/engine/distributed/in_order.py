@@ -1,4 +1,4 @@
-"""Results of sequences which the ranks share out, put back into the order of all sequences."""
+"""Merges the results of sharded sequences back into the order of all sequences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from returnn_tf.engine.distributed.world import World
 
 
 def in_order(world: World, batches: Iterable[List[Any]]) -> Iterator[Any]:
-    """All results in the order of the sequences, on the chief; nothing elsewhere, but all have to go through it.
+    """Yield all results in sequence order on the chief; none elsewhere, but all ranks must consume it.
 
     Rank r has the sequences r, r + n, r + 2n, ... of n ranks, in this order. Only as much is kept as one rank is ahead
     of the slowest.

@@ -1,4 +1,4 @@
-"""Horovod itself, with errors which say how to install it."""
+"""Import of Horovod, with errors which explain how to install it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _hvd: List[Any] = []
 
 
 def load(timeout: float) -> Any:
-    """Return ``horovod.tensorflow``, initialised: this process is one of the world then.
+    """Return ``horovod.tensorflow``, initialised, so that this process has joined the world.
 
     :param timeout: seconds without progress of a process until all end, naming it; Gloo itself must wait for longer
     :raises ConfigError: it is not installed, was built without TensorFlow, or can't reach the other processes
@@ -30,7 +30,7 @@ def load(timeout: float) -> Any:
 
 
 def loaded() -> bool:
-    """Whether this process is one of a world already."""
+    """Return whether this process has joined a world."""
     return bool(_hvd)
 
 

@@ -1,4 +1,4 @@
-"""The sequences which remain of an epoch when the number of ranks changes within it."""
+"""Sequences which remain of an epoch when the number of ranks changes mid-epoch."""
 
 from __future__ import annotations
 

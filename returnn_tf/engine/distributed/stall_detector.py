@@ -1,4 +1,4 @@
-"""Detection of stalled ranks: decides from their heartbeats which of them keeps the others waiting forever."""
+"""Detection of stalled ranks: decides from the heartbeats which rank blocks the others."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ALL_WAIT = 3.0  # all ranks wait for each other: the network is broken
 
 
 class StallDetector:
-    """Collects the heartbeats of the ranks; thread-safe."""
+    """Collects the heartbeats of the ranks; thread-safe.
+
+    :param timeout: seconds without progress after which a rank counts as stalled
+    """
 
     def __init__(self, timeout: float) -> None:
-        """
-        :param timeout: seconds without progress after which a rank counts as stalled
-        """
         self._timeout = timeout
         self._lock = threading.Lock()
         self._hosts: List[str] = []
@@ -37,18 +37,18 @@ class StallDetector:
             self._states[rank] = (time.monotonic(), state)
 
     def left(self, rank: int) -> None:
-        """Store that a rank is done: its end is no failure."""
+        """Record that a rank is done: its end is no failure."""
         with self._lock:
             self._left.add(rank)
 
     def ended(self, rank: int) -> None:
-        """Store that the connection to a rank is lost."""
+        """Record that the connection to a rank is lost."""
         with self._lock:
             if rank not in self._left:
                 self._gone.setdefault(rank, "has ended or was killed")
 
     def failed(self, rank: int, message: str) -> None:
-        """Store that a rank ends because of an error."""
+        """Record that a rank ends because of an error."""
         with self._lock:
             self._gone[rank] = "failed: %s" % message
 

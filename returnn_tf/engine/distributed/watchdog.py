@@ -1,4 +1,4 @@
-"""Ends all ranks when one is dead, hangs or fails: a collective operation would wait for it for ever.
+"""Ends all ranks when one dies, hangs or fails, as a collective operation would wait for it forever.
 
 Each rank has a thread and a connection to the chief, besides those of Horovod. Every second a rank sends its heartbeat,
 and the chief looks for stalled ranks. A rank which ends without having announced it, is silent, or makes no progress
@@ -27,14 +27,14 @@ _CONNECT_SECONDS = 20.0
 
 
 class Watchdog:
-    """The thread of one rank. :meth:`begin` is called by all ranks, :meth:`leave` when the work is done."""
+    """Watchdog thread of one rank. All ranks call `begin`, and `leave` when the work is done.
+
+    :param world: World of several processes
+    :param heartbeat: of this process
+    :param timeout: seconds without progress
+    """
 
     def __init__(self, world: Any, heartbeat: Heartbeat, timeout: float) -> None:
-        """
-        :param world: World of several processes
-        :param heartbeat: of this process
-        :param timeout: seconds without progress
-        """
         self._world = world
         self._heartbeat = heartbeat
         self._timeout = timeout

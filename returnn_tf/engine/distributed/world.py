@@ -1,4 +1,4 @@
-"""The processes which train together: the world. Without ``use_horovod`` it has one process and costs nothing."""
+"""The world: the processes which train together. Without ``use_horovod`` it has one process and costs nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENVIRONMENT = "RETURNN_TF_WORLD"  # for child processes, which are not part of 
 
 
 class World:
-    """A world of one process. All methods are to be called by all ranks, in the same order, from the main thread."""
+    """World of one process. All ranks must call all methods, in the same order, from the main thread."""
 
     rank = 0
     size = 1
@@ -45,12 +45,12 @@ class World:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the one which writes files."""
+        """Return whether this process is the one which writes files."""
         return self.rank == 0
 
     @property
     def name(self) -> str:
-        """For messages: ``rank 1/4 on host``."""
+        """Return a name for messages: ``rank 1/4 on host``."""
         return "rank %d/%d on %s" % (self.rank, self.size, self.host)
 
     def any(self, flag: bool) -> bool:
@@ -65,7 +65,7 @@ class World:
         return [value]
 
     def gather_values(self, value: Any) -> List[Any]:
-        """As :meth:`gather`, for larger values of any kind, e.g. arrays."""
+        """Return the values of all ranks like `gather`, for larger values of any type, e.g. arrays."""
         return [value]
 
     def hosts(self) -> List[str]:
@@ -73,13 +73,13 @@ class World:
         return [self.host]
 
     def barrier(self, what: str) -> None:
-        """Wait until all ranks have come here.
+        """Wait until all ranks have arrived.
 
         :param what: for the message if one of them never comes
         """
 
     def broadcast(self, variables: Any) -> None:
-        """Give ``tf.Variable``s the values which they have on the chief.
+        """Set variables to the values of the chief.
 
         :param variables: a list, in the same order on all ranks
         """
@@ -98,19 +98,19 @@ class World:
         return None
 
     def committed(self) -> None:
-        """Report that there is a checkpoint; in elastic mode processes may come and go here.
+        """Report a finished checkpoint; in elastic mode processes may join and leave here.
 
         :raises Exception: one for Horovod, which starts the training anew from the checkpoint
         """
 
 
 class HorovodWorld(World):
-    """The world which Horovod sees."""
+    """World of all processes that Horovod connects.
+
+    :param hvd: ``horovod.tensorflow``, initialised
+    """
 
     def __init__(self, hvd: Any) -> None:
-        """
-        :param hvd: ``horovod.tensorflow``, initialised
-        """
         super().__init__()
         self.hvd = hvd
         self._hosts: List[str] = []
@@ -120,7 +120,7 @@ class HorovodWorld(World):
         self.refresh()
 
     def rendezvous(self, timeout: float) -> None:
-        """Exchange the names of the hosts, and start the watchdog. The first operation of TensorFlow.
+        """Exchange the host names, and start the watchdog. This is the first TensorFlow operation.
 
         :param timeout: seconds without progress of a rank until all end
         """
@@ -132,17 +132,17 @@ class HorovodWorld(World):
             atexit.register(self.leave)
 
     def leave(self) -> None:
-        """See :class:`World`."""
+        """Announce the clean end to the watchdogs of the other ranks."""
         if self._watchdog is not None:
             self._watchdog.leave()
 
     def failed(self, message: str) -> None:
-        """See :class:`World`."""
+        """Report the error to the watchdogs of the other ranks."""
         if self._watchdog is not None:
             self._watchdog.failed(message)
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
-        """See :class:`World`. Gives the watchdog the time to tell more, which ends the process."""
+        """Return the error for a lost rank, after giving the watchdog time to name it and end the process."""
         if "orovod" not in str(exc) and "[gloo]" not in str(exc).lower():
             return None
         if elastic.wanted():
@@ -152,7 +152,7 @@ class HorovodWorld(World):
 
     @contextlib.contextmanager
     def collective(self, what: str) -> Iterator[None]:
-        """Wait for the other ranks within the context; if one of them is lost, the error says so."""
+        """Wait for the other ranks within this context; raise an error about a lost rank if there is one."""
         try:
             with self.heartbeat.collective(what):
                 yield
@@ -163,12 +163,12 @@ class HorovodWorld(World):
             raise lost from exc
 
     def committed(self) -> None:
-        """See :class:`World`."""
+        """Let Horovod check whether hosts have joined or left."""
         if self.elastic_state is not None:
             self.elastic_state.check_host_updates()
 
     def rendezvous_again(self) -> None:
-        """Get a new rank, in elastic mode, when processes have gone or come."""
+        """Get a new rank, in elastic mode, after processes have left or joined."""
         self.hvd.shutdown()
         self.hvd.init()
         self.refresh()
@@ -179,17 +179,17 @@ class HorovodWorld(World):
             log.warn("Going on with %d processes on %s" % (self.size, ", ".join(sorted(set(self._hosts)))))
 
     def refresh(self) -> None:
-        """Ask Horovod for rank and size again: in elastic mode they change."""
+        """Ask Horovod for rank and size, which change in elastic mode."""
         self.rank, self.size = self.hvd.rank(), self.hvd.size()
         self.local_rank, self.local_size = self.hvd.local_rank(), self.hvd.local_size()
         os.environ[_ENVIRONMENT] = json.dumps([self.rank, self.size, self.local_rank, self.local_size])
 
     def hosts(self) -> List[str]:
-        """See :class:`World`."""
+        """Return the host names of the last rendezvous, by rank."""
         return list(self._hosts)
 
     def any(self, flag: bool) -> bool:
-        """See :class:`World`."""
+        """Return whether the flag is true on some rank, by an allreduce of one number."""
         if self.size == 1:
             return bool(flag)
         with self.collective("agreeing"), tf.device("/CPU:0"):
@@ -197,7 +197,7 @@ class HorovodWorld(World):
         return bool(float(total) > 0)
 
     def gather(self, value: Any) -> List[Any]:
-        """See :class:`World`."""
+        """Return the values of all ranks, sent as JSON lines in one allgather."""
         if self.size == 1:
             return [value]
         text = json.dumps(value).encode("ascii") + b"\n"
@@ -207,7 +207,7 @@ class HorovodWorld(World):
         return [json.loads(line) for line in together.splitlines()]
 
     def gather_values(self, value: Any) -> List[Any]:
-        """See :class:`World`. Pickled: what arrives comes from the processes of this very run."""
+        """Return the pickled values of all ranks; they come from trusted processes of the same run."""
         if self.size == 1:
             return [value]
         content = pickle.dumps(value, protocol=4)
@@ -219,12 +219,12 @@ class HorovodWorld(World):
         return [pickle.loads(together[start : start + size]) for start, size in zip(starts, sizes)]
 
     def barrier(self, what: str) -> None:
-        """See :class:`World`."""
+        """Wait for all ranks in an allgather."""
         if self.size > 1:
             self.gather(what)
 
     def broadcast(self, variables: Any) -> None:
-        """See :class:`World`."""
+        """Send the values of the chief to all ranks."""
         if self.size == 1 or not variables:
             return
         with self.collective("sending parameters"):
@@ -240,7 +240,7 @@ _started: List[World] = []  # the world of this process; empty before `start`
 
 
 def start(config: Config) -> World:
-    """Join the other processes with ``use_horovod``, and return the world of this process; without, one of its own.
+    """Join the other processes with ``use_horovod``, and return the world; else, return one of a single process.
 
     Command and tasks call this once they have the config, and hand the world on. That of Horovod is joined by the first
     call: it initialises Horovod, chooses the devices, and waits for the other processes. Later calls return the same.
@@ -263,7 +263,7 @@ def start(config: Config) -> World:
 
 
 def _warn_of_others() -> None:
-    """Warn, once, of processes which were started together but do not know of each other."""
+    """Warn, once, of processes which were started together but are not connected."""
     launcher, number = started_by(os.environ)
     if number > 1 and not _started and launcher != "SLURM_STEP_NUM_TASKS":
         log.warn(
@@ -274,6 +274,9 @@ def _warn_of_others() -> None:
 
 
 def of_process() -> Optional[Tuple[int, int, int, int]]:
-    """Rank, size, local rank and local size; in a loading process those of its parent. None before there is a world."""
+    """Return rank, size, local rank and local size; None without a world.
+
+    In a loading process they are those of its parent.
+    """
     text = os.environ.get(_ENVIRONMENT)
     return tuple(json.loads(text)) if text else None

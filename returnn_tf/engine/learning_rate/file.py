@@ -1,4 +1,4 @@
-"""The learning-rate file: rate and scores of each epoch, as text that looks like Python.
+"""The learning-rate file: rate and scores of each epoch, in Python syntax.
 
 ``{1: EpochData(learningRate=0.1, error={'dev_score': 2.5}), ...}``. It is read by a parser which knows just these
 forms: the file is data, nothing in it is executed.
@@ -30,7 +30,7 @@ class EpochData:
 
 
 def read_file(path: str) -> Dict[int, EpochData]:
-    """The epochs of a learning-rate file.
+    """Return the epochs of a learning-rate file.
 
     :raises DataError: if it can't be read or holds anything else
     """
@@ -50,7 +50,7 @@ def read_file(path: str) -> Dict[int, EpochData]:
 
 
 def parse(text: str) -> Dict[int, EpochData]:
-    """The epochs in the text of a learning-rate file; an empty text has none.
+    """Return the epochs in the text of a learning-rate file; empty for an empty text.
 
     :raises DataError: naming the line
     """
@@ -72,7 +72,7 @@ def parse(text: str) -> Dict[int, EpochData]:
 
 
 def _value(node: ast.expr) -> Any:
-    """The value of one of the forms that occur; anything else is an error."""
+    """Return the value of an allowed expression; anything else is an error."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
@@ -127,7 +127,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def write_file(path: str, epochs: Mapping[int, EpochData]) -> None:
-    """Write the file: complete under a temporary name first, so that it is never seen half written.
+    """Write the file atomically: under a temporary name first, so that nobody reads a partial one.
 
     :raises DataError: the disk is full, also after some seconds
     :raises ConfigError: it can't be written for another reason
@@ -152,7 +152,7 @@ def _replace(path: str, text: str) -> None:
 
 
 def prepare_file(path: str) -> None:
-    """Makes the folder of the file and tries whether it can be written, so that no epoch is trained in vain.
+    """Create the folder of the file and check that the file can be written, before any epoch is trained.
 
     :raises ConfigError: it can't
     """
@@ -184,7 +184,7 @@ def _remove(path: str) -> None:
 
 
 def format_epochs(epochs: Mapping[int, EpochData]) -> str:
-    """The text of the file: one entry per line, long dicts one item per line, keys sorted."""
+    """Return the text of the file: one entry per line, long dicts one item per line, keys sorted."""
     lines = ["{\n"]
     for epoch, data in sorted(epochs.items()):
         lines.append(
@@ -210,12 +210,12 @@ def _joined(left: str, items: List[str], right: str) -> str:
 
 
 def scores_of(error: Mapping[str, Any]) -> Dict[str, Any]:
-    """The entries which are scores or errors, without the ":meta:" ones."""
+    """Return the entries which are scores or errors, without the ":meta:" ones."""
     return {key: value for key, value in error.items() if not key.startswith(META)}
 
 
 def best_epochs(epochs: Mapping[int, EpochData], key: str, count: Optional[int] = None) -> List[int]:
-    """The epochs with a finite value of ``key``, best (lowest) first; of equal ones the smaller epoch first."""
+    """Return the epochs with a finite value of ``key``, best (lowest) first; ties go to the earlier epoch."""
     values = {epoch: data.error[key] for epoch, data in epochs.items() if _is_finite(data.error.get(key))}
     return sorted(values, key=lambda e: (values[e], e))[:count]
 

@@ -1,4 +1,4 @@
-"""What a failed step leaves behind so that it can be looked into: its batch, and where it happened."""
+"""Reproducer of a failed step: its batch, and where it happened, kept for debugging."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_PARAMS = 100 << 20  # bytes of parameters which are kept without being aske
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed step."""
+    """Facts about a failed step."""
 
     error: str
     step: int  # global train step: random numbers follow from it
@@ -48,7 +48,7 @@ class Failure:
 
 
 class Batch(NamedTuple):
-    """What a step failed with."""
+    """The batch with which a step failed."""
 
     epoch: int
     feed: Mapping[str, Any]
@@ -56,12 +56,12 @@ class Batch(NamedTuple):
 
 
 def folder_of(model: str, step: int, rank: int = 0) -> str:
-    """Where the failure of a step of a rank is kept, beside the checkpoints ``model``."""
+    """Return the folder for the failure of a step of a rank, beside the checkpoints ``model``."""
     return "%s.failure-%06i%s" % (model, step, "-rank%i" % rank if rank else "")
 
 
 def describe_params(params: Mapping[str, Any]) -> Dict[str, Any]:
-    """Name -> shape, norm and number of bad entries.
+    """Return name -> shape, L2 norm and number of non-finite entries.
 
     :param params: name -> variable
     """
@@ -76,7 +76,7 @@ def describe_params(params: Mapping[str, Any]) -> Dict[str, Any]:
 
 @contextlib.contextmanager
 def kept(config: Config, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tags: Sequence[str]) -> Iterator[None]:
-    """Within it a step runs; if that fails, its batch is kept beside the checkpoints, and the log says where.
+    """Run a step within this context; if it fails, keep its batch beside the checkpoints and log the folder.
 
     Of several ranks which fail in the same step the one with the bad batch keeps it, and the others wait for that.
 
@@ -118,7 +118,7 @@ def _keep(config: Config, trainer: Any, exc: Exception, batch: Batch, folder: st
 
 
 def params_wanted(config: Config, params: Mapping[str, Any]) -> bool:
-    """Whether the values of the parameters are kept too: ``failure_params``, by default if they are small."""
+    """Return whether to keep the values of the parameters too: ``failure_params``, by default if they are small."""
     wanted = TrainingSettings(config).failure_params
     if wanted is not None:
         return wanted
@@ -127,7 +127,7 @@ def params_wanted(config: Config, params: Mapping[str, Any]) -> bool:
 
 
 def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optional[Mapping[str, Any]] = None) -> bool:
-    """Writes the folder, and deletes the oldest ones of the same model. What makes it valid is written last.
+    """Write the folder, marker file last, and delete the oldest ones of the same model.
 
     Never raises: what went wrong before is what counts.
 
@@ -152,7 +152,7 @@ def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optiona
 
 
 def load(folder: str) -> tuple[Failure, Dict[str, NDArray[Any]]]:
-    """A kept failure and its batch.
+    """Return a kept failure and its batch.
 
     :raises DataError: it is not there or damaged
     """

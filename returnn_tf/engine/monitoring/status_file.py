@@ -1,7 +1,7 @@
-"""``<model>.status.json``: how a run is doing, for people and tools which look at its folder while it works or after.
+"""``<model>.status.json``: state of a run, for users and tools which look at its folder during the run or later.
 
 A few facts as JSON, replaced as a whole every few seconds by the one process that writes files. Nothing depends on it:
-if it can't be written the training goes on. What reads it takes it for data which may be damaged: :func:`read_status`.
+if it can't be written the training goes on. What reads it takes it for data which may be damaged: `read_status`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _TYPES = {
 
 
 class StatusFile:
-    """Writes the file. Facts stay until they are replaced; None takes one out."""
+    """Writes the file. A fact stays until it is replaced; None removes it.
+
+    :param model: path prefix of the checkpoints; empty: nothing is written
+    :param enabled: False in processes which write no files
+    :param interval: seconds between two versions of the file, at least
+    """
 
     def __init__(self, model: str, *, enabled: bool = True, interval: float = _INTERVAL) -> None:
-        """
-        :param model: path prefix of the checkpoints; empty: nothing is written
-        :param enabled: False in processes which write no files
-        :param interval: seconds between two versions of the file, at least
-        """
         self.path = model + SUFFIX if model and enabled else ""
         self._interval = interval
         self._due = 0.0
@@ -63,11 +63,11 @@ class StatusFile:
         }
 
     def note(self, **facts: Any) -> None:
-        """Takes facts which are written with others later."""
+        """Store facts, to be written at the next update."""
         self._facts.update(facts)
 
     def update(self, now: bool = False, **facts: Any) -> None:
-        """Takes facts, and writes them if it is time; costs next to nothing otherwise.
+        """Store facts, and write the file if it is due; otherwise costs next to nothing.
 
         :param now: write at once, e.g. at a signal or at the end of an epoch
         :param facts: what JSON can hold: epoch, num_epochs, step (of the epoch), global_step, complete (0 - 1),
@@ -78,11 +78,11 @@ class StatusFile:
             self._write()
 
     def signal(self, name: str) -> None:
-        """A signal came, e.g. SIGUSR1."""
+        """Record that a signal came, e.g. SIGUSR1."""
         self.update(now=True, signal={"name": name, "time": time.time()})
 
     def ended(self, reason: str, exit_code: Optional[int] = None) -> None:
-        """The run ends in an orderly way; only the first reason counts.
+        """Record an orderly end of the run; only the first reason counts.
 
         :param reason: ``finished``, ``stopped by SIGTERM``, or the message of an error
         """
@@ -108,7 +108,7 @@ class StatusFile:
 
 
 def end_for_another(model: str, reason: str, exit_code: int) -> None:
-    """Write how a run ended whose own process was killed before it could; nothing if its file says so or is missing."""
+    """Write how a run ended that was killed before it could itself; no-op if its file has an end or is missing."""
     try:
         facts = read_status(model + SUFFIX)
     except DataError:
@@ -120,7 +120,7 @@ def end_for_another(model: str, reason: str, exit_code: int) -> None:
 
 
 def read_status(path: str) -> Dict[str, Any]:
-    """The facts of a status file.
+    """Return the facts of a status file.
 
     :param path: of the file
     :raises DataError: it is missing, too large, or not such a file
@@ -146,7 +146,7 @@ def read_status(path: str) -> Dict[str, Any]:
 
 
 def find_status_files(path: str) -> List[str]:
-    """The status files of a folder, or that of a path prefix of checkpoints; none if there is none."""
+    """Return the status files of a folder, or the one of a path prefix of checkpoints; may be empty."""
     if os.path.isdir(path):
         return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIX))
     return [found for found in (path + SUFFIX, path) if found.endswith(SUFFIX) and os.path.isfile(found)]

@@ -21,14 +21,14 @@ from returnn_tf.logging.text import bytes_text
 
 @dataclass
 class PassResult(PassState):
-    """What a pass gave."""
+    """Result of a pass: its state, and the scores."""
 
     scores: Dict[str, float] = field(default_factory=dict)  # cost:<layer> -> mean
     errors: Dict[str, float] = field(default_factory=dict)  # error:<layer> -> mean
     by_rank: List[PassState] = field(default_factory=list)  # what each process did
 
     def times(self) -> Dict[str, float]:
-        """Where the time went, for event files: shares of the whole, and speed."""
+        """Return how the time was spent, for event files: fractions of the total, and speed."""
         if not self.steps or not self.seconds:
             return {}
         values = {
@@ -69,11 +69,11 @@ class ScoredPass(DatasetPass[StepResult]):
         return result.total_loss
 
     def communication_of(self, result: StepResult) -> float:
-        """Return what the step measured."""
+        """Return the measured communication time."""
         return result.communication
 
     def run(self, batches: Iterable[Any], begun: Optional[PassState] = None) -> PassResult:
-        """Do a step for each batch, and return the scores.
+        """Run a step for each batch, and return the scores.
 
         :param batches: all, or those which are left
         :param begun: what was done of the pass before
@@ -95,7 +95,7 @@ class ScoredPass(DatasetPass[StepResult]):
         return self._finished(result)
 
     def _finished(self, result: PassResult) -> PassResult:
-        """Combine the results of all processes, and log where the time went.
+        """Combine the results of all processes, and log how the time was spent.
 
         :raises DataError: there was no batch, or no frame in any of them
         """

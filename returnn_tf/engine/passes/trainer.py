@@ -19,20 +19,19 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class Trainer:
-    """A network together with updater and optimizer state; it increments the ``global_step`` of the network.
+    """Network with updater and optimizer state; it increments the ``global_step`` of the network.
 
     The step function is traced at the first call, once for all batch sizes and lengths. If loss or gradient are NaN or
     Inf, no variable changes in that step, unless ``gradient_nan_inf_filter`` or ``grad_norm_to_clip_to_zero`` is set;
     ``loss_spike`` may leave out more.
+
+    :param net: Network, made for training
+    :param config: Config: options of the update, ``learning_rate``, those of `UpdateGuard`
+    :param world: the processes which train together; default: those of the config, see `start`
+    :raises ConfigError: wrong options of the update
     """
 
     def __init__(self, net: Network, config: Config, world: Optional[World] = None) -> None:
-        """
-        :param net: Network, made for training
-        :param config: Config: options of the update, ``learning_rate``, those of :class:`UpdateGuard`
-        :param world: the processes which train together; default: those of the config, see `start`
-        :raises ConfigError: wrong options of the update
-        """
         self.net = net
         self.world = start(config) if world is None else world
         self.ranks = ranks_for(self.world, config, net)
@@ -57,25 +56,25 @@ class Trainer:
         return int(self.net.global_step.numpy())
 
     def state(self) -> Dict[str, Any]:
-        """Variables beside the parameters which an exact resume needs, by name, without the step counter."""
+        """Return the variables needed for an exact resume beside parameters and step counter, by name."""
         return {**self.updater.state(), **self._guard.state()}
 
     def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
-        """The batch as tensors for :meth:`step`; may run in another thread.
+        """Return the batch as tensors for `step`; may run in another thread.
 
         :raises ConfigError: missing entry or wrong shape
         """
         return self.function.tensors(feed)
 
     def step(self, feed: Mapping[str, Any], learning_rate: Optional[float] = None) -> StepResult:
-        """One update.
+        """Run one update.
 
         :param feed: feed key (``data``, ``data/size0``, ...) -> array or tensor, batch axis first
         :param learning_rate: default: option ``learning_rate``
         :return: the objective before the update, losses, errors and the norm of the gradient
         :raises NonFiniteError: loss or gradient is NaN or Inf; not with ``stop_on_nonfinite_train_score = False``,
             then the result says so by ``finite`` and the parameters stay as they were
-        :raises DataError: a spike of the loss or too many steps left out, see :class:`UpdateGuard`
+        :raises DataError: a spike of the loss or too many steps left out, see `UpdateGuard`
         :raises ConfigError: the feed does not fit, or the network has no loss
         """
         tensors = self.tensors(feed)
@@ -157,7 +156,7 @@ def _nothing_to_train(net: Any) -> str:
 
 
 def _mean_loss(graph: Any, normalized: FrozenSet[str]) -> Any:
-    """Sum of the losses, each per frame or sequence: of the same size whatever the size of the batch."""
+    """Return the sum of the losses, each per frame or sequence, so that it does not depend on the batch size."""
     means = [
         tf.cast(value, "float64")
         / (1.0 if name in normalized else tf.maximum(tf.cast(graph.counts[name], "float64"), 1.0))

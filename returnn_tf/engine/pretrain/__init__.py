@@ -1,4 +1,4 @@
-"""Networks which change in the course of a training: ``pretrain``, ``get_network`` and `WrapEpochValue`.
+"""Networks which change during training: ``pretrain``, ``get_network`` and `WrapEpochValue`.
 
 **Pretraining.** ``pretrain = {...}`` (or ``"default"`` with the keys ``pretrain_repetitions`` and so on) builds the
 network of the config in steps. Each step is trained for some epochs, then the network of the config itself. Options:

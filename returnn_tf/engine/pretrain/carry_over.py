@@ -1,4 +1,4 @@
-"""Parameters on their way from one network to the next."""
+"""Transfer of parameters from one network to the next."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Transfer:
 
 
 def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]], names: Tuple[str, str]) -> Transfer:
-    """What to do with each parameter.
+    """Decide what happens to each parameter.
 
     :param mode_of: path of a layer -> copy mode of its parameters
     :param names: of the two networks, for the error
@@ -93,7 +93,7 @@ def _misfit(name: str, old: Tuple[int, ...], new: Tuple[int, ...], names: Tuple[
 def carried_values(
     transfer: Transfer, values: Mapping[str, NDArray[Any]], initial: Callable[[str], NDArray[Any]]
 ) -> Dict[str, NDArray[Any]]:
-    """The values of the parameters of the new network which do not just start with their initial value.
+    """Return the values of those parameters of the new network which do not keep their initial value.
 
     :param values: of the old network, by name
     :param initial: name -> initial value in the new network

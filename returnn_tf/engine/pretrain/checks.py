@@ -1,4 +1,4 @@
-"""All networks of a training, planned before it begins, so that a mistake in a late one is found at once."""
+"""Planning of all networks of a run before training, so that a mistake in a late one is found at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Planned = List[Tuple[EpochNetwork, Plan]]
 
 
 def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planned:
-    """The different networks of these epochs with their plans for training; each transition was tried.
+    """Return the distinct networks of these epochs with their training plans, checking each transition.
 
     :raises ConfigError: names the step, and what is wrong in its network or with a parameter on its way there
     """
@@ -43,7 +43,7 @@ def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planne
 
 
 def needed_data(planned: Planned) -> Dict[str, Data]:
-    """The data keys which any of the networks needs, with their declaration."""
+    """Return the data keys needed by any of the networks, with their declaration."""
     needed: Dict[str, Data] = {}
     for _, plan in planned:
         for key in needed_extern_keys(plan, plan.roots(), True):
@@ -52,7 +52,7 @@ def needed_data(planned: Planned) -> Dict[str, Data]:
 
 
 def plan_of(entry: EpochNetwork) -> Plan:
-    """The plan for training.
+    """Return the training plan of a network.
 
     :raises ConfigError: names the step too
     """
@@ -70,7 +70,7 @@ def plan_of(entry: EpochNetwork) -> Plan:
 
 
 def describe(schedule: NetworkSchedule, planned: Sequence[Tuple[EpochNetwork, Plan]], first: int, last: int) -> str:
-    """One line for each network: its epochs, layers and parameters, what it sets and how the parameters get there."""
+    """Return one line per network: epochs, layers, parameters, settings, and transfer of the parameters."""
     lines = []
     spans = _spans(schedule, first, last)
     before: Any = None

@@ -15,7 +15,7 @@ ALGORITHMS = ("from_output", "from_input")
 
 @dataclass(frozen=True)
 class PretrainOptions:
-    """What ``pretrain`` may hold, see the package."""
+    """Options in ``pretrain``; their meaning is described in the package docstring."""
 
     construction_algo: Union[str, Callable[..., Any], Sequence[Any]] = option(
         "from_output",
@@ -32,12 +32,12 @@ class PretrainOptions:
 
     @property
     def automatic(self) -> bool:
-        """Whether the steps are made by one of our own algorithms."""
+        """Return whether a built-in algorithm makes the steps."""
         return isinstance(self.construction_algo, str)
 
 
 def options_from_config(config: Config) -> Optional[PretrainOptions]:
-    """The options, or None without pretraining.
+    """Return the options, or None without pretraining.
 
     :raises ConfigError: unknown option or a wrong value
     """
@@ -73,7 +73,7 @@ def options_from_config(config: Config) -> Optional[PretrainOptions]:
 
 
 def check_copy_mode(where: str, mode: Any) -> Optional[str]:
-    """Return a mode of copying parameters, if it is one.
+    """Return a copy mode of parameters after checking it.
 
     :raises ConfigError: it is not
     """
@@ -83,7 +83,7 @@ def check_copy_mode(where: str, mode: Any) -> Optional[str]:
 
 
 def epochs_of_steps(repetitions: Any, steps: int, where: str) -> List[int]:
-    """For how many epochs each step is trained.
+    """Return the number of epochs for each step.
 
     :param repetitions: the option
     :param steps: their number, at least 1

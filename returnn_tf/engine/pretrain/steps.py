@@ -1,4 +1,4 @@
-"""The steps of pretraining: a network dict for each, and for how many epochs."""
+"""The steps of pretraining: a network dict and a number of epochs for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_STEPS = 1000
 
 @dataclass(frozen=True)
 class Step:
-    """A step: its number as the construction function knows it, the network dict, and how many epochs it lasts."""
+    """One step: index passed to the construction function, network dict, and number of epochs."""
 
     index: int
     network: Dict[str, Any]
@@ -23,7 +23,7 @@ class Step:
 
 
 def make_steps(network: Dict[str, Any], options: PretrainOptions, where: str) -> List[Step]:
-    """All steps with at least one epoch.
+    """Return all steps with at least one epoch.
 
     :param network: of the config
     :param where: how errors begin
@@ -71,7 +71,7 @@ def _checked(network: Any, what: str) -> Dict[str, Any]:
 
 
 def _greedy(networks: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """In each step but the first one, the layers which were there before are not trained; the outputs are."""
+    """Return the steps with layers of earlier steps frozen, except for outputs and changed layers."""
     result = networks[:1]
     for before, network in zip(networks, networks[1:]):
         outputs = output_layers(network)

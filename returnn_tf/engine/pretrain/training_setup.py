@@ -1,4 +1,4 @@
-"""Network, trainer and evaluator of the current epoch, and the change to those of the next one."""
+"""Network, trainer and evaluator of the current epoch, and the transition to the next one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ _NOT_OF_THE_STEP = settings_with(Effect.RATES | Effect.BATCHES | Effect.DATASETS
 
 
 class TrainingSetup:
-    """Network, trainer and evaluator; `enter` turns them into those of another epoch."""
+    """Network, trainer and evaluator; `enter` switches them to another epoch.
+
+    :param config: whose values change with ``#config``
+    :param world: see `Trainer`
+    """
 
     entry: EpochNetwork
     net: Network
@@ -37,10 +41,6 @@ class TrainingSetup:
     evaluator: Evaluator
 
     def __init__(self, config: Config, world: Optional[World] = None) -> None:
-        """
-        :param config: whose values change with ``#config``
-        :param world: see `Trainer`
-        """
         self._world = world
         self._config = config
         self._settings = contextlib.ExitStack()
@@ -56,7 +56,7 @@ class TrainingSetup:
         self._entered = True
 
     def enter(self, entry: EpochNetwork) -> bool:
-        """Change to the network and the settings of another epoch; what is equal there stays as it is.
+        """Switch to the network and the settings of another epoch; what is unchanged stays as it is.
 
         :return: whether there is another network now
         :raises ConfigError: a parameter has another shape, and no copy mode says what to do then
@@ -101,7 +101,7 @@ class TrainingSetup:
         self.evaluator = Evaluator(self.net, config)
 
     def _change_settings(self, entry: EpochNetwork) -> None:
-        """The same network with other settings: new functions of a step only if these matter to them."""
+        """Keep the network but change settings; retrace the step functions only if these depend on them."""
         self._set(entry)
         if entry.same_settings(self.entry, but=_NOT_OF_THE_STEP):
             return
@@ -113,7 +113,7 @@ class TrainingSetup:
         checkpoint_params.assign_matching(self.trainer.state(), state)
 
     def _carry_state(self, transfer: Transfer, state: Dict[str, NDArray[Any]]) -> str:
-        """Keeps the state of the optimizer if no parameter is new or has changed, and says so.
+        """Keep the optimizer state if no parameter is new or has changed; return a text for the log.
 
         Otherwise all of it starts anew: how often an optimizer was applied is one number for all of its parameters, and
         with that of the old ones it would give new ones much too large updates.

@@ -1,4 +1,4 @@
-"""The file which a search writes: texts, or lists of texts with scores, as lines or as Python dict."""
+"""Output file of a search: texts, or lists of texts with scores, as lines or as Python dict."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Rows = Iterable[Tuple[str, Dict[str, Entry]]]  # sequence tag, layer -> entry
 
 
 class SearchOutput:
-    """``search_output_file`` in the format ``search_output_file_format``."""
+    """Writer of ``search_output_file`` in the format ``search_output_file_format``.
+
+    :param path: compressed if it ends in ``.gz``
+    :param file_format: ``txt``: a line for each sequence; ``py``: a dict from tag to text
+    :param layers: with several each entry is a dict from layer to what there would be otherwise; py only
+    :raises ConfigError: the file exists, its folder does not, or the format is unknown or not fit for the layers
+    """
 
     def __init__(self, path: str, file_format: str, layers: Sequence[str]) -> None:
-        """
-        :param path: compressed if it ends in ``.gz``
-        :param file_format: ``txt``: a line for each sequence; ``py``: a dict from tag to text
-        :param layers: with several each entry is a dict from layer to what there would be otherwise; py only
-        :raises ConfigError: the file exists, its folder does not, or the format is unknown or not fit for the layers
-        """
         if file_format not in _FORMATS:
             raise ConfigError(
                 "search_output_file_format: unknown %r. %s" % (file_format, did_you_mean(file_format, _FORMATS))
@@ -44,7 +44,7 @@ class SearchOutput:
         self._layers = list(layers)
 
     def write(self, rows: Rows) -> None:
-        """Writes the file as a whole; it has its name only once it is complete."""
+        """Write the file atomically."""
         several = len(self._layers) > 1
         text = self._format([(tag, found if several else found[self._layers[0]]) for tag, found in rows])
         content = text.encode("utf8")

@@ -1,4 +1,4 @@
-"""Signals which end a training in order: SIGTERM and SIGUSR1 of clusters that want the machine back, and Ctrl-C.
+"""Graceful stop on signals: SIGTERM and SIGUSR1 of clusters that reclaim the machine, and Ctrl-C.
 
 The first one is a request: the current step is finished, the state saved, the program ends. A second SIGINT or SIGTERM
 ends it at once; SIGUSR1, the warning of a scheduler whose SIGTERM follows, does not count for that. The signals are
@@ -24,19 +24,24 @@ _SAME_SECONDS = 0.5
 
 
 class Stopped(Exception):
-    """A training ended because of a signal; its state is on the disk."""
+    """Training ended because of a signal; its state is on disk.
+
+    :param signum: the number of the signal
+    :param message: what was saved
+    """
 
     def __init__(self, signum: int, message: str = "") -> None:
-        """
-        :param signum: the number of the signal
-        :param message: what was saved
-        """
         self.signum = signum
         super().__init__(message or "stopped by %s" % name_of(signum))
 
 
 class StopRequest:
-    """Whether a signal asked to stop. Use it as a context manager, in the main thread; elsewhere it hears nothing."""
+    """Records whether a signal requested a stop. Context manager for the main thread; ineffective in others.
+
+    :param config: Config, for the exit code
+    :param signals: those which it hears
+    :param idle: what is said if the program ends at once because there is nothing to save
+    """
 
     def __init__(
         self,
@@ -45,11 +50,6 @@ class StopRequest:
         signals: Sequence[int] = STOP_SIGNALS,
         idle: str = "nothing was trained yet that would have to be saved",
     ) -> None:
-        """
-        :param config: Config, for the exit code
-        :param signals: those which it hears
-        :param idle: what is said if the program ends at once because there is nothing to save
-        """
         self.config = config
         self._signals = tuple(signals)
         self._idle = idle
@@ -78,7 +78,7 @@ class StopRequest:
         self.close()
 
     def close(self) -> None:
-        """From now on it hears nothing."""
+        """Restore the previous signal handlers."""
         for number, handler in self._old.items():
             signal.signal(number, handler)
         if self._old:
@@ -88,7 +88,7 @@ class StopRequest:
         self._old = {}
 
     def forget(self) -> None:
-        """In a forked process, which a signal is to end: it is none to the one which is listening."""
+        """Restore the signal handlers in a forked process, for which a signal is no stop request."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._old.items():
             signal.signal(number, handler)
@@ -140,16 +140,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def _wake(number: int, frame: Any) -> None:
-    """The thread at the other end of the pipe does the work."""
+    """Do nothing: the thread at the other end of the wake-up pipe does the work."""
 
 
 def name_of(number: int) -> str:
-    """``SIGTERM``."""
+    """Return the name of a signal: ``SIGTERM``."""
     return signal.Signals(number).name
 
 
 def exit_code(number: int, config: Any = None) -> int:
-    """128 + number as in a shell; or ``requeue_exit_code``, for a cluster that starts a job with this code again.
+    """Return 128 + number as in a shell; or ``requeue_exit_code``, for clusters that requeue jobs with this code.
 
     :param config: Config
     """

@@ -1,4 +1,4 @@
-"""What TensorFlow raises while a step runs, as an error which names the layer and the sequences."""
+"""Conversion of TensorFlow errors within a step to errors which name the layer and the sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASSERTION = re.compile(r"^assertion failed: \[(.*?)\](?= \[|$)", re.DOTALL)
 
 @contextlib.contextmanager
 def naming_sequences(phase: str, seq_tags: Sequence[str]) -> Iterator[None]:
-    """Within it, an error of an op becomes a :class:`DataError`; the op's own error is its cause.
+    """Convert an error of an op in this context to a `DataError`, with the op's own error as its cause.
 
     :param phase: words for the message, e.g. ``train epoch 3``
     :param seq_tags: the sequences of the batch
@@ -35,7 +35,7 @@ def naming_sequences(phase: str, seq_tags: Sequence[str]) -> Iterator[None]:
 
 
 def reason(exc: BaseException) -> str:
-    """Return what an op says, cut where it gets long, without the frames of the graph.
+    """Return the message of an op, truncated if it is long, without the frames of the graph.
 
     The name of the op is added unless it names the layer itself.
     """

@@ -1,4 +1,4 @@
-"""The training of a config: epochs of steps, scores on further datasets, learning rates and checkpoints."""
+"""Training according to a config: epochs of steps, evaluation, learning rates and checkpoints."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from returnn_tf.network.network import Network
 
 
 class Engine:
-    """Everything a training needs, set up from a config; :meth:`train` does it. Use it as a context manager."""
+    """Set-up and main loop of training. Use it as a context manager; `train` runs all epochs.
+
+    :param config: Config
+    :param stop: tells whether a signal asks to stop
+    :param world: the processes which train together; default: those of the config
+    :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
+    :raises DataError: a data file or checkpoint is wrong
+    """
 
     def __init__(self, config: Config, stop: Optional[StopRequest] = None, world: Optional[World] = None) -> None:
-        """
-        :param config: Config
-        :param stop: tells whether a signal asks to stop
-        :param world: the processes which train together; default: those of the config
-        :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
-        :raises DataError: a data file or checkpoint is wrong
-        """
         self.world: World = start_world(config) if world is None else world
         self._parts = parts = TrainingParts(config, stop or StopRequest(), self.world)
         self.config = config
@@ -49,17 +49,17 @@ class Engine:
 
     @property
     def net(self) -> Network:
-        """The network which is trained now."""
+        """Return the current network."""
         return self._parts.setup.net
 
     @property
     def trainer(self) -> Trainer:
-        """What trains it."""
+        """Return the trainer of the current network."""
         return self._parts.setup.trainer
 
     @property
     def evaluator(self) -> Evaluator:
-        """What gives its scores without training."""
+        """Return the evaluator of the current network."""
         return self._parts.setup.evaluator
 
     def __enter__(self) -> Engine:
@@ -75,14 +75,14 @@ class Engine:
             log.warn(str(exc))  # what ended the training matters more
 
     def close(self) -> None:
-        """Waits for checkpoints which are being written, ends loading processes and completes event files.
+        """Wait for checkpoints being written, end loading processes and complete event files.
 
         :raises DataError: a checkpoint can't be written
         """
         self._parts.close()
 
     def train(self) -> None:
-        """All epochs which are still to be done.
+        """Train all remaining epochs.
 
         :raises NonFiniteError: loss or gradient became NaN or Inf; the last checkpoint is from before
         """
@@ -103,7 +103,7 @@ class Engine:
         self.world.barrier("the last checkpoint")
 
     def train_epoch(self, epoch: int) -> None:
-        """One epoch, or what is left of it: steps, checkpoint, scores, clean up."""
+        """Train an epoch, or the rest of it: steps, checkpoint, evaluation, cleanup."""
         entry = self.schedule.at(epoch)
         if self._parts.setup.enter(entry):
             self.trainer.ranks.broadcast(self.trainer)
@@ -137,7 +137,7 @@ class Engine:
         self.saver.clean_up(self.learning_rates.epochs, epoch)
 
     def evaluate(self, epoch: int) -> Dict[str, PassResult]:
-        """Scores of all evaluation datasets with the current parameters; they go to the learning-rate control too.
+        """Compute the scores of all evaluation datasets, and pass them to the learning-rate control.
 
         :raises Stopped: by a signal; nothing of the scores is kept
         """
@@ -153,7 +153,7 @@ class Engine:
         return results
 
     def _complete(self, epoch: int) -> None:
-        """Evaluate the epoch that was loaded, if the run ended between its checkpoint and the end of its evaluation."""
+        """Evaluate the loaded epoch, if the run ended between its checkpoint and the end of its evaluation."""
         data = self.learning_rates.epochs.get(epoch)
         if data is None or not any(key.startswith("train_") for key in data.error):
             return
@@ -164,7 +164,7 @@ class Engine:
             self.evaluate(epoch)
 
     def _save_within(self, progress: Progress, done: PassState, sums: Optional[Sums] = None) -> None:
-        """Writes a checkpoint from within an epoch.
+        """Write a mid-epoch checkpoint.
 
         :param progress: epoch and step of its begin
         :param done: the pass so far

@@ -1,4 +1,4 @@
-"""A network with the parameters of the checkpoint which the config asks for; for all tasks but training."""
+"""Network with the parameters of the checkpoint selected by the config; for all tasks but training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from returnn_tf.network.network import Network
 
 
 def load_network(config: Config, *, search: bool = False) -> Tuple[Network, ModelChoice]:
-    """The network as a training plans it, so that losses inside of loops exist, and the checkpoint which was loaded.
+    """Return the network, planned as for training so that losses inside loops exist, and its checkpoint.
 
     What ``preload_from_files`` sets does not come from the checkpoint. The global step is that of the checkpoint; if
     everything is preloaded, the largest of the preloaded checkpoints.

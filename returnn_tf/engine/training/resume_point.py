@@ -1,4 +1,4 @@
-"""Where training starts: from scratch, after an epoch, or mid-epoch; and whether all its processes start alike."""
+"""Where training starts: from scratch, after an epoch, or mid-epoch; and checks that all processes agree."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from returnn_tf.logging.log import log
 
 
 class ResumePoint:
-    """The epoch to start with, the checkpoint to resume from, and what was done of the epoch."""
+    """The first epoch, the checkpoint to resume from, and the position within the epoch.
+
+    :param config: Config
+    :param schedule: the settings of each epoch
+    :param world: of the process
+    :raises ConfigError: there is no such checkpoint, or it can't be gone on from with these settings
+    :raises DataError: a checkpoint is damaged
+    """
 
     def __init__(self, config: Config, schedule: NetworkSchedule, world: World) -> None:
-        """
-        :param config: Config
-        :param schedule: the settings of each epoch
-        :param world: of the process
-        :raises ConfigError: there is no such checkpoint, or it can't be gone on from with these settings
-        :raises DataError: a checkpoint is damaged
-        """
         self._config = config
         self._world = world
         self._choice = model_dir.choose_whole(config, report_invalid)
@@ -50,7 +50,7 @@ class ResumePoint:
             self.begun = self.begun.for_ranks(world.size, common=common)
 
     def check_data(self, data: TrainingData) -> None:
-        """Check, within an epoch, that the data is that of the run which made the checkpoint.
+        """Check, for a mid-epoch start, that the data is that of the run which wrote the checkpoint.
 
         :raises ConfigError: it is not
         """
@@ -59,7 +59,7 @@ class ResumePoint:
             self._manifest.check_data(self.begun, data.train_facts(self.epoch))
 
     def restore_rates(self, control: LearningRateControl) -> None:
-        """Add what only the checkpoint has, and warn if the learning-rate file is that of another run."""
+        """Add rates that only the checkpoint has, and warn if the learning-rate file is of another run."""
         stale = self._manifest.stale_rates(control, self.epoch)
         if stale is not None:
             log.warn(stale)
@@ -67,12 +67,12 @@ class ResumePoint:
 
     @property
     def done(self) -> PassState:
-        """What this process has done of the epoch."""
+        """Return the state of this process within the epoch."""
         return PassState() if self.begun is None else self.begun.of_rank(self._world.rank, self._world.size)
 
     @property
     def position(self) -> Dict[str, Any]:
-        """Where the batches of the epoch begin, see `DataSource.batches`."""
+        """Return where the batches of the epoch start, see `DataSource.batches`."""
         shared = [] if self.begun is None else self.begun.shared
         return {"start_batch": self.done.batches, "shared": shared}
 
@@ -88,7 +88,7 @@ class ResumePoint:
         preload.load(self._config, setup.net.params, train=True, fresh=self.epoch == 1 and self.begun is None)
 
     def check_ranks(self, data: TrainingData, setup: TrainingSetup) -> None:
-        """Check that all processes are about to do the same, and give them the same parameters.
+        """Check that all processes are about to do the same, and broadcast the parameters.
 
         :raises ConfigError: they are not
         """

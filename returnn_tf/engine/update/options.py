@@ -1,4 +1,4 @@
-"""The options of the update which can be given for all parameters (config) or for one layer (``updater_opts``)."""
+"""The options of the update which can be set for all parameters (config) or for one layer (``updater_opts``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Tags = Annotated[FrozenSet[str], Written(Union[str, Set[str]], "str | set[str]")
 
 @dataclass(frozen=True)
 class UpdateOptions:
-    """What happens to the gradient of a parameter, and by which optimizer it is applied. Zero or False means off.
+    """Processing of the gradient of a parameter, and its optimizer. Zero or False means off.
 
     Most of it can be set for all parameters or, in ``updater_opts``, for those of one layer.
     """
@@ -47,11 +47,11 @@ class UpdateOptions:
     tags: Tags = option(frozenset(), help="names for groups of parameters; only useful in updater_opts")
 
     def tolerates_nonfinite(self) -> bool:
-        """Whether the gradient is finite after the operations even if it was NaN or Inf before."""
+        """Return whether the processed gradient is finite even if the raw one is NaN or Inf."""
         return self.gradient_nan_inf_filter or self.grad_norm_to_clip_to_zero > 0
 
     def for_layer(self, layer_opts: Optional[Mapping[str, Any]], where: str) -> UpdateOptions:
-        """These options with those of ``updater_opts`` of a layer in their place.
+        """Return these options, overridden by ``updater_opts`` of a layer.
 
         An optimizer dict without ``class`` keeps the class but not the options of the default optimizer.
 
@@ -68,7 +68,7 @@ class UpdateOptions:
 
 
 def from_config(config: Config) -> UpdateOptions:
-    """The options for all parameters.
+    """Return the options for all parameters.
 
     :param config: Config
     :raises ConfigError: a value of the wrong type, unknown optimizer, flags which exclude each other
@@ -90,7 +90,7 @@ def from_config(config: Config) -> UpdateOptions:
 
 
 def optimizer_dict(config: Config) -> Dict[str, Any]:
-    """The optimizer dict of a config: ``optimizer``, else one of the old flags, else plain gradient descent."""
+    """Return the optimizer dict of a config: ``optimizer``, a legacy flag, or plain gradient descent."""
     settings = UpdateSettings(config)
     options = settings.optimizer
     if options is not None:

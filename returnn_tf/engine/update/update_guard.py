@@ -1,4 +1,4 @@
-"""Decides within a step whether its update is done: NaN and Inf, and spikes of the loss."""
+"""Decision, within a step, whether to apply its update: NaN and Inf, and spikes of the loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _is_decay(value: float) -> Optional[str]:
 
 @dataclass(frozen=True)
 class SpikeOptions:
-    """The setting ``loss_spike``: a step whose loss lies far above those before it.
+    """The setting ``loss_spike``: detection of a loss far above those of earlier steps.
 
     A spike is a value above *mean + factor x deviation*, both moving averages; the deviation is the mean absolute one.
     """
@@ -30,21 +30,21 @@ class SpikeOptions:
 
 
 class LossSpikeError(DataError):
-    """The loss of a step is far above that of the steps before it, and ``loss_spike`` asks to stop then."""
+    """The loss of a step is far above those of earlier steps, and the policy of ``loss_spike`` is to stop."""
 
 
 class SkippedStepsError(DataError):
-    """More steps in a row than ``max_skipped_steps`` were left out."""
+    """More consecutive steps were skipped than ``max_skipped_steps`` allows."""
 
 
 class UpdateGuard:
-    """What may keep a step from changing parameters; keeps the averages that tell a spike, for an exact resume too."""
+    """Skips bad updates; keeps the averages for spike detection, also across an exact resume.
+
+    :param config: Config: ``stop_on_nonfinite_train_score``, ``max_skipped_steps``, ``loss_spike``
+    :raises ConfigError: a wrong option
+    """
 
     def __init__(self, config: Config) -> None:
-        """
-        :param config: Config: ``stop_on_nonfinite_train_score``, ``max_skipped_steps``, ``loss_spike``
-        :raises ConfigError: a wrong option
-        """
         self.stops_on_nonfinite: bool = TrainingSettings(config).stop_on_nonfinite_train_score
         self.options = spike_options(config)
         self._max_skipped = TrainingSettings(config).max_skipped_steps
@@ -57,11 +57,11 @@ class UpdateGuard:
             }
 
     def state(self) -> Dict[str, Any]:
-        """The variables which an exact resume needs, by name."""
+        """Return the variables needed for an exact resume, by name."""
         return {"loss_spike/" + name: variable for name, variable in self._averages.items()}
 
     def emit(self, finite: Any, measured: Dict[str, Any]) -> Tuple[Any, Any, Any]:
-        """Decides, in a traced step.
+        """Emit the decision, in a traced step.
 
         :param finite: bool scalar: loss and gradient are
         :param measured: ``loss``: mean per frame or sequence, and ``grad_norm``; float scalars
@@ -81,7 +81,7 @@ class UpdateGuard:
         return update, spike, tf.logical_and(counts, tf.logical_not(spike)) if policy == "stop" else counts
 
     def _watch(self, value: Any, finite: Any) -> None:
-        """Takes a value into the averages. A spike counts as the limit which it passed, so that they can follow."""
+        """Update the averages by a value. A spike counts as the limit it exceeded, so that they can follow."""
         assert self.options is not None
         mean, deviation, steps = (self._averages[name] for name in ("mean", "deviation", "steps"))
         # the plain mean at first: a moving average with little behind it leans to where it began
@@ -95,7 +95,7 @@ class UpdateGuard:
         steps.assign_add(tf.cast(finite, "float64"))
 
     def check(self, result: Any) -> None:
-        """Looks at what a step gave.
+        """Check the result of a step.
 
         :param result: StepResult
         :raises LossSpikeError: a spike, and the policy is to stop
@@ -118,7 +118,7 @@ class UpdateGuard:
 
 
 def left_out_text(result: Any) -> str:
-    """What was wrong with a step that was left out, or warned of.
+    """Return why a step was skipped or warned about.
 
     :param result: StepResult
     """
@@ -128,7 +128,7 @@ def left_out_text(result: Any) -> str:
 
 
 def spike_options(config: Config) -> Optional[SpikeOptions]:
-    """The setting ``loss_spike``: None, True or a dict.
+    """Return the options of the setting ``loss_spike``: None, True or a dict.
 
     :raises ConfigError: unknown or wrong option
     """

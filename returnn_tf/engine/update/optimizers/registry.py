@@ -1,4 +1,4 @@
-"""The optimizers by name, and how an optimizer dict of a config becomes an instance."""
+"""Registry of optimizers, and creation of an instance from an optimizer dict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T", bound=Type[Optimizer])
 
 
 def register_optimizer(*names: str) -> Callable[[T], T]:
-    """Class decorator: makes an optimizer, a dataclass of its options, known under one or more names."""
+    """Register an optimizer, a dataclass of its options, under one or more names (class decorator)."""
 
     def decorate(cls: T) -> T:
         OPTIMIZERS.add(cls, *names)
@@ -44,7 +44,7 @@ def optimizer_names() -> List[str]:
 
 
 def optimizer_class(name: object, *, where: str) -> Type[Optimizer]:
-    """The class of a name in any case, with or without the suffix "Optimizer".
+    """Return the class for a name in any case, with or without the suffix "Optimizer".
 
     :param where: the option or layer to blame, e.g. ``optimizer``
     :raises ConfigError: unknown name
@@ -53,7 +53,7 @@ def optimizer_class(name: object, *, where: str) -> Type[Optimizer]:
 
 
 def create_optimizer(options: Dict[str, Any], *, where: str, default_epsilon: Optional[float] = None) -> Optimizer:
-    """The optimizer of a dict like ``{"class": "adam", "epsilon": 1e-8}``.
+    """Return the optimizer for a dict like ``{"class": "adam", "epsilon": 1e-8}``.
 
     :param options: ``class`` and the options of that class
     :param where: the option or layer to blame in errors
