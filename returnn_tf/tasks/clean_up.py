@@ -29,7 +29,7 @@ def cleanup_old_models(config: Config) -> int:
     if not dry and delete:
         reason = checkpoint.validate(stored[max(stored)])
         if reason is not None:
-            raise ConfigError("The newest checkpoint is not whole (%s), so no old one is deleted." % reason)
+            raise ConfigError("The newest checkpoint is damaged (%s), so no old one is deleted." % reason)
         log.write(1, "Freed %s" % bytes_text(sum(checkpoint.delete(stored[epoch]) for epoch in delete)))
     return 0
 

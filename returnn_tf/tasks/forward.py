@@ -69,7 +69,7 @@ def _write(
         return
     labels = _labels(source, target, output)
     with contextlib.closing(one_pass.all_results()) as rows:
-        # `_output_path` has checked that it may be replaced
+        # `_output_path` has checked that the file may be replaced
         with HDFWriter(path, dim=output.dim, labels=labels, ndim=output.rank - 1, replace=True) as writer:
             stop.on_abort.append(writer.remove_temporary)
             for value, lengths, tags in rows:
@@ -109,7 +109,7 @@ class _Pass:
     def all_results(self) -> Generator[_Rows, None, None]:
         """Yield the values of all processes, in the order of the dataset.
 
-        :raises DataError: another process had other sequences than its share
+        :raises DataError: a process had other sequences than its shard
         """
         if self._source.world.size == 1:
             yield from self.batches()
@@ -120,7 +120,7 @@ class _Pass:
             wanted = self._source.dataset.tag(int(order[number - 1])) if number <= len(order) else "no further sequence"
             if tags != [wanted]:
                 raise DataError(
-                    "forward: the processes gave %r where %r should be. Sequences must not be cut or left out: set "
+                    "forward: the processes returned %r instead of %r. Sequences must not be cut or skipped: set "
                     "chunking = None and no limits, or use a single process." % (tags[0], wanted)
                 )
             yield value, lengths, tags

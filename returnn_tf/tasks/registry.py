@@ -12,15 +12,14 @@ Task = Callable[[Config], int]
 
 TASKS: Registry[Task] = Registry("task", "returnn_tf.tasks", plugins="returnn_tf.tasks")
 
-#: Function decorator: makes a task known as ``task = "<name>"``. A name that ends in ":" stands for all that begin with
-#: it.
+#: Function decorator: registers a task as ``task = "<name>"``. A name that ends in ":" matches all with this prefix.
 register_task = TASKS.register
 
 
 def find_task(name: str) -> Task:
     """Return the function of a task.
 
-    :raises ConfigError: if there is none of this name
+    :raises ConfigError: there is no task of this name
     """
     task = TASKS.find(name) or (TASKS.find(name.split(":")[0] + ":") if ":" in name else None)
     if task is None:

@@ -20,7 +20,7 @@ from returnn_tf.tasks.registry import register_task
 from returnn_tf.util.lazy_tf import tf
 
 EXIT_BAD = 1
-"""The exit code if NaN or Inf arises again."""
+"""The exit code if NaN or Inf occurs again."""
 
 
 @register_task("replay")
@@ -37,7 +37,7 @@ def replay(config: Config) -> int:
     exact = checkpoint_exists(params)
     if exact:
         config.set("load", params)
-    config.set("load_epoch", failure.epoch)  # whose network it is
+    config.set("load_epoch", failure.epoch)  # selects the network of that epoch
     net, _ = load_network(config)
     if failure.noise_seed is not None:
         net.noise_seed = failure.noise_seed
@@ -47,9 +47,9 @@ def replay(config: Config) -> int:
     log.write(1, _table(rows))
     bad = next((name for name, value in rows.items() if _is_bad(name, value)), None)
     if bad is not None:
-        log.write(1, "The first with NaN or Inf: %s" % bad)
+        log.write(1, "First value with NaN or Inf: %s" % bad)
         return EXIT_BAD
-    reason = "" if exact else " The parameters were not kept, so these are not the ones with which it failed."
+    reason = "" if exact else " The parameters were not kept, so these are not the ones of the failed step."
     log.write(1, "There is no NaN.%s" % reason)
     return 0
 

@@ -56,7 +56,7 @@ def _nothing_kept(config: Config) -> str:
     text = "The search would keep nothing: set search_output_file, e.g. 'hypotheses.txt'"
     if not TaskSettings(config).search_do_eval:
         return text + "."
-    return text + ", or give the network a 'decide' layer with the loss 'edit_distance', whose errors are counted."
+    return text + ", or give the network a 'decide' layer with the loss 'edit_distance', which counts the errors."
 
 
 def _source(config: Config, name: str, searcher: Searcher, members: world.World) -> DataSource:
@@ -85,7 +85,7 @@ def _dataset_name(config: Config) -> str:
     there = ["train"] * bool(DataSettings(config).train) + evaluation_names(config)
     if name not in there:
         raise ConfigError(
-            "There is no dataset %r to search in. Add it, or name another one by search_data. %s"
+            "There is no dataset %r to search. Add it, or name another one in search_data. %s"
             % (name, did_you_mean(name, there))
         )
     return name

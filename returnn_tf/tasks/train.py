@@ -15,7 +15,7 @@ from returnn_tf.tasks.registry import register_task
 @register_task("train")
 def train(config: Config) -> int:
     """Train up to ``num_epochs``, or until a signal requests a stop."""
-    exit_code(signal.SIGTERM, config)  # if that setting is wrong, not only when it is needed
+    exit_code(signal.SIGTERM, config)  # raises an error for a wrong setting before it is needed
     with StopRequest(config) as stop:
         try:
             ranks = world.start(config)

@@ -132,8 +132,8 @@ def info(prefix: str) -> Optional[CheckpointInfo]:
 def read(prefix: str, names: Optional[Sequence[str]] = None) -> Dict[str, NDArray[Any]]:
     """Return the values of a bundle by name.
 
-    :param prefix: path without suffix; ``.index`` and the like at its end are tolerated
-    :param names: only these, as far as they exist; default all
+    :param prefix: path without suffix; a suffix such as ``.index`` is ignored
+    :param names: names to read, those missing are skipped; default: all
     :raises DataError: no such checkpoint, or it is damaged
     """
     prefix = strip_suffix(prefix)

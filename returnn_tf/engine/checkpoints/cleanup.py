@@ -45,7 +45,7 @@ def epochs_to_delete(stored: Iterable[int], scores: Mapping[int, EpochData], opt
     :param stored: epochs with a checkpoint
     :param scores: the learning-rate file
     :param options: what to keep
-    :return: sorted; empty if there are no more checkpoints than are to be kept anyway
+    :return: sorted; empty if the limits keep all of them anyway
     """
     stored = sorted(stored)
     if max(options.keep_last_n, options.keep_best_n) >= len(stored):

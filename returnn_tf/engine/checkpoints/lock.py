@@ -1,7 +1,7 @@
 """A lock file beside the checkpoints, with host and process, so that no two runs write the same checkpoints.
 
-On the same host a lock counts as long as its process lives. On another one that can't be asked; there the holder
-touches the file every some seconds, and who wants the lock watches whether that goes on. No clocks are compared.
+On the same host a lock is valid while its process lives. Across hosts, the holder touches the file every few seconds,
+and a process that requests the lock watches whether that continues. No clocks are compared.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from returnn_tf.logging.log import log
 
 BEAT_SECONDS = 5.0
 _MAX_BYTES = 1 << 16
-PATIENCE_SECONDS = 6 * BEAT_SECONDS  # so long without a beat means that the holder is gone
+PATIENCE_SECONDS = 6 * BEAT_SECONDS  # without a beat for this long, the holder counts as dead
 
 
 class ModelLock:
     """Lock on the path prefix of the checkpoints of a training run.
 
     :param model: path prefix
-    :param wanted: False where another process of the same training holds it
+    :param wanted: False if another process of the same run holds it
     """
 
     def __init__(self, model: str, *, wanted: bool = True) -> None:
@@ -44,7 +44,7 @@ class ModelLock:
     def acquire(self, *, make_folder: bool = False) -> None:
         """Take the lock, unless it is already held or the folder does not exist yet.
 
-        :param make_folder: makes the folder, if there is none
+        :param make_folder: create the folder if it is missing
         :raises ConfigError: another process has it, or the folder can't be written
         """
         folder = os.path.dirname(self.path)
@@ -89,7 +89,7 @@ class ModelLock:
                 json.dump(content, file)
             os.link(temp, self.path)
             return True
-        except (FileExistsError, FileNotFoundError):  # the latter: who has the lock by now has cleaned up
+        except (FileExistsError, FileNotFoundError):  # the latter: a new holder has cleaned up
             return False
         finally:
             with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ class ModelLock:
             os.mkdir(guard)
         except FileExistsError:
             time.sleep(BEAT_SECONDS / 50)
-            if time.monotonic() - self._asked > PATIENCE_SECONDS:  # who made it has died
+            if time.monotonic() - self._asked > PATIENCE_SECONDS:  # its owner has died
                 with contextlib.suppress(OSError):
                     os.rmdir(guard)
             return
@@ -141,8 +141,8 @@ class ModelLock:
     def _held_text(self, other: Dict[str, Any]) -> str:
         facts = (self.model, other.get("pid"), other.get("host"), other.get("since"), self.path)
         return (
-            "model = %r is being trained by process %s on host %s since %s. Wait for its end or stop it; or train "
-            "another model: choose another path. If you are sure that it does not run, delete %s." % facts
+            "model = %r is being trained by process %s on host %s since %s. Wait for its end, stop it, or "
+            "choose another path to train another model. If you are sure that it does not run, delete %s." % facts
         )
 
 
@@ -222,7 +222,7 @@ def _born(pid: int) -> Optional[str]:
     if os.path.exists("/proc/self/stat"):
         return None
     try:
-        os.kill(pid, 0)  # without /proc; signal 0 only asks
+        os.kill(pid, 0)  # without /proc; signal 0 only checks existence
     except ProcessLookupError:
         return None
     except PermissionError:

@@ -39,7 +39,7 @@ def restore(trainer: Trainer, choice: ModelChoice) -> None:
     if fresh:
         what = "all of it" if not state else ", ".join(fresh[:5]) + (", ..." if len(fresh) > 5 else "")
         log.write(
-            2, "The state of the optimizer is not in %s, it starts anew: %s" % (os.path.basename(choice.path), what)
+            2, "The optimizer state is not in %s and starts from scratch: %s" % (os.path.basename(choice.path), what)
         )
 
 
@@ -57,7 +57,7 @@ class CheckpointManifest:
         self._within = choice.step is not None
         if self._within and (self._info is None or self._info.progress is None):
             raise DataError(
-                "The checkpoint %s was made within an epoch, but its manifest with the position is missing. Copy "
+                "The checkpoint %s was written mid-epoch, but its manifest with the position is missing. Copy "
                 "all its files, or load the checkpoint of an epoch." % self._path
             )
 
@@ -111,7 +111,7 @@ class CheckpointManifest:
             return None
         return (
             "%s has the rates and scores of epoch %s from an earlier run, and this run has yet to train them: it takes "
-            "their rates from the file, whatever learning_rate says, and replaces their scores. To start anew, delete "
+            "their rates from the file, whatever learning_rate says, and replaces their scores. To start over, delete "
             "or move the file, or set another learning_rate_file."
             % (control.filename, epochs[0] if len(epochs) == 1 else "%i to %i" % (epochs[0], epochs[-1]))
         )
@@ -120,14 +120,14 @@ class CheckpointManifest:
         """Return the position within the epoch; None at its start.
 
         :param data: see `progress.data_settings`
-        :raises ConfigError: it is no longer valid, because the batches have changed
+        :raises ConfigError: the position is no longer valid, because the batches have changed
         """
         if not self._within:
             return None
         assert self._info is not None
         found = Progress.from_json(self._info.progress, self._path)
         self._check_same(found, "these settings have changed", changes(found.data, data))
-        log.write(3, "Going on within epoch %i after %i batches" % (found.epoch, found.passed.steps))
+        log.write(3, "Resuming within epoch %i after %i batches" % (found.epoch, found.passed.steps))
         return found
 
     def check_data(self, found: Progress, facts: Mapping[str, str]) -> None:
@@ -144,8 +144,8 @@ class CheckpointManifest:
     def _check_same(self, found: Progress, what: str, changed: List[str]) -> None:
         if changed:
             raise ConfigError(
-                "%s was saved in the middle of epoch %i, after %i batches; with other batches that is no position, "
-                "and %s: %s. Undo the change; or, to do this epoch anew with it, delete the files %s.*"
+                "%s was saved in the middle of epoch %i, after %i batches; with other batches this position is "
+                "meaningless, and %s: %s. Undo the change; or, to repeat this epoch with it, delete the files %s.*"
                 % (
                     self._path,
                     found.epoch,

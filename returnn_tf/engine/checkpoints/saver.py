@@ -1,7 +1,7 @@
 """Schedule for writing and deleting the checkpoints of a training run.
 
-A save has two parts: a snapshot of all variables between two steps, which takes next to no time, and the writing in a
-thread beside the training. A checkpoint from within an epoch is deleted once two newer ones can be resumed from.
+A save has two parts: a snapshot of all variables between two steps, which takes almost no time, and the writing in a
+background thread. A mid-epoch checkpoint is deleted once there are two newer ones to resume from.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from returnn_tf.logging.log import log
 from returnn_tf.logging.text import bytes_text
 from returnn_tf.util.lazy_tf import tf
 
-_MIN_KEPT = 2  # so many checkpoints stay, whatever the options say
-_COMPLETE = float("inf")  # in place of a step: sorts behind all steps of the epoch
+_MIN_KEPT = 2  # minimum number of checkpoints kept, whatever the options
+_COMPLETE = float("inf")  # in place of a step: sorts after all steps of the epoch
 
 Rates = Mapping[int, EpochData]
 
@@ -34,7 +34,7 @@ class Saver:
     """Writes the checkpoints of a training run under the path prefix ``model``; without ``model``, none.
 
     :param config: Config
-    :param writes: False where another process does that
+    :param writes: False if another process writes the files
     :raises ConfigError: wrong options, or the folder can't be written
     """
 
@@ -61,7 +61,7 @@ class Saver:
     def due(self, step: int) -> bool:
         """Return whether a mid-epoch checkpoint is due after this global step.
 
-        While one is being written, the next one waits. Of several processes the one which writes decides.
+        While one is being written, the next one waits. With several processes, the one which writes decides.
         """
         if self._every_steps and step % self._every_steps == 0:
             self._wanted = True
@@ -76,10 +76,10 @@ class Saver:
     def save(self, trainer: Trainer, epoch: int, rates: Rates, *, last: bool = False, pretrain: bool = False) -> None:
         """Write the checkpoint of an epoch if one is due.
 
-        :param epoch: complete by now; 0: the initial parameters
+        :param epoch: the last complete one; 0: the initial parameters
         :param rates: the learning rates and scores so far
-        :param last: there will be no other
-        :param pretrain: the name says that the epoch was one of pretraining
+        :param last: this is the final checkpoint
+        :param pretrain: mark the epoch as one of pretraining in the name
         """
         if self.model is not None and (self.has(epoch) or last):
             prefix = model_dir.prefix_of_epoch(self.model, epoch, pretrain=pretrain)
@@ -88,9 +88,9 @@ class Saver:
     def save_within(self, trainer: Trainer, progress: Progress, rates: Rates) -> None:
         """Write a mid-epoch checkpoint, unless this step already has one.
 
-        Steps are counted as the epoch does: this process may take no part in some, in which the others train.
+        Steps are counted over all processes: this one may be idle in some of them.
 
-        :param progress: how far the epoch is
+        :param progress: position within the epoch
         :param rates: the learning rates and scores so far
         """
         place, step = (progress.epoch, progress.passed.steps), progress.first_step + progress.passed.steps
@@ -141,7 +141,7 @@ class Saver:
         """Delete old checkpoints according to ``cleanup_old_models``, once the newest one has been validated.
 
         :param rates: the learning rates and scores so far
-        :param epoch: the last one trained; later ones are of an earlier run, and count only once they are trained again
+        :param epoch: the last one trained; later ones are of an earlier run, and ignored until they are trained again
         """
         if self._writes and self._cleanup is not None:
             frozen = {of: EpochData(data.learning_rate, dict(data.error)) for of, data in rates.items() if of <= epoch}
@@ -172,11 +172,11 @@ class Saver:
     def _delete_after(self, newest: str, old: List[str]) -> Dict[str, int]:
         """Delete checkpoints if a newer one is intact; return the bytes freed by path of the deleted ones.
 
-        One that can't be deleted stays, with a warning the first time: it takes space, but harms no training.
+        A checkpoint that can't be deleted stays, with a warning the first time: it only takes space.
         """
         reason = checkpoint.validate(newest) if old else None
         if reason is not None:
-            log.warn("The checkpoint %s is not whole (%s), so no old one is deleted." % (newest, reason))
+            log.warn("The checkpoint %s is damaged (%s), so no old one is deleted." % (newest, reason))
             return {}
         freed: Dict[str, int] = {}
         for path in old:
@@ -199,7 +199,7 @@ class Saver:
     def wait(self) -> None:
         """Wait until everything is written.
 
-        :raises DataError: it could not be
+        :raises DataError: writing failed
         """
         self._background.wait()
 

@@ -28,15 +28,15 @@ from returnn_tf.tensor import Data
 class DataSource:
     """One dataset of a config, loaded in a separate process, or in a thread if the config can't be sent to one.
 
-    That is the case for a config made in Python with functions or objects in it; its data is then read in a thread.
+    The latter is the case for a config made in Python which holds functions or objects.
 
     :param config: Config
     :param name: train, dev, eval or a key of ``eval_datasets``
     :param used: the data keys which the network needs, as ``extern_data`` declares them
     :param world: the processes which share its sequences
     :param config_of: epoch -> Config with the options of its batches, if these change
-    :raises ConfigError: the config has no such dataset, it lacks a key or gives other data, or an option for its
-        batches is wrong
+    :raises ConfigError: the config has no such dataset, it lacks a key or its data does not fit, or a
+        batch option is wrong
     :raises DataError: it is empty
     """
 
@@ -50,7 +50,7 @@ class DataSource:
     ) -> None:
         self.world = world
         distribution = HorovodOptions.from_config(config).distribution
-        #: each process reads every n-th sequence; else all read all, each in its own order
+        #: each process reads every n-th sequence; otherwise each reads all, in its own order
         self.shares = self.world.size > 1 and (name != "train" or distribution == SHARD)
         self._defaults: Dict[str, Any] = {} if self.shares else {"rank": self.world.rank}
         dataset = dataset_from_config(config, name, **self._defaults)
@@ -101,9 +101,9 @@ class DataSource:
         """Return the batches of an epoch.
 
         :param epoch: from 1
-        :param start_batch: so many are left out
-        :param shared: sequences which other numbers of processes have done, see `Progress.shared`
-        :param changes: other options than those of the config
+        :param start_batch: number of batches to skip
+        :param shared: sequences done so far by other numbers of processes, see `Progress.shared`
+        :param changes: options which replace those of the config
         """
         started = self._started.pop(_key(epoch, start_batch, shared), None)
         if started is not None and not changes:
@@ -121,7 +121,7 @@ class DataSource:
     def any_batch(self, epoch: int) -> Any:
         """Return some batch of an epoch, regardless of sharding; read in this process.
 
-        :raises DataError: there is none
+        :raises DataError: the epoch has no batch
         """
         for batch in self.dataset.batches(epoch, **self._options(epoch, {})):
             return batch
@@ -142,7 +142,7 @@ class DataSource:
         order = self.dataset.seq_order(epoch)
         if order is None:
             raise ConfigError(
-                "The dataset %r is endless, so it can't be shared out among the processes. Give it num_seqs, or let "
+                "The dataset %r is endless, so it can't be split among the processes. Give it num_seqs, or let "
                 "each process read its own: horovod_dataset_distribution = 'random_seed_offset'." % self.name
             )
         return order
@@ -173,7 +173,7 @@ def evaluation_names(config: Config) -> List[str]:
 def dataset_name(key: str, value: Any) -> str:
     """Return the name of the dataset chosen by a setting such as ``search_data``, "eval" by default.
 
-    :param key: the setting; the name if its value is a dataset itself
+    :param key: the setting; returned if its value is a dataset itself
     :param value: of the setting
 
     :raises ConfigError: neither a name nor a dataset
@@ -198,7 +198,7 @@ def _no_dataset(config: Config, name: str) -> str:
     if name == "train" or not there:
         return "The config has no dataset %r; add %s = {'class': ...}." % (name, name)
     return (
-        "The config has no dataset %r. %s Task forward takes the one which forward_data names, 'eval' by default."
+        "The config has no dataset %r. %s Task forward uses the dataset named by forward_data, 'eval' by default."
         % (
             name,
             did_you_mean(name, there),
@@ -214,7 +214,7 @@ def _check_fits(name: str, key: str, spec: DataSpec, data: Data) -> None:
     if mismatch:
         raise ConfigError("The dataset %r, data key %r: %s. %s." % (name, key, *mismatch))
     axes = data.rank - (data.batch_axis is not None)
-    one_value = axes == spec.ndim - 1 and not declared.has_time  # whether each sequence has one frame, its data shows
+    one_value = axes == spec.ndim - 1 and not declared.has_time  # only data shows if sequences have one frame
     if axes != spec.ndim and not one_value:
         raise ConfigError(
             "The dataset %r gives %s for data key %r, but extern_data declares %s. %s"
@@ -251,6 +251,6 @@ def _dim(data: Data) -> Optional[int]:
 def _can_be_sent(config: Config) -> bool:
     try:
         pickle.dumps(config)
-    except Exception:  # pickling runs code of whatever objects the config holds
+    except Exception:  # pickling runs code of any objects in the config
         return False
     return True

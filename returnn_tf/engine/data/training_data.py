@@ -16,7 +16,7 @@ class TrainingData:
     """The sources of all datasets; reopened where the settings of an epoch change the datasets.
 
     :param config_of: epoch -> Config
-    :param epoch: the first one
+    :param epoch: the first one to train
     :param needed: the data keys which the networks need, as ``extern_data`` declares them
     :param world: the processes which share them
     """
@@ -40,7 +40,7 @@ class TrainingData:
     def datasets(self, *, shared: bool = False) -> Dict[str, Any]:
         """Return the datasets by name.
 
-        :param shared: only those which the processes share out
+        :param shared: only those split among the processes
         """
         sources = [self._train, *self._evaluated.values()]
         return {source.name: source.dataset for source in sources if source.shares or not shared}

@@ -1,9 +1,9 @@
 """Elastic mode, ``horovodrun --min-np``: processes may leave and join during training.
 
-What is committed is the train state on the disk: the checkpoints of epochs, and those which ``save_every_steps`` writes
-within them. When a process is lost, the others meet anew, load the newest one and go on with the sequences that none of
-them had done by then; when one comes, that happens at the next checkpoint. So a lost process costs at most the steps
-since the last checkpoint.
+The committed state is on disk: the checkpoints of epochs, and the mid-epoch ones of ``save_every_steps``. When a
+process is lost, the others rendezvous again, load the newest checkpoint and resume with the sequences that none of them
+had done by then; when one joins, that happens at the next checkpoint. So a lost process costs at most the steps since
+the last checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import TrainingSettings
-from returnn_tf.engine.support.start_epoch import begins_anew
+from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
@@ -41,11 +41,10 @@ def check(world: Any, config: Config) -> None:
     :param config: Config
     :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost
     """
-    if _in_elastic_mode(world) and begins_anew(config):
+    if _in_elastic_mode(world) and start_epoch_fixed(config):
         raise ConfigError(
-            "%s: whenever a process is lost, an elastic training goes on from its newest checkpoint, and start_epoch "
-            "would make it begin again. Remove it, or start without --min-np."
-            % TrainingSettings(config).where("start_epoch")
+            "%s: whenever a process is lost, elastic training resumes from its newest checkpoint, but start_epoch "
+            "would restart it. Remove it, or start without --min-np." % TrainingSettings(config).where("start_epoch")
         )
 
 
@@ -57,7 +56,7 @@ def run(world: Any, train: Callable[[], None]) -> None:
     """Call the function; in elastic mode, call it again after each lost process until it ends cleanly.
 
     :param world: World
-    :param train: the whole training, from the newest checkpoint on
+    :param train: runs training to the end, from the newest checkpoint on
     """
     if not _in_elastic_mode(world):
         train()
@@ -73,7 +72,7 @@ def run(world: Any, train: Callable[[], None]) -> None:
 
         def restore(self) -> None:
             """Warn of the lost process; the engine loads the newest checkpoint."""
-            log.warn("A process is lost; the others meet anew and go on from the newest checkpoint.")
+            log.warn("A process is lost; the others rendezvous again and resume from the newest checkpoint.")
 
         def sync(self) -> None:
             """Do nothing; all processes load the same checkpoint."""

@@ -15,9 +15,9 @@ from returnn_tf.util.lazy_tf import tf
 class ParamSync:
     """Averages the parameters over the ranks when due.
 
-    With ``horovod_param_sync_step`` that is after so many steps; with ``horovod_param_sync_time_diff`` once so many
-    seconds have gone since the last time, which ended for all ranks at once. A rank without data waits for the others
-    in the next one, with weight zero. The mean is over the ranks which did a step since the last time.
+    It is due every ``horovod_param_sync_step`` steps, or ``horovod_param_sync_time_diff`` seconds after the end of the
+    last one, which is the same for all ranks. A rank without data waits for the others in the next one, with weight
+    zero. The mean is over the ranks which did a step since the last one.
 
     :param world: of several processes
     :param params: variables to average; those which are not floating point stay each rank's own
@@ -30,7 +30,7 @@ class ParamSync:
         self._params = [var for var in params if var.dtype.is_floating]
         self._function: Optional[Any] = None
         self._steps = 0  # since the last time
-        self._count = 0  # how often it was done
+        self._count = 0  # number of synchronisations
         self._last = time.monotonic()
         #: seconds which the last synchronisation took, waiting included
         self.seconds = 0.0

@@ -17,7 +17,7 @@ from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 Converted = Tuple[Any, Any]
-_NOISE = 1000003  # prime: far apart seeds
+_NOISE = 1000003  # prime: keeps seeds far apart
 
 
 class Ranks:

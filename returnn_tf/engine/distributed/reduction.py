@@ -1,7 +1,7 @@
 """Sums of gradients, losses and flags over all ranks in the traced step (``horovod_reduce_type = "grad"``).
 
-With it each rank sees in every step the same gradient, losses, errors and counts, as if it had computed the batches of
-all ranks as one. So all ranks decide alike: about NaN, about spikes, about the learning rate.
+In every step each rank then sees the same gradient, losses, errors and counts, as if it had computed the batches of all
+ranks as one. So all ranks make the same decisions on NaN, spikes and the learning rate.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GradReduction:
         self._normalized = frozenset(node.name for node in losses if node.loss.use_normalized_loss)
         #: scalar of the traced step: seconds from this rank's gradients to those of all
         self.seconds: Any = None
-        #: one more than the last step in which this rank was ready to reduce: tells who keeps the others waiting
+        #: index from 0 of the last step in which this rank was ready to reduce: shows who blocks the others
         with tf.device("/CPU:0"):
             self.arrived = tf.Variable(-1, dtype="int64", trainable=False, name="arrived")
 
@@ -75,7 +75,7 @@ class GradReduction:
         for name, value in losses.items():
             scale = self._scales[name]
             if self._options.average_grad and name in self._normalized:
-                scale *= self._size  # the mean over the ranks is to leave it what it is
+                scale *= self._size  # which cancels the division by the mean over the ranks
             if scale:
                 terms.append(value * scale)
         return tf.add_n(terms) if terms else graph.objective

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
-_LONG = 30.0  # factor on the patience where it may take long (tracing, opening data, saving)
-_ALL_WAIT = 3.0  # all ranks wait for each other: the network is broken
+_LONG = 30.0  # factor on the patience in long phases (tracing, opening data, saving)
+_ALL_WAIT = 3.0  # factor on the patience if all ranks wait for each other: the network is broken
 
 
 class StallDetector:
@@ -55,7 +55,7 @@ class StallDetector:
     def verdict(self, ranks: Sequence[int]) -> str:
         """Return which rank has failed or stalled, and how; "" if none has.
 
-        :param ranks: with which there is a connection
+        :param ranks: those with a connection
         """
         with self._lock:
             for rank, why in self._gone.items():
@@ -82,7 +82,7 @@ class StallDetector:
         age = time.monotonic() - self._states[rank][0]
         if age <= self._timeout:
             return ""
-        return "%s is silent for %.0f s: its process or machine is stopped, or the network is down." % (
+        return "%s has been silent for %.0f s: its process or machine is stopped, or the network is down." % (
             self._name(rank),
             age,
         )
@@ -95,7 +95,7 @@ class StallDetector:
         age = state["age"] + time.monotonic() - when
         if age <= patience:
             return ""
-        return "%s makes no progress for %.0f s, though no other rank keeps it waiting: it hangs." % (
+        return "%s has made no progress for %.0f s, though it waits for no other rank: it hangs." % (
             self._name(rank),
             age,
         )
@@ -109,4 +109,4 @@ class StallDetector:
         if min(state["age"] for state in states) <= patience:
             return ""
         phases = ", ".join("%s: %s" % (rank, self._states[rank][1]["phase"]) for rank in sorted(self._states))
-        return "All ranks wait for each other for %.0f s (%s): the network is broken." % (patience, phases)
+        return "All ranks have waited for each other for %.0f s (%s): the network is broken." % (patience, phases)

@@ -12,21 +12,21 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.fingerprint import as_text
 from returnn_tf.network.network import Network
 
-#: Settings which may well differ between ranks.
+#: Settings which may differ between ranks.
 OWN_KEYS = frozenset(name for name, info in all_settings().items() if info.per_rank)
 #: With ``horovod_dataset_distribution = "random_seed_offset"`` also what each rank reads.
 OWN_DATA_KEYS = frozenset(["train"])
 _MAX_SHOWN = 5
 _ABSENT = "absent"
 
-Facts = Mapping[str, Mapping[str, str]]  # what they are about -> name -> value as text
+Facts = Mapping[str, Mapping[str, str]]  # topic -> name -> value as text
 
 
 def check_same(world: World, facts: Facts) -> None:
     """Compare the plans of the ranks. Hashes are exchanged first, and the facts only where they differ.
 
-    :param facts: of this rank; on all ranks about the same
-    :raises ConfigError: some rank differs, and how
+    :param facts: of this rank; with the same topics on all ranks
+    :raises ConfigError: names the differences and the ranks
     """
     for about in sorted(facts):
         by_rank = world.gather(digest(facts[about]))
@@ -49,7 +49,7 @@ def different_names(world: World, facts: Mapping[str, str]) -> List[str]:
 def network_facts(net: Network, layers: Mapping[str, Any]) -> Dict[str, str]:
     """Return the parameters, losses and layers of a network as texts.
 
-    :param layers: its dict: where a function made it, that may be another one on each rank
+    :param layers: its dict; if a function made it, it may differ between ranks
     """
     facts = {name: "%s %s" % (spec.dtype, list(spec.shape)) for name, spec in net.param_specs.items()}
     facts.update({"loss %s" % node.name: "scale %s" % node.scale for node in net.plan.losses})

@@ -22,7 +22,7 @@ from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
-_WATCHDOG_SECONDS = 10.0  # to find out which rank is gone
+_WATCHDOG_SECONDS = 10.0  # to find out which rank is lost
 _ENVIRONMENT = "RETURNN_TF_WORLD"  # for child processes, which are not part of the world
 
 
@@ -38,7 +38,7 @@ class World:
         self.host = socket.gethostname()
         #: what this process is doing, for the watchdog
         self.heartbeat = Heartbeat()
-        #: why another process failed, when this one has to end because of it; empty otherwise
+        #: why another process failed, if this one ends because of it; empty otherwise
         self.failure = ""
         #: called before the process ends because of another one
         self.on_abort: List[Callable[[], None]] = []
@@ -100,7 +100,7 @@ class World:
     def committed(self) -> None:
         """Report a finished checkpoint; in elastic mode processes may join and leave here.
 
-        :raises Exception: one for Horovod, which starts the training anew from the checkpoint
+        :raises Exception: one for Horovod, which restarts training from the checkpoint
         """
 
 
@@ -115,7 +115,7 @@ class HorovodWorld(World):
         self.hvd = hvd
         self._hosts: List[str] = []
         self._watchdog: Optional[Watchdog] = None
-        #: in elastic mode, while a training runs
+        #: in elastic mode, during training
         self.elastic_state: Any = None
         self.refresh()
 
@@ -176,7 +176,7 @@ class HorovodWorld(World):
         self.on_abort.clear()
         self._hosts = self.gather(self.host)
         if self.is_chief:
-            log.warn("Going on with %d processes on %s" % (self.size, ", ".join(sorted(set(self._hosts)))))
+            log.warn("Continuing with %d processes on %s" % (self.size, ", ".join(sorted(set(self._hosts)))))
 
     def refresh(self) -> None:
         """Ask Horovod for rank and size, which change in elastic mode."""
@@ -242,10 +242,10 @@ _started: List[World] = []  # the world of this process; empty before `start`
 def start(config: Config) -> World:
     """Join the other processes with ``use_horovod``, and return the world; else, return one of a single process.
 
-    Command and tasks call this once they have the config, and hand the world on. That of Horovod is joined by the first
-    call: it initialises Horovod, chooses the devices, and waits for the other processes. Later calls return the same.
+    The command and the tasks call this once they have the config, and pass the world on. The first call joins Horovod's
+    world: it initialises Horovod, chooses the devices, and waits for the other processes. Later calls return the same.
 
-    :raises ConfigError: Horovod is missing, or the world has another size than the scheduler was asked for
+    :raises ConfigError: Horovod is missing, or the size of the world differs from that requested of the scheduler
     """
     if not HorovodSettings(config).use_horovod:
         _warn_of_others()
@@ -267,7 +267,7 @@ def _warn_of_others() -> None:
     launcher, number = started_by(os.environ)
     if number > 1 and not _started and launcher != "SLURM_STEP_NUM_TASKS":
         log.warn(
-            "%s = %d processes were started, but use_horovod is not set: each of them works on its own."
+            "%s = %d processes were started, but use_horovod is not set: each of them runs on its own."
             % (launcher, number)
         )
         _started.append(alone())

@@ -22,10 +22,10 @@ class LearningRateControl:
     """Computes the learning rate of every epoch and keeps the scores that decide about it.
 
     ``epochs`` maps an epoch to its `EpochData`. With a file name, existing entries are read at the start, and
-    the file is written anew (whole or not at all) whenever scores are set.
+    the file is rewritten (atomically) whenever scores are set.
 
-    :param scheme: how rates follow from scores
-    :param given_rates: epochs whose rate is fixed, unless the file has one already
+    :param scheme: computes rates from scores
+    :param given_rates: epochs with a fixed rate, which rates in the file override
     :param measures: names of the deciding score, by preference
     :param filename: the learning-rate file
     """
@@ -63,7 +63,7 @@ class LearningRateControl:
     def learning_rate(self, epoch: int) -> float:
         """Return the learning rate of an epoch (from 1): as in the file, as configured, or by the scheme.
 
-        Asking again gives the same rate, whatever has been set in between.
+        Later calls return the same rate, even if scores have been set in between.
         """
         if epoch not in self.epochs:
             rate = self.given_rates.get(epoch)
@@ -75,7 +75,7 @@ class LearningRateControl:
     def add_epochs(self, epochs: Mapping[int, EpochData]) -> List[int]:
         """Add the epochs which are not known yet.
 
-        :return: which these were
+        :return: the added ones
         """
         added = sorted(epoch for epoch in epochs if epoch not in self.epochs)
         self.epochs.update({epoch: epochs[epoch] for epoch in added})
@@ -130,11 +130,11 @@ class LearningRateControl:
     ) -> Optional[int]:
         """Return the best epoch before ``last_epoch`` if it is better than that one, else None.
 
-        :param last_epoch: by default the last one with scores
-        :param first_epoch: epochs before don't count
-        :param filter_score: only epochs with a lower score count
-        :param only_last_n: if not negative, only that many epochs before ``last_epoch`` count
-        :param min_score_dist: must be better by more than that
+        :param last_epoch: default: the last one with scores
+        :param first_epoch: earlier epochs are ignored
+        :param filter_score: only epochs with a lower score are considered
+        :param only_last_n: if not negative, only that many epochs before ``last_epoch`` are considered
+        :param min_score_dist: minimum improvement, exclusive
         """
         if last_epoch is None:
             last_epoch = max((e for e, d in self.epochs.items() if scores_of(d.error)), default=0)

@@ -1,7 +1,7 @@
 """The learning-rate file: rate and scores of each epoch, in Python syntax.
 
-``{1: EpochData(learningRate=0.1, error={'dev_score': 2.5}), ...}``. It is read by a parser which knows just these
-forms: the file is data, nothing in it is executed.
+``{1: EpochData(learningRate=0.1, error={'dev_score': 2.5}), ...}``. It is read by a parser for just these
+expressions: the file is data, nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EpochData:
 def read_file(path: str) -> Dict[int, EpochData]:
     """Return the epochs of a learning-rate file.
 
-    :raises DataError: if it can't be read or holds anything else
+    :raises DataError: if it can't be read or has invalid contents
     """
     try:
         with open(path, encoding="utf8") as f:
@@ -46,7 +46,7 @@ def read_file(path: str) -> Dict[int, EpochData]:
             raise DataError("it has more than %d characters" % _MAX_CHARS)
         return parse(text)
     except DataError as exc:
-        raise DataError("learning-rate file %s: %s. Mend it, or remove it to begin a new one" % (path, exc)) from None
+        raise DataError("learning-rate file %s: %s. Fix it, or remove it to start a new one" % (path, exc)) from None
 
 
 def parse(text: str) -> Dict[int, EpochData]:
@@ -129,7 +129,7 @@ def _dotted(node: ast.expr) -> str:
 def write_file(path: str, epochs: Mapping[int, EpochData]) -> None:
     """Write the file atomically: under a temporary name first, so that nobody reads a partial one.
 
-    :raises DataError: the disk is full, also after some seconds
+    :raises DataError: the disk is full, even after retries
     :raises ConfigError: it can't be written for another reason
     """
     try:
@@ -172,8 +172,8 @@ def prepare_file(path: str) -> None:
 def _not_writable(path: str, exc: OSError) -> Exception:
     text = "learning_rate_file %r can't be written: %s. " % (path, exc.strerror or exc)
     if may_pass(exc):
-        return DataError(text + "Free space, then the same command goes on; or choose another path.")
-    return ConfigError(text + "Choose another path or mend its permissions.")
+        return DataError(text + "Free some space and run the same command to resume; or choose another path.")
+    return ConfigError(text + "Choose another path or fix its permissions.")
 
 
 def _remove(path: str) -> None:

@@ -49,7 +49,7 @@ class Scheme:
     def next_rate(self, epoch: int, past: List[PastEpoch]) -> float:
         """Return the rate of ``epoch``.
 
-        :param past: all epochs before which have a rate, in order
+        :param past: all earlier epochs with a rate, in order
         """
         if not past:
             return self.initial_rate

@@ -40,7 +40,7 @@ class Profiler:
 
         :param config: ``profile`` (True or a dict of `ProfileOptions`), ``store_metadata_mod_step``
         :param folder: of the event files
-        :raises ConfigError: wrong options, or there is no folder to write to
+        :raises ConfigError: wrong options, or no folder to write to
         """
         options = profile_options(config)
         if options is not None and folder is None:
@@ -73,7 +73,7 @@ class Profiler:
         if self._running:
             self._running = False
             tf.profiler.experimental.stop()
-            log.write(1, "Steps up to %i of this run are traced. Look at them: tensorboard --logdir %s (with "
+            log.write(1, "Steps up to %i of this run are traced. To view them: tensorboard --logdir %s (with "
                       "tensorboard-plugin-profile installed), tab Profile." % (self._done, self._folder))  # fmt: skip
 
 

@@ -42,9 +42,9 @@ class Reports:
     def trained(self, phase: str, epoch: int, rate: float, first_step: int, result: PassResult) -> None:
         """Record that the training steps of an epoch are done.
 
-        :param phase: words for the log
+        :param phase: text for the log
         :param rate: the learning rate
-        :param first_step: of the whole training, with which the epoch began
+        :param first_step: global step at which the epoch started
         """
         log.write(3, "%s, %s" % (phase, _speed(result)))
         log.write(1, epoch_line(epoch, result.scores, result.errors, result.seconds))

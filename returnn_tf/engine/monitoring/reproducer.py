@@ -30,8 +30,8 @@ _BATCH, _FACTS = "batch.npz", "failure.json"
 PARAMS = "params"
 #: With common gradients all ranks raise these in the same step.
 _SEEN_BY_ALL = (NonFiniteError, LossSpikeError, SkippedStepsError)
-_MAX_KEPT = 3  # a job that fails and is started again for ever does not fill the disk
-_MAX_PARAMS = 100 << 20  # bytes of parameters which are kept without being asked for
+_MAX_KEPT = 3  # so that a failing job which is restarted forever does not fill the disk
+_MAX_PARAMS = 100 << 20  # bytes of parameters which are kept by default
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Failure:
     step: int  # global train step: random numbers follow from it
     epoch: int
     seq_tags: List[str]
-    layer: Optional[str]  # the first one with a bad output, if that is known
+    layer: Optional[str]  # the first one with a bad output, if known
     params: Dict[str, Any]  # name -> shape, L2 norm, number of entries which are not finite
-    noise_seed: Optional[int] = None  # of dropout and the like: each rank has one of its own
+    noise_seed: Optional[int] = None  # of dropout and the like: differs between ranks
 
 
 class Batch(NamedTuple):
@@ -78,7 +78,7 @@ def describe_params(params: Mapping[str, Any]) -> Dict[str, Any]:
 def kept(config: Config, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tags: Sequence[str]) -> Iterator[None]:
     """Run a step within this context; if it fails, keep its batch beside the checkpoints and log the folder.
 
-    Of several ranks which fail in the same step the one with the bad batch keeps it, and the others wait for that.
+    If several ranks fail in the same step, the one with the bad batch keeps it, and the others wait for it.
 
     :param config: Config
     :param trainer: Trainer
@@ -113,7 +113,7 @@ def _keep(config: Config, trainer: Any, exc: Exception, batch: Batch, folder: st
     )
     if save(folder, failure, batch.feed, params if params_wanted(config, params) else None):
         command = "returnn-tf %s ++task replay ++failure %s" % (" ".join(config.files) or "CONFIG", folder)
-        text = "The batch of the failed step is kept in %s. To look into it: %s" % (folder, command)
+        text = "The batch of the failed step is kept in %s. To debug it: %s" % (folder, command)
         (log.warn if log.label else partial(log.write, 1))(text)  # other ranks than the first one only warn
 
 
@@ -129,7 +129,7 @@ def params_wanted(config: Config, params: Mapping[str, Any]) -> bool:
 def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optional[Mapping[str, Any]] = None) -> bool:
     """Write the folder, marker file last, and delete the oldest ones of the same model.
 
-    Never raises: what went wrong before is what counts.
+    Never raises: the original error matters more.
 
     :param feed: feed key -> tensor or array
     :param params: name -> variable, if their values are to be kept
@@ -164,7 +164,7 @@ def load(folder: str) -> tuple[Failure, Dict[str, NDArray[Any]]]:
         with open(os.path.join(folder, _BATCH), "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             return failure, {key: archive[key] for key in archive.files}
     except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as exc:
-        raise DataError("%s is not what a failed step leaves behind: %s" % (folder, exc)) from None
+        raise DataError("%s is not the folder of a failed step: %s" % (folder, exc)) from None
 
 
 def _delete_old(newest: str) -> None:

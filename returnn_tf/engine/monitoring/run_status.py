@@ -21,13 +21,13 @@ class RunStatus:
 
     :param config: Config
     :param world: its chief writes the file
-    :param stop: tells of signals
+    :param stop: knows the signals received
     """
 
     def __init__(self, config: Config, world: World, stop: StopRequest) -> None:
         self._config = config
         self._stop = stop
-        self._noted: Optional[int] = None
+        self._recorded_signal: Optional[int] = None
         self._running = False  # a step is done
         self._file = StatusFile(CheckpointSettings(config).model, enabled=world.is_chief)
         self._file.update(world_size=world.size, hosts=world.hosts())
@@ -69,9 +69,9 @@ class RunStatus:
             seconds_per_step=seconds / max(result.steps, 1),
             frames_per_second=result.frames / seconds,
         )
-        if self._stop.signum is not None and self._noted is None:
-            self._noted = self._stop.signum
-            self._file.signal(name_of(self._noted))
+        if self._stop.signum is not None and self._recorded_signal is None:
+            self._recorded_signal = self._stop.signum
+            self._file.signal(name_of(self._recorded_signal))
 
     def trained(self, result: PassResult) -> None:
         """Record that the training part of an epoch is done."""

@@ -1,7 +1,7 @@
 """``<model>.status.json``: state of a run, for users and tools which look at its folder during the run or later.
 
-A few facts as JSON, replaced as a whole every few seconds by the one process that writes files. Nothing depends on it:
-if it can't be written the training goes on. What reads it takes it for data which may be damaged: `read_status`.
+A few facts as JSON, replaced atomically every few seconds by the process that writes files. Nothing depends on it:
+if it can't be written, training continues. Readers treat it as untrusted data: `read_status`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 20
 _INTERVAL = 5.0
 log = logging.getLogger(__name__)
 
-#: fact -> its types, for those which programs rely on; others may be of any kind
+#: fact -> its types, for those which programs rely on; others may have any type
 _TYPES = {
     "host": str,
     "pid": int,
@@ -48,7 +48,7 @@ class StatusFile:
 
     :param model: path prefix of the checkpoints; empty: nothing is written
     :param enabled: False in processes which write no files
-    :param interval: seconds between two versions of the file, at least
+    :param interval: minimum number of seconds between two writes
     """
 
     def __init__(self, model: str, *, enabled: bool = True, interval: float = _INTERVAL) -> None:
@@ -93,14 +93,14 @@ class StatusFile:
         self._facts["updated"] = time.time()
         facts = {key: value for key, value in self._facts.items() if value is not None}
         folder, name = os.path.split(self.path)
-        temporary = os.path.join(folder, ".%s.tmp-%d" % (name, os.getpid()))  # the next run clears it away after a kill
+        temporary = os.path.join(folder, ".%s.tmp-%d" % (name, os.getpid()))  # after a kill, the next run removes it
         try:
             with open(temporary, "w", encoding="utf8") as file:
                 json.dump(facts, file, indent=1, default=float)  # numbers of numpy
                 file.write("\n")
             os.replace(temporary, self.path)
         except (OSError, TypeError, ValueError) as exc:
-            log.warning("%s can't be written, so returnn-tf status knows nothing of this run: %s", self.path, exc)
+            log.warning("%s can't be written, so returnn-tf status will not see this run: %s", self.path, exc)
             self.path = ""
             with contextlib.suppress(OSError):
                 os.remove(temporary)
@@ -123,7 +123,7 @@ def read_status(path: str) -> Dict[str, Any]:
     """Return the facts of a status file.
 
     :param path: of the file
-    :raises DataError: it is missing, too large, or not such a file
+    :raises DataError: it is missing, too large, or not a status file
     """
     try:
         with open(path, "rb") as file:
@@ -131,13 +131,13 @@ def read_status(path: str) -> Dict[str, Any]:
     except OSError as exc:
         raise DataError("%s can't be read: %s" % (path, exc.strerror or exc)) from None
     if len(content) > MAX_BYTES:
-        raise DataError("%s has more than %d bytes: it is no status file" % (path, MAX_BYTES))
+        raise DataError("%s has more than %d bytes: it is not a status file" % (path, MAX_BYTES))
     try:
         facts = json.loads(content.decode("utf8"))
     except (ValueError, RecursionError) as exc:
-        raise DataError("%s is not a whole status file: %s" % (path, exc)) from None
+        raise DataError("%s is not a complete status file: %s" % (path, exc)) from None
     if not isinstance(facts, dict):
-        raise DataError("%s is no status file: expected {...}" % path)
+        raise DataError("%s is not a status file: expected {...}" % path)
     for key, value in facts.items():
         kind: Any = _TYPES.get(key, object)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not object):

@@ -14,7 +14,7 @@ from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
-_SECONDS_BETWEEN_STEPS = 5.0  # so that they cost no time
+_SECONDS_BETWEEN_STEPS = 5.0  # so that they cost almost no time
 
 
 class Summaries:
@@ -48,7 +48,7 @@ class Summaries:
     def prepare(self) -> None:
         """Create the folder.
 
-        :raises ConfigError: it can't be made
+        :raises ConfigError: it can't be created
         """
         if self._folder is None:
             return
@@ -56,7 +56,7 @@ class Summaries:
             os.makedirs(self._folder, exist_ok=True)
         except OSError as exc:
             raise ConfigError(
-                "tf_log_dir %r can't be made: %s. Choose another folder, or switch event files off: tf_log_dir = None"
+                "tf_log_dir %r can't be created: %s. Choose another folder, or turn event files off: tf_log_dir = None"
                 % (self._folder, exc.strerror or exc)
             ) from exc
 
@@ -95,7 +95,7 @@ class Summaries:
             folder, self._folder, self._writers = self._folder, None, {}
             reason = str(getattr(exc, "message", None) or exc).strip().splitlines()[0].partition("}} ")
             text = reason[2] or reason[0]
-            log.warn("Event files in tf_log_dir %r can't be written, so there are no more of them: %s" % (folder, text))
+            log.warn("Event files in tf_log_dir %r can't be written and are now off: %s" % (folder, text))
 
     def _write(self, dataset: str, values: Mapping[str, Any], step: int) -> None:
         if dataset not in self._writers:

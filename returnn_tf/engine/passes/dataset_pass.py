@@ -32,11 +32,11 @@ class Step(NamedTuple):
 class DatasetPass(Generic[Result]):
     """Runs a step per batch: prefetches, names the sequences in errors, shows progress, accounts for time.
 
-    :param phase: words for the log, e.g. ``train epoch 3``
+    :param phase: text for the log, e.g. ``train epoch 3``
     :param convert: feed of a batch -> tensors; runs in another thread
     :param step: tensors, batch -> result of the step
     :param world: the processes which share the batches; their watchdog sees the steps
-    :param join: (batch, tensors) of this process -> those for which it does a step, where all do them together
+    :param join: (batch, tensors) of this process -> those of its steps, if all processes step together
     """
 
     phase: str
@@ -56,8 +56,8 @@ class DatasetPass(Generic[Result]):
     def steps(self, batches: Iterable[Any], state: PassState) -> Generator[Step, None, None]:
         """Yield the steps lazily. The generator must be closed (`contextlib.closing`).
 
-        :param batches: all, or those which are left
-        :param state: what was done of the pass before; it is kept up to date, without the sums
+        :param batches: all, or the remaining ones
+        :param state: what is done of the pass already; kept up to date, except for the sums
         :raises DataError: an op failed
         """
         waited = state.wait_seconds
@@ -71,7 +71,7 @@ class DatasetPass(Generic[Result]):
                 with naming_sequences(self.phase, batch.seq_tags):
                     result = self.step(tensors, batch)
                 now = time.perf_counter()
-                del tensors  # freeing them takes longer once the other thread works on the next batch
+                del tensors  # freeing is slower once the other thread works on the next batch
                 self.world.heartbeat.step_done(self.phase)
                 state.steps += 1
                 if batch.seq_tags:
@@ -93,7 +93,7 @@ class DatasetPass(Generic[Result]):
     def log_step(self, step: Step, values: Callable[[], Mapping[str, Any]]) -> None:
         """Log the line of a step, if it is shown anywhere.
 
-        :param values: gives the numbers in the line
+        :param values: returns the numbers in the line
         """
         if log.shows(STEP_LEVEL):
             line = step_line(

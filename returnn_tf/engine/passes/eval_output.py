@@ -29,7 +29,7 @@ def _write_file(option: str, path: str, text: str) -> None:
         files.write_text(path, text)
     except OSError as exc:
         raise ConfigError(
-            "%s = %r can't be written: %s. Choose another path, or mend its folder."
+            "%s = %r can't be written: %s. Choose another path, or fix its folder."
             % (option, path, exc.strerror or exc)
         ) from exc
 
@@ -46,13 +46,13 @@ def _format(value: Any) -> str:
 class SequenceScores:
     """``eval_output_file_per_seq``: the scores of each sequence, in the order of the corpus.
 
-    :param loss: layer whose loss counts, ``loss_name``
+    :param loss: layer whose loss is the score, ``loss_name``
     :param fields: ``output_per_seq_format``
     :param file_format: ``txt`` (fields joined by ";") or ``py`` (dict from tag to fields)
     :raises ConfigError: unknown field or format
     """
 
-    #: what can be written of a sequence
+    #: available fields of a sequence
     FIELDS: Tuple[str, ...] = ("seq_tag", "seq_len", "score", "error")
 
     def __init__(self, loss: str, fields: Sequence[str], file_format: str) -> None:

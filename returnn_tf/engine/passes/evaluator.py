@@ -18,7 +18,7 @@ from returnn_tf.network.network import Network
 class Evaluator:
     """Traced function from a batch to its losses and errors; dropout and the like are off.
 
-    :param net: Network, made for training or not; its variables are shared
+    :param net: Network, planned for training or not; its variables are shared
     :param config: Config, for ``calculate_exp_loss`` and ``log_batch_size``
     """
 

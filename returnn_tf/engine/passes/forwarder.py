@@ -35,7 +35,7 @@ class Forwarder:
         batch = self.output.batch_axis
         if batch is None:
             raise ConfigError(
-                "Layer %r has the output %s without batch axis: nothing belongs to a sequence." % (layer, self.output)
+                "Layer %r has the output %s without batch axis, so no values per sequence." % (layer, self.output)
             )
         self._dynamic: List[int] = list(self.output.dynamic_axes)
         others = [axis for axis in range(self.output.rank) if axis != batch and axis not in self._dynamic]

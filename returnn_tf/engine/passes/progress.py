@@ -20,14 +20,14 @@ _SEED_OFFSET = "RETURNN_RANDOM_SEED_OFFSET"
 class PassState:
     """State of a pass over a dataset after some batch."""
 
-    steps: int = 0  # done, also those in which only other processes had a batch
-    batches: int = 0  # done by this process since the sequences were shared out
-    seqs: int = 0  # sequences of its share which these batches reach
+    steps: int = 0  # done, including those in which only other processes had a batch
+    batches: int = 0  # done by this process since the sequences were last split
+    seqs: int = 0  # sequences of its shard covered by these batches
     frames: int = 0
     seconds: float = 0.0
     compute_seconds: float = 0.0  # inside of the step functions
     wait_seconds: float = 0.0  # waiting for data
-    communication_seconds: float = 0.0  # part of the computing: waiting for other processes, and sending
+    communication_seconds: float = 0.0  # part of the computing time: waiting for other processes, and sending
     sums: Sums = field(default_factory=dict)  # see `Scores.sums`
 
     @classmethod
@@ -42,11 +42,11 @@ class Progress:
     """State of training within an epoch.
 
     :param epoch: the one being trained
-    :param first_step: global step with which it began
+    :param first_step: global step at which it started
     :param passed: what is done of it
     :param ranks: the same for each rank, if there are several
-    :param shared: for each time that the number of ranks changed, how many sequences each of those before had done
-    :param data: settings by which the number of batches has a meaning, see `data_settings`
+    :param shared: for each change of the number of ranks, how many sequences each of the earlier ranks had done
+    :param data: settings which determine the batches, see `data_settings`
     :param facts: of the training data, see `data_facts`; earlier versions stored none
     """
 
@@ -67,7 +67,7 @@ class Progress:
         """Return the progress of a dict of `as_json`.
 
         :param where: for the message
-        :raises DataError: it is something else
+        :raises DataError: it is not such a dict
         """
         try:
             ranks = [PassState.from_json(rank) for rank in value["ranks"]]
@@ -81,13 +81,13 @@ class Progress:
     def of_rank(self, rank: int, size: int) -> PassState:
         """Return the state of a rank.
 
-        :raises DataError: another number of ranks made the checkpoint
+        :raises DataError: the checkpoint was written by another number of ranks
         """
         made_by = max(len(self.ranks), 1)
         if made_by != size:
             raise DataError(
-                "it was made in the middle of an epoch by %i process%s, and this run has %i: who goes on with which "
-                "sequences is not defined" % (made_by, "es" if made_by > 1 else "", size)
+                "it was made in the middle of an epoch by %i process%s, and this run has %i: the remaining sequences "
+                "of each process are not defined" % (made_by, "es" if made_by > 1 else "", size)
             )
         return self.ranks[rank] if self.ranks else self.passed
 
@@ -97,7 +97,7 @@ class Progress:
         A sequence that is cut into several batches counts as done with the first of them.
 
         :param size: number of ranks now
-        :param common: whether the sums of each rank are those of all
+        :param common: whether the sums of each rank are the totals already
         :raises DataError: each rank read all sequences, or batches were shuffled
         """
         ranks = self.ranks or [self.passed]

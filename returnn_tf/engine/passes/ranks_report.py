@@ -9,8 +9,8 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.logging.log import log
 
-_DIFFERENCE = 1.2  # so much more work than the quickest rank makes a straggler
-_FEWEST_STEPS = 10  # with fewer a difference says nothing
+_DIFFERENCE = 1.2  # relative work, compared to the fastest rank, that makes a straggler
+_FEWEST_STEPS = 10  # with fewer, a difference is not significant
 
 
 def gather(world: World, state: PassState) -> List[PassState]:

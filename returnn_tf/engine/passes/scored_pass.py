@@ -48,11 +48,11 @@ class ScoredPass(DatasetPass[StepResult]):
     :param with_exp: option ``calculate_exp_loss``
     :param log_batch_size: option: sizes in the lines of the steps
     :param log_memory_usage: option ``tf_log_memory_usage``: memory in the lines of the steps
-    :param shares_level: log level of the line that says where the time went
+    :param shares_level: log level of the line with the time shares
     :param on_step: called after each step with batch and result, e.g. for event files
-    :param between: called between the steps with the result so far (without scores) and the sums; may end the pass by
-        an exception
-    :param common_sums: the results of a step are those of all processes already
+    :param between: called between the steps with the result so far (without scores) and the sums; may end the pass
+        with an exception
+    :param common_sums: the results of a step are summed over all processes already
     """
 
     normalized: Sequence[str] = ()
@@ -75,8 +75,8 @@ class ScoredPass(DatasetPass[StepResult]):
     def run(self, batches: Iterable[Any], begun: Optional[PassState] = None) -> PassResult:
         """Run a step for each batch, and return the scores.
 
-        :param batches: all, or those which are left
-        :param begun: what was done of the pass before
+        :param batches: all, or the remaining ones
+        :param begun: what is done of the pass already
         :raises DataError: there is no batch
         """
         begun = begun or PassState()
@@ -101,9 +101,9 @@ class ScoredPass(DatasetPass[StepResult]):
         """
         by_rank = ranks_report.gather(self.world, result)
         if not any(state.steps for state in by_rank):
-            raise DataError("%s: there is no batch; is every sequence left out by length limits?" % self.phase)
+            raise DataError("%s: there is no batch; do the length limits exclude every sequence?" % self.phase)
         if not any(state.frames for state in by_rank):
-            raise DataError("%s: all sequences are empty, so there is no score. Look at the dataset." % self.phase)
+            raise DataError("%s: all sequences are empty, so there is no score. Check the dataset." % self.phase)
         if not self.common_sums:
             result.sums = added_sums([state.sums for state in by_rank])
         scores = Scores(self.normalized, with_exp=self.with_exp, sums=result.sums)

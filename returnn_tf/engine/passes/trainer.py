@@ -23,9 +23,9 @@ class Trainer:
 
     The step function is traced at the first call, once for all batch sizes and lengths. If loss or gradient are NaN or
     Inf, no variable changes in that step, unless ``gradient_nan_inf_filter`` or ``grad_norm_to_clip_to_zero`` is set;
-    ``loss_spike`` may leave out more.
+    ``loss_spike`` may skip further steps.
 
-    :param net: Network, made for training
+    :param net: Network, planned for training
     :param config: Config: options of the update, ``learning_rate``, those of `UpdateGuard`
     :param world: the processes which train together; default: those of the config, see `start`
     :raises ConfigError: wrong options of the update
@@ -72,9 +72,9 @@ class Trainer:
         :param feed: feed key (``data``, ``data/size0``, ...) -> array or tensor, batch axis first
         :param learning_rate: default: option ``learning_rate``
         :return: the objective before the update, losses, errors and the norm of the gradient
-        :raises NonFiniteError: loss or gradient is NaN or Inf; not with ``stop_on_nonfinite_train_score = False``,
-            then the result says so by ``finite`` and the parameters stay as they were
-        :raises DataError: a spike of the loss or too many steps left out, see `UpdateGuard`
+        :raises NonFiniteError: loss or gradient is NaN or Inf; with ``stop_on_nonfinite_train_score = False``
+            the result has ``finite = False`` instead, and the parameters stay unchanged
+        :raises DataError: a spike of the loss or too many skipped steps, see `UpdateGuard`
         :raises ConfigError: the feed does not fit, or the network has no loss
         """
         tensors = self.tensors(feed)
@@ -131,7 +131,7 @@ class Trainer:
             return tf.constant(True)
 
         updated = tf.cond(good, update, lambda: tf.constant(False))
-        # A step that is left out counts too if training goes on: noise and schedules must not stand still.
+        # A skipped step counts too if training continues: noise and schedules must advance.
         self.net.global_step.assign_add(tf.cast(counts, "int64"))
         return self._packer.pack(
             graph,
@@ -151,7 +151,7 @@ class Trainer:
 def _nothing_to_train(net: Any) -> str:
     names = ", ".join(repr(node.name) for node in net.plan.losses)
     if names:
-        return "All losses (%s) have the scale 0, so there is nothing to train. Give one another 'loss_scale'." % names
+        return "All losses (%s) have the scale 0, so there is nothing to train. Change a 'loss_scale'." % names
     return "The network has no loss, so there is nothing to train. Give a layer the option 'loss'."
 
 

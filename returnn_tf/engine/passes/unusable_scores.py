@@ -19,7 +19,7 @@ _MAX_TAGS = 20
 class UnusableScores:
     """Collects the batches of one evaluation with non-finite losses or errors.
 
-    :param phase: words for the message, e.g. ``'dev' eval epoch 3``
+    :param phase: text for the message, e.g. ``'dev' eval epoch 3``
     """
 
     def __init__(self, phase: str):
@@ -58,7 +58,7 @@ class UnusableScores:
         else:
             cause = "The data itself is finite. Sequences: %s" % _listed(tags)
         log.warn(
-            "%s: %s in %d of %d batches, so the score can't be used; where it decides about the learning rate, it "
+            "%s: %s in %d of %d batches, so the score can't be used; if it decides about the learning rate, it "
             "counts as worse than any other. %s"
             % (
                 self._phase,

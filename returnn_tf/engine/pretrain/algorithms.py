@@ -1,7 +1,7 @@
 """Pretraining steps derived from the network of the config: "from_output" and "from_input".
 
-Both look at the layers of the top level and their ``from`` only. Layers which an option other than ``from`` names are
-kept as they are while something needs them.
+Both consider only top-level layers and their ``from``. Layers named by an option other than ``from`` are kept unchanged
+while some layer needs them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _without_layers_below(network: NetDict, outputs: List[str]) -> Any:
         sources: List[str] = []
         for source in sources_of(network, name):
             if source not in network or source in outputs or not _hidden_below(network, source):
-                sources.append(source)  # data, or one of the lowest hidden layers: it stays
+                sources.append(source)  # data, or one of the lowest hidden layers: keep it
                 continue
             sources += [below for below in sources_of(network, source) if below in network]
             changed = True

@@ -14,7 +14,7 @@ from returnn_tf.network.network import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Data
 
-#: So many networks are looked at before the training; further ones are when it is their turn.
+#: Maximum number of networks checked before training; later ones are checked when they start.
 MAX_PLANNED = 60
 
 Planned = List[Tuple[EpochNetwork, Plan]]
@@ -23,7 +23,7 @@ Planned = List[Tuple[EpochNetwork, Plan]]
 def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planned:
     """Return the distinct networks of these epochs with their training plans, checking each transition.
 
-    :raises ConfigError: names the step, and what is wrong in its network or with a parameter on its way there
+    :raises ConfigError: names the step and the problem in its network or in the transfer of a parameter
     """
     if last < schedule.pretrain_epochs:
         log.warn("Pretraining takes %d epochs, but the last epoch is %d." % (schedule.pretrain_epochs, last))

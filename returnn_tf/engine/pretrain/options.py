@@ -24,7 +24,9 @@ class PretrainOptions:
     repetitions: Union[None, int, Sequence[Any], Dict[Any, Any]] = option(
         None, help="epochs of each step: a number, a list, or a dict by step with 'default' and 'final'"
     )
-    copy_param_mode: Optional[str] = option(None, choices=COPY_MODES, help="what parameters of the step before become")
+    copy_param_mode: Optional[str] = option(
+        None, choices=COPY_MODES, help="how to copy parameters from the previous step"
+    )
     copy_output_layer: Union[None, bool, str] = option(
         None, choices=(None, True, False, "ifpossible"), help="carry the parameters of output layers over"
     )
@@ -87,7 +89,7 @@ def epochs_of_steps(repetitions: Any, steps: int, where: str) -> List[int]:
 
     :param repetitions: the option
     :param steps: their number, at least 1
-    :raises ConfigError: wrong type, negative, or for a step which there is not
+    :raises ConfigError: wrong type, negative, or for a nonexistent step
     """
     if repetitions is None:
         repetitions = 1
@@ -110,7 +112,7 @@ def _from_dict(repetitions: Dict[Any, Any], steps: int, where: str) -> List[int]
             continue
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < steps:
             raise ConfigError(
-                "%s: repetitions has the key %r, but the steps are 0 to %d; besides there are 'default' and 'final'."
+                "%s: repetitions has the key %r, but the steps are 0 to %d; the other keys are 'default' and 'final'."
                 % (where, step, steps - 1)
             )
         counts[step] = _checked(count, where)

@@ -1,6 +1,6 @@
 """Parts of the axes of a parameter: the gates of a cell, the sources which are concatenated in an input.
 
-A parameter that grows does so in each of its parts.
+A growing parameter grows in each of its parts.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ Block = Tuple[slice, slice]
 def common_blocks(old: Parts, new: Parts) -> List[Block]:
     """Return (old range, new range) of an axis for each part that both have.
 
-    Parts with the same label belong together; those whose label is unknown to the other side in the order in which they
-    stand there.
+    Parts are matched by label; those without a counterpart of the same label, by order.
     """
     old_at, new_at = _starts(old), _starts(new)
     pairs: List[Tuple[int, int]] = []

@@ -22,12 +22,12 @@ class EpochNetwork:
     """The network of an epoch.
 
     :param name: for messages, e.g. "pretrain step 2"
-    :param layers: the dict without the keys that begin with "#"
+    :param layers: the dict without the keys that start with "#"
     :param settings: of ``#config``
     :param config: the settings of this epoch, the network dict among them
     :param base: the config of the run
-    :param copy_mode: how the parameters come here from another network
-    :param copy_output_layer: the same for those of the output layers; None: no exception
+    :param copy_mode: how the parameters are carried over from another network
+    :param copy_output_layer: the same for the output layers; None: as for all layers
     :param pretrain: whether this is an epoch of pretraining
     """
 
@@ -48,7 +48,7 @@ class EpochNetwork:
     def same_settings(self, other: EpochNetwork, *, but: Any = ()) -> bool:
         """Return whether both change the same settings to the same values.
 
-        :param but: keys which do not count
+        :param but: keys to ignore
         """
         mine, others = ({k: v for k, v in e.settings.items() if k not in but} for e in (self, other))
         return same_value(mine, others)
@@ -71,7 +71,7 @@ class NetworkSchedule:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        # Without what the `#config` of the epoch that is trained at the moment changes in the config itself.
+        # Without the changes that the `#config` of the current epoch makes in the config itself.
         self._unchanged = derived(config, {})
         options = options_from_config(config)
         self._options = options or PretrainOptions()

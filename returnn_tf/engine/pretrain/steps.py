@@ -26,8 +26,8 @@ def make_steps(network: Dict[str, Any], options: PretrainOptions, where: str) ->
     """Return all steps with at least one epoch.
 
     :param network: of the config
-    :param where: how errors begin
-    :raises ConfigError: there is no step, or one is no network
+    :param where: prefix of error messages
+    :raises ConfigError: there is no step, or one is not a network
     """
     networks = _networks(network, options, where)
     if not networks:
@@ -59,7 +59,8 @@ def _from_function(algo: Any, network: Dict[str, Any], where: str) -> List[Dict[
             return found
         if len(found) >= _MAX_STEPS:
             raise ConfigError(
-                "%s: construction_algo gave %d steps and goes on. Return None after the last." % (where, _MAX_STEPS)
+                "%s: construction_algo returned %d steps and did not end. Return None after the last."
+                % (where, _MAX_STEPS)
             )
         found.append(_checked(result, "%s: construction_algo(%d, ...)" % (where, len(found))))
 
@@ -79,7 +80,7 @@ def _greedy(networks: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         for name, layer in step.items():
             if name in before and name not in outputs and isinstance(layer, dict) and not name.startswith("#"):
                 if not same_value(layer, before[name]):
-                    continue  # it was changed, so it has something to learn
+                    continue  # changed, so it has to be trained
                 layer["trainable"] = False
         result.append(step)
     return result

@@ -24,7 +24,7 @@ from returnn_tf.network.describe import log_templates
 from returnn_tf.network.network import Network
 from returnn_tf.network.planning.plan import Plan
 
-#: Settings which change nothing about the training step.
+#: Settings without effect on the training step.
 _NOT_OF_THE_STEP = settings_with(Effect.RATES | Effect.BATCHES | Effect.DATASETS)
 
 
@@ -58,8 +58,8 @@ class TrainingSetup:
     def enter(self, entry: EpochNetwork) -> bool:
         """Switch to the network and the settings of another epoch; what is unchanged stays as it is.
 
-        :return: whether there is another network now
-        :raises ConfigError: a parameter has another shape, and no copy mode says what to do then
+        :return: whether the network has changed
+        :raises ConfigError: a parameter has another shape, and no copy mode is set
         """
         if entry.same_network(self.entry):
             if not entry.same_settings(self.entry):
@@ -78,7 +78,7 @@ class TrainingSetup:
         self.net.global_step.assign(step)
         kept = self._carry_state(transfer, state)
         info = "" if entry.info is None else " (%s)" % (entry.info,)
-        log.write(3, "Now %s%s; parameters: %s; state of the optimizer: %s" % (entry.name, info, transfer, kept))
+        log.write(3, "Now %s%s; parameters: %s; optimizer state: %s" % (entry.name, info, transfer, kept))
         return True
 
     def close(self) -> None:
@@ -115,13 +115,13 @@ class TrainingSetup:
     def _carry_state(self, transfer: Transfer, state: Dict[str, NDArray[Any]]) -> str:
         """Keep the optimizer state if no parameter is new or has changed; return a text for the log.
 
-        Otherwise all of it starts anew: how often an optimizer was applied is one number for all of its parameters, and
-        with that of the old ones it would give new ones much too large updates.
+        Otherwise all of it is reset: an optimizer has one update count for all of its parameters, and with the count of
+        the old ones the updates of new ones would be much too large.
         """
-        if transfer.fresh or transfer.anew or transfer.grown:
-            return "started anew"
+        if transfer.fresh or transfer.reset or transfer.grown:
+            return "reset"
         left = checkpoint_params.assign_matching(self.trainer.state(), state)
-        return "started anew for %s" % ", ".join(left) if left else "kept"
+        return "reset for %s" % ", ".join(left) if left else "kept"
 
     def _carry(self, transfer: Transfer, values: Dict[str, NDArray[Any]]) -> None:
         specs = self.net.param_specs
@@ -129,5 +129,5 @@ class TrainingSetup:
         for name, value in changed.items():
             variable = self.net.params[name]
             variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))
-        new = {name: self.net.params[name] for name in transfer.fresh + transfer.anew}
+        new = {name: self.net.params[name] for name in transfer.fresh + transfer.reset}
         preload.load_on_init(self.net.plan, new)

@@ -14,17 +14,17 @@ from returnn_tf.logging.log import log
 def with_beam_size(config: Config) -> Any:
     """Return the config with another beam size in all choices of its network, if ``++beam_size`` is set.
 
-    What a config file sets under this name is its own: many use it for some of their choices only.
+    A value in a config file has no effect here: many configs use the name for some of their choices only.
 
     :param config: Config with the network
-    :raises ConfigError: it is no positive number
+    :raises ConfigError: it is not a positive number
     """
     size = NetworkSettings(config).beam_size
     if size is None:
         return config
     network = NetworkSettings(config).network
     if not isinstance(network, Mapping):
-        return config  # the error is about the network
+        return config  # reported as an error of the network
     log.write(3, "beam_size %d for all choices" % size)
     return derived(config, {}, hidden={"network": _changed(network, size)})
 

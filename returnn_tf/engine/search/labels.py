@@ -14,8 +14,8 @@ _BPE_JOIN = "@@ "
 class Labels:
     """Converts label indices to text.
 
-    :param names: by index; None: the indices are written
-    :param separator: between two labels; default a blank, and nothing if each label is a character
+    :param names: by index; None: write the indices
+    :param separator: between two labels; default: a space, or nothing if each label is a character
     """
 
     def __init__(self, names: Optional[Sequence[str]], separator: Optional[str] = None) -> None:
@@ -39,9 +39,9 @@ def labels_of(output: Data, dataset: Any, extern_data: Mapping[str, Data], targe
 
     :param output: of the layer, sparse
     :param dataset: Dataset
-    :param target: the data key to take if it has as many labels, where none has the very same
-    :raises ConfigError: a vocabulary is of a kind whose labels can't be read
-    :raises DataError: the file of a vocabulary is missing or no vocabulary
+    :param target: fallback data key, used if its number of labels matches
+    :raises ConfigError: the labels of a vocabulary of this class can't be read
+    :raises DataError: a vocabulary file is missing or invalid
     """
     for key in _keys(output, extern_data, target):
         names = dataset.labels.get(key)

@@ -56,7 +56,7 @@ class Errors:
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> List[Tuple[Optional[str], Optional[str]]]:
     """Return pairs (reference, hypothesis) with the fewest errors; None for a deletion or insertion.
 
-    The table is computed by whole rows: insertions along a row are a running minimum.
+    The table is computed row by row, vectorised: insertions along a row are a running minimum.
     """
     names = {name: number for number, name in enumerate(dict.fromkeys([*reference, *hypothesis]))}
     hyp = np.array([names[name] for name in hypothesis], np.int64)

@@ -25,7 +25,7 @@ class SearchPass:
     """Searches a dataset and keeps the texts of the hypotheses.
 
     :param labels: for each layer of the searcher
-    :param reports: counted along; they need the losses of the searcher
+    :param reports: updated with each batch; they need the losses of the searcher
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class SearchPass:
     def run(self, epoch: int) -> None:
         """Search all sequences.
 
-        :param epoch: of the model; of the data too, where data is generated
-        :raises DataError: a sequence is left out by the options of the dataset
+        :param epoch: of the model, and of generated data
+        :raises DataError: the options of the dataset exclude a sequence
         """
         whole = longest_first(self._source.dataset, epoch)
         phase = phase_text("search", epoch, self._source.name)
@@ -61,7 +61,7 @@ class SearchPass:
         if len(self._texts) < len(whole):
             missing = self._source.dataset.tag(next(int(index) for index in whole if int(index) not in self._texts))
             raise DataError(
-                "%s: %d of %d sequences are left out, e.g. %r. Raise the limits on the length of sequences."
+                "%s: %d of %d sequences are excluded, e.g. %r. Raise the limits on the length of sequences."
                 % (phase, len(whole) - len(self._texts), len(whole), missing)
             )
         one_pass.log_end(state)
@@ -69,7 +69,7 @@ class SearchPass:
             if count:
                 log.warn(
                     "Layer %r: of %d sequences the best hypothesis of %d had not ended after max_seq_len steps, so it "
-                    "is cut off. Raise max_seq_len, or train the end better." % (path, len(self._texts), count)
+                    "is truncated. Raise max_seq_len, or train the end better." % (path, len(self._texts), count)
                 )
 
     def _merge(self) -> None:

@@ -38,7 +38,7 @@ class Searcher:
     :param net: Network, planned for search
     :param layers: paths
     :param with_losses: also the losses; they need targets
-    :raises ConfigError: there is no such layer, or its output is no sequence of labels
+    :raises ConfigError: there is no such layer, or its output is not a sequence of labels
     """
 
     def __init__(self, net: Network, layers: Sequence[str], *, with_losses: bool = True) -> None:
@@ -95,7 +95,7 @@ def searched_node(plan: Plan, name: str) -> Node:
     """Return the layer named by ``search_output_layer``.
 
     :param plan: planned for search
-    :raises ConfigError: there is none, or its output is not labels [batch] or [batch, time]
+    :raises ConfigError: it does not exist, or its output is not labels [batch] or [batch, time]
     """
     layers = {node.path: node for node in plan.nodes if node.extern_key is None}
     if name not in layers:
@@ -107,8 +107,8 @@ def searched_node(plan: Plan, name: str) -> Node:
     output = node.output
     if not output.sparse or output.batch_axis is None or output.rank > 2:
         raise ConfigError(
-            "search_output_layer: layer %r gives %s, which is no sequence of labels. Name the 'choice' or 'rec' layer "
-            "which searches, or the 'decide' layer behind it." % (name, output)
+            "search_output_layer: layer %r gives %s, which is not a sequence of labels. Name the 'choice' or 'rec' "
+            "layer which searches, or the 'decide' layer after it." % (name, output)
         )
     return node
 

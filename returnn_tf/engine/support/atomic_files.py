@@ -40,7 +40,7 @@ def write_text(path: str, text: str, *, owner: str = "") -> None:
 
     :param path: of the file
     :param text: new content
-    :param owner: name of the model whose runs clean up after a kill; default the name of the file
+    :param owner: name of the model whose runs clean up after a kill; default: the name of the file
     """
     folder, name = os.path.split(os.path.abspath(path))
     prefix = ".%s." % owner if owner else ""
@@ -90,7 +90,7 @@ def with_checksum(manifest: Dict[str, Any]) -> Dict[str, Any]:
 def read_manifest(path: str) -> Optional[Dict[str, Any]]:
     """Return the manifest, or None if the file does not exist.
 
-    :raises DataError: the file is there but is no manifest
+    :raises DataError: the file exists but is not a manifest
     """
     try:
         with open(path, "rb") as file:
@@ -147,7 +147,7 @@ def publish(source: str, folder: str, names: List[str]) -> None:
     for name in names:
         sync(os.path.join(source, name))
     with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(folder, names[-1]))  # what is replaced is not valid from here on
+        os.remove(os.path.join(folder, names[-1]))  # this invalidates the old version
     for name in names:
         os.replace(os.path.join(source, name), os.path.join(folder, name))
     sync(folder)

@@ -18,15 +18,15 @@ from returnn_tf.util.lazy_tf import tf
 _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
 
 
-_for_rank: List[int] = []  # the local rank for which it was done
+_for_rank: List[int] = []  # the local rank for which the device was chosen
 
 
 def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
     """Choose the device; to be called before anything is computed.
 
     ``cpu``; ``gpu`` or ``gpu<index>``; absent or ``all``: a GPU if there is one. GPU memory is taken as it is needed.
-    Of several processes on a host each takes the GPU with its local rank, and its share of the cores. For these it is
-    done as soon as they know each other; a later call does nothing.
+    With several processes on a host, each uses the GPU of its local rank, and its share of the cores. This is done once
+    they are connected; later calls do nothing.
 
     :param local_rank: of this process on its host
     :param local_size: number of processes on this host

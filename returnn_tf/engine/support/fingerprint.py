@@ -25,7 +25,7 @@ def settings(config: Config, keys: Optional[Iterable[str]] = None, *, folders: b
     """Return key -> value as text, or a hash of it if it is long.
 
     :param config: Config
-    :param keys: default all which the config has; those it lacks are left out
+    :param keys: default: all of the config; missing ones are skipped
     :param folders: whether the folder counts in a value that is a path
     """
     found: Dict[str, str] = {}

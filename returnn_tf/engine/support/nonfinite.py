@@ -11,7 +11,7 @@ from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 _MAX_TAGS = 20
-_DATA = "data"  # the path of the input with this key; those of other keys are data:<key>
+_DATA = "data"  # path of the input with this key; for other keys it is data:<key>
 
 
 class NonFiniteError(DataError):
@@ -31,7 +31,7 @@ class NonFiniteError(DataError):
         self.seq_tags: List[str] = []
         self.layer: Optional[str] = None  # or the input, see `first_bad_layer`
         self.where = ""  # rank and host, if there are several
-        self.own_finite = False  # whether those of this rank alone are finite
+        self.own_finite = False  # whether loss and gradient of this rank are finite
         self.common = False  # whether all ranks see it in the same step
         super().__init__()
 
@@ -51,7 +51,7 @@ class NonFiniteError(DataError):
         text = ", ".join(parts) + ". The parameters were not changed by this step."
         key = data_key(self.layer)
         if key is not None:
-            text += " The data has NaN or Inf itself, in the key %r: look at these sequences in the dataset." % key
+            text += " The data itself has NaN or Inf, in the key %r: check these sequences in the dataset." % key
         elif self.layer is not None:
             text += " First layer with NaN or Inf in its output: %r." % self.layer
         elif self.seq_tags:
@@ -75,9 +75,8 @@ def data_key(path: Optional[str]) -> Optional[str]:
 def first_bad_layer(net: Network, feed: Mapping[str, Any], *, step: int, train: bool = True) -> Optional[str]:
     """Return the first input or layer, in network order, whose output has NaN or Inf; None if all are finite.
 
-    Inputs come before all layers: what they have, the layers need not be blamed for. Frames beyond the end of a
-    sequence count only if all others are good. Builds and runs the network once more, so it is meant for the moment
-    before the program ends.
+    Inputs are checked before all layers, which inherit their values. Frames beyond the end of a sequence are considered
+    only if all others are finite. Builds and runs the network again, so it is meant for the end of a failed run.
 
     :param net: Network
     :param feed: feed key -> array or tensor

@@ -13,11 +13,11 @@ _POLL_SECONDS = 0.1
 class Prefetcher:
     """Iterator over (batch, converted batch); ``wait_seconds`` is the total time its user had to wait.
 
-    An exception in the batches or the conversion is raised to the user. `close` must be called at the end.
+    An exception in the batches or the conversion is raised in the consumer. `close` must be called at the end.
 
     :param batches: read in the thread
     :param convert: called with each batch in the thread
-    :param depth: how many may be ready in advance
+    :param depth: maximum number of batches ready in advance
     """
 
     def __init__(self, batches: Iterable[Any], convert: Callable[[Any], Any], *, depth: int = 2) -> None:
@@ -61,7 +61,7 @@ class Prefetcher:
                 if not self._put(("batch", batch, self._convert(batch))):
                     return
             self._put(("end", None, None))
-        except BaseException as exc:  # whatever it is, the user of the batches has to know
+        except BaseException as exc:  # any kind is passed to the consumer
             self._put(("error", exc, None))
 
     def _put(self, item: Tuple[str, Any, Any]) -> bool:

@@ -14,8 +14,8 @@ class Scores:
     """Accumulates the results of all batches of a pass.
 
     :param normalized: losses whose value is a mean over the batch already (``use_normalized_loss``)
-    :param with_exp: also give the exponential of each score (``calculate_exp_loss``), e.g. the perplexity
-    :param sums: of another instance, to go on with
+    :param with_exp: also compute the exponential of each score (``calculate_exp_loss``), e.g. the perplexity
+    :param sums: of another instance, to continue from
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Graceful stop on signals: SIGTERM and SIGUSR1 of clusters that reclaim the machine, and Ctrl-C.
 
 The first one is a request: the current step is finished, the state saved, the program ends. A second SIGINT or SIGTERM
-ends it at once; SIGUSR1, the warning of a scheduler whose SIGTERM follows, does not count for that. The signals are
+ends it at once; SIGUSR1, a scheduler's warning before its SIGTERM, does not count for that. The signals are
 read from a pipe by a thread, because the interpreter would handle them only after the TensorFlow call that is running,
 which may be a long one.
 """
@@ -19,7 +19,7 @@ from returnn_tf.logging.log import log
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 _INSISTING = (signal.SIGINT, signal.SIGTERM)
-#: Schedulers send the same signal to a job script, which hands it on, and to its processes.
+#: Schedulers send the same signal to the processes and to their job script, which forwards it.
 _SAME_SECONDS = 0.5
 
 
@@ -39,8 +39,8 @@ class StopRequest:
     """Records whether a signal requested a stop. Context manager for the main thread; ineffective in others.
 
     :param config: Config, for the exit code
-    :param signals: those which it hears
-    :param idle: what is said if the program ends at once because there is nothing to save
+    :param signals: those to handle
+    :param idle: log message if the program ends at once because there is nothing to save
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class StopRequest:
         config: Any = None,
         *,
         signals: Sequence[int] = STOP_SIGNALS,
-        idle: str = "nothing was trained yet that would have to be saved",
+        idle: str = "there is no training state to save yet",
     ) -> None:
         self.config = config
         self._signals = tuple(signals)
@@ -109,7 +109,7 @@ class StopRequest:
         if not self.graceful:
             self._abort(number, self._idle)
         elif self.signum is None:
-            self.signum = number  # first: who reads the log may be slow to take a line
+            self.signum = number  # first, as writing to the log may block
             log.warn("%s: finishing the step and saving; once more to end at once" % name_of(number))
         elif self._insisted is not None and number in _INSISTING and now - self._insisted > _SAME_SECONDS:
             self._abort(number, "ending at once, without saving")

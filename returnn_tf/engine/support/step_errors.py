@@ -10,7 +10,7 @@ from returnn_tf.config import DataError
 from returnn_tf.util.lazy_tf import tf
 
 _MAX_TAGS = 20
-_MAX_CHARS = 600  # TensorFlow lists all the values of a batch where one is wrong
+_MAX_CHARS = 600  # TensorFlow lists all values of a batch if one is wrong
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 _ASSERTION = re.compile(r"^assertion failed: \[(.*?)\](?= \[|$)", re.DOTALL)
 
@@ -19,9 +19,9 @@ _ASSERTION = re.compile(r"^assertion failed: \[(.*?)\](?= \[|$)", re.DOTALL)
 def naming_sequences(phase: str, seq_tags: Sequence[str]) -> Iterator[None]:
     """Convert an error of an op in this context to a `DataError`, with the op's own error as its cause.
 
-    :param phase: words for the message, e.g. ``train epoch 3``
+    :param phase: text for the message, e.g. ``train epoch 3``
     :param seq_tags: the sequences of the batch
-    :raises DataError: an op failed, e.g. as a label is out of range or memory is used up
+    :raises DataError: an op failed, e.g. because a label is out of range or memory ran out
     """
     try:
         yield
@@ -30,7 +30,7 @@ def naming_sequences(phase: str, seq_tags: Sequence[str]) -> Iterator[None]:
         more = " and %i more" % (len(tags) - _MAX_TAGS) if len(tags) > _MAX_TAGS else ""
         text = "%s: %s\n  sequences of the batch: %s%s" % (phase, reason(exc), ", ".join(tags[:_MAX_TAGS]), more)
         if isinstance(exc, tf.errors.ResourceExhaustedError):
-            text += "\n  Memory is used up: lower batch_size or max_seqs, or cut sequences with chunking."
+            text += "\n  Out of memory: lower batch_size or max_seqs, or cut sequences with chunking."
         raise DataError(text) from exc
 
 

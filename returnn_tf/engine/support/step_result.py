@@ -24,11 +24,11 @@ class StepResult:
     learning_rate: Optional[float] = None  # what the optimizer got, before its multiplier
     step: Optional[int] = None  # global step of this update, from 0
     finite: bool = True  # False: loss or gradient was NaN or Inf and this step changed no parameter
-    spike: bool = False  # the loss was far above those before, see ``loss_spike``
+    spike: bool = False  # the loss was far above those of earlier steps, see ``loss_spike``
     updated: bool = True  # False: this step changed no parameter
-    own: bool = True  # False: this rank had no batch and computed along with weight zero
+    own: bool = True  # False: this rank had no batch and computed with weight zero
     own_finite: bool = True  # whether loss and gradient of this rank were finite
-    communication: float = 0.0  # seconds in which this rank waited for others or sent numbers
+    communication: float = 0.0  # seconds in which this rank waited for others or sent data
     flag_sums: List[float] = field(default_factory=list)  # over all ranks, see `returnn_tf.engine.distributed.control`
 
 

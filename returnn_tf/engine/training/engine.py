@@ -22,7 +22,7 @@ from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.engine.training.parts import TrainingParts
-from returnn_tf.engine.update.update_guard import left_out_text
+from returnn_tf.engine.update.update_guard import skipped_text
 from returnn_tf.logging.lines import phase_text, start_line
 from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
@@ -32,7 +32,7 @@ class Engine:
     """Set-up and main loop of training. Use it as a context manager; `train` runs all epochs.
 
     :param config: Config
-    :param stop: tells whether a signal asks to stop
+    :param stop: whether a signal requests a stop
     :param world: the processes which train together; default: those of the config
     :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
     :raises DataError: a data file or checkpoint is wrong
@@ -72,7 +72,7 @@ class Engine:
         except DataError as exc:
             if kind is None:
                 raise
-            log.warn(str(exc))  # what ended the training matters more
+            log.warn(str(exc))  # the error that ended training matters more
 
     def close(self) -> None:
         """Wait for checkpoints being written, end loading processes and complete event files.
@@ -88,7 +88,7 @@ class Engine:
         """
         self._parts.status.begin(self.last_epoch, self.learning_rates.filename)
         if self.first_epoch > self.last_epoch:
-            log.write(1, "All %i epochs are done already; nothing to train." % self.last_epoch)
+            log.write(1, "All %i epochs are done; there is nothing to train." % self.last_epoch)
         if self._parts.resume.begun is None:
             self._complete(self.first_epoch - 1)
             if self.first_epoch > 1:
@@ -99,7 +99,7 @@ class Engine:
         for epoch in range(self.first_epoch, self.last_epoch + 1):
             self.train_epoch(epoch)
         self.saver.finish()
-        # only now has the chief written the last checkpoint, which the next task on any rank may load
+        # the next task on any rank may load the last checkpoint, which the chief writes
         self.world.barrier("the last checkpoint")
 
     def train_epoch(self, epoch: int) -> None:
@@ -139,7 +139,7 @@ class Engine:
     def evaluate(self, epoch: int) -> Dict[str, PassResult]:
         """Compute the scores of all evaluation datasets, and pass them to the learning-rate control.
 
-        :raises Stopped: by a signal; nothing of the scores is kept
+        :raises Stopped: by a signal; the scores are discarded
         """
         results: Dict[str, PassResult] = {}
         for name, source in self._parts.data.evaluated.items():
@@ -166,7 +166,7 @@ class Engine:
     def _save_within(self, progress: Progress, done: PassState, sums: Optional[Sums] = None) -> None:
         """Write a mid-epoch checkpoint.
 
-        :param progress: epoch and step of its begin
+        :param progress: epoch, and step at its start
         :param done: the pass so far
         :param sums: of the scores so far; by default those in ``done``
         """
@@ -220,5 +220,5 @@ class Engine:
                 find = partial(first_bad_layer, self.net, tensors, step=exc.step)
                 raise find_faulty_rank(self.world, exc, batch.seq_tags, find) from None
         if result.spike or not result.updated:
-            log.warn("%s. Sequences: %s" % (left_out_text(result), ", ".join(batch.seq_tags)))
+            log.warn("%s. Sequences: %s" % (skipped_text(result), ", ".join(batch.seq_tags)))
         return result

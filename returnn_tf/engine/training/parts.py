@@ -19,7 +19,7 @@ from returnn_tf.engine.pretrain.training_setup import TrainingSetup
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.atomic_files import remove_staged
 from returnn_tf.engine.support.signals import StopRequest
-from returnn_tf.engine.support.start_epoch import begins_anew
+from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
 
@@ -28,7 +28,7 @@ class TrainingParts:
     """Components of training, made from a config in stages; `close` releases them.
 
     :param config: Config
-    :param stop: tells whether a signal asks to stop
+    :param stop: whether a signal requests a stop
     :param world: the processes which train together
     :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
     :raises DataError: a data file or checkpoint is wrong
@@ -133,8 +133,8 @@ class TrainingParts:
         self.saver = Saver(self.config, writes=self.world.is_chief)
         self._resources.callback(self.saver.close)
         self.status = RunStatus(self.config, self.world, self._stop)
-        anew = begins_anew(self.config)
-        self.boundary = StepBoundary(self.saver, self._stop, self._lock, self.world, begins_anew=anew)
+        fixed = start_epoch_fixed(self.config)
+        self.boundary = StepBoundary(self.saver, self._stop, self._lock, self.world, start_epoch_fixed=fixed)
         self.reports.prepare()
 
     def _load_parameters(self) -> None:

@@ -28,22 +28,22 @@ class ResumePoint:
     :param config: Config
     :param schedule: the settings of each epoch
     :param world: of the process
-    :raises ConfigError: there is no such checkpoint, or it can't be gone on from with these settings
+    :raises ConfigError: there is no such checkpoint, or these settings can't resume from it
     :raises DataError: a checkpoint is damaged
     """
 
     def __init__(self, config: Config, schedule: NetworkSchedule, world: World) -> None:
         self._config = config
         self._world = world
-        self._choice = model_dir.choose_whole(config, report_invalid)
-        left_behind = model_dir.tell_left_behind(config, self._choice)
+        self._choice = model_dir.choose_intact(config, report_invalid)
+        left_behind = model_dir.leftover_warning(config, self._choice)
         if left_behind is not None and world.is_chief:
             log.warn(left_behind)
         self._manifest = CheckpointManifest(config, self._choice)
         self._manifest.log_changes(settings(config))
         self.epoch = self._choice.start_epoch  #: the first one to train
-        self.loaded = max(self._choice.epoch or 0, 1)  #: the epoch whose network the first values belong to
-        #: What is done of the first epoch; None from its end on, and if it is done from its begin.
+        self.loaded = max(self._choice.epoch or 0, 1)  #: the epoch whose network has the first values
+        #: What is done of the first epoch; None after it, and if it is trained from its start.
         self.begun: Optional[Progress] = self._manifest.progress(data_settings(schedule.at(self.loaded).config))
         if self.begun is not None:
             common = HorovodOptions.from_config(config).reduce_type == GRAD
@@ -55,7 +55,7 @@ class ResumePoint:
         :raises ConfigError: it is not
         """
         if self.begun is not None and (data.shared or self._world.is_chief):
-            # where each process has data of its own, the checkpoint tells of the chief's
+            # if each process has its own data, the checkpoint describes the chief's
             self._manifest.check_data(self.begun, data.train_facts(self.epoch))
 
     def restore_rates(self, control: LearningRateControl) -> None:
@@ -106,8 +106,8 @@ class ResumePoint:
         different = start_checks.different_names(self._world, names)
         if different and self._world.is_chief:
             log.warn(
-                "The ranks differ in %s. No setting has such a name, so that matters only if functions of the config "
-                "use it." % ", ".join(different)
+                "The ranks differ in %s. These are not settings, so it matters only if functions of the config "
+                "use them." % ", ".join(different)
             )
         setup.trainer.ranks.broadcast(setup.trainer)
         log.write(3, "%d processes train together: %s" % (self._world.size, self._world.name))

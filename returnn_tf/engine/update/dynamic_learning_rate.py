@@ -22,7 +22,7 @@ class Decay:
 def from_config(config: Config, network: Any) -> Callable[[Any, Any], Any]:
     """Return the function (rate of the epoch, global step from 0) -> rate of the step; scalar tensors.
 
-    ``{"interval": n, "decay": d}`` gives ``rate * d ** (step % n)``. A function of the config is called with
+    ``{"interval": n, "decay": d}`` means ``rate * d ** (step % n)``. A function of the config is called with
     ``network``, ``global_train_step`` and ``learning_rate`` as keywords.
 
     :raises ConfigError: neither such a dict nor a function

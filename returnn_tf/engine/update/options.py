@@ -12,7 +12,7 @@ from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.config.settings import UpdateSettings, option_of
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
 
-# Top-level switches of old configs and the optimizer dict which each stands for.
+# Legacy top-level switches and their optimizer dicts.
 _FLAGS: Dict[str, Dict[str, Any]] = {
     "adam": {"class": "adam"},
     "nadam": {"class": "nadamkeras"},
@@ -94,7 +94,7 @@ def optimizer_dict(config: Config) -> Dict[str, Any]:
     settings = UpdateSettings(config)
     options = settings.optimizer
     if options is not None:
-        create_optimizer(options, where="optimizer")  # raises what is wrong with it
+        create_optimizer(options, where="optimizer")  # raises an error if it is invalid
         return dict(options)
     momentum = settings.momentum
     given = [flag for flag in _FLAGS if settings.value(flag)]
@@ -105,7 +105,7 @@ def optimizer_dict(config: Config) -> Dict[str, Any]:
     if not momentum:
         return dict(_FLAGS[given[0]])
     if given[0] not in _FLAGS_WITH_MOMENTUM:
-        raise ConfigError("momentum does not go together with %s = True; leave one of them out." % given[0])
+        raise ConfigError("momentum can't be combined with %s = True; remove one of them." % given[0])
     return {**_FLAGS[given[0]], "momentum": momentum}
 
 

@@ -23,9 +23,9 @@ class SpikeOptions:
     """
 
     factor: float = option(10.0, help="of the deviation", check=above(0))
-    measure: str = option("loss", help="what is watched", choices=("loss", "grad_norm"))
-    policy: str = option("skip", help="leave the step out, stop, or only warn", choices=("skip", "stop", "warn"))
-    warmup: int = option(100, help="number of steps that are only watched", check=at_least(2))
+    measure: str = option("loss", help="the monitored value", choices=("loss", "grad_norm"))
+    policy: str = option("skip", help="skip the step, stop, or only warn", choices=("skip", "stop", "warn"))
+    warmup: int = option(100, help="number of steps that only update the averages", check=at_least(2))
     decay: float = option(0.98, help="of the moving averages, per step", check=_is_decay)
 
 
@@ -84,7 +84,7 @@ class UpdateGuard:
         """Update the averages by a value. A spike counts as the limit it exceeded, so that they can follow."""
         assert self.options is not None
         mean, deviation, steps = (self._averages[name] for name in ("mean", "deviation", "steps"))
-        # the plain mean at first: a moving average with little behind it leans to where it began
+        # the plain mean at first: a moving average is biased towards its start value
         weight = tf.maximum(1.0 / (steps.read_value() + 1.0), 1.0 - self.options.decay)
         weight = tf.where(finite, weight, tf.zeros_like(weight))
         value = tf.where(finite, value, mean.read_value())
@@ -99,32 +99,32 @@ class UpdateGuard:
 
         :param result: StepResult
         :raises LossSpikeError: a spike, and the policy is to stop
-        :raises SkippedStepsError: too many steps in a row were left out
+        :raises SkippedStepsError: too many consecutive steps were skipped
         """
         options = self.options
         if result.spike and options is not None and options.policy == "stop":
             raise LossSpikeError(
                 "Step %s: the %s is a spike: loss %s, gradient norm %s. The parameters were not changed by this step. "
-                "Lower learning_rate, set gradient_clip_global_norm, or leave such steps out: "
+                "Lower learning_rate, set gradient_clip_global_norm, or skip such steps: "
                 "loss_spike = {'policy': 'skip'}." % (result.step, options.measure, result.total_loss, result.grad_norm)
             )
         self._skipped = 0 if result.updated else self._skipped + 1
         if self._skipped > self._max_skipped:
             raise SkippedStepsError(
-                "Step %s: %i steps in a row were left out (loss %s, gradient norm %s), so the training makes no "
+                "Step %s: %i consecutive steps were skipped (loss %s, gradient norm %s), so training makes no "
                 "progress. Go back to an earlier checkpoint with a lower learning_rate, or raise max_skipped_steps."
                 % (result.step, self._skipped, result.total_loss, result.grad_norm)
             )
 
 
-def left_out_text(result: Any) -> str:
+def skipped_text(result: Any) -> str:
     """Return why a step was skipped or warned about.
 
     :param result: StepResult
     """
     values = "loss %g, gradient norm %g" % (result.total_loss, result.grad_norm)
-    wrong = "the loss is far above that of the steps before" if result.spike else "loss or gradient is not finite"
-    return "Step %s: %s (%s)%s" % (result.step, wrong, values, "" if result.updated else "; left out")
+    wrong = "the loss is far above those of earlier steps" if result.spike else "loss or gradient is not finite"
+    return "Step %s: %s (%s)%s" % (result.step, wrong, values, "" if result.updated else "; skipped")
 
 
 def spike_options(config: Config) -> Optional[SpikeOptions]:

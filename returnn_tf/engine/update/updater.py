@@ -104,7 +104,7 @@ class Updater:
         """Emit the update of all parameters.
 
         :param grads: of this step
-        :param learning_rate: scalar, as `learning_rate` gives it
+        :param learning_rate: scalar, from `learning_rate`
         :param step: int64 scalar, global train step before it is increased
         """
         summed = dict(grads.raw)

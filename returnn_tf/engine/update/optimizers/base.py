@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Dict, List, Sequence, Tuple
 from returnn_tf.config.options import option
 from returnn_tf.util.lazy_tf import tf
 
-# The epsilon of every optimizer which has one, unless ``optimizer_epsilon`` or the optimizer dict says otherwise.
+# The epsilon of every optimizer which has one, unless ``optimizer_epsilon`` or the optimizer dict sets it.
 DEFAULT_EPSILON = 1e-16
 
 
@@ -42,7 +42,7 @@ class Optimizer:
         """Return values common to all parameters of one application, computed once.
 
         :param rate: float64 scalar, the learning rate
-        :param iteration: float64 scalar, how often this optimizer was applied before; 0 in the first application
+        :param iteration: float64 scalar, number of earlier applications of this optimizer; 0 in the first one
         :param scalars: the variables of `scalar_inits`; may be read and assigned here
         """
         del iteration, scalars
@@ -55,7 +55,7 @@ class Optimizer:
     def build(self, variables: Dict[str, Any], scope: str) -> None:
         """Create the state.
 
-        :param variables: parameter name -> variable, all that this optimizer is going to update
+        :param variables: parameter name -> variable, all parameters which this optimizer updates
         :param scope: prefix of the names of the shared state, e.g. ``optimizer_0``
         """
         self._iterations = tf.Variable(0, dtype="int64", trainable=False, name="iterations")

@@ -46,7 +46,7 @@ def optimizer_names() -> List[str]:
 def optimizer_class(name: object, *, where: str) -> Type[Optimizer]:
     """Return the class for a name in any case, with or without the suffix "Optimizer".
 
-    :param where: the option or layer to blame, e.g. ``optimizer``
+    :param where: option or layer for errors, e.g. ``optimizer``
     :raises ConfigError: unknown name
     """
     return OPTIMIZERS.get(name, where)
@@ -56,8 +56,8 @@ def create_optimizer(options: Dict[str, Any], *, where: str, default_epsilon: Op
     """Return the optimizer for a dict like ``{"class": "adam", "epsilon": 1e-8}``.
 
     :param options: ``class`` and the options of that class
-    :param where: the option or layer to blame in errors
-    :param default_epsilon: ``optimizer_epsilon`` of the config, for a class with epsilon if the dict does not give it
+    :param where: option or layer for errors
+    :param default_epsilon: ``optimizer_epsilon`` of the config, for a class with epsilon if the dict does not set it
     :raises ConfigError: no or unknown class, unknown option, option of the wrong type
     """
     if not isinstance(options, dict) or "class" not in options:
