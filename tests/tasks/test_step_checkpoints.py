@@ -67,7 +67,7 @@ def test_tasks_which_find_no_other_say_how_to_load_one(capsys: pytest.CaptureFix
         assert str(info.value).endswith("by its name, without load_epoch: load = 'net/toy.001.step1'")
     stopped()
     for task in tasks:
-        with pytest.raises(ConfigError, match=r"There are 2 from mid-epoch.* newest one set load = 'net/toy.001.step2'"):
+        with pytest.raises(ConfigError, match=r"There are 2 from mid-epoch.* set load = 'net/toy.001.step2'"):
             run(**task)
         assert run(**task, load="net/toy.001.step2") == 0  # as the message says
         assert "Loaded net/toy.001.step2\n" in capsys.readouterr().out

@@ -198,7 +198,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
             ConfigError,
             "learning_rate_file 'my.config/rates' can't be written",
         ),
-        ({"tf_log_dir": "my.config"}, ConfigError, "tf_log_dir 'my.config' can't be created: File exists. Choose another"),
+        ({"tf_log_dir": "my.config"}, ConfigError, "tf_log_dir 'my.config' can't be created: File exists."),
         ({"learning_rate": -1}, ConfigError, "'learning_rate' must be at least 0, got -1"),
         ({"requeue_exit_code": "soon"}, ConfigError, "'requeue_exit_code': expected an int, got 'soon'"),
         ({"num_epochs": 0}, ConfigError, "at least one epoch is needed, got 0"),

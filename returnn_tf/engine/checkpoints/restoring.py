@@ -46,7 +46,6 @@ def restore(trainer: Trainer, choice: ModelChoice) -> None:
 class CheckpointManifest:
     """What the manifest of a checkpoint records about the run which wrote it; empty if there is no manifest.
 
-    :param config: Config
     :raises DataError: the manifest is damaged
     """
 

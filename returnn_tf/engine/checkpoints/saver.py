@@ -33,7 +33,6 @@ Rates = Mapping[int, EpochData]
 class Saver:
     """Writes the checkpoints of a training run under the path prefix ``model``; without ``model``, none.
 
-    :param config: Config
     :param writes: False if another process writes the files
     :raises ConfigError: wrong options, or the folder can't be written
     """

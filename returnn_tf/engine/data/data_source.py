@@ -6,6 +6,7 @@ import pickle
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.config.settings import DataSettings
@@ -30,7 +31,6 @@ class DataSource:
 
     The latter is the case for a config made in Python which holds functions or objects.
 
-    :param config: Config
     :param name: train, dev, eval or a key of ``eval_datasets``
     :param used: the data keys which the network needs, as ``extern_data`` declares them
     :param world: the processes which share its sequences
@@ -46,7 +46,7 @@ class DataSource:
         name: str,
         used: Mapping[str, Data],
         world: World,
-        config_of: Optional[Callable[[int], Any]] = None,
+        config_of: Optional[Callable[[int], Config]] = None,
     ) -> None:
         self.world = world
         distribution = HorovodOptions.from_config(config).distribution
@@ -127,14 +127,14 @@ class DataSource:
             return batch
         raise DataError("The dataset %r has no batch in epoch %i." % (self.name, epoch))
 
-    def share(self, order: Any) -> Any:
+    def share(self, order: NDArray[Any]) -> NDArray[Any]:
         """Return the shard of this process: every n-th sequence.
 
         :param order: array [sequences]
         """
         return order[self.world.rank :: self.world.size]
 
-    def order(self, epoch: int) -> Any:
+    def order(self, epoch: int) -> NDArray[Any]:
         """Return the order of the sequences of all processes in an epoch: array of positions in the corpus.
 
         :raises ConfigError: the dataset is endless
@@ -187,7 +187,7 @@ def dataset_name(key: str, value: Any) -> str:
 
 
 def evaluation_sources(
-    config: Config, used: Mapping[str, Data], world: World, config_of: Optional[Callable[[int], Any]] = None
+    config: Config, used: Mapping[str, Data], world: World, config_of: Optional[Callable[[int], Config]] = None
 ) -> Dict[str, DataSource]:
     """Return a source for each of `evaluation_names`."""
     return {name: DataSource(config, name, used, world, config_of) for name in evaluation_names(config)}

@@ -21,7 +21,9 @@ class TrainingData:
     :param world: the processes which share them
     """
 
-    def __init__(self, config_of: Callable[[int], Any], epoch: int, needed: Mapping[str, Data], world: World) -> None:
+    def __init__(
+        self, config_of: Callable[[int], Config], epoch: int, needed: Mapping[str, Data], world: World
+    ) -> None:
         self._world = world
         self._config_of = config_of
         self._needed = dict(needed)

@@ -38,7 +38,6 @@ def check(world: Any, config: Config) -> None:
     """Check that the config allows elastic mode, if the processes were started in it.
 
     :param world: World
-    :param config: Config
     :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost
     """
     if _in_elastic_mode(world) and start_epoch_fixed(config):

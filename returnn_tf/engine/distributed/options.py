@@ -30,7 +30,6 @@ class HorovodOptions:
     def from_config(cls, config: Config) -> HorovodOptions:
         """Return the options of a config.
 
-        :param config: Config
         :raises ConfigError: an invalid value
         """
         given = HorovodSettings(config)

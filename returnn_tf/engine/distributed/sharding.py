@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 
-def remaining_shard(order: Any, shared: Sequence[Sequence[int]]) -> Any:
+def remaining_shard(order: NDArray[Any], shared: Sequence[Sequence[int]]) -> NDArray[Any]:
     """Return the sequences which remain of an epoch.
 
     :param order: array [sequences]

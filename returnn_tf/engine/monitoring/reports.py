@@ -18,7 +18,6 @@ from returnn_tf.logging.log import log
 class Reports:
     """The files with the results of training; with several processes, only the chief writes them.
 
-    :param config: Config
     :param world: of the process
     :raises ConfigError: wrong options
     :raises DataError: the learning-rate file is damaged

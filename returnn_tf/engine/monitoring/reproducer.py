@@ -80,7 +80,6 @@ def kept(config: Config, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_
 
     If several ranks fail in the same step, the one with the bad batch keeps it, and the others wait for it.
 
-    :param config: Config
     :param trainer: Trainer
     :param epoch: which is trained
     :param feed: the batch: feed key -> tensor

@@ -19,7 +19,6 @@ _ABORTED = "ended at once by a signal, without saving"
 class RunStatus:
     """Reports the state of a training run in the file that ``returnn-tf status`` reads.
 
-    :param config: Config
     :param world: its chief writes the file
     :param stop: knows the signals received
     """

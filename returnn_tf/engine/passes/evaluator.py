@@ -19,7 +19,7 @@ class Evaluator:
     """Traced function from a batch to its losses and errors; dropout and the like are off.
 
     :param net: Network, planned for training or not; its variables are shared
-    :param config: Config, for ``calculate_exp_loss`` and ``log_batch_size``
+    :param config: for ``calculate_exp_loss`` and ``log_batch_size``
     """
 
     def __init__(self, net: Network, config: Config) -> None:

@@ -131,7 +131,7 @@ def _check_counts(part: Any) -> None:
 def data_settings(config: Config) -> Dict[str, str]:
     """Return, as texts, the settings which determine the n-th training batch. Folders of files are ignored.
 
-    :param config: Config of the epoch
+    :param config: of the epoch
     """
     found = settings(config, settings_with(Effect.ORDER), folders=False)
     if _SEED_OFFSET in os.environ:

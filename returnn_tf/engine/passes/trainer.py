@@ -26,7 +26,7 @@ class Trainer:
     ``loss_spike`` may skip further steps.
 
     :param net: Network, planned for training
-    :param config: Config: options of the update, ``learning_rate``, those of `UpdateGuard`
+    :param config: options of the update, ``learning_rate``, those of `UpdateGuard`
     :param world: the processes which train together; default: those of the config, see `start`
     :raises ConfigError: wrong options of the update
     """

@@ -65,7 +65,6 @@ class EpochNetwork:
 class NetworkSchedule:
     """The networks of all epochs; without pretraining or ``get_network``, always the one of the config.
 
-    :param config: Config
     :raises ConfigError: wrong options, or a construction function returned something else than a network
     """
 

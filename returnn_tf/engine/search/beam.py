@@ -16,7 +16,7 @@ def with_beam_size(config: Config) -> Any:
 
     A value in a config file has no effect here: many configs use the name for some of their choices only.
 
-    :param config: Config with the network
+    :param config: with the network
     :raises ConfigError: it is not a positive number
     """
     size = NetworkSettings(config).beam_size

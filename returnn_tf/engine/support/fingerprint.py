@@ -24,7 +24,6 @@ def fingerprint(config: Config) -> str:
 def settings(config: Config, keys: Optional[Iterable[str]] = None, *, folders: bool = True) -> Dict[str, str]:
     """Return key -> value as text, or a hash of it if it is long.
 
-    :param config: Config
     :param keys: default: all of the config; missing ones are skipped
     :param folders: whether the folder counts in a value that is a path
     """

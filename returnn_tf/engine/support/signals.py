@@ -14,6 +14,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from returnn_tf.config import Config
 from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.logging.log import log
 
@@ -38,14 +39,14 @@ class Stopped(Exception):
 class StopRequest:
     """Records whether a signal requested a stop. Context manager for the main thread; ineffective in others.
 
-    :param config: Config, for the exit code
+    :param config: for the exit code
     :param signals: those to handle
     :param idle: log message if the program ends at once because there is nothing to save
     """
 
     def __init__(
         self,
-        config: Any = None,
+        config: Optional[Config] = None,
         *,
         signals: Sequence[int] = STOP_SIGNALS,
         idle: str = "there is no training state to save yet",
@@ -148,11 +149,8 @@ def name_of(number: int) -> str:
     return signal.Signals(number).name
 
 
-def exit_code(number: int, config: Any = None) -> int:
-    """Return 128 + number as in a shell; or ``requeue_exit_code``, for clusters that requeue jobs with this code.
-
-    :param config: Config
-    """
+def exit_code(number: int, config: Optional[Config] = None) -> int:
+    """Return 128 + number as in a shell; or ``requeue_exit_code``, for clusters that requeue jobs with this code."""
     if config is not None and number != signal.SIGINT:
         wanted = TrainingSettings(config).requeue_exit_code
         return 128 + number if wanted is None else wanted

@@ -31,7 +31,6 @@ from returnn_tf.network.network import Network
 class Engine:
     """Set-up and main loop of training. Use it as a context manager; `train` runs all epochs.
 
-    :param config: Config
     :param stop: whether a signal requests a stop
     :param world: the processes which train together; default: those of the config
     :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written

@@ -23,7 +23,7 @@ def load_network(config: Config, *, search: bool = False) -> Tuple[Network, Mode
     Parameters set by ``preload_from_files`` are not read from the checkpoint. The global step is that of the
     checkpoint; if everything is preloaded, the largest of the preloaded checkpoints.
 
-    :param config: Config with ``load``, or ``model`` and optionally ``load_epoch``
+    :param config: with ``load``, or ``model`` and optionally ``load_epoch``
     :param search: plan it for search instead
     :raises ConfigError: there is no checkpoint
     :raises DataError: it is damaged or does not fit the network

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings, check_settings
@@ -27,7 +26,6 @@ from returnn_tf.engine.training.step_boundary import StepBoundary
 class TrainingParts:
     """Components of training, made from a config in stages; `close` releases them.
 
-    :param config: Config
     :param stop: whether a signal requests a stop
     :param world: the processes which train together
     :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
@@ -53,7 +51,7 @@ class TrainingParts:
         """
         self._resources.close()
 
-    def config_of(self, epoch: int) -> Any:
+    def config_of(self, epoch: int) -> Config:
         """Return the config with the settings of an epoch."""
         return self.schedule.at(epoch).config
 

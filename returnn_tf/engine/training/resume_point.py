@@ -25,7 +25,6 @@ from returnn_tf.logging.log import log
 class ResumePoint:
     """The first epoch, the checkpoint to resume from, and the position within the epoch.
 
-    :param config: Config
     :param schedule: the settings of each epoch
     :param world: of the process
     :raises ConfigError: there is no such checkpoint, or these settings can't resume from it

@@ -70,7 +70,6 @@ class UpdateOptions:
 def from_config(config: Config) -> UpdateOptions:
     """Return the options for all parameters.
 
-    :param config: Config
     :raises ConfigError: a value of the wrong type, unknown optimizer, flags which exclude each other
     """
     settings = UpdateSettings(config)

@@ -40,7 +40,7 @@ class SkippedStepsError(DataError):
 class UpdateGuard:
     """Skips bad updates; keeps the averages for spike detection, also across an exact resume.
 
-    :param config: Config: ``stop_on_nonfinite_train_score``, ``max_skipped_steps``, ``loss_spike``
+    :param config: ``stop_on_nonfinite_train_score``, ``max_skipped_steps``, ``loss_spike``
     :raises ConfigError: a wrong option
     """
 

@@ -36,7 +36,6 @@ class Updater:
     """Options and state of the update; its methods emit ops while a ``tf.function`` is traced.
 
     :param net: Network; every trainable floating point parameter of it is updated
-    :param config: Config
     :raises ConfigError: wrong options, of the config or of ``updater_opts`` of a layer
     """
 
