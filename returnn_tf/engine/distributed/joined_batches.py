@@ -41,7 +41,7 @@ def joined_batches(
 
     :param batches: (batch, tensors) of this rank
     :param control: of the trainer
-    :param agree: returns whether its argument is true on any rank; called once at the beginning
+    :param agree: returns whether its argument is true on any rank; called once at the start
     :param any_batch: returns tensors to compute with if this rank has no batch at all
     """
     control.reset()

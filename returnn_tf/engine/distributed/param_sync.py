@@ -20,7 +20,7 @@ class ParamSync:
     zero. The mean is over the ranks which did a step since the last one.
 
     :param world: of several processes
-    :param params: variables to average; those which are not floating point stay each rank's own
+    :param params: variables to average; non-floating-point ones stay local to each rank
     """
 
     def __init__(self, world: Any, options: HorovodOptions, params: Sequence[Any]) -> None:
@@ -38,7 +38,7 @@ class ParamSync:
     def after_step(self, control: Control) -> bool:
         """Count a step of this rank, own or idle, and synchronise if due.
 
-        :return: whether it did
+        :return: whether it was due
         """
         self._steps += int(control.own)
         due = not control.more or not control.own

@@ -84,7 +84,7 @@ class GradReduction:
         """Sum everything over the ranks.
 
         :param grads: Gradients of the shared graph
-        :param graph: as `share` gave it
+        :param graph: from `share`
         :param total_loss: of this rank
         :return: common gradients, the graph with the common losses, the common total loss, and the sums of the
             flags (float64 [`control.SIZE`])

@@ -60,7 +60,7 @@ class World:
     def gather(self, value: Any) -> List[Any]:
         """Return the values of all ranks, by rank, on all ranks.
 
-        :param value: what JSON can hold; floats arrive exactly
+        :param value: JSON-serialisable; floats are transferred exactly
         """
         return [value]
 

@@ -104,7 +104,7 @@ class LearningRateControl:
     def prepare(self) -> None:
         """Create the folder of the file and check that the file can be written.
 
-        :raises ConfigError: it can't
+        :raises ConfigError: it can't be written
         """
         if self.filename:
             prepare_file(self.filename)

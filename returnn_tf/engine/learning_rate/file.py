@@ -154,7 +154,7 @@ def _replace(path: str, text: str) -> None:
 def prepare_file(path: str) -> None:
     """Create the folder of the file and check that the file can be written, before any epoch is trained.
 
-    :raises ConfigError: it can't
+    :raises ConfigError: it can't be written
     """
     temporary = path + ".new_tmp"
     try:

@@ -33,7 +33,7 @@ class Reports:
     def prepare(self) -> None:
         """Check that the files can be written.
 
-        :raises ConfigError: they can't
+        :raises ConfigError: one can't be written
         """
         self.learning_rates.prepare()
         self.summaries.prepare()

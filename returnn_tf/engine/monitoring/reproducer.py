@@ -81,7 +81,7 @@ def kept(config: Config, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_
     If several ranks fail in the same step, the one with the bad batch keeps it, and the others wait for it.
 
     :param trainer: Trainer
-    :param epoch: which is trained
+    :param epoch: the current one
     :param feed: the batch: feed key -> tensor
     :param seq_tags: its sequences
     """
@@ -153,7 +153,7 @@ def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optiona
 def load(folder: str) -> tuple[Failure, Dict[str, NDArray[Any]]]:
     """Return a kept failure and its batch.
 
-    :raises DataError: it is not there or damaged
+    :raises DataError: it is missing or damaged
     """
     try:
         with open(os.path.join(folder, _FACTS), encoding="utf8") as file:

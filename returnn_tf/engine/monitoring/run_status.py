@@ -42,7 +42,7 @@ class RunStatus:
     def begin(self, last_epoch: int, rates: Optional[str]) -> None:
         """Record the start of training.
 
-        :param last_epoch: to be trained
+        :param last_epoch: the last one to train
         :param rates: the learning-rate file
         """
         path = None if rates is None else os.path.abspath(rates)
@@ -55,8 +55,8 @@ class RunStatus:
     def between(self, progress: Progress, result: PassResult) -> None:
         """Record the progress between two steps.
 
-        :param progress: the epoch
-        :param result: what is done of it
+        :param progress: position of the epoch
+        :param result: of the pass so far
         """
         seconds, first = max(result.seconds, 1e-9), not self._running
         self._running = True

@@ -70,7 +70,7 @@ class StatusFile:
         """Store facts, and write the file if it is due; otherwise costs next to nothing.
 
         :param now: write at once, e.g. at a signal or at the end of an epoch
-        :param facts: what JSON can hold: epoch, num_epochs, step (of the epoch), global_step, complete (0 - 1),
+        :param facts: JSON values: epoch, num_epochs, step (of the epoch), global_step, complete (0 - 1),
             seconds_per_step, frames_per_second, loss, learning_rate_file, world_size, ranks (a dict per rank)
         """
         self.note(**facts)

@@ -20,7 +20,7 @@ _SECONDS_BETWEEN_STEPS = 5.0  # so that they cost almost no time
 class Summaries:
     """Writes events below a folder, one subfolder for training and for each dataset; none without a folder.
 
-    :param folder: made when needed; None: off
+    :param folder: created when needed; None: off
     """
 
     def __init__(self, folder: Optional[str]) -> None:

@@ -23,7 +23,7 @@ def gather(world: World, state: PassState) -> List[PassState]:
 def write(phase: str, world: World, by_rank: List[PassState], level: int) -> None:
     """Log a line for each rank (on the chief), and a warning of a straggler.
 
-    :param by_rank: as `gather` gives it
+    :param by_rank: from `gather`
     """
     if len(by_rank) < 2 or not world.is_chief:
         return

@@ -54,7 +54,7 @@ def needed_data(planned: Planned) -> Dict[str, Data]:
 def plan_of(entry: EpochNetwork) -> Plan:
     """Return the training plan of a network.
 
-    :raises ConfigError: names the step too
+    :raises ConfigError: invalid network; names the step
     """
     try:
         with overridden(entry.base, entry.settings):

@@ -77,7 +77,7 @@ def options_from_config(config: Config) -> Optional[PretrainOptions]:
 def check_copy_mode(where: str, mode: Any) -> Optional[str]:
     """Return a copy mode of parameters after checking it.
 
-    :raises ConfigError: it is not
+    :raises ConfigError: unknown mode
     """
     if mode not in COPY_MODES:
         raise ConfigError("%s must be 'ifpossible', 'subset', 'reset' or None, not %r." % (where, mode))
@@ -88,7 +88,7 @@ def epochs_of_steps(repetitions: Any, steps: int, where: str) -> List[int]:
     """Return the number of epochs for each step.
 
     :param repetitions: the option
-    :param steps: their number, at least 1
+    :param steps: number of steps, at least 1
     :raises ConfigError: wrong type, negative, or for a nonexistent step
     """
     if repetitions is None:

@@ -24,7 +24,7 @@ class EpochNetwork:
     :param name: for messages, e.g. "pretrain step 2"
     :param layers: the dict without the keys that start with "#"
     :param settings: of ``#config``
-    :param config: the settings of this epoch, the network dict among them
+    :param config: the settings of this epoch, including the network dict
     :param base: the config of the run
     :param copy_mode: how the parameters are carried over from another network
     :param copy_output_layer: the same for the output layers; None: as for all layers
@@ -65,7 +65,7 @@ class EpochNetwork:
 class NetworkSchedule:
     """The networks of all epochs; without pretraining or ``get_network``, always the one of the config.
 
-    :raises ConfigError: wrong options, or a construction function returned something else than a network
+    :raises ConfigError: wrong options, or a construction function did not return a network
     """
 
     def __init__(self, config: Config) -> None:

@@ -37,7 +37,7 @@ def decided_layers(net: Network) -> List[Decided]:
 class ErrorReport:
     """Label and word errors of one layer over a dataset.
 
-    :param decided: which layer, and the references
+    :param decided: the layer and its reference
     :param labels: of the layer
     """
 
@@ -73,7 +73,7 @@ class ErrorReport:
     def merge(self, states: Iterable[Any]) -> None:
         """Replace the counts by the total of several processes.
 
-        :param states: of all processes, this one too
+        :param states: of all processes, including this one
         """
         self.label_errors, self.word_errors, self._tables = Errors(), Errors(), {}
         for label_errors, word_errors, tables in states:

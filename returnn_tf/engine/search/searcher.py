@@ -37,7 +37,7 @@ class Searcher:
 
     :param net: Network, planned for search
     :param layers: paths
-    :param with_losses: also the losses; they need targets
+    :param with_losses: also compute the losses, which need targets
     :raises ConfigError: there is no such layer, or its output is not a sequence of labels
     """
 

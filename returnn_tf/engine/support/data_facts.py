@@ -13,7 +13,7 @@ _MAX_TAGS = 100
 def data_facts(dataset: Any, epoch: int) -> Dict[str, str]:
     """Return number, order and lengths of the sequences of a dataset, dims of its data, and hashes of some tags.
 
-    :param epoch: whose order counts
+    :param epoch: whose sequence order is used
     """
     order = dataset.seq_order(epoch)
     facts = {"sequences": str(dataset.num_seqs)}

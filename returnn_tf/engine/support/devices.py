@@ -30,7 +30,7 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
 
     :param local_rank: of this process on its host
     :param local_size: number of processes on this host
-    :raises ConfigError: another value, or a GPU that is not there
+    :raises ConfigError: another value, or a GPU that does not exist
     """
     if _for_rank:
         return

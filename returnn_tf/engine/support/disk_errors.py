@@ -20,7 +20,7 @@ def retried(job: Callable[[], None], waits: Sequence[float] = RETRY_WAITS) -> No
     """Run a job that writes; retry a few times after an error that may be transient.
 
     :param waits: seconds to wait before each further attempt
-    :raises OSError: the last one of the job
+    :raises OSError: the last error of the job
     """
     for wait in waits:
         try:

@@ -83,7 +83,7 @@ class Engine:
     def train(self) -> None:
         """Train all remaining epochs.
 
-        :raises NonFiniteError: loss or gradient became NaN or Inf; the last checkpoint is from before
+        :raises NonFiniteError: loss or gradient became NaN or Inf; the last checkpoint was written before
         """
         self._parts.status.begin(self.last_epoch, self.learning_rates.filename)
         if self.first_epoch > self.last_epoch:
@@ -167,7 +167,7 @@ class Engine:
 
         :param progress: epoch, and step at its start
         :param done: the pass so far
-        :param sums: of the scores so far; by default those in ``done``
+        :param sums: of the scores so far; default: those in ``done``
         """
         self.trainer.ranks.same_everywhere(self.trainer)
         here = {**asdict(done), "sums": done.sums if sums is None else sums}

@@ -51,7 +51,7 @@ class ResumePoint:
     def check_data(self, data: TrainingData) -> None:
         """Check, for a mid-epoch start, that the data is that of the run which wrote the checkpoint.
 
-        :raises ConfigError: it is not
+        :raises ConfigError: the data differs
         """
         if self.begun is not None and (data.shared or self._world.is_chief):
             # if each process has its own data, the checkpoint describes the chief's
@@ -89,7 +89,7 @@ class ResumePoint:
     def check_ranks(self, data: TrainingData, setup: TrainingSetup) -> None:
         """Check that all processes are about to do the same, and broadcast the parameters.
 
-        :raises ConfigError: they are not
+        :raises ConfigError: they differ
         """
         if self._world.size == 1:
             return

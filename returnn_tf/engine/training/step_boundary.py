@@ -46,7 +46,7 @@ class StepBoundary:
         """Save or stop, if requested; called between two steps of training.
 
         :param save: writes the state
-        :raises Stopped: by a signal; the state is on the disk
+        :raises Stopped: by a signal; the state is on disk
         :raises DataError: a checkpoint could not be written
         :raises ConfigError: another process has taken the lock
         """

@@ -39,7 +39,7 @@ def process(grad: Any, options: UpdateOptions, *, name: str, norm: Any, clip_nor
     :param options: of this parameter
     :param name: of the parameter; each has its own noise
     :param norm: scalar, L2 norm of the raw gradients of all parameters
-    :param clip_norm: the same over the parameters which count for ``gradient_clip_global_norm``
+    :param clip_norm: the same over the parameters subject to ``gradient_clip_global_norm``
     :param seed: int32 [2], changes each step
     """
     if options.gradient_noise:

@@ -55,7 +55,7 @@ class UpdateOptions:
 
         An optimizer dict without ``class`` keeps the class but not the options of the default optimizer.
 
-        :param where: the layer or parameter to blame
+        :param where: layer or parameter, for errors
         :raises ConfigError: unknown option or a value of the wrong type
         """
         if not layer_opts:
@@ -70,7 +70,7 @@ class UpdateOptions:
 def from_config(config: Config) -> UpdateOptions:
     """Return the options for all parameters.
 
-    :raises ConfigError: a value of the wrong type, unknown optimizer, flags which exclude each other
+    :raises ConfigError: a value of the wrong type, unknown optimizer, conflicting flags
     """
     settings = UpdateSettings(config)
     return UpdateOptions(

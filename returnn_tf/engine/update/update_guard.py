@@ -63,7 +63,7 @@ class UpdateGuard:
     def emit(self, finite: Any, measured: Dict[str, Any]) -> Tuple[Any, Any, Any]:
         """Emit the decision, in a traced step.
 
-        :param finite: bool scalar: loss and gradient are
+        :param finite: bool scalar, whether loss and gradient are finite
         :param measured: ``loss``: mean per frame or sequence, and ``grad_norm``; float scalars
         :return: bool scalars: whether to update, whether this is a spike, whether the step counts as done
         """
