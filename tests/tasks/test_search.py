@@ -214,7 +214,7 @@ def test_search_data_may_be_a_dataset() -> None:
     "changes, message",
     [
         ({"search_output_layer": "decisoin"}, "layer 'decisoin' is not part of the network.*'decision'"),
-        ({"search_output_layer": "enc"}, "layer 'enc' gives .* no sequence of labels"),
+        ({"search_output_layer": "enc"}, "layer 'enc' gives .* not a sequence of labels"),
         ({"search_output_layer": 3}, "'search_output_layer' must be str"),
         ({"search_output_file": "there.txt"}, "'there.txt' exists already"),
         ({"search_output_file": "no/folder/out"}, "folder .* can't be written"),

@@ -35,7 +35,7 @@ class ModelLock:
         self._wanted = wanted and bool(model)
         self.model = model
         self.path = path_of(model)
-        self._mine = {**_machine(), "pid": os.getpid(), "born": _born(os.getpid())}
+        self._mine = {**_machine(), "pid": os.getpid(), "born": _start_time(os.getpid())}
         self._token = uuid.uuid4().hex
         self._held = False
         self._asked = 0.0  # when
@@ -55,7 +55,7 @@ class ModelLock:
             os.makedirs(folder, exist_ok=True)
             while not self._create():
                 other = _content(self.path)
-                if other is not None and self._lives(other):
+                if other is not None and self._is_alive(other):
                     raise ConfigError(self._held_text(other))
                 self._take_over(other)
         except OSError as exc:
@@ -95,15 +95,15 @@ class ModelLock:
             with contextlib.suppress(OSError):
                 os.remove(temp)
 
-    def _lives(self, other: Dict[str, Any]) -> bool:
+    def _is_alive(self, other: Dict[str, Any]) -> bool:
         if _is_here(other):
-            return _lives_here(other)
+            return _alive_here(other)
         log.write(2, "%s is locked from host %s; watching whether that run lives" % (self.model, other.get("host")))
-        first, end = _touched(self.path), time.monotonic() + PATIENCE_SECONDS
+        first, end = _mtime_ns(self.path), time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             time.sleep(BEAT_SECONDS / 10)
-            if _touched(self.path) != first:
-                return _touched(self.path) is not None
+            if _mtime_ns(self.path) != first:
+                return _mtime_ns(self.path) is not None
         return False
 
     def _take_over(self, other: Optional[Dict[str, Any]]) -> None:
@@ -152,22 +152,22 @@ def path_of(model: str) -> str:
     return os.path.join(folder, ".%s.lock" % name)
 
 
-def holder_lives(model: str) -> Optional[bool]:
+def holder_alive(model: str) -> Optional[bool]:
     """Return whether a process of this machine holds the lock on a model; None if the holder is on another machine."""
     other = _content(path_of(model))
     if other is None:
         return False
-    return _lives_here(other) if _is_here(other) else None
+    return _alive_here(other) if _is_here(other) else None
 
 
 def seconds_since_beat(model: str) -> float:
     """Return the seconds since the holder touched the lock, by the local clock; infinite if nobody holds it."""
-    touched = _touched(path_of(model))
+    touched = _mtime_ns(path_of(model))
     return float("inf") if touched is None else time.time() - touched / 1e9
 
 
 def _machine() -> Dict[str, Any]:
-    return {"host": socket.gethostname(), "boot": _boot()}
+    return {"host": socket.gethostname(), "boot": _boot_id()}
 
 
 def _is_here(other: Dict[str, Any]) -> bool:
@@ -175,9 +175,9 @@ def _is_here(other: Dict[str, Any]) -> bool:
     return {key: other.get(key) for key in machine} == machine
 
 
-def _lives_here(other: Dict[str, Any]) -> bool:
+def _alive_here(other: Dict[str, Any]) -> bool:
     pid = other.get("pid")
-    return isinstance(pid, int) and _born(pid) is not None and _born(pid) == other.get("born")
+    return isinstance(pid, int) and _start_time(pid) is not None and _start_time(pid) == other.get("born")
 
 
 def _content(path: str) -> Optional[Dict[str, Any]]:
@@ -190,7 +190,7 @@ def _content(path: str) -> Optional[Dict[str, Any]]:
     return found if isinstance(found, dict) else None
 
 
-def _touched(path: str) -> Optional[int]:
+def _mtime_ns(path: str) -> Optional[int]:
     """Return the mtime in ns, by the clock of the file system.
 
     The file is opened, so that a network file system refreshes its attributes.
@@ -202,7 +202,7 @@ def _touched(path: str) -> Optional[int]:
         return None
 
 
-def _boot() -> Optional[str]:
+def _boot_id() -> Optional[str]:
     """Return an id which differs between machines of the same name and between boots; None where it is not known."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="utf8") as file:
@@ -211,7 +211,7 @@ def _boot() -> Optional[str]:
         return None
 
 
-def _born(pid: int) -> Optional[str]:
+def _start_time(pid: int) -> Optional[str]:
     """Return the start time of a process, as two processes may get the same id; None if it is dead."""
     try:
         with open("/proc/%i/stat" % pid, encoding="utf8", errors="replace") as file:

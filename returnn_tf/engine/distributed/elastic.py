@@ -19,7 +19,7 @@ from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 
-def wanted() -> bool:
+def requested() -> bool:
     """Return whether horovodrun started this process in elastic mode."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
@@ -48,7 +48,7 @@ def check(world: Any, config: Config) -> None:
 
 
 def _in_elastic_mode(world: Any) -> bool:
-    return wanted() and world.size >= 1 and hasattr(world, "hvd")
+    return requested() and world.size >= 1 and hasattr(world, "hvd")
 
 
 def run(world: Any, train: Callable[[], None]) -> None:

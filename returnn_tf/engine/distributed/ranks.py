@@ -80,7 +80,7 @@ class Ranks:
         """Return the error to raise for a lost rank, see `World.explain`."""
         return None
 
-    def same_everywhere(self, trainer: Any) -> None:
+    def synchronize(self, trainer: Any) -> None:
         """Make parameters and state equal on all ranks, before a checkpoint or an evaluation."""
 
     def broadcast(self, trainer: Any) -> None:
@@ -217,7 +217,7 @@ class ParamRanks(_Several):
         if self._sync.after_step(self.control):
             result.communication = self._sync.seconds
 
-    def same_everywhere(self, trainer: Any) -> None:
+    def synchronize(self, trainer: Any) -> None:
         """Average parameters and optimizer state, so that resuming is equivalent to going on."""
         variables = _variables(trainer)
         if self._whole is None:

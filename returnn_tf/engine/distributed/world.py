@@ -125,7 +125,7 @@ class HorovodWorld(World):
         :param timeout: seconds without progress of a rank until all end
         """
         self._hosts = self.gather(self.host)
-        if self.size > 1 and not elastic.wanted():
+        if self.size > 1 and not elastic.requested():
             self._watchdog = Watchdog(self, self.heartbeat, timeout)
             self._watchdog.on_abort = self.on_abort
             self._watchdog.begin()
@@ -145,7 +145,7 @@ class HorovodWorld(World):
         """Return the error for a lost rank, after giving the watchdog time to name it and end the process."""
         if "orovod" not in str(exc) and "[gloo]" not in str(exc).lower():
             return None
-        if elastic.wanted():
+        if elastic.requested():
             return elastic.lost_rank(exc)
         time.sleep(_WATCHDOG_SECONDS)
         return DataError("Another rank has ended, or the connection to it is broken: %s" % exc)
@@ -254,7 +254,7 @@ def start(config: Config) -> World:
         timeout = HorovodOptions.from_config(config).timeout
         world = HorovodWorld(library.load(timeout))
         # in elastic mode the number may have changed since this process was started
-        if HorovodSettings(config).horovod_check_world_size and not elastic.wanted():
+        if HorovodSettings(config).horovod_check_world_size and not elastic.requested():
             check_world_size(world.size)
         devices.set_up(config, world.local_rank, world.local_size)
         world.rendezvous(timeout)

@@ -75,7 +75,9 @@ def describe_params(params: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 @contextlib.contextmanager
-def kept(config: Config, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tags: Sequence[str]) -> Iterator[None]:
+def keep_on_failure(
+    config: Config, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tags: Sequence[str]
+) -> Iterator[None]:
     """Run a step within this context; if it fails, keep its batch beside the checkpoints and log the folder.
 
     If several ranks fail in the same step, the one with the bad batch keeps it, and the others wait for it.

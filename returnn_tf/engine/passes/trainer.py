@@ -39,7 +39,7 @@ class Trainer:
         self._default_rate = LearningRateSettings(config).learning_rate
         self._guard = UpdateGuard(config)
         self._normalized = frozenset(normalized_losses(net))
-        self.steps_begun = 0  # in this process
+        self.steps_started = 0  # in this process
         self._packer = Packer()
         rate = tf.TensorSpec([], "float32", name="learning_rate")
         self.function = FeedFunction(
@@ -83,7 +83,7 @@ class Trainer:
             result = StepResult(total_loss=0.0, own=False)
             self.ranks.after_step(result)
             return result
-        inputs = self.ranks.inputs((self.steps_begun, value))
+        inputs = self.ranks.inputs((self.steps_started, value))
         graph = self.function.graph(tensors)
         try:
             vector = graph(tensors, self._rate(value), *inputs).numpy()
@@ -93,7 +93,7 @@ class Trainer:
                 raise
             raise lost from exc
         result = self._packer.unpack(vector)
-        self.steps_begun += 1
+        self.steps_started += 1
         self.ranks.after_step(result)
         if not result.finite and self._guard.stops_on_nonfinite:
             assert result.step is not None

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
@@ -100,7 +100,7 @@ def carried_values(
     """
     result = {name: values[name] for name in transfer.copied}
     for name, regions in transfer.grown.items():
-        array = numpy.array(initial(name))
+        array = np.array(initial(name))
         for source, target in regions:
             array[target] = values[name][source]
         result[name] = array

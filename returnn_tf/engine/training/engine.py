@@ -117,7 +117,7 @@ class Engine:
         phase = phase_text("train", epoch, pretrain=entry.pretrain)
         log.write(3, start_line(phase, rate))
         result = self._pass(phase, progress, begun, rate).run(batches, begun)
-        self.trainer.ranks.same_everywhere(self.trainer)
+        self.trainer.ranks.synchronize(self.trainer)
         self.trainer.ranks.check_same(self.trainer, phase)
         self._parts.reports.trained(phase, epoch, rate, first_step, result)
         self._parts.status.trained(result)
@@ -169,7 +169,7 @@ class Engine:
         :param done: the pass so far
         :param sums: of the scores so far; default: those in ``done``
         """
-        self.trainer.ranks.same_everywhere(self.trainer)
+        self.trainer.ranks.synchronize(self.trainer)
         here = {**asdict(done), "sums": done.sums if sums is None else sums}
         ranks = [PassState.from_json(value) for value in self.world.gather(here)]
         progress = replace(progress, passed=ranks[0], ranks=ranks if len(ranks) > 1 else [])
@@ -211,7 +211,7 @@ class Engine:
         self._parts.reports.summaries.step(result)
 
     def _step(self, tensors: Any, batch: Any, epoch: int, rate: float) -> StepResult:
-        with reproducer.kept(self.config, self.trainer, epoch, tensors, batch.seq_tags):
+        with reproducer.keep_on_failure(self.config, self.trainer, epoch, tensors, batch.seq_tags):
             try:
                 with self._parts.reports.profiler.step():
                     result = self.trainer.step(tensors, rate)
