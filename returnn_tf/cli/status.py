@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.engine.checkpoints.lock import holder_lives, seconds_since_beat
+from returnn_tf.engine.checkpoints.lock import holder_alive, seconds_since_beat
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, read_file, scores_of
 from returnn_tf.engine.monitoring import status_file
@@ -120,7 +120,7 @@ def facts_of(model: str) -> Dict[str, Any]:
     try:
         if os.path.exists(model + status_file.SUFFIX):
             facts["status"] = status_file.read_status(model + status_file.SUFFIX)
-            facts["alive"] = holder_lives(model)
+            facts["alive"] = holder_alive(model)
             facts["silence"] = min(time.time() - facts["status"].get("updated", 0.0), seconds_since_beat(model))
     except DataError as exc:
         facts["problems"].append(str(exc))

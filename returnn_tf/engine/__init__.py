@@ -1,0 +1,1 @@
+"""Training, evaluation and search: data, passes, updates, checkpoints, distribution over processes."""

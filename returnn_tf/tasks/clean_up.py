@@ -1,4 +1,4 @@
-"""Task ``cleanup_old_models``: deletes old checkpoints as the option of the same name says, without training."""
+"""Task ``cleanup_old_models``: deletes old checkpoints according to the option of the same name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from returnn_tf.tasks.registry import register_task
 
 @register_task("cleanup_old_models")
 def cleanup_old_models(config: Config) -> int:
-    """Deletes; with ``dry_run`` only says what would be deleted."""
+    """Delete old checkpoints; with ``dry_run``, only list them."""
     model = CheckpointSettings(config).model
     if not model:
         raise ConfigError("Task cleanup_old_models needs model = '<path prefix>', where the checkpoints are.")
@@ -29,7 +29,7 @@ def cleanup_old_models(config: Config) -> int:
     if not dry and delete:
         reason = checkpoint.validate(stored[max(stored)])
         if reason is not None:
-            raise ConfigError("The newest checkpoint is not whole (%s), so no old one is deleted." % reason)
+            raise ConfigError("The newest checkpoint is damaged (%s), so no old one is deleted." % reason)
         log.write(1, "Freed %s" % bytes_text(sum(checkpoint.delete(stored[epoch]) for epoch in delete)))
     return 0
 

@@ -1,4 +1,4 @@
-"""Tasks ``config:<name>`` and ``optional-config:<name>``: call a function of the config. ``nop``: nothing at all."""
+"""Tasks ``config:<name>`` and ``optional-config:<name>``: call a function of the config. ``nop``: do nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from returnn_tf.tasks.registry import register_task
 
 @register_task("config:")
 def call_config_function(config: Config) -> int:
-    """Calls the function which the config defines under the name; an int which it returns is the exit code."""
+    """Call the function of this name in the config; if it returns an int, that is the exit code."""
     name = TaskSettings(config).task.split(":", 1)[1]
     function = config.typed(name)
     if not callable(function):
@@ -22,12 +22,12 @@ def call_config_function(config: Config) -> int:
 
 @register_task("optional-config:")
 def call_optional_config_function(config: Config) -> int:
-    """The same, but it is no error if there is no such function."""
+    """Call the function of this name in the config, if there is one."""
     name = TaskSettings(config).task.split(":", 1)[1]
     return call_config_function(config) if name in config else 0
 
 
 @register_task("nop")
 def do_nothing(config: Config) -> int:
-    """Reads the config, and that is all."""
+    """Do nothing; the config has been read."""
     return 0

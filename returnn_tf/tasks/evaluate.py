@@ -21,7 +21,7 @@ from returnn_tf.tasks.registry import register_task
 
 @register_task("eval")
 def evaluate(config: Config) -> int:
-    """Evaluates the chosen epoch; the scores go to the log, the learning-rate file and what ``eval_output_*`` name."""
+    """Evaluate the selected epoch; write scores to log, learning-rate file and ``eval_output_*`` files."""
     members = world.start(config)
     net, choice = load_network(config)
     if not net.plan.losses:
@@ -58,7 +58,7 @@ def evaluate(config: Config) -> int:
 def _per_sequence(
     config: Config, evaluator: Evaluator, epoch: int, sources: Dict[str, DataSource]
 ) -> Dict[str, PassResult]:
-    """One sequence per batch, so that each has its own scores."""
+    """Evaluate with one sequence per batch, so that each has its own scores."""
     if len(sources) != 1:
         raise ConfigError("eval_output_file_per_seq needs exactly one dataset, but there are: %s" % ", ".join(sources))
     ((name, source),) = sources.items()

@@ -28,7 +28,7 @@ _Rows = Tuple[NDArray[Any], Dict[int, NDArray[Any]], List[str]]  # [sequence, ..
 
 @register_task("forward", "hpx")
 def forward(config: Config) -> int:
-    """Writes ``output_file``; the layer is ``forward_output_layer``, the dataset ``forward_data``."""
+    """Write the output of ``forward_output_layer`` for ``forward_data`` to ``output_file``."""
     members = world.start(config)
     net, choice = load_network(config)
     epoch = choice.epoch or 1
@@ -69,7 +69,7 @@ def _write(
         return
     labels = _labels(source, target, output)
     with contextlib.closing(one_pass.all_results()) as rows:
-        # `_output_path` has checked that it may be replaced
+        # `_output_path` has checked that the file may be replaced
         with HDFWriter(path, dim=output.dim, labels=labels, ndim=output.rank - 1, replace=True) as writer:
             stop.on_abort.append(writer.remove_temporary)
             for value, lengths, tags in rows:
@@ -78,7 +78,7 @@ def _write(
 
 
 class _Pass:
-    """The values of all sequences of a dataset, of which this process computes its share."""
+    """Computes the values of the shard of this process, and collects those of all sequences of a dataset."""
 
     def __init__(self, forwarder: Forwarder, source: DataSource, epoch: int, changes: Any) -> None:
         self._forwarder = forwarder
@@ -99,7 +99,7 @@ class _Pass:
         one_pass.log_end(state)
 
     def results(self) -> Iterator[List[_Rows]]:
-        """Yield the same as lists with an entry for each sequence."""
+        """Yield, for each batch, a list with an entry for each sequence."""
         for value, lengths, tags in self.batches():
             yield [
                 (value[row : row + 1], {axis: lens[row : row + 1] for axis, lens in lengths.items()}, [tag])
@@ -107,9 +107,9 @@ class _Pass:
             ]
 
     def all_results(self) -> Generator[_Rows, None, None]:
-        """Yield those of all processes, in the order of the dataset.
+        """Yield the values of all processes, in the order of the dataset.
 
-        :raises DataError: another process had other sequences than its share
+        :raises DataError: a process had other sequences than its shard
         """
         if self._source.world.size == 1:
             yield from self.batches()
@@ -120,7 +120,7 @@ class _Pass:
             wanted = self._source.dataset.tag(int(order[number - 1])) if number <= len(order) else "no further sequence"
             if tags != [wanted]:
                 raise DataError(
-                    "forward: the processes gave %r where %r should be. Sequences must not be cut or left out: set "
+                    "forward: the processes returned %r instead of %r. Sequences must not be cut or skipped: set "
                     "chunking = None and no limits, or use a single process." % (tags[0], wanted)
                 )
             yield value, lengths, tags
@@ -129,6 +129,6 @@ class _Pass:
 
 
 def _labels(source: DataSource, target: str, output: Any) -> List[str]:
-    """Names of the classes of the target if the output has as many."""
+    """Return the class names of the target if their number matches the output; else none."""
     labels = source.dataset.labels.get(target, [])
     return labels if len(labels) == output.dim else []

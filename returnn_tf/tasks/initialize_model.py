@@ -15,7 +15,7 @@ from returnn_tf.tasks.registry import register_task
 
 @register_task("initialize_model")
 def initialize_model(config: Config) -> int:
-    """Writes to the path prefix ``model``, without epoch."""
+    """Write the initial parameters to the path prefix ``model``, without epoch."""
     model = CheckpointSettings(config).model
     if not model:
         raise ConfigError("Task initialize_model needs model = '<path prefix>', where it writes the checkpoint.")

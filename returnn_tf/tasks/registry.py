@@ -1,4 +1,4 @@
-"""The tasks by name. A task is a function(config) -> exit code in a module of this folder, which is found by itself."""
+"""Registry of tasks: functions(config) -> exit code in modules of this folder, which are discovered."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ Task = Callable[[Config], int]
 
 TASKS: Registry[Task] = Registry("task", "returnn_tf.tasks", plugins="returnn_tf.tasks")
 
-#: Function decorator: makes a task known as ``task = "<name>"``. A name that ends in ":" stands for all that begin with
-#: it.
+#: Function decorator: registers a task as ``task = "<name>"``. A name that ends in ":" matches all with this prefix.
 register_task = TASKS.register
 
 
 def find_task(name: str) -> Task:
-    """The function of a task.
+    """Return the function of a task.
 
-    :raises ConfigError: if there is none of this name
+    :raises ConfigError: there is no task of this name
     """
     task = TASKS.find(name) or (TASKS.find(name.split(":")[0] + ":") if ":" in name else None)
     if task is None:
@@ -29,6 +28,6 @@ def find_task(name: str) -> Task:
 
 
 def run_task(config: Config) -> int:
-    """Does what the setting ``task`` says ("train" by default) and returns the exit code."""
+    """Run the task of the setting ``task`` ("train" by default), and return the exit code."""
     check_settings(config)
     return find_task(TaskSettings(config).task)(config)

@@ -1,4 +1,4 @@
-"""Task ``replay``: does a step which failed once more, and shows the values of all layers and gradients."""
+"""Task ``replay``: repeats a failed step, and shows the values of all layers and gradients."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from returnn_tf.tasks.registry import register_task
 from returnn_tf.util.lazy_tf import tf
 
 EXIT_BAD = 1
-"""The exit code if NaN or Inf arises again."""
+"""The exit code if NaN or Inf occurs again."""
 
 
 @register_task("replay")
 def replay(config: Config) -> int:
-    """Computes the batch in the folder ``failure`` with the parameters which are kept there, else of ``load``.
+    """Compute the batch in the folder ``failure`` with the parameters kept there, or else those of ``load``.
 
     :return: 0 if all values are finite, else 1
     """
@@ -37,7 +37,7 @@ def replay(config: Config) -> int:
     exact = checkpoint_exists(params)
     if exact:
         config.set("load", params)
-    config.set("load_epoch", failure.epoch)  # whose network it is
+    config.set("load_epoch", failure.epoch)  # selects the network of that epoch
     net, _ = load_network(config)
     if failure.noise_seed is not None:
         net.noise_seed = failure.noise_seed
@@ -47,20 +47,20 @@ def replay(config: Config) -> int:
     log.write(1, _table(rows))
     bad = next((name for name, value in rows.items() if _is_bad(name, value)), None)
     if bad is not None:
-        log.write(1, "The first with NaN or Inf: %s" % bad)
+        log.write(1, "First value with NaN or Inf: %s" % bad)
         return EXIT_BAD
-    reason = "" if exact else " The parameters were not kept, so these are not the ones with which it failed."
+    reason = "" if exact else " The parameters were not kept, so these are not the ones of the failed step."
     log.write(1, "There is no NaN.%s" % reason)
     return 0
 
 
 def _is_bad(name: str, value: NDArray[Any]) -> bool:
-    """Layers may have Inf where something is masked out."""
+    """Return whether a value is bad: NaN, or Inf outside of layers, which may mask with Inf."""
     return bool(np.isnan(value).any() if name.startswith("layer") else not np.isfinite(value).all())
 
 
 def _values(net: Network, feed: Mapping[str, NDArray[Any]]) -> Dict[str, NDArray[Any]]:
-    """Layer outputs in the order of the network, losses, and gradients by parameter."""
+    """Return layer outputs in network order, losses, and gradients by parameter."""
     names: List[str] = []
 
     def compute(tensors: Dict[str, Any]) -> List[Any]:

@@ -1,4 +1,4 @@
-"""Task ``search``: searches in all sequences of a dataset, writes what was found, and counts the errors."""
+"""Task ``search``: searches all sequences of a dataset, writes the hypotheses, and counts the errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from returnn_tf.tasks.registry import register_task
 
 @register_task("search")
 def search(config: Config) -> int:
-    """Searches in ``search_data``; what ``search_output_layer`` gives goes to ``search_output_file``."""
+    """Search ``search_data``; write the hypotheses of ``search_output_layer`` to ``search_output_file``."""
     settings, target = TaskSettings(config), NetworkSettings(config).target
     layers, name = output_layers(config), _dataset_name(config)
     path = settings.search_output_file
@@ -56,11 +56,11 @@ def _nothing_kept(config: Config) -> str:
     text = "The search would keep nothing: set search_output_file, e.g. 'hypotheses.txt'"
     if not TaskSettings(config).search_do_eval:
         return text + "."
-    return text + ", or give the network a 'decide' layer with the loss 'edit_distance', whose errors are counted."
+    return text + ", or give the network a 'decide' layer with the loss 'edit_distance', which counts the errors."
 
 
 def _source(config: Config, name: str, searcher: Searcher, members: world.World) -> DataSource:
-    """The dataset; if it lacks what only the losses need, the error says how to do without them."""
+    """Return the dataset; if it lacks data needed only for the losses, the error explains how to disable them."""
     net = searcher.net
     try:
         return DataSource(config, name, {key: net.extern_data[key] for key in searcher.used_data_keys}, members)
@@ -78,14 +78,14 @@ def output_layers(config: Config) -> List[str]:
 
 
 def _dataset_name(config: Config) -> str:
-    """``search_data``, which must be there."""
+    """Return the name in ``search_data``; that dataset must exist."""
     name = dataset_name("search_data", TaskSettings(config).search_data)
     if name == "search_data":
         return name  # a dataset itself
     there = ["train"] * bool(DataSettings(config).train) + evaluation_names(config)
     if name not in there:
         raise ConfigError(
-            "There is no dataset %r to search in. Add it, or name another one by search_data. %s"
+            "There is no dataset %r to search. Add it, or name another one in search_data. %s"
             % (name, did_you_mean(name, there))
         )
     return name

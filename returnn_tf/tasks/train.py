@@ -1,4 +1,4 @@
-"""Task ``train``: trains the network of a config, going on where an earlier run stopped."""
+"""Task ``train``: trains the network of a config, resuming an earlier run if there is one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from returnn_tf.tasks.registry import register_task
 
 @register_task("train")
 def train(config: Config) -> int:
-    """Trains up to ``num_epochs``, or until a signal asks to stop."""
-    exit_code(signal.SIGTERM, config)  # if that setting is wrong, not only when it is needed
+    """Train up to ``num_epochs``, or until a signal requests a stop."""
+    exit_code(signal.SIGTERM, config)  # raises an error for a wrong setting before it is needed
     with StopRequest(config) as stop:
         try:
             ranks = world.start(config)

@@ -99,7 +99,7 @@ task = "search"
     [
         ("decision", 0, ""),
         ("decison", 2, "Did you mean 'decision'?"),
-        ("scores", 2, "which is no sequence of labels"),
+        ("scores", 2, "which is not a sequence of labels"),
     ],
 )
 def test_check_of_a_search(layer, code, message, tmp_path, capsys):

@@ -98,14 +98,14 @@ def test_wrong_arguments(tmp_path):
 @pytest.mark.parametrize(
     "content, error",
     [
-        (b"", "not a whole status file"),
-        (b'{"epoch": 3', "not a whole status file"),
+        (b"", "not a complete status file"),
+        (b'{"epoch": 3', "not a complete status file"),
         (b"[1]", r"expected \{...\}"),
         (b'{"epoch": "3"}', "'epoch' has a wrong value, '3'"),
         (b'{"epoch": true}', "'epoch' has a wrong value"),
         (b'{"ended": []}', "'ended' has a wrong value"),
-        (b'{"pid": ' + b"[" * 200000 + b"]" * 200000 + b"}", "not a whole status file"),
-        (b"\xff\xfe", "not a whole status file"),
+        (b'{"pid": ' + b"[" * 200000 + b"]" * 200000 + b"}", "not a complete status file"),
+        (b"\xff\xfe", "not a complete status file"),
         (b" " * (status_file.MAX_BYTES + 1), "has more than 1048576 bytes"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_damaged_newest_checkpoint_is_explained_and_the_one_before_taken(
     bad = write(model + ".003")
     damage(pathlib.Path(bad + suffix))
     reports: List[Tuple[str, str]] = []
-    choice = model_dir.choose_whole(Config({"model": model}), lambda *args: reports.append(args))
+    choice = model_dir.choose_intact(Config({"model": model}), lambda *args: reports.append(args))
     assert (choice.epoch, choice.path, choice.start_epoch) == (2, good, 3)
     if suffix != ".index" or damage is not os.remove:  # without .index nobody sees a checkpoint at all
         assert [prefix for prefix, _ in reports] == [bad] and message in reports[0][1]
@@ -119,12 +119,12 @@ def test_damage_is_found_without_manifest_too(tmp_path: pathlib.Path, damage: An
 def test_if_all_are_damaged_nothing_is_started_anew(tmp_path: pathlib.Path) -> None:
     _truncate(pathlib.Path(write(tmp_path / "net.001") + ".index"))
     with pytest.raises(DataError, match="None of the checkpoints net.001 can be used"):
-        model_dir.choose_whole(Config({"model": str(tmp_path / "net")}), lambda prefix, reason: None)
+        model_dir.choose_intact(Config({"model": str(tmp_path / "net")}), lambda prefix, reason: None)
     other = Config({"model": str(tmp_path / "other")})
-    assert model_dir.choose_whole(other, lambda prefix, reason: None).path is None
+    assert model_dir.choose_intact(other, lambda prefix, reason: None).path is None
     asked = Config({"task": "eval", "load": str(tmp_path / "net.001")})
     with pytest.raises(DataError, match="net.001 can't be used: net.001.index has"):
-        model_dir.choose_whole(asked, lambda prefix, reason: None)
+        model_dir.choose_intact(asked, lambda prefix, reason: None)
 
 
 @pytest.mark.parametrize("stop_at", range(1, 6))

@@ -134,11 +134,11 @@ def _state(**more: Any) -> Dict[str, Any]:
     [
         ({}, ""),
         ({1: _state(age=9.0, waiting=True)}, ""),
-        ({1: _state(age=9.0)}, "rank 1 on b (last: train, 4 steps done) makes no progress for 9 s"),
+        ({1: _state(age=9.0)}, "rank 1 on b (last: train, 4 steps done) has made no progress for 9 s"),
         ({1: _state(age=9.0, patience=20.0)}, ""),  # its steps take long
         ({1: _state(age=9.0, long=True)}, ""),
         ({1: _state(age=200.0, long=True)}, "it hangs"),
-        ({0: _state(age=16.0, waiting=True), 1: _state(age=17.0, waiting=True)}, "All ranks wait for each other"),
+        ({0: _state(age=16.0, waiting=True), 1: _state(age=17.0, waiting=True)}, "All ranks have waited"),
     ],
 )
 def test_judge(states: Dict[int, Dict[str, Any]], words: str) -> None:
@@ -157,7 +157,7 @@ def test_judge_of_the_dead() -> None:
     detector.expect(["a", "b", "c"])
     detector.update(1, _state())
     time.sleep(0.05)
-    assert "rank 1 on b" in detector.verdict([1]) and "is silent" in detector.verdict([1])
+    assert "rank 1 on b" in detector.verdict([1]) and "silent for" in detector.verdict([1])
     detector.left(1)
     detector.ended(1)
     assert detector.verdict([1]) == ""

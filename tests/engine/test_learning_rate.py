@@ -224,7 +224,7 @@ def test_a_full_disk_is_tried_again(failures, tmp_path, monkeypatch):
     if failures < 3:
         write_file(path, {1: EpochData(0.25)})
     else:
-        with pytest.raises(DataError, match="can't be written: No space left on device. Free space, then the same"):
+        with pytest.raises(DataError, match="can't be written: No space left on device. Free some space and run"):
             write_file(path, {1: EpochData(0.25)})
     assert waits == [2.0, 10.0][:failures] and os.listdir(str(tmp_path)) == ["rates"]
     assert read_file(path)[1].learning_rate == (0.25 if failures < 3 else 0.5)

@@ -71,7 +71,7 @@ def test_message() -> None:
 
     for path, key in (("data", "data"), ("data:more", "more")):
         assert data_key(path) == key
-        assert "The data has NaN or Inf itself, in the key %r: look at these sequences" % key in text(path)
+        assert "The data itself has NaN or Inf, in the key %r: check these sequences" % key in text(path)
         assert "seq-3, seq-7" in text(path) and "layer" not in text(path) and "learning_rate" not in text(path)
     for path in ("hidden", "database", None):
         assert data_key(path) is None

@@ -61,7 +61,7 @@ def test_names(other, options, name, loaded_from):
 def test_a_prefix_stands_in_front_of_a_part_of_the_path(other, name):
     params = variables(name)
     config = Config({"preload_from_files": {"x": {"filename": other, "prefix": "lm_"}}})
-    with pytest.raises(ConfigError, match="No parameter has the prefix 'lm_'; there are for example: " + name):
+    with pytest.raises(ConfigError, match="No parameter has the prefix 'lm_'; the network has for example: " + name):
         preload.load(config, params)
 
 

@@ -149,7 +149,7 @@ def test_modes(mode: str, expected: Tuple[List[str], List[str], List[str]]) -> N
     old = {"h": linear(2, "data"), "gone": linear(1, "data", is_output_layer=True), "output": {**OUTPUT, "from": "h"}}
     new = {"h": linear(2, "up"), "up": linear(4, "data"), "output": {**OUTPUT, "from": ["h", "up"]}}
     transfer, values, after = grown(old, new, mode)
-    assert (sorted(transfer.copied), sorted(transfer.grown), sorted(transfer.anew)) == expected
+    assert (sorted(transfer.copied), sorted(transfer.grown), sorted(transfer.reset)) == expected
     assert transfer.fresh == ["up/W", "up/b"] and transfer.dropped == ["gone/W", "gone/b"]
     for name in transfer.copied:
         assert after[name] is values[name]
@@ -161,8 +161,8 @@ def test_another_shape_without_a_mode_is_an_error() -> None:
     with pytest.raises(ConfigError) as info:
         grown({"h": linear(2, "data")}, {"h": linear(3, "data")}, None)
     assert str(info.value).startswith(
-        "The parameter 'h/W' has the shape [3, 2] in step 0, but [3, 3] in step 1, so it cannot be carried over. Say "
-        "what to do by '#copy_param_mode' in the network of step 1"
+        "The parameter 'h/W' has the shape [3, 2] in step 0, but [3, 3] in step 1, so it cannot be carried over. Set "
+        "'#copy_param_mode' in the network of step 1"
     )
 
 
@@ -170,7 +170,7 @@ def test_another_rank_starts_anew() -> None:
     conv = {"class": "conv", "filter_size": (3,), "padding": "same", "n_out": 2, "from": "data", "name_scope": ""}
     old, new = {"h": {**conv, "name_scope": "h"}}, {"h": linear(2, "data")}
     transfer, _, _ = grown(old, new)
-    assert transfer.dropped and "h/W" in transfer.fresh + transfer.anew
+    assert transfer.dropped and "h/W" in transfer.fresh + transfer.reset
 
 
 def test_parts_of_axes() -> None:
@@ -218,4 +218,4 @@ def test_the_output_layer(options: Dict[str, Any], fresh: Optional[List[str]]) -
         return
     (first, plan), (second, after) = planned_networks(schedule, 1, 5)[:2]
     transfer = plan_transfer(plan, after, second.mode_of, (first.name, second.name))
-    assert transfer.anew == fresh and "h1/W" in transfer.copied
+    assert transfer.reset == fresh and "h1/W" in transfer.copied

@@ -140,7 +140,7 @@ def test_greedy_steps_train_only_what_is_new() -> None:
         ({"repetitions": [1, 2, 3, 4]}, "4 entries, but there are 3 steps"),
         ({"repetitions": {5: 1}}, "the key 5, but the steps are 0 to 2"),
         ({"construction_algo": lambda idx, net: None}, "there is no step"),
-        ({"construction_algo": lambda idx, net: net}, "gave 1000 steps and goes on"),
+        ({"construction_algo": lambda idx, net: net}, "returned 1000 steps and did not end"),
         ({"construction_algo": lambda idx, net: [net]}, "construction_algo(0, ...): expected a network dict or None"),
         ({"construction_algo": [{"#copy_param_mode": "all"}]}, "pretrain step 0: '#copy_param_mode' must be"),
         ({"construction_algo": [{"#config": 3}]}, "pretrain step 0: '#config' must be a dict"),

@@ -37,7 +37,7 @@ def test_assertion() -> None:
 
 
 def test_out_of_memory() -> None:
-    with pytest.raises(DataError, match="Memory is used up: lower batch_size") as info:
+    with pytest.raises(DataError, match="Out of memory: lower batch_size") as info:
         with naming_sequences("train epoch 1", ["s%i" % i for i in range(30)]):
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
     assert "OOM when allocating tensor" in str(info.value) and "s19 and 10 more" in str(info.value)

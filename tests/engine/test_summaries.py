@@ -21,5 +21,5 @@ def test_a_folder_that_can_not_be_written_switches_them_off(
         summaries.epoch("dev", epoch, {"loss": 1.0})
     summaries.close()
     out = capsys.readouterr().out
-    assert out.count("Warning: Event files in tf_log_dir") == 1 and "can't be written, so there are no more" in out
+    assert out.count("Warning: Event files in tf_log_dir") == 1 and "can't be written and are now off" in out
     assert summaries.folder is None and len(list((tmp_path / "train").iterdir())) == 1

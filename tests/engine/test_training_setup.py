@@ -122,5 +122,5 @@ def test_the_state_of_the_optimizer_stays_where_no_parameter_is_new(
         assert [name for name in after if (after[name] != before[name]).any()] == []
     else:
         assert after["optimizer_0/iterations"] == 0 and not after["output/b/adam_m"].any()
-    assert said[-1].endswith("; state of the optimizer: %s" % ("kept" if kept else "started anew"))
+    assert said[-1].endswith("; optimizer state: %s" % ("kept" if kept else "reset"))
     setup.close()

@@ -105,7 +105,7 @@ def test_too_many_steps_in_a_row():
     assert train.step(batch(1.0)).updated
     for _ in range(2):
         assert not train.step(batch(float("nan"))).updated
-    with pytest.raises(SkippedStepsError, match="Step 5: 3 steps in a row were left out.*max_skipped_steps"):
+    with pytest.raises(SkippedStepsError, match="Step 5: 3 consecutive steps were skipped.*max_skipped_steps"):
         train.step(batch(float("nan")))
 
 

@@ -175,7 +175,7 @@ def test_without_stop_a_nan_step_is_left_out_but_counted() -> None:
         ({"optimizer": {"class": "adam", "learning_rate": 1}}, {}, "learning_rate_multiplier"),
         ({"optimizer": {"class": "adam", "beta1": "0.9"}}, {}, "'beta1' must be float, got '0.9'"),
         ({"adam": True, "nadam": True}, {}, "Only one of these"),
-        ({"adam": True, "momentum": 0.9}, {}, "momentum does not go together"),
+        ({"adam": True, "momentum": 0.9}, {}, "momentum can't be combined"),
         ({"gradient_clip": -1}, {}, "'gradient_clip' must be at least 0"),
         ({"accum_grad_multiple_step": 1.5}, {}, "'accum_grad_multiple_step': expected an int"),
         ({"dynamic_learning_rate": {"interval": 3, "decai": 1}}, {}, "Did you mean 'decay'"),

@@ -235,7 +235,7 @@ def check_param_sync(world: Any) -> Any:
     means = {name: np.mean([part[name] for part in parts], axis=0) for name in mine}
     worst = max(float(np.max(np.abs(ours.net.params[name].numpy() - mean))) for name, mean in means.items())
     before_whole = len(set(world.gather(str([var.numpy().tolist() for var in ours.state().values()]))))
-    ours.ranks.same_everywhere(ours)
+    ours.ranks.synchronize(ours)
     ours.ranks.check_same(ours, "after an epoch")
     return {"apart": apart[:2], "mean": worst, "slots_before": before_whole}
 
@@ -275,7 +275,7 @@ def check_nan(world: Any) -> Any:
     if world.rank == 1:
         feed["data"] = feed["data"] * np.float32("nan")
     try:
-        with reproducer.kept(returnn_tf.Config(given), trainer, 1, feed, tags):
+        with reproducer.keep_on_failure(returnn_tf.Config(given), trainer, 1, feed, tags):
             try:
                 trainer.step(feed)
             except NonFiniteError as exc:

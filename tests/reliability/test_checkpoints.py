@@ -163,7 +163,7 @@ def test_nothing_is_deleted_before_the_new_one_has_proven_whole(
         training.save_within()
     training.saver.wait()
     assert training.stored() == ["net.001.step1", "net.001.step2", "net.001.step3"]
-    assert "step3 is not whole (the checksum of " in capsys.readouterr().out
+    assert "step3 is damaged (the checksum of " in capsys.readouterr().out
 
 
 def test_an_old_one_that_cannot_be_deleted_is_told_once_and_does_not_end_the_training(
@@ -268,8 +268,8 @@ def test_a_damaged_newest_one_is_passed_over_and_the_one_before_taken(
     toy.write_config(tmp_path, save_every_steps=7)
     assert warm.run(tmp_path) == 0, toy.text_of(tmp_path)
     text = toy.text_of(tmp_path)
-    assert "The checkpoint net/toy.%03d.step%d is not used: " % newest in text and "The one before is taken." in text
-    assert "Going on within epoch" in text or "Loaded net/toy.001\n" in text
+    assert "The checkpoint net/toy.%03d.step%d is skipped: " % newest in text and "The previous one is used." in text
+    assert "Resuming within epoch" in text or "Loaded net/toy.001\n" in text
     toy.assert_same_end(tmp_path, undisturbed)
 
 
@@ -277,5 +277,5 @@ def test_a_checkpoint_within_an_epoch_is_nothing_without_its_position(tmp_path: 
     prefix = str(tmp_path / "net.001.step5")
     checkpoint.save(prefix, {"output/W": np.zeros(3)}, {}, checkpoint.CheckpointInfo(1, 5, 42))
     data = {"class": "Task12AXDataset", "num_seqs": 2}
-    with pytest.raises(DataError, match="net.001.step5 was made within an epoch, but .* position is missing"):
+    with pytest.raises(DataError, match="net.001.step5 was written mid-epoch, but .* position is missing"):
         Engine(Config({**OPTIONS, "model": str(tmp_path / "net"), "train": data}))

@@ -21,7 +21,7 @@ from returnn_tf.datasets.hdf.claims import longest_string
 from returnn_tf.datasets.hdf.dataset import HDFDataset
 from returnn_tf.datasets.label_file import read_labels
 from returnn_tf.engine.checkpoints import checkpoint
-from returnn_tf.engine.checkpoints.lock import holder_lives
+from returnn_tf.engine.checkpoints.lock import holder_alive
 from returnn_tf.engine.learning_rate.file import best_epochs, read_file
 from returnn_tf.engine.monitoring.status_file import read_status
 from returnn_tf.engine.passes.progress import PassState, Progress
@@ -92,7 +92,7 @@ READERS = [
     Reader("newbob.data", lambda path: best_epochs(read_file(path), "dev_score"), _RATES),
     Reader("net.002.manifest.json", _manifest, json.dumps(_MANIFEST).encode()),
     Reader("net.status.json", read_status, json.dumps(_STATUS).encode()),
-    Reader(".net.lock", lambda path: holder_lives(path.replace("/.net.lock", "/net")), b'{"host": "a", "pid": 3}'),
+    Reader(".net.lock", lambda path: holder_alive(path.replace("/.net.lock", "/net")), b'{"host": "a", "pid": 3}'),
     Reader("data.hdf", lambda path: list(HDFDataset(files=[path]).sequences(1)), _HDF.read_bytes()),
 ]
 

@@ -50,7 +50,7 @@ def test_a_full_disk(
     assert [name for name in os.listdir(str(tmp_path / "net")) if ".tmp" in name or "lock" in name] == []
     disk(LARGE)
     assert warm.run(tmp_path) == 0, toy.text_of(tmp_path)
-    assert "Going on within epoch" in toy.text_of(tmp_path)
+    assert "Resuming within epoch" in toy.text_of(tmp_path)
     toy.assert_same_end(tmp_path, undisturbed)
 
 

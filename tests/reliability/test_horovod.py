@@ -138,7 +138,7 @@ def test_nan(results: Results) -> None:
     by_rank = results("nan")
     for text, same, folders, bad, _ in by_rank:
         assert same
-        assert "on rank 1/2 on " in text and "Sequences: seq-1" in text and "itself, in the key 'data'" in text
+        assert "on rank 1/2 on " in text and "Sequences: seq-1" in text and "Inf, in the key 'data'" in text
         assert folders == ["m.failure-000000-rank1"] and bad
     kept, own = by_rank[1][-1]
     assert kept == own != by_rank[0][-1][1]  # the random numbers of its dropout

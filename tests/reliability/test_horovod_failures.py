@@ -77,9 +77,9 @@ def ended(folder: pathlib.Path, process: "subprocess.Popen[bytes]", seconds: flo
     "launcher,number,words",
     [
         ("mpirun", signal.SIGKILL, "has ended or was killed"),
-        ("mpirun", signal.SIGSTOP, "is silent for"),
+        ("mpirun", signal.SIGSTOP, "has been silent for"),
         ("horovodrun", signal.SIGKILL, "has ended or was killed"),
-        ("horovodrun", signal.SIGSTOP, "is silent for"),
+        ("horovodrun", signal.SIGSTOP, "has been silent for"),
     ],
     ids=lambda value: getattr(value, "name", str(value).replace(" ", "_")),
 )
@@ -109,7 +109,7 @@ def test_a_rank_hangs(tmp_path: pathlib.Path) -> None:
     process = begin(tmp_path, "mpirun", hangs=True)
     wait_for(tmp_path, "step 10,", process)
     text = ended(tmp_path, process, 60 + PATIENCE)
-    assert "rank 1 on %s" % socket.gethostname() in text and "makes no progress" in text
+    assert "rank 1 on %s" % socket.gethostname() in text and "has made no progress" in text
 
 
 WRONG: Dict[str, List[str]] = {
@@ -176,5 +176,5 @@ def test_elastic(tmp_path: pathlib.Path) -> None:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     text = toy.text_of(tmp_path)
-    assert "Going on with 2 processes" in text and "Going on within epoch" in text
+    assert "Continuing with 2 processes" in text and "Resuming within epoch" in text
     assert (tmp_path / "net" / "toy.003.index").exists()

@@ -128,7 +128,7 @@ def test_killed_while_the_files_of_a_checkpoint_are_moved(
 ) -> None:
     """When all but its manifest are there."""
     killed_between_files(warm, tmp_path, undisturbed, 2 * FILES)
-    assert "its manifest is missing, so it was not written to the end" in toy.text_of(tmp_path)
+    assert "its manifest is missing, so writing it was not completed" in toy.text_of(tmp_path)
 
 
 @pytest.mark.long

@@ -119,7 +119,7 @@ def test_a_changed_config_is_told_and_others_may_look_at_a_checkpoint_within_an_
     other = tmp_path / "other"
     stopped(warm, tmp_path / "first", "step", 60, "SIGTERM")
     went_on(warm, other, load=str(tmp_path / "first/net/toy.002.step60"), num_epochs=2)
-    assert "Going on within epoch 2 after 8 batches" in toy.text_of(other)
+    assert "Resuming within epoch 2 after 8 batches" in toy.text_of(other)
 
 
 def test_files_of_learning_rates_which_were_lost_come_back(warm: toy.Warm, tmp_path: pathlib.Path) -> None:

@@ -90,7 +90,7 @@ def test_steps_settings_and_going_on(capsys: pytest.CaptureFixture[str]) -> None
         "start pretrain epoch 2, learning rate 0.01\n",
         "Settings now: those of the config again\n",
         "Now pretrain step 1; parameters: 1 copied, 4 copied in part (h0/rec/W, h0/rec/W_re, h0/rec/b, output/W); "
-        "state of the optimizer: started anew\n",
+        "optimizer state: reset\n",
         "start pretrain epoch 3, learning rate 0.02\n",
         "Now the network of the config; parameters: ",
         "start train epoch 4, learning rate 0.02\n",

@@ -60,7 +60,7 @@ def test_a_failed_step_can_be_done_again(capsys):
     assert feed["data"].shape == (1, 4, 3) and feed["data"][0, 1, 2] == -5.0
     assert "++task replay ++failure %s" % folder in capsys.readouterr().out
     assert run_task(config(task="replay", failure=folder)) == 1
-    assert "The first with NaN or Inf: layer log" in capsys.readouterr().out
+    assert "First value with NaN or Inf: layer log" in capsys.readouterr().out
 
 
 def test_without_parameters_those_of_the_checkpoint_are_taken(capsys):
@@ -103,7 +103,7 @@ def test_a_damaged_folder_is_one_clear_error(damage):
     else:
         content = (folder / "batch.npz").read_bytes()
         (folder / "batch.npz").write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match="is not what a failed step leaves behind"):
+    with pytest.raises(DataError, match="is not the folder of a failed step"):
         run_task(config(task="replay", failure=str(folder)))
 
 

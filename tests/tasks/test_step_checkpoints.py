@@ -54,20 +54,20 @@ def stopped(**changes: Any) -> str:
 
 
 def test_tasks_which_find_no_other_say_how_to_load_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert stopped().endswith("is saved. The same command goes on from there.")
+    assert stopped().endswith("is saved. The same command resumes from there.")
     assert sorted(find_step_checkpoints("net/toy")) == [(1, 1)]
     tasks = [{"task": "eval"}, {"task": "forward", "forward_data": "dev", "output_file": "out.hdf"}]
     for task in tasks:
         with pytest.raises(ConfigError) as info:
             run(**task)
-        assert "no file net/toy.<epoch>.index. There is one from within an epoch" in str(info.value)
+        assert "no file net/toy.<epoch>.index. There is one from mid-epoch" in str(info.value)
         assert str(info.value).endswith("set load = 'net/toy.001.step1'.")
         with pytest.raises(ConfigError) as info:
             run(**task, load_epoch=1)
         assert str(info.value).endswith("by its name, without load_epoch: load = 'net/toy.001.step1'")
     stopped()
     for task in tasks:
-        with pytest.raises(ConfigError, match=r"There are 2 from within .* newest one set load = 'net/toy.001.step2'"):
+        with pytest.raises(ConfigError, match=r"There are 2 from mid-epoch.* set load = 'net/toy.001.step2'"):
             run(**task)
         assert run(**task, load="net/toy.001.step2") == 0  # as the message says
         assert "Loaded net/toy.001.step2\n" in capsys.readouterr().out
@@ -81,16 +81,16 @@ def test_tasks_which_find_no_other_say_how_to_load_one(capsys: pytest.CaptureFix
 
 def test_epochs_are_not_trained_anew_beside_old_ones_from_within_them(capsys: pytest.CaptureFixture[str]) -> None:
     """The next run without start_epoch would go on from the old ones."""
-    assert stopped(start_epoch=1).endswith("is saved. Without start_epoch the same command goes on from there.")
+    assert stopped(start_epoch=1).endswith("is saved. Without start_epoch the same command resumes from there.")
     before = sorted(os.listdir("net"))
     with pytest.raises(ConfigError) as info:
         run(start_epoch=1)
-    assert "start_epoch': an earlier run has left checkpoints from the middle of epochs" in str(info.value)
-    assert "Remove start_epoch to go on from the newest now" in str(info.value)
+    assert "start_epoch': an earlier run has left mid-epoch checkpoints of epochs" in str(info.value)
+    assert "Remove start_epoch to resume from the newest now" in str(info.value)
     assert "to train from epoch 1 on, delete or move the files net/toy.001.step*;" in str(info.value)
     assert sorted(os.listdir("net")) == before
     assert run(num_epochs=1) == 0  # without start_epoch, as it says
-    assert "Going on within epoch 1 after 1 batches" in capsys.readouterr().out
+    assert "Resuming within epoch 1 after 1 batches" in capsys.readouterr().out
     assert sorted(find_step_checkpoints("net/toy")) == [(1, 1)]
     assert run(start_epoch=2) == 0  # that of epoch 1 is in nobody's way
     text = capsys.readouterr().out

@@ -106,7 +106,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(capsys: pytest.CaptureFixtur
     path.write_bytes(path.read_bytes()[:-3])
     run(num_epochs=3)
     text = capsys.readouterr().out
-    assert "The checkpoint net/network.002 is not used: " in text and "Loaded net/network.001" in text
+    assert "The checkpoint net/network.002 is skipped: " in text and "Loaded net/network.001" in text
     assert sorted(find_checkpoints("net/network")) == [1, 2, 3] and checkpoint.validate("net/network.002") is None
 
 
@@ -128,7 +128,7 @@ def test_a_learning_rate_file_of_another_run_is_reported(capsys: pytest.CaptureF
     run(num_epochs=1, model="other/network", learning_rate=0.005, random_seed=7)
     out = capsys.readouterr().out
     assert "newbob.data has the rates and scores of epoch 1 to 3 from an earlier run" in out
-    assert "To start anew, delete or move the file, or set another learning_rate_file" in out
+    assert "To start over, delete or move the file, or set another learning_rate_file" in out
     assert "start train epoch 1, learning rate 0.02" in out
     run(num_epochs=4)
     out = capsys.readouterr().out
@@ -198,7 +198,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
             ConfigError,
             "learning_rate_file 'my.config/rates' can't be written",
         ),
-        ({"tf_log_dir": "my.config"}, ConfigError, "tf_log_dir 'my.config' can't be made: File exists. Choose another"),
+        ({"tf_log_dir": "my.config"}, ConfigError, "tf_log_dir 'my.config' can't be created: File exists."),
         ({"learning_rate": -1}, ConfigError, "'learning_rate' must be at least 0, got -1"),
         ({"requeue_exit_code": "soon"}, ConfigError, "'requeue_exit_code': expected an int, got 'soon'"),
         ({"num_epochs": 0}, ConfigError, "at least one epoch is needed, got 0"),
@@ -228,7 +228,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         (
             {"network": {"output": {"class": "softmax", "loss": "ce", "from": "data", "loss_scale": 0}}},
             ConfigError,
-            "All losses ('output') have the scale 0, so there is nothing to train. Give one another 'loss_scale'",
+            "All losses ('output') have the scale 0, so there is nothing to train. Change a 'loss_scale'",
         ),
     ],
 )
@@ -271,7 +271,7 @@ def test_forwarding_writes_the_outputs_by_sequence() -> None:
             "can't be written: File exists. Choose another path",
         ),
         ({"task": "forward", "forward_data": "dve"}, ConfigError, "no dataset 'dve'. Did you mean 'dev'? Task forward"),
-        ({"task": "forward"}, ConfigError, "takes the one which forward_data names, 'eval' by default"),
+        ({"task": "forward"}, ConfigError, "uses the dataset named by forward_data, 'eval' by default"),
         (
             {"task": "forward", "forward_data": "dev", "forward_output_layer": "hiden"},
             ConfigError,

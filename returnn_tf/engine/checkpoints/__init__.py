@@ -1,1 +1,1 @@
-"""Checkpoints: writing, choosing, restoring, deleting; the lock of a model."""
+"""Checkpoints: writing, selecting, restoring and deleting them; the lock of a model."""

@@ -1,4 +1,4 @@
-"""Checkpoints: TensorFlow V2 bundles keyed by parameter names, whole or absent.
+"""Checkpoints: TensorFlow V2 bundles keyed by parameter names, written atomically.
 
 ``<model>.012.index`` and ``.data-00000-of-00001`` hold the parameters and ``global_step``; whatever reads TensorFlow
 checkpoints reads them. ``<model>.012.state.*`` hold what else an exact resume needs: optimizer slots, counters,
@@ -31,7 +31,7 @@ _MANIFEST = ".manifest.json"
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What a manifest says beside the files."""
+    """Contents of a manifest apart from the list of files."""
 
     epoch: int  # last epoch which is complete in it; with a position in an epoch: that one
     step: int  # number of updates done
@@ -50,7 +50,7 @@ def save(
     *,
     retry_waits: Sequence[float] = RETRY_WAITS,
 ) -> None:
-    """Writes a checkpoint; if that fails, nothing of it is left and what was there before is untouched.
+    """Write a checkpoint; on failure, leave nothing of it behind and an earlier one untouched.
 
     :param prefix: path without suffix, e.g. ``out/net.012``; its folder must exist
     :param params: name -> variable or array
@@ -106,12 +106,12 @@ def validate(prefix: str) -> Optional[str]:
 
 
 def unfinished(prefix: str) -> bool:
-    """Whether it is one of ours that was being put in its place when the process was killed."""
+    """Return whether the process was killed while it moved this checkpoint into place."""
     return os.path.exists(prefix + _STATE + ".index") and not os.path.exists(prefix + _MANIFEST)
 
 
 def info(prefix: str) -> Optional[CheckpointInfo]:
-    """What the manifest of a checkpoint says, or None if it has none."""
+    """Return the contents of the manifest of a checkpoint, or None if it has no manifest."""
     manifest = files.read_manifest(prefix + _MANIFEST)
     if manifest is None:
         return None
@@ -130,10 +130,10 @@ def info(prefix: str) -> Optional[CheckpointInfo]:
 
 
 def read(prefix: str, names: Optional[Sequence[str]] = None) -> Dict[str, NDArray[Any]]:
-    """Values of a bundle by name.
+    """Return the values of a bundle by name.
 
-    :param prefix: path without suffix; ``.index`` and the like at its end are tolerated
-    :param names: only these, as far as they exist; default all
+    :param prefix: path without suffix; a suffix such as ``.index`` is ignored
+    :param names: names to read, those missing are skipped; default: all
     :raises DataError: no such checkpoint, or it is damaged
     """
     prefix = strip_suffix(prefix)
@@ -148,18 +148,18 @@ def read(prefix: str, names: Optional[Sequence[str]] = None) -> Dict[str, NDArra
 
 
 def step_of(values: Mapping[str, Any]) -> int:
-    """Return the number of training steps behind the values of a bundle; 0 if it was stored without."""
+    """Return the number of training steps stored with the values of a bundle; 0 if it is not stored."""
     return int(values.get(GLOBAL_STEP, 0))
 
 
 def read_state(prefix: str) -> Dict[str, NDArray[Any]]:
-    """The state beside the parameters; empty if the checkpoint has none."""
+    """Return the state stored beside the parameters; empty if the checkpoint has none."""
     prefix = strip_suffix(prefix) + _STATE
     return read(prefix) if os.path.exists(prefix + ".index") else {}
 
 
 def strip_suffix(path: str) -> str:
-    """The prefix of a checkpoint from the name of one of its files."""
+    """Return the prefix of a checkpoint, given the name of one of its files."""
     for suffix in _BUNDLE + (".meta", _MANIFEST):
         if path.endswith(suffix):
             return path[: -len(suffix)]
@@ -167,13 +167,13 @@ def strip_suffix(path: str) -> str:
 
 
 def file_names(prefix: str) -> List[str]:
-    """All files of a checkpoint which exist, the one which makes it valid first."""
+    """Return all existing files of a checkpoint, the one which makes it valid first."""
     suffixes = [_MANIFEST, ".index", ".meta", _BUNDLE[0]] + [_STATE + suffix for suffix in _BUNDLE]
     return [prefix + suffix for suffix in suffixes if os.path.exists(prefix + suffix)]
 
 
 def delete(prefix: str) -> int:
-    """Deletes all files of a checkpoint; the number of bytes which are free now."""
+    """Delete all files of a checkpoint; return the number of bytes freed."""
     freed = 0
     for path in file_names(prefix):
         freed += os.path.getsize(path)
@@ -182,7 +182,7 @@ def delete(prefix: str) -> int:
 
 
 def _may_pass(exc: Exception) -> bool:
-    """Whether the cause may go away by waiting: space, or a hiccup of a network file system."""
+    """Return whether the error may be transient: lack of space, or a hiccup of a network file system."""
     if isinstance(exc, OSError):
         return may_pass(exc)
     return not isinstance(exc, (tf.errors.InvalidArgumentError, tf.errors.PermissionDeniedError))

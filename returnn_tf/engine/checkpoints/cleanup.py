@@ -1,4 +1,4 @@
-"""Which old checkpoints may go: ``cleanup_old_models``. Pure functions; whoever stores the checkpoints deletes them."""
+"""Selection of old checkpoints to delete: ``cleanup_old_models``. Pure functions; the saver deletes the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_
 
 @dataclass(frozen=True)
 class CleanupOptions:
-    """What is kept: the newest epochs, the best ones of each score, and a list (or pattern) of epochs."""
+    """Checkpoints to keep: the newest epochs, the best ones by each score, and a list (or pattern) of epochs."""
 
     keep_last_n: int = option(2, help="number of the newest epochs", check=at_least(0))
     keep_best_n: int = option(4, help="number of the best epochs by each score", check=at_least(0))
@@ -22,7 +22,7 @@ class CleanupOptions:
 
 
 def options_from_config(config: Config) -> Optional[CleanupOptions]:
-    """The options in ``cleanup_old_models``: True, or a dict; None if nothing is to be deleted.
+    """Return the options in ``cleanup_old_models``: True, or a dict; None if nothing is to be deleted.
 
     :raises ConfigError: for an unknown option or one of a wrong type
     """
@@ -40,12 +40,12 @@ def options_from_config(config: Config) -> Optional[CleanupOptions]:
 
 
 def epochs_to_delete(stored: Iterable[int], scores: Mapping[int, EpochData], options: CleanupOptions) -> List[int]:
-    """The epochs whose checkpoints may go.
+    """Return the epochs whose checkpoints can be deleted.
 
     :param stored: epochs with a checkpoint
     :param scores: the learning-rate file
     :param options: what to keep
-    :return: sorted; empty if there are no more checkpoints than are to be kept anyway
+    :return: sorted; empty if the limits keep all of them anyway
     """
     stored = sorted(stored)
     if max(options.keep_last_n, options.keep_best_n) >= len(stored):
@@ -59,7 +59,7 @@ def epochs_to_delete(stored: Iterable[int], scores: Mapping[int, EpochData], opt
 
 
 def _deciding_keys(scores: Mapping[int, EpochData]) -> List[str]:
-    """The scores whose value isn't the same in all epochs: these say nothing."""
+    """Return the scores whose values differ between epochs; constant ones don't rank them."""
     values: dict[str, Set[Any]] = {}
     for data in scores.values():
         for key, value in scores_of(data.error).items():
@@ -69,7 +69,7 @@ def _deciding_keys(scores: Mapping[int, EpochData]) -> List[str]:
 
 
 def keep_pattern(newest: int) -> Set[int]:
-    """The epochs which are kept by default, thinner and thinner the more epochs there are.
+    """Return the epochs kept by default; the more epochs there are, the sparser they get.
 
     :param newest: the newest epoch with a checkpoint
     """

@@ -1,7 +1,7 @@
-"""A lock so that no two trainings write the same checkpoints: a file beside them which names host and process.
+"""A lock file beside the checkpoints, with host and process, so that no two runs write the same checkpoints.
 
-On the same host a lock counts as long as its process lives. On another one that can't be asked; there the holder
-touches the file every some seconds, and who wants the lock watches whether that goes on. No clocks are compared.
+On the same host a lock is valid while its process lives. Across hosts, the holder touches the file every few seconds,
+and a process that requests the lock watches whether that continues. No clocks are compared.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from returnn_tf.logging.log import log
 
 BEAT_SECONDS = 5.0
 _MAX_BYTES = 1 << 16
-PATIENCE_SECONDS = 6 * BEAT_SECONDS  # so long without a beat means that the holder is gone
+PATIENCE_SECONDS = 6 * BEAT_SECONDS  # without a beat for this long, the holder counts as dead
 
 
 class ModelLock:
-    """The lock on the path prefix of a training's checkpoints."""
+    """Lock on the path prefix of the checkpoints of a training run.
+
+    :param model: path prefix
+    :param wanted: False if another process of the same run holds it
+    """
 
     def __init__(self, model: str, *, wanted: bool = True) -> None:
-        """
-        :param model: path prefix
-        :param wanted: False where another process of the same training holds it
-        """
         self._wanted = wanted and bool(model)
         self.model = model
         self.path = path_of(model)
-        self._mine = {**_machine(), "pid": os.getpid(), "born": _born(os.getpid())}
+        self._mine = {**_machine(), "pid": os.getpid(), "born": _start_time(os.getpid())}
         self._token = uuid.uuid4().hex
         self._held = False
         self._asked = 0.0  # when
         self._released = threading.Event()
 
     def acquire(self, *, make_folder: bool = False) -> None:
-        """Takes the lock, unless it is held already or there is no folder yet.
+        """Take the lock, unless it is already held or the folder does not exist yet.
 
-        :param make_folder: makes the folder, if there is none
+        :param make_folder: create the folder if it is missing
         :raises ConfigError: another process has it, or the folder can't be written
         """
         folder = os.path.dirname(self.path)
@@ -55,7 +55,7 @@ class ModelLock:
             os.makedirs(folder, exist_ok=True)
             while not self._create():
                 other = _content(self.path)
-                if other is not None and self._lives(other):
+                if other is not None and self._is_alive(other):
                     raise ConfigError(self._held_text(other))
                 self._take_over(other)
         except OSError as exc:
@@ -64,7 +64,8 @@ class ModelLock:
         threading.Thread(target=self._beat, name="lock", daemon=True).start()
 
     def check(self) -> None:
-        """
+        """Check that this process still holds the lock.
+
         :raises ConfigError: another process has taken the lock, because this one was silent for too long
         """
         if self._held and self._released.is_set():
@@ -72,7 +73,7 @@ class ModelLock:
             raise ConfigError(self._held_text(_content(self.path) or {}))
 
     def release(self) -> None:
-        """Gives it back."""
+        """Release the lock."""
         self._released.set()
         if self._held and (_content(self.path) or {}).get("token") == self._token:
             with contextlib.suppress(OSError):
@@ -80,7 +81,7 @@ class ModelLock:
         self._held = False
 
     def _create(self) -> bool:
-        """Makes the file, whole or not at all; False if there is one."""
+        """Create the file atomically; return False if it exists already."""
         temp = "%s.tmp-%s" % (self.path, self._token)
         content = {**self._mine, "since": time.strftime("%Y-%m-%d %H:%M:%S"), "token": self._token}
         try:
@@ -88,31 +89,31 @@ class ModelLock:
                 json.dump(content, file)
             os.link(temp, self.path)
             return True
-        except (FileExistsError, FileNotFoundError):  # the latter: who has the lock by now has cleaned up
+        except (FileExistsError, FileNotFoundError):  # the latter: a new holder has cleaned up
             return False
         finally:
             with contextlib.suppress(OSError):
                 os.remove(temp)
 
-    def _lives(self, other: Dict[str, Any]) -> bool:
+    def _is_alive(self, other: Dict[str, Any]) -> bool:
         if _is_here(other):
-            return _lives_here(other)
+            return _alive_here(other)
         log.write(2, "%s is locked from host %s; watching whether that run lives" % (self.model, other.get("host")))
-        first, end = _touched(self.path), time.monotonic() + PATIENCE_SECONDS
+        first, end = _mtime_ns(self.path), time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             time.sleep(BEAT_SECONDS / 10)
-            if _touched(self.path) != first:
-                return _touched(self.path) is not None
+            if _mtime_ns(self.path) != first:
+                return _mtime_ns(self.path) is not None
         return False
 
     def _take_over(self, other: Optional[Dict[str, Any]]) -> None:
-        """Removes a dead lock. Of several processes which try that only one does, and none removes a newer lock."""
+        """Remove a stale lock. If several processes try, only one does, and none removes a newer lock."""
         guard = self.path + ".guard"
         try:
             os.mkdir(guard)
         except FileExistsError:
             time.sleep(BEAT_SECONDS / 50)
-            if time.monotonic() - self._asked > PATIENCE_SECONDS:  # who made it has died
+            if time.monotonic() - self._asked > PATIENCE_SECONDS:  # its owner has died
                 with contextlib.suppress(OSError):
                     os.rmdir(guard)
             return
@@ -140,33 +141,33 @@ class ModelLock:
     def _held_text(self, other: Dict[str, Any]) -> str:
         facts = (self.model, other.get("pid"), other.get("host"), other.get("since"), self.path)
         return (
-            "model = %r is being trained by process %s on host %s since %s. Wait for its end or stop it; or train "
-            "another model: choose another path. If you are sure that it does not run, delete %s." % facts
+            "model = %r is being trained by process %s on host %s since %s. Wait for its end, stop it, or "
+            "choose another path to train another model. If you are sure that it does not run, delete %s." % facts
         )
 
 
 def path_of(model: str) -> str:
-    """The file of the lock on a path prefix of checkpoints."""
+    """Return the lock file for a path prefix of checkpoints."""
     folder, name = os.path.split(os.path.abspath(model))
     return os.path.join(folder, ".%s.lock" % name)
 
 
-def holder_lives(model: str) -> Optional[bool]:
-    """Whether a process of this machine holds the lock on a model; None if that is one of another machine."""
+def holder_alive(model: str) -> Optional[bool]:
+    """Return whether a process of this machine holds the lock on a model; None if the holder is on another machine."""
     other = _content(path_of(model))
     if other is None:
         return False
-    return _lives_here(other) if _is_here(other) else None
+    return _alive_here(other) if _is_here(other) else None
 
 
 def seconds_since_beat(model: str) -> float:
-    """How long ago the holder of the lock touched it, by the clock of this machine; infinite if nobody holds it."""
-    touched = _touched(path_of(model))
+    """Return the seconds since the holder touched the lock, by the local clock; infinite if nobody holds it."""
+    touched = _mtime_ns(path_of(model))
     return float("inf") if touched is None else time.time() - touched / 1e9
 
 
 def _machine() -> Dict[str, Any]:
-    return {"host": socket.gethostname(), "boot": _boot()}
+    return {"host": socket.gethostname(), "boot": _boot_id()}
 
 
 def _is_here(other: Dict[str, Any]) -> bool:
@@ -174,13 +175,13 @@ def _is_here(other: Dict[str, Any]) -> bool:
     return {key: other.get(key) for key in machine} == machine
 
 
-def _lives_here(other: Dict[str, Any]) -> bool:
+def _alive_here(other: Dict[str, Any]) -> bool:
     pid = other.get("pid")
-    return isinstance(pid, int) and _born(pid) is not None and _born(pid) == other.get("born")
+    return isinstance(pid, int) and _start_time(pid) is not None and _start_time(pid) == other.get("born")
 
 
 def _content(path: str) -> Optional[Dict[str, Any]]:
-    """None if there is no lock file, or one that says nothing."""
+    """Return the contents of the lock file; None if it is missing or not readable as JSON."""
     try:
         with open(path, encoding="utf8") as file:
             found = json.loads(file.read(_MAX_BYTES))
@@ -189,8 +190,11 @@ def _content(path: str) -> Optional[Dict[str, Any]]:
     return found if isinstance(found, dict) else None
 
 
-def _touched(path: str) -> Optional[int]:
-    """When the file was changed, by the clock of the file system. Opened, so that a network file system asks anew."""
+def _mtime_ns(path: str) -> Optional[int]:
+    """Return the mtime in ns, by the clock of the file system.
+
+    The file is opened, so that a network file system refreshes its attributes.
+    """
     try:
         with open(path, "rb") as file:
             return os.fstat(file.fileno()).st_mtime_ns
@@ -198,8 +202,8 @@ def _touched(path: str) -> Optional[int]:
         return None
 
 
-def _boot() -> Optional[str]:
-    """Tells machines with the same name apart, and before and after a restart; None where that is not known."""
+def _boot_id() -> Optional[str]:
+    """Return an id which differs between machines of the same name and between boots; None where it is not known."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="utf8") as file:
             return file.read().strip()
@@ -207,8 +211,8 @@ def _boot() -> Optional[str]:
         return None
 
 
-def _born(pid: int) -> Optional[str]:
-    """What tells a process from a later one with the same number: its start time; None if it does not live."""
+def _start_time(pid: int) -> Optional[str]:
+    """Return the start time of a process, as two processes may get the same id; None if it is dead."""
     try:
         with open("/proc/%i/stat" % pid, encoding="utf8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -218,7 +222,7 @@ def _born(pid: int) -> Optional[str]:
     if os.path.exists("/proc/self/stat"):
         return None
     try:
-        os.kill(pid, 0)  # without /proc; signal 0 only asks
+        os.kill(pid, 0)  # without /proc; signal 0 only checks existence
     except ProcessLookupError:
         return None
     except PermissionError:

@@ -1,4 +1,4 @@
-"""The folder with the checkpoints of a run: which there are, which is the newest good one, can it be written."""
+"""The folder with the checkpoints of a run: list them, choose the newest intact one, check that it is writable."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from returnn_tf.engine.checkpoints.selection import (
     select_model,
 )
 from returnn_tf.engine.support import atomic_files as files
-from returnn_tf.engine.support.start_epoch import begins_anew
+from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 
-#: Behind the name of the model, what is written under a temporary name; so that no other model's files are meant.
+#: Suffixes after the name of the model in temporary names; strict, so as not to match files of other models.
 _TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?|\.probe|\.checkpoint|\.lock|\.status\.json)?"
 
 
 def prefix_of_epoch(model: str, epoch: int, *, pretrain: bool = False) -> str:
-    """Path prefix of the checkpoint of an epoch, e.g. ``net.012`` or ``net.pretrain.003``."""
+    """Return the path prefix of the checkpoint of an epoch, e.g. ``net.012`` or ``net.pretrain.003``."""
     return "%s%s.%03i" % (model, ".pretrain" if pretrain else "", epoch)
 
 
 def prefix_of_step(model: str, epoch: int, step: int) -> str:
-    """Path prefix of a checkpoint from within an epoch, e.g. ``net.012.step7300``; not a name of epoch checkpoints."""
+    """Return the path prefix of a mid-epoch checkpoint, e.g. ``net.012.step7300``; no epoch has this name."""
     return "%s.%03i.step%i" % (model, epoch, step)
 
 
-def choose_whole(config: Config, on_defect: Callable[[str, str], None]) -> ModelChoice:
-    """As :func:`choose_model`, but where that takes the newest own checkpoint, one which is not whole is passed over.
+def choose_intact(config: Config, on_defect: Callable[[str, str], None]) -> ModelChoice:
+    """Return the choice of `choose_model`, but skip damaged own checkpoints in favour of the newest intact one.
 
-    :param on_defect: called with path prefix and reason for each which is passed over
-    :raises ConfigError: a checkpoint which the config asks for is not there
-    :raises DataError: the checkpoint which the config asks for is not whole, or all own ones are not
+    :param on_defect: called with path prefix and reason for each skipped checkpoint
+    :raises ConfigError: the config selects a checkpoint which does not exist
+    :raises DataError: the checkpoint selected by the config, or every own one, is damaged
     """
     model = CheckpointSettings(config).model
     own, steps = find_checkpoints(model), find_step_checkpoints(model)
@@ -51,7 +51,7 @@ def choose_whole(config: Config, on_defect: Callable[[str, str], None]) -> Model
         if choice.path is None:
             if bad:
                 raise DataError(
-                    "None of the checkpoints %s can be used. Restore one from a backup, or delete them to start anew."
+                    "None of the checkpoints %s can be used. Restore one from a backup, or delete them to start over."
                     % ", ".join(sorted(os.path.basename(path) for path in bad))
                 )
             return choice
@@ -64,38 +64,38 @@ def choose_whole(config: Config, on_defect: Callable[[str, str], None]) -> Model
         bad.append(choice.path)
 
 
-def tell_left_behind(config: Config, choice: ModelChoice) -> Optional[str]:
-    """A warning if ``start_epoch`` asks for epochs of which an earlier run has left checkpoints.
+def leftover_warning(config: Config, choice: ModelChoice) -> Optional[str]:
+    """Return a warning if ``start_epoch`` is at or before epochs with checkpoints of an earlier run.
 
-    Later runs take the newest of all: the old ones, until the new ones have reached their epoch.
+    Later runs resume from the newest of all: an old one, until this run has reached its epoch.
 
-    :raises ConfigError: there are some from within these epochs. Few know of them, and no new one would replace them
+    :raises ConfigError: these include mid-epoch ones, which users may not know of and which no new one would replace
     """
     model = CheckpointSettings(config).model
-    if not begins_anew(config):
+    if not start_epoch_fixed(config):
         return None
     where, first = TrainingSettings(config).where("start_epoch"), choice.start_epoch
     within = {epoch for (epoch, _), path in find_step_checkpoints(model).items() if not checkpoint.unfinished(path)}
-    anew = ["%s.step*" % prefix_of_epoch(model, epoch) for epoch in sorted(within) if epoch >= first]
-    if anew:
+    mid_epoch = ["%s.step*" % prefix_of_epoch(model, epoch) for epoch in sorted(within) if epoch >= first]
+    if mid_epoch:
         raise ConfigError(
-            "%s: an earlier run has left checkpoints from the middle of epochs which would be trained anew, and a run "
-            "without start_epoch would go on from those, not from the new ones. Remove start_epoch to go on from the "
-            "newest now; or, to train from epoch %i on, delete or move the files %s; or set another model."
-            % (where, first, ", ".join(anew))
+            "%s: an earlier run has left mid-epoch checkpoints of epochs which would be trained again, and a run "
+            "without start_epoch would resume from those, not from the new ones. Remove start_epoch to resume from "
+            "the newest now; or, to train from epoch %i on, delete or move the files %s; or set another model."
+            % (where, first, ", ".join(mid_epoch))
         )
     again = [epoch for epoch in sorted(find_checkpoints(model)) if epoch >= first]
     if not again:
         return None
     return (
         "%s: an earlier run has left checkpoints of the epochs %s. Each stays until its epoch is trained again; before "
-        "the last one is, a run without start_epoch would go on from that one. If it should not, delete or move them."
+        "the last one is, a run without start_epoch would resume from that one. If it should not, delete or move them."
         % (where, ", ".join(map(str, again)))
     )
 
 
 def _drop(found: Dict[Any, str], path: str) -> bool:
-    """Removes the newest entry if it has this path."""
+    """Remove the newest entry if it has this path; return whether it had."""
     newest = bool(found) and found[max(found)] == path
     if newest:
         del found[max(found)]
@@ -103,17 +103,17 @@ def _drop(found: Dict[Any, str], path: str) -> bool:
 
 
 def _forget_unfinished(found: Dict[Any, str], on_defect: Callable[[str, str], None]) -> None:
-    """Leaves out what a killed process has not written to the end: it counts as not there."""
+    """Leave out checkpoints which a killed process did not finish writing, as if they did not exist."""
     for key, path in list(found.items()):
         if checkpoint.unfinished(path):
-            on_defect(path, "its manifest is missing, so it was not written to the end")
+            on_defect(path, "its manifest is missing, so writing it was not completed")
             del found[key]
 
 
 def prepare(model: str) -> None:
-    """Makes the folder, removes what killed runs left behind, and tries whether files can be written.
+    """Create the folder, remove leftovers of killed runs, and check that files can be written.
 
-    :raises ConfigError: it can't be made or written
+    :raises ConfigError: it can't be created or written
     """
     folder, name = os.path.split(os.path.abspath(model))
     try:
@@ -130,15 +130,15 @@ def prepare(model: str) -> None:
 
 
 def not_writable(model: str, exc: OSError) -> ConfigError:
-    """The error if the folder of the checkpoints can't be made or written."""
+    """Return the error for a checkpoint folder which can't be created or written."""
     return ConfigError(
-        "model = %r: the folder %s can't be written (%s). Choose another path or mend its permissions."
+        "model = %r: the folder %s can't be written (%s). Choose another path or fix its permissions."
         % (model, os.path.dirname(os.path.abspath(model)), exc.strerror or exc)
     )
 
 
 def write_index(model: str) -> None:
-    """Writes the file ``checkpoint`` by which TensorFlow's own tools find the newest one."""
+    """Write the file ``checkpoint`` in which TensorFlow's own tools look up the newest one."""
     folder, owner = os.path.split(os.path.abspath(model))
     names: List[str] = [os.path.basename(path) for _, path in sorted(find_checkpoints(model).items())]
     if names:

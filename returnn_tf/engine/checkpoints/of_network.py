@@ -1,4 +1,4 @@
-"""Checkpoints of a network alone, without a training."""
+"""Checkpoints of a network alone, outside of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Putting stored values into the variables of a network, with a clear error where they don't fit."""
+"""Assignment of stored values to the variables of a network, with a clear error where they don't fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_LISTED = 30
 
 
 def assign(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]], *, source: str) -> None:
-    """Sets all variables; none is changed if anything does not fit. Values without a variable are left out.
+    """Set all variables, or none if anything does not fit. Values without a variable are ignored.
 
     :param variables: name -> ``tf.Variable``
     :param values: name -> array
@@ -37,7 +37,7 @@ def assign(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]], *, 
 
 
 def misfits(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> List[str]:
-    """One line for each variable which is not stored, or with another shape or an incompatible dtype."""
+    """Return one line for each variable which is not stored, or with another shape or an incompatible dtype."""
     lines = []
     unused = [name for name in values if name not in variables]
     for name, variable in variables.items():
@@ -54,7 +54,7 @@ def misfits(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) ->
 
 
 def assign_matching(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> List[str]:
-    """Sets the variables which fit; the names of those which keep their value."""
+    """Set the variables which fit; return the names of those which keep their value."""
     left: Dict[str, Any] = {}
     for name, variable in variables.items():
         if misfits({name: variable}, values):

@@ -1,6 +1,6 @@
 """Parameters of parts of the network from other checkpoints, e.g. of a language model.
 
-The option ``preload_from_files`` of the config, its short form ``init_params`` for the start of a training, and
+The option ``preload_from_files`` of the config, its short form ``init_params`` for starting from scratch, and
 ``load_on_init`` of layers of the class ``subnetwork``.
 """
 
@@ -38,27 +38,27 @@ class Preload:
         "", help="load the parameters with it in front of their name, or of a later part of their path"
     )
     init_for_train: Union[bool, str] = option(
-        False, choices=(False, True, "always"), help="True: when a training begins; 'always': also when it goes on"
+        False, choices=(False, True, "always"), help="True: when training starts; 'always': also when it resumes"
     )
-    ignore_missing: bool = option(False, help="what the checkpoint lacks keeps its value")
+    ignore_missing: bool = option(False, help="parameters missing from the checkpoint keep their values")
     ignore_params: Sequence[str] = option((), help="parameters of the network that are not loaded")
-    ignore_params_prefixes: Sequence[str] = option((), help="the same by the beginning of their names")
+    ignore_params_prefixes: Sequence[str] = option((), help="the same by prefix of their names")
     var_name_mapping: Mapping[str, str] = option({}, help="parameter -> name in the checkpoint")
     checkpoint_format: str = option("tf", help="format of the file", choices=("tf",))
     where: str = ""  # option and key, for messages
-    scope: str = ""  # only parameters below it, whose names count from there
+    scope: str = ""  # only parameters below it, with names relative to it
 
     def applies(self, *, train: bool, fresh: bool) -> bool:
-        """Whether it counts for a training, or else for the other tasks.
+        """Return whether the entry applies to training, or else to the other tasks.
 
-        :param fresh: the training begins, without a checkpoint of its own
+        :param fresh: training starts without a checkpoint of its own
         """
         if not train:
             return not self.init_for_train
         return self.init_for_train == "always" or (bool(self.init_for_train) and fresh)
 
     def stored_names(self, name: str) -> List[str]:
-        """The names which a parameter may have in the checkpoint, the likely one first; none: it is not meant."""
+        """Return the candidate names in the checkpoint, most likely first; empty if the entry excludes it."""
         if self.scope:
             if not name.startswith(self.scope + "/"):
                 return []
@@ -78,7 +78,7 @@ class Preload:
 
 
 def entries(config: Config) -> List[Preload]:
-    """The options, in the order in which the entries are loaded: ``init_params``, then the others by name.
+    """Return the options in loading order: ``init_params``, then the others by name.
 
     ``init_params`` is the path of a checkpoint, or the dict of one entry with ``init_for_train`` on.
 
@@ -96,14 +96,14 @@ def entries(config: Config) -> List[Preload]:
 
 
 def load(config: Config, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Dict[str, int]:
-    """Sets the parameters of all entries which count for the task.
+    """Set the parameters of all entries which apply to the task.
 
     :param params: name -> ``tf.Variable`` of the whole network
-    :param train: for a training; otherwise for the other tasks
-    :param fresh: see :meth:`Preload.applies`
-    :return: name of each parameter which was set -> global step of the checkpoint which it comes from
-    :raises ConfigError: an entry is wrong, its checkpoint is not there, or there are no parameters for it
-    :raises DataError: a checkpoint is damaged, or a parameter is not in it, or there with another shape
+    :param train: for training; otherwise for the other tasks
+    :param fresh: see `Preload.applies`
+    :return: name of each parameter set -> global step of its checkpoint
+    :raises ConfigError: an entry is wrong, its checkpoint is missing, or no parameter matches
+    :raises DataError: a checkpoint is damaged, or a parameter is missing from it or has another shape
     """
     done: Dict[str, int] = {}
     for entry in entries(config):
@@ -113,14 +113,14 @@ def load(config: Config, params: Mapping[str, Any], *, train: bool = False, fres
 
 
 def load_on_init(plan: Plan, params: Mapping[str, Any]) -> Dict[str, int]:
-    """Sets the parameters of all layers with the option ``load_on_init``: path of a checkpoint, or a dict of options.
+    """Set the parameters of all layers with the option ``load_on_init``: path of a checkpoint, or a dict of options.
 
     The names in the checkpoint are those below the layer. ``load_if_prefix`` is the ``prefix`` of the options above.
 
-    :param params: name -> ``tf.Variable``; layers of which none is among them are left out
-    :return: name of each parameter which was set -> global step of the checkpoint which it comes from
-    :raises ConfigError: an option is wrong, or there are no parameters for it
-    :raises DataError: a checkpoint is damaged, or a parameter is not in it, or there with another shape
+    :param params: name -> ``tf.Variable``; layers without any of these are skipped
+    :return: name of each parameter set -> global step of its checkpoint
+    :raises ConfigError: an option is wrong, or no parameter matches
+    :raises DataError: a checkpoint is damaged, or a parameter is missing from it or has another shape
     """
     done: Dict[str, int] = {}
     for entry in _entries_of_layers(plan, params):
@@ -150,7 +150,7 @@ def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Dict[str, int]:
     if not chosen:
         meant = "No parameter has the prefix %r" % entry.prefix if entry.prefix else "It has none of the names"
         raise ConfigError(
-            "%s has nothing for the network. %s; there are for example: %s."
+            "%s has nothing for the network. %s; the network has for example: %s."
             % (source, meant, ", ".join(sorted(params)[:_MAX_LISTED]))
         )
     values = {name: stored[key] for name, key in chosen.items()}
@@ -162,7 +162,7 @@ def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Dict[str, int]:
 def _choose(
     entry: Preload, params: Mapping[str, Any], stored: Mapping[str, NDArray[Any]]
 ) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """(parameter -> name in the checkpoint, parameter -> name which is not in the checkpoint)"""
+    """Return (parameter -> name in the checkpoint, parameter -> name missing from the checkpoint)."""
     chosen: Dict[str, str] = {}
     absent: Dict[str, str] = {}
     for name in params:
@@ -182,7 +182,7 @@ def _absent_text(source: str, entry: Preload, absent: Mapping[str, str], stored:
         lines.append("missing: %s%s. %s" % (name, near, did_you_mean(key, sorted(stored))))
     if len(absent) > _MAX_LISTED:
         lines.append("... and %i more" % (len(absent) - _MAX_LISTED))
-    lines.append("Mend prefix or var_name_mapping, name them in ignore_params, or set ignore_missing = True.")
+    lines.append("Fix prefix or var_name_mapping, name them in ignore_params, or set ignore_missing = True.")
     return "\n  ".join(lines)
 
 

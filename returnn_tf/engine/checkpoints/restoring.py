@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint: parameters, state of the optimizer, learning rates, and the position in the epoch."""
+"""Resuming from a checkpoint: parameters, optimizer state, learning rates, and the position in the epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_LISTED = 10
 
 
 def restore(trainer: Trainer, choice: ModelChoice) -> None:
-    """Load parameters, and for a training that goes on also global step and optimizer state.
+    """Load parameters, and when resuming training also global step and optimizer state.
 
     :param choice: with a path
     :raises DataError: the checkpoint does not fit the network
@@ -39,25 +39,24 @@ def restore(trainer: Trainer, choice: ModelChoice) -> None:
     if fresh:
         what = "all of it" if not state else ", ".join(fresh[:5]) + (", ..." if len(fresh) > 5 else "")
         log.write(
-            2, "The state of the optimizer is not in %s, it starts anew: %s" % (os.path.basename(choice.path), what)
+            2, "The optimizer state is not in %s and starts from scratch: %s" % (os.path.basename(choice.path), what)
         )
 
 
 class CheckpointManifest:
-    """What the manifest of a checkpoint records about the training which wrote it; nothing if there is no manifest."""
+    """What the manifest of a checkpoint records about the run which wrote it; empty if there is no manifest.
+
+    :raises DataError: the manifest is damaged
+    """
 
     def __init__(self, config: Config, choice: ModelChoice) -> None:
-        """
-        :param config: Config
-        :raises DataError: the manifest is damaged
-        """
         self._path = choice.path or ""
         self._info: Optional[CheckpointInfo] = checkpoint.info(self._path) if choice.path is not None else None
         self._own = self._path.startswith("%s." % CheckpointSettings(config).model)
         self._within = choice.step is not None
         if self._within and (self._info is None or self._info.progress is None):
             raise DataError(
-                "The checkpoint %s was made within an epoch, but its manifest with the position is missing. Copy "
+                "The checkpoint %s was written mid-epoch, but its manifest with the position is missing. Copy "
                 "all its files, or load the checkpoint of an epoch." % self._path
             )
 
@@ -111,30 +110,31 @@ class CheckpointManifest:
             return None
         return (
             "%s has the rates and scores of epoch %s from an earlier run, and this run has yet to train them: it takes "
-            "their rates from the file, whatever learning_rate says, and replaces their scores. To start anew, delete "
+            "their rates from the file, whatever learning_rate says, and replaces their scores. To start over, delete "
             "or move the file, or set another learning_rate_file."
             % (control.filename, epochs[0] if len(epochs) == 1 else "%i to %i" % (epochs[0], epochs[-1]))
         )
 
     def progress(self, data: Mapping[str, str]) -> Optional[Progress]:
-        """Return the position within the epoch; None at its begin.
+        """Return the position within the epoch; None at its start.
 
         :param data: see `progress.data_settings`
-        :raises ConfigError: it is no longer valid, because the batches have changed
+        :raises ConfigError: the position is no longer valid, because the batches have changed
         """
         if not self._within:
             return None
         assert self._info is not None
         found = Progress.from_json(self._info.progress, self._path)
         self._check_same(found, "these settings have changed", changes(found.data, data))
-        log.write(3, "Going on within epoch %i after %i batches" % (found.epoch, found.passed.steps))
+        log.write(3, "Resuming within epoch %i after %i batches" % (found.epoch, found.passed.steps))
         return found
 
     def check_data(self, found: Progress, facts: Mapping[str, str]) -> None:
-        """
+        """Check, for a mid-epoch checkpoint, that the training data is still the same.
+
         :param found: the position within the epoch
         :param facts: of the training data, see `data_facts`
-        :raises ConfigError: the data is not that of the run which made the checkpoint, under the same settings
+        :raises ConfigError: the data differs from that of the run which wrote the checkpoint, under the same settings
         """
         if found.facts:
             changed = changes(found.facts, facts)
@@ -143,8 +143,8 @@ class CheckpointManifest:
     def _check_same(self, found: Progress, what: str, changed: List[str]) -> None:
         if changed:
             raise ConfigError(
-                "%s was saved in the middle of epoch %i, after %i batches; with other batches that is no position, "
-                "and %s: %s. Undo the change; or, to do this epoch anew with it, delete the files %s.*"
+                "%s was saved in the middle of epoch %i, after %i batches; with other batches this position is "
+                "meaningless, and %s: %s. Undo the change; or, to repeat this epoch with it, delete the files %s.*"
                 % (
                     self._path,
                     found.epoch,

@@ -1,7 +1,7 @@
-"""When checkpoints of a training are written, and which ones are deleted.
+"""Schedule for writing and deleting the checkpoints of a training run.
 
-A save has two parts: a snapshot of all variables between two steps, which takes next to no time, and the writing in a
-thread beside the training. A checkpoint from within an epoch is deleted once two newer ones can be resumed from.
+A save has two parts: a snapshot of all variables between two steps, which takes almost no time, and the writing in a
+background thread. A mid-epoch checkpoint is deleted once there are two newer ones to resume from.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ from returnn_tf.logging.log import log
 from returnn_tf.logging.text import bytes_text
 from returnn_tf.util.lazy_tf import tf
 
-_MIN_KEPT = 2  # so many checkpoints stay, whatever the options say
-_COMPLETE = float("inf")  # in place of a step: sorts behind all steps of the epoch
+_MIN_KEPT = 2  # minimum number of checkpoints kept, whatever the options
+_COMPLETE = float("inf")  # in place of a step: sorts after all steps of the epoch
 
 Rates = Mapping[int, EpochData]
 
 
 class Saver:
-    """The checkpoints of a training under the path prefix ``model``. Without ``model`` nothing is written."""
+    """Writes the checkpoints of a training run under the path prefix ``model``; without ``model``, none.
+
+    :param writes: False if another process writes the files
+    :raises ConfigError: wrong options, or the folder can't be written
+    """
 
     def __init__(self, config: Config, *, writes: bool = True) -> None:
-        """
-        :param config: Config
-        :param writes: False where another process does that
-        :raises ConfigError: wrong options, or the folder can't be written
-        """
         wanted = CheckpointSettings(config)
         self.model: Optional[str] = wanted.model or None
         self._writes = writes and self.model is not None
@@ -59,9 +58,9 @@ class Saver:
             log.warn("The config has no model = '<path prefix>', so the trained parameters will not be saved.")
 
     def due(self, step: int) -> bool:
-        """Whether a checkpoint is to be written within the epoch, after so many steps of the whole training.
+        """Return whether a mid-epoch checkpoint is due after this global step.
 
-        While one is being written, the next one waits. Of several processes the one which writes decides.
+        While one is being written, the next one waits. With several processes, the one which writes decides.
         """
         if self._every_steps and step % self._every_steps == 0:
             self._wanted = True
@@ -70,27 +69,27 @@ class Saver:
         return self._wanted and self._writes and not self._background.busy
 
     def has(self, epoch: int) -> bool:
-        """Whether a checkpoint is written at the end of an epoch which is not the last one."""
+        """Return whether a checkpoint is written at the end of this epoch, even if it is not the last one."""
         return self.model is not None and epoch % self._interval == 0
 
     def save(self, trainer: Trainer, epoch: int, rates: Rates, *, last: bool = False, pretrain: bool = False) -> None:
-        """Writes the checkpoint of an epoch, if it is one's turn.
+        """Write the checkpoint of an epoch if one is due.
 
-        :param epoch: complete by now; 0: the initial parameters
+        :param epoch: the last complete one; 0: the initial parameters
         :param rates: the learning rates and scores so far
-        :param last: there will be no other
-        :param pretrain: the name says that the epoch was one of pretraining
+        :param last: this is the final checkpoint
+        :param pretrain: mark the epoch as one of pretraining in the name
         """
         if self.model is not None and (self.has(epoch) or last):
             prefix = model_dir.prefix_of_epoch(self.model, epoch, pretrain=pretrain)
             self._submit(prefix, (epoch, _COMPLETE), trainer, epoch, rates, None)
 
     def save_within(self, trainer: Trainer, progress: Progress, rates: Rates) -> None:
-        """Writes a checkpoint from within an epoch, unless there is one of this step.
+        """Write a mid-epoch checkpoint, unless this step already has one.
 
-        Steps are counted as the epoch does: this process may take no part in some, in which the others train.
+        Steps are counted over all processes: this one may be idle in some of them.
 
-        :param progress: how far the epoch is
+        :param progress: position within the epoch
         :param rates: the learning rates and scores so far
         """
         place, step = (progress.epoch, progress.passed.steps), progress.first_step + progress.passed.steps
@@ -131,17 +130,17 @@ class Saver:
         self._drop_steps(prefix, key)
 
     def _drop_steps(self, newest: str, key: Tuple[int, float]) -> None:
-        """Deletes checkpoints from within epochs which are not among the last ones up to the one just written."""
+        """Delete all but the most recent mid-epoch checkpoints up to the one just written."""
         steps: Dict[Tuple[int, float], str] = dict(find_step_checkpoints(str(self.model)).items())
         epochs = {(epoch, _COMPLETE): path for epoch, path in find_checkpoints(str(self.model)).items()}
         up_to_now = sorted(other for other in {**epochs, **steps} if other <= key)
         self._delete_after(newest, [steps[old] for old in up_to_now[:-_MIN_KEPT] if old in steps])
 
     def clean_up(self, rates: Rates, epoch: int) -> None:
-        """Deletes old checkpoints as ``cleanup_old_models`` says, once the newest one has proven whole.
+        """Delete old checkpoints according to ``cleanup_old_models``, once the newest one has been validated.
 
         :param rates: the learning rates and scores so far
-        :param epoch: the last one trained; later ones are of an earlier run, and count only once they are trained again
+        :param epoch: the last one trained; later ones are of an earlier run, and ignored until they are trained again
         """
         if self._writes and self._cleanup is not None:
             frozen = {of: EpochData(data.learning_rate, dict(data.error)) for of, data in rates.items() if of <= epoch}
@@ -161,7 +160,7 @@ class Saver:
             )
 
     def finish(self) -> None:
-        """The training is complete: the checkpoints from within epochs go, if enough others are there."""
+        """Delete the mid-epoch checkpoints after training, if enough epoch checkpoints exist."""
         if self._writes:
             self.wait()
             stored, steps = find_checkpoints(str(self.model)), find_step_checkpoints(str(self.model))
@@ -170,13 +169,13 @@ class Saver:
                 self._delete_after(stored[newest], [path for (epoch, _), path in steps.items() if epoch <= newest])
 
     def _delete_after(self, newest: str, old: List[str]) -> Dict[str, int]:
-        """Deletes checkpoints if a newer one proves whole: those which are gone, with the bytes which are free then.
+        """Delete checkpoints if a newer one is intact; return the bytes freed by path of the deleted ones.
 
-        One that can't be deleted stays, with a warning the first time: it takes space, but harms no training.
+        A checkpoint that can't be deleted stays, with a warning the first time: it only takes space.
         """
         reason = checkpoint.validate(newest) if old else None
         if reason is not None:
-            log.warn("The checkpoint %s is not whole (%s), so no old one is deleted." % (newest, reason))
+            log.warn("The checkpoint %s is damaged (%s), so no old one is deleted." % (newest, reason))
             return {}
         freed: Dict[str, int] = {}
         for path in old:
@@ -190,24 +189,25 @@ class Saver:
         return freed
 
     def check(self) -> None:
-        """
+        """Check the background writer for errors.
+
         :raises DataError: a checkpoint could not be written
         """
         self._background.check()
 
     def wait(self) -> None:
-        """Waits until everything is written.
+        """Wait until everything is written.
 
-        :raises DataError: it could not be
+        :raises DataError: writing failed
         """
         self._background.wait()
 
     def close(self) -> None:
-        """As :meth:`wait`; and ends the thread."""
+        """Wait until everything is written, and end the thread."""
         self._background.close()
 
 
 def _snapshot(variables: Mapping[str, Any]) -> Dict[str, Any]:
-    """The values by name, on the host. There they are not copied now: whatever changes a variable later copies it."""
+    """Return the values by name, on the host, copy-on-write: a later update of a variable copies its value."""
     with tf.device("/CPU:0"):
         return {name: tf.identity(variable) for name, variable in variables.items()}

@@ -1,4 +1,4 @@
-"""Which checkpoint a run loads, and with which epoch a training starts. No TensorFlow; file names only."""
+"""Which checkpoint a run loads, and at which epoch training starts. No TensorFlow; file names only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Callable, Dict, Mapping, Optional, Tuple
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings
-from returnn_tf.engine.support.start_epoch import begins_anew
+from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 
 _SUFFIXES = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _EPOCH = re.compile(r"\.(\d+)(?:\.step(\d+))?$")
@@ -20,10 +20,10 @@ Steps = Mapping[Tuple[int, int], str]  # (epoch, global step) -> path
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The checkpoint to load (a path without ".index"), its epoch, and the epoch which a training does next.
+    """The checkpoint to load (a path without ".index"), its epoch, and the next epoch to train.
 
-    ``epoch`` and ``path`` are None if nothing is loaded. Epoch 0 is a model with which training starts anew. ``step``
-    is the global step of a checkpoint from within its epoch, with the rest of which a training goes on.
+    ``epoch`` and ``path`` are None if nothing is loaded. Epoch 0 is a model from which training starts afresh. ``step``
+    is the global step of a mid-epoch checkpoint; training resumes with the rest of its epoch.
     """
 
     epoch: Optional[int] = None
@@ -33,9 +33,9 @@ class ModelChoice:
 
 
 def choose_model(config: Config) -> ModelChoice:
-    """The choice for the checkpoints which there are.
+    """Return the choice among the existing checkpoints.
 
-    :raises ConfigError: if a checkpoint which the config asks for isn't there
+    :raises ConfigError: the config selects a checkpoint which does not exist
     """
     model = CheckpointSettings(config).model
     return select_model(config, find_checkpoints(model), checkpoint_exists, find_step_checkpoints(model))
@@ -44,15 +44,15 @@ def choose_model(config: Config) -> ModelChoice:
 def select_model(
     config: Config, own: Mapping[int, str], exists: Callable[[str], bool], steps: Steps = types.MappingProxyType({})
 ) -> ModelChoice:
-    """The choice as ``task``, ``load``, ``load_epoch``, ``start_epoch`` and so on say.
+    """Return the checkpoint selected by ``task``, ``load``, ``load_epoch``, ``start_epoch`` and related settings.
 
-    A training goes on from its own newest checkpoint; ``load`` only counts if there is none. Other tasks take ``load``,
-    or the own checkpoint of ``load_epoch``, or the own newest one.
+    Training resumes from its own newest checkpoint; ``load`` is only used if there is none. Other tasks use ``load``,
+    or the own checkpoint of ``load_epoch``, or the newest own one.
 
     :param own: checkpoints of ``model``: epoch -> path
     :param exists: whether there is a checkpoint at a path
-    :param steps: checkpoints of ``model`` from within epochs; only a training takes the newest of them by itself
-    :raises ConfigError: if a checkpoint which is asked for isn't there
+    :param steps: mid-epoch checkpoints of ``model``; only training selects the newest of them on its own
+    :raises ConfigError: a selected checkpoint does not exist
     """
     is_train = TaskSettings(config).task == "train"
     asked = CheckpointSettings(config)
@@ -79,7 +79,7 @@ def _select_for_training(
     has_load = bool(asked.load)
     if load_epoch is not None and not has_load:
         _own_checkpoint(own, load_epoch, asked.where("load_epoch"))
-    if begins_anew(config) and (own or steps or not has_load):
+    if start_epoch_fixed(config) and (own or steps or not has_load):
         return _at_start_epoch(config, own)
     if own or steps:
         return _newest(own, steps)
@@ -120,16 +120,17 @@ def _loaded(path: str, epoch: Optional[int]) -> ModelChoice:
 
 
 def _own_checkpoint(own: Mapping[int, str], epoch: int, where: str, steps: Steps = types.MappingProxyType({})) -> str:
-    """
-    :param steps: those from within the epoch are named in the error, if they may be loaded
-    :raises ConfigError: there is none of the epoch
+    """Return the own checkpoint of an epoch.
+
+    :param steps: mid-epoch checkpoints, named in the error where they can be loaded instead
+    :raises ConfigError: the epoch has no checkpoint
     """
     if epoch not in own:
         there = ", ".join(str(e) for e in sorted(own)) or "none"
-        text = "%s: there is no checkpoint of epoch %d; checkpoints there are: %s" % (where, epoch, there)
+        text = "%s: there is no checkpoint of epoch %d; there are checkpoints of: %s" % (where, epoch, there)
         within = max((key for key in steps if key[0] == epoch), default=None)
         if within is not None:
-            text += ". One from within the epoch is loaded by its name, without load_epoch: load = %r" % steps[within]
+            text += ". A mid-epoch one is loaded by its name, without load_epoch: load = %r" % steps[within]
         raise ConfigError(text)
     return own[epoch]
 
@@ -144,26 +145,26 @@ def _path_to_load(path: str, where: str, exists: Callable[[str], bool]) -> Optio
 
 
 def checkpoint_exists(path: str) -> bool:
-    """Whether there is a checkpoint with this name (without ".index")."""
+    """Return whether there is a checkpoint with this name (without ".index")."""
     return os.path.exists(path + ".index")
 
 
 def epoch_of_path(path: str) -> int:
-    """The epoch in the name of a checkpoint, ``model.050`` or ``model.050.step7300`` -> 50; 0 if there is none."""
+    """Return the epoch in the name of a checkpoint, ``model.050`` or ``model.050.step7300`` -> 50; 0 without one."""
     match = _EPOCH.search(path)
     return int(match.group(1)) if match else 0
 
 
 def step_of_path(path: str) -> Optional[int]:
-    """The global step in the name of a checkpoint from within an epoch, ``model.050.step7300`` -> 7300; else None."""
+    """Return the global step in the name of a mid-epoch checkpoint, ``model.050.step7300`` -> 7300; else None."""
     match = _EPOCH.search(path)
     return int(match.group(2)) if match and match.group(2) else None
 
 
 def find_checkpoints(model: str) -> Dict[int, str]:
-    """The checkpoints ``<model>.<epoch>`` on disk: epoch -> path without ".index".
+    """Return the checkpoints ``<model>.<epoch>`` on disk: epoch -> path without ".index".
 
-    Checkpoints of pretraining, ``<model>.pretrain.<epoch>``, stand in for epochs which have no other.
+    Checkpoints of pretraining, ``<model>.pretrain.<epoch>``, are used for epochs which have no other.
 
     :param model: path prefix, as the setting ``model``
     """
@@ -173,7 +174,7 @@ def find_checkpoints(model: str) -> Dict[int, str]:
 
 
 def find_step_checkpoints(model: str) -> Dict[Tuple[int, int], str]:
-    """The checkpoints from within epochs, ``<model>.<epoch>.step<global step>``: (epoch, step) -> path.
+    """Return the mid-epoch checkpoints ``<model>.<epoch>.step<global step>``: (epoch, step) -> path.
 
     :param model: path prefix, as the setting ``model``
     """
@@ -181,7 +182,7 @@ def find_step_checkpoints(model: str) -> Dict[Tuple[int, int], str]:
 
 
 def _paths(model: str, numbers: str) -> Dict[Tuple[int, ...], str]:
-    """Paths without ".index" by the numbers in their names."""
+    """Return paths without ".index" by the numbers in their names."""
     folder, base = os.path.split(model)
     if not base or not os.path.isdir(folder or "."):
         return {}

@@ -6,6 +6,7 @@ import pickle
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.config.settings import DataSettings
@@ -26,9 +27,17 @@ from returnn_tf.tensor import Data
 
 
 class DataSource:
-    """One dataset of a config, loaded in a process of its own; without one if the config can't be sent there.
+    """One dataset of a config, loaded in a separate process, or in a thread if the config can't be sent to one.
 
-    That is the case for a config made in Python with functions or objects in it; its data is then read in a thread.
+    The latter is the case for a config made in Python which holds functions or objects.
+
+    :param name: train, dev, eval or a key of ``eval_datasets``
+    :param used: the data keys which the network needs, as ``extern_data`` declares them
+    :param world: the processes which share its sequences
+    :param config_of: epoch -> Config with the options of its batches, if these change
+    :raises ConfigError: the config has no such dataset, it lacks a key or its data does not fit, or a
+        batch option is wrong
+    :raises DataError: it is empty
     """
 
     def __init__(
@@ -37,21 +46,11 @@ class DataSource:
         name: str,
         used: Mapping[str, Data],
         world: World,
-        config_of: Optional[Callable[[int], Any]] = None,
+        config_of: Optional[Callable[[int], Config]] = None,
     ) -> None:
-        """
-        :param config: Config
-        :param name: train, dev, eval or a key of ``eval_datasets``
-        :param used: the data keys which the network needs, as ``extern_data`` declares them
-        :param world: the processes which share its sequences
-        :param config_of: epoch -> Config with the options of its batches, if these change
-        :raises ConfigError: the config has no such dataset, it lacks a key or gives other data, or an option for its
-            batches is wrong
-        :raises DataError: it is empty
-        """
         self.world = world
         distribution = HorovodOptions.from_config(config).distribution
-        #: each process reads every n-th sequence; else all read all, each in its own order
+        #: each process reads every n-th sequence; otherwise each reads all, in its own order
         self.shares = self.world.size > 1 and (name != "train" or distribution == SHARD)
         self._defaults: Dict[str, Any] = {} if self.shares else {"rank": self.world.rank}
         dataset = dataset_from_config(config, name, **self._defaults)
@@ -80,7 +79,7 @@ class DataSource:
         self._in_process = not _can_be_sent(config)
 
     def check(self, config: Config) -> None:
-        """Tries the options for batches of a config.
+        """Validate the batch options of a config.
 
         :raises ConfigError: one of them is wrong
         """
@@ -89,7 +88,7 @@ class DataSource:
         BatchOptions.make("batches of dataset %r" % self.name, self.dataset.data_keys, options)
 
     def start(self, epoch: int, **position: Any) -> None:
-        """Begins to load the batches of an epoch in the background, which :meth:`batches` gives then.
+        """Start to load the batches of an epoch in the background, for `batches` to return.
 
         :param position: ``start_batch`` and ``shared``
         """
@@ -99,12 +98,12 @@ class DataSource:
     def batches(
         self, epoch: int, *, start_batch: int = 0, shared: Sequence[Sequence[int]] = (), **changes: Any
     ) -> Iterable[Any]:
-        """The batches of an epoch.
+        """Return the batches of an epoch.
 
         :param epoch: from 1
-        :param start_batch: so many are left out
-        :param shared: sequences which other numbers of processes have done, see `Progress.shared`
-        :param changes: other options than those of the config
+        :param start_batch: number of batches to skip
+        :param shared: sequences done so far by other numbers of processes, see `Progress.shared`
+        :param changes: options which replace those of the config
         """
         started = self._started.pop(_key(epoch, start_batch, shared), None)
         if started is not None and not changes:
@@ -120,30 +119,30 @@ class DataSource:
         return self._loader.batches(epoch, **options)
 
     def any_batch(self, epoch: int) -> Any:
-        """A batch of an epoch, whichever process is to have it; read in this process.
+        """Return some batch of an epoch, regardless of sharding; read in this process.
 
-        :raises DataError: there is none
+        :raises DataError: the epoch has no batch
         """
         for batch in self.dataset.batches(epoch, **self._options(epoch, {})):
             return batch
         raise DataError("The dataset %r has no batch in epoch %i." % (self.name, epoch))
 
-    def share(self, order: Any) -> Any:
-        """The sequences of this process out of those of all: every n-th one.
+    def share(self, order: NDArray[Any]) -> NDArray[Any]:
+        """Return the shard of this process: every n-th sequence.
 
         :param order: array [sequences]
         """
         return order[self.world.rank :: self.world.size]
 
-    def order(self, epoch: int) -> Any:
-        """The sequences of all processes together in an epoch: array of positions in the corpus.
+    def order(self, epoch: int) -> NDArray[Any]:
+        """Return the order of the sequences of all processes in an epoch: array of positions in the corpus.
 
         :raises ConfigError: the dataset is endless
         """
         order = self.dataset.seq_order(epoch)
         if order is None:
             raise ConfigError(
-                "The dataset %r is endless, so it can't be shared out among the processes. Give it num_seqs, or let "
+                "The dataset %r is endless, so it can't be split among the processes. Give it num_seqs, or let "
                 "each process read its own: horovod_dataset_distribution = 'random_seed_offset'." % self.name
             )
         return order
@@ -154,7 +153,7 @@ class DataSource:
         return options
 
     def close(self) -> None:
-        """Ends the loading process."""
+        """End the loading process."""
         if self._loader is not None:
             self._loader.close()
             self._loader = None
@@ -165,16 +164,16 @@ def _key(epoch: int, start_batch: int = 0, shared: Sequence[Sequence[int]] = ())
 
 
 def evaluation_names(config: Config) -> List[str]:
-    """The datasets for scores which a config has: dev, eval, then those of ``eval_datasets``."""
+    """Return the names of the evaluation datasets of a config: dev, eval, then those of ``eval_datasets``."""
     settings = DataSettings(config)
     given = {"dev": settings.dev, "eval": settings.eval}
     return [name for name, spec in given.items() if spec] + list(settings.eval_datasets or {})
 
 
 def dataset_name(key: str, value: Any) -> str:
-    """The name of the dataset which a setting such as ``search_data`` chooses, "eval" by default.
+    """Return the name of the dataset chosen by a setting such as ``search_data``, "eval" by default.
 
-    :param key: the setting; the name if its value is a dataset itself
+    :param key: the setting; returned if its value is a dataset itself
     :param value: of the setting
 
     :raises ConfigError: neither a name nor a dataset
@@ -188,9 +187,9 @@ def dataset_name(key: str, value: Any) -> str:
 
 
 def evaluation_sources(
-    config: Config, used: Mapping[str, Data], world: World, config_of: Optional[Callable[[int], Any]] = None
+    config: Config, used: Mapping[str, Data], world: World, config_of: Optional[Callable[[int], Config]] = None
 ) -> Dict[str, DataSource]:
-    """A source for each of :func:`evaluation_names`."""
+    """Return a source for each of `evaluation_names`."""
     return {name: DataSource(config, name, used, world, config_of) for name in evaluation_names(config)}
 
 
@@ -199,7 +198,7 @@ def _no_dataset(config: Config, name: str) -> str:
     if name == "train" or not there:
         return "The config has no dataset %r; add %s = {'class': ...}." % (name, name)
     return (
-        "The config has no dataset %r. %s Task forward takes the one which forward_data names, 'eval' by default."
+        "The config has no dataset %r. %s Task forward uses the dataset named by forward_data, 'eval' by default."
         % (
             name,
             did_you_mean(name, there),
@@ -208,14 +207,14 @@ def _no_dataset(config: Config, name: str) -> str:
 
 
 def _check_fits(name: str, key: str, spec: DataSpec, data: Data) -> None:
-    """The dataset gives the type, axes, labels and features that are declared; sizes which it does not know pass."""
+    """Check that the dataset has the declared type, axes, labels and features; sizes unknown to it pass."""
     fix = "Write extern_data[%r] = %s, or change the dataset." % (key, _declaration(spec))
     declared = Declared.of(data)
     mismatch = type_mismatch(np.dtype(spec.dtype), declared)
     if mismatch:
         raise ConfigError("The dataset %r, data key %r: %s. %s." % (name, key, *mismatch))
     axes = data.rank - (data.batch_axis is not None)
-    one_value = axes == spec.ndim - 1 and not declared.has_time  # whether each sequence has one frame, its data shows
+    one_value = axes == spec.ndim - 1 and not declared.has_time  # only data shows if sequences have one frame
     if axes != spec.ndim and not one_value:
         raise ConfigError(
             "The dataset %r gives %s for data key %r, but extern_data declares %s. %s"
@@ -252,6 +251,6 @@ def _dim(data: Data) -> Optional[int]:
 def _can_be_sent(config: Config) -> bool:
     try:
         pickle.dumps(config)
-    except Exception:  # pickling runs code of whatever objects the config holds
+    except Exception:  # pickling runs code of any objects in the config
         return False
     return True

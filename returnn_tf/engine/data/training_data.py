@@ -1,4 +1,4 @@
-"""The batches of a training: those to train on, and those of the datasets for scores."""
+"""The batches of a training run, for training and for evaluation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from returnn_tf.tensor import Data
 
 
 class TrainingData:
-    """The sources of all datasets; where the settings of an epoch give other datasets, they are made anew."""
+    """The sources of all datasets; reopened where the settings of an epoch change the datasets.
 
-    def __init__(self, config_of: Callable[[int], Any], epoch: int, needed: Mapping[str, Data], world: World) -> None:
-        """
-        :param config_of: epoch -> Config
-        :param epoch: the first one
-        :param needed: the data keys which the networks need, as ``extern_data`` declares them
-        :param world: the processes which share them
-        """
+    :param config_of: epoch -> Config
+    :param epoch: the first one to train
+    :param needed: the data keys which the networks need, as ``extern_data`` declares them
+    :param world: the processes which share them
+    """
+
+    def __init__(
+        self, config_of: Callable[[int], Config], epoch: int, needed: Mapping[str, Data], world: World
+    ) -> None:
         self._world = world
         self._config_of = config_of
         self._needed = dict(needed)
@@ -29,18 +31,18 @@ class TrainingData:
 
     @property
     def evaluated(self) -> Dict[str, DataSource]:
-        """The datasets for scores by name."""
+        """Return the evaluation datasets by name."""
         return self._evaluated
 
     @property
     def shared(self) -> bool:
-        """Whether the processes share the training data out, so that all know the same order."""
+        """Return whether the training data is sharded over the processes, so that all know the same order."""
         return self._train.shares
 
     def datasets(self, *, shared: bool = False) -> Dict[str, Any]:
-        """The datasets by name.
+        """Return the datasets by name.
 
-        :param shared: only those which the processes share out
+        :param shared: only those split among the processes
         """
         sources = [self._train, *self._evaluated.values()]
         return {source.name: source.dataset for source in sources if source.shares or not shared}
@@ -53,7 +55,7 @@ class TrainingData:
         self._evaluated = evaluation_sources(config, self._needed, self._world, self._config_of)
 
     def check(self, config: Config) -> None:
-        """Tries the options for batches of a later epoch.
+        """Validate the batch options of a later epoch.
 
         :raises ConfigError: one is wrong
         """
@@ -65,7 +67,7 @@ class TrainingData:
         return _dataset_settings(config) == self._settings
 
     def start(self, epoch: int, **position: Any) -> None:
-        """Begins to load the training batches of an epoch in the background, unless these come from other datasets.
+        """Start to load the training batches of an epoch in the background, unless it uses other datasets.
 
         :param position: see `DataSource.batches`
         """
@@ -73,12 +75,12 @@ class TrainingData:
             self._train.start(epoch, **position)
 
     def start_evaluated(self, epoch: int) -> None:
-        """Begins to load the batches for the scores of an epoch."""
+        """Start to load the evaluation batches of an epoch."""
         for source in self._evaluated.values():
             source.start(epoch)
 
     def train_batches(self, epoch: int, **position: Any) -> Iterable[Any]:
-        """The batches to train on, from a certain one on.
+        """Return the training batches, from a given position on.
 
         :param position: see `DataSource.batches`
         """
@@ -88,22 +90,22 @@ class TrainingData:
         return self._train.batches(epoch, **position)
 
     def train_facts(self, epoch: int) -> Dict[str, str]:
-        """See :func:`data_facts`; of the epoch which is trained, or the one with which a training begins."""
+        """Return the `data_facts` of the training data in the current epoch, or the one at which training starts."""
         if epoch not in self._facts:
             self._facts = {epoch: data_facts(self._train.dataset, epoch)}
         return self._facts[epoch]
 
     def any_train_batch(self, epoch: int) -> Any:
-        """See `DataSource.any_batch`."""
+        """Return some training batch, see `DataSource.any_batch`."""
         return self._train.any_batch(epoch)
 
     def close(self) -> None:
-        """Ends the loading processes."""
+        """End the loading processes."""
         for source in [self._train, *self._evaluated.values()]:
             source.close()
 
 
 def _dataset_settings(config: Config) -> Dict[str, str]:
-    """As texts, so that any values can be compared."""
+    """Return the settings as texts, so that any values can be compared."""
     texts = {name: repr(config.typed(name)) for name in settings_with(Effect.DATASETS)}
     return {name: text for name, text in texts.items() if text != "None"}

@@ -1,4 +1,4 @@
-"""The flags which are summed with every reduction: who has data left, who requests a pause, and which step it is."""
+"""The flags summed with every reduction: who has data left, who requests a pause, and the step number."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _HASHES = 1 << 16  # squares of their sums over a thousand ranks are exact in fl
 
 @dataclass
 class Control:
-    """The flags of this rank for its next step (`own`, `more`, `wants_pause`), and the common ones of the last step.
+    """Flags of this rank for its next step (`own`, `more`, `wants_pause`), and the common ones of the last step.
 
-    Whoever reads the batches sets `own` and `more`, see `returnn_tf.engine.distributed.joined_batches`.
+    The reader of the batches sets `own` and `more`, see `returnn_tf.engine.distributed.joined_batches`.
     """
 
     own: bool = True  # the batch is this rank's own; False: it has none left and joins with weight zero
@@ -35,7 +35,7 @@ class Control:
         return [float(self.own), float(self.more), float(pause), number, number * number]
 
     def unpack(self, sums: Sequence[float], size: int) -> bool:
-        """Set the common flags from the sums over all ranks.
+        """Set the common flags from the sums over all ranks; compare the positions.
 
         :param sums: [`SIZE`]
         :param size: number of ranks
@@ -51,5 +51,5 @@ class Control:
         self.any_pause = self.wants_pause is not None and self.wants_pause()
 
     def reset(self) -> None:
-        """Forget the flags: a new pass begins."""
+        """Reset the flags at the start of a new pass."""
         self.own, self.more, self.active, self.any_more, self.any_pause = True, False, 1, False, False

@@ -1,9 +1,9 @@
-"""Elastic mode, ``horovodrun --min-np``: processes may die and come while the training goes on.
+"""Elastic mode, ``horovodrun --min-np``: processes may leave and join during training.
 
-What is committed is the train state on the disk: the checkpoints of epochs, and those which ``save_every_steps`` writes
-within them. When a process is lost, the others meet anew, load the newest one and go on with the sequences that none of
-them had done by then; when one comes, that happens at the next checkpoint. So a lost process costs at most the steps
-since the last checkpoint.
+The committed state is on disk: the checkpoints of epochs, and the mid-epoch ones of ``save_every_steps``. When a
+process is lost, the others rendezvous again, load the newest checkpoint and resume with the sequences that none of them
+had done by then; when one joins, that happens at the next checkpoint. So a lost process costs at most the steps since
+the last checkpoint.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, Callable
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import TrainingSettings
-from returnn_tf.engine.support.start_epoch import begins_anew
+from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 
-def wanted() -> bool:
-    """Whether horovodrun started this process in elastic mode."""
+def requested() -> bool:
+    """Return whether horovodrun started this process in elastic mode."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
 def lost_rank(exc: BaseException) -> Exception:
-    """Return the error by which Horovod knows that another process is lost.
+    """Return the error which signals the loss of another process to Horovod.
 
     :param exc: of the operation that failed
     """
@@ -35,28 +35,27 @@ def lost_rank(exc: BaseException) -> Exception:
 
 
 def check(world: Any, config: Config) -> None:
-    """
+    """Check that the config allows elastic mode, if the processes were started in it.
+
     :param world: World
-    :param config: Config
-    :raises ConfigError: in elastic mode ``start_epoch`` would undo what was done with each process that is lost
+    :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost
     """
-    if _in_elastic_mode(world) and begins_anew(config):
+    if _in_elastic_mode(world) and start_epoch_fixed(config):
         raise ConfigError(
-            "%s: whenever a process is lost, an elastic training goes on from its newest checkpoint, and start_epoch "
-            "would make it begin again. Remove it, or start without --min-np."
-            % TrainingSettings(config).where("start_epoch")
+            "%s: whenever a process is lost, elastic training resumes from its newest checkpoint, but start_epoch "
+            "would restart it. Remove it, or start without --min-np." % TrainingSettings(config).where("start_epoch")
         )
 
 
 def _in_elastic_mode(world: Any) -> bool:
-    return wanted() and world.size >= 1 and hasattr(world, "hvd")
+    return requested() and world.size >= 1 and hasattr(world, "hvd")
 
 
 def run(world: Any, train: Callable[[], None]) -> None:
-    """Calls the function; in elastic mode again and again until it ends in order.
+    """Call the function; in elastic mode, call it again after each lost process until it ends cleanly.
 
     :param world: World
-    :param train: the whole training, from the newest checkpoint on
+    :param train: runs training to the end, from the newest checkpoint on
     """
     if not _in_elastic_mode(world):
         train()
@@ -65,17 +64,17 @@ def run(world: Any, train: Callable[[], None]) -> None:
     functions = importlib.import_module("horovod.tensorflow.functions")
 
     class State(common.State):  # type: ignore[name-defined,misc]
-        """All of it is on the disk, so there is nothing to keep or to send here."""
+        """State without contents: all of it is on disk, so there is nothing to keep or to send."""
 
         def save(self) -> None:
-            """See the class."""
+            """Do nothing; checkpoints are written by the engine."""
 
         def restore(self) -> None:
-            """See the class."""
-            log.warn("A process is lost; the others meet anew and go on from the newest checkpoint.")
+            """Warn of the lost process; the engine loads the newest checkpoint."""
+            log.warn("A process is lost; the others rendezvous again and resume from the newest checkpoint.")
 
         def sync(self) -> None:
-            """See the class."""
+            """Do nothing; all processes load the same checkpoint."""
 
     def guarded(state: Any) -> None:
         try:
@@ -94,7 +93,7 @@ def run(world: Any, train: Callable[[], None]) -> None:
 
 
 def _of_horovod(exc: BaseException) -> bool:
-    """Whether an operation of Horovod failed, here or in what led to the error."""
+    """Return whether a Horovod operation failed, here or as a cause of the error."""
     seen = exc
     while seen is not None:
         if type(seen).__name__ == "HorovodInternalError" or "Horovod has been shut down" in str(seen):

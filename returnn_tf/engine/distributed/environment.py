@@ -1,4 +1,4 @@
-"""How many processes the launcher or the scheduler started, by what they say in the environment."""
+"""Number of processes which the launcher or the scheduler started, according to the environment."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Mapping, Optional, Tuple
 
 from returnn_tf.config import ConfigError
 
-#: Set for each process by what started it: the number is exact. The first which is there counts.
+#: Set for each process by its launcher, so the number is exact. The first one that is set counts.
 _LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 _ADVICE = (
-    "Start as many processes as that, e.g. mpirun -np %d returnn-tf my.config, or request as many as you start. If it "
-    "is meant to be so: horovod_check_world_size = False"
+    "Start that many processes, e.g. mpirun -np %d returnn-tf my.config, or request as many as you start. If this is "
+    "intended: horovod_check_world_size = False"
 )
 
 
 def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None) -> None:
-    """Refuses a world of another size than the processes which were asked for: else each would train on its own.
+    """Refuse a world of another size than requested: each process might train on its own.
 
-    :param size: of the world, as Horovod says
+    :param size: of the world, according to Horovod
     :raises ConfigError: it differs from that of launcher or scheduler
     """
     environ = os.environ if environ is None else environ
@@ -26,17 +26,17 @@ def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None) -> 
     if launcher and number != size:
         raise ConfigError(_differs(size, "%s = %d" % (launcher, number), number) + _hint(launcher))
     tasks = _number(environ, "SLURM_NTASKS")
-    # one task may well start several processes itself
+    # a single task may start several processes itself
     if tasks is not None and tasks > 1 and tasks != size:
         raise ConfigError(_differs(size, "Slurm's SLURM_NTASKS = %d" % tasks, tasks))
     slots = _number(environ, "NSLOTS")
-    # slots may as well be cores for threads: only where none of them was used for another process
+    # slots may also be cores for threads: check only if no other process was started
     if slots is not None and slots > 1 and size == 1 and _for_processes(environ):
         raise ConfigError(_differs(size, "Grid Engine's NSLOTS = %d" % slots, slots))
 
 
 def started_by(environ: Mapping[str, str]) -> Tuple[str, int]:
-    """The variable of the launcher and the number of processes in it; ("", 1) if there was none."""
+    """Return the variable of the launcher and the number of processes in it; ("", 1) without a launcher."""
     for name in _LAUNCHERS:
         number = _number(environ, name)
         if number is not None:
@@ -45,7 +45,7 @@ def started_by(environ: Mapping[str, str]) -> Tuple[str, int]:
 
 
 def _for_processes(environ: Mapping[str, str]) -> bool:
-    """Whether the parallel environment of Grid Engine is one for several processes, by its name or its hosts."""
+    """Return whether the Grid Engine environment is for several processes, by its name or number of hosts."""
     if any(word in environ.get("PE", "").lower() for word in ("mpi", "horovod", "hvd")):
         return True
     return (_number(environ, "NHOSTS") or 1) > 1

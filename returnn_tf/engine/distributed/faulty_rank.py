@@ -1,4 +1,4 @@
-"""Which rank computed the loss or gradient that is not finite."""
+"""Search for the rank with the non-finite loss or gradient."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MAX_TAGS = 20
 def find_faulty_rank(
     world: World, error: NonFiniteError, seq_tags: Sequence[str], find_layer: Callable[[], Optional[str]]
 ) -> NonFiniteError:
-    """Return the error with rank, host, sequences and layer of the first rank whose own loss or gradient is not finite.
+    """Return the error with rank, host, sequences and layer of the first rank that is not finite on its own.
 
-    If gradients are summed, all ranks see it in the same step, so all of them call this. With ``horovod_reduce_type =
-    "param"`` only one does, and does not communicate.
+    If gradients are summed, the error occurs in the same step on all ranks, so all of them call this. With
+    ``horovod_reduce_type = "param"`` only one rank does, and does not communicate.
 
     :param error: raised by the step
     :param seq_tags: the batch of this rank

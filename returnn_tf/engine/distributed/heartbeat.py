@@ -1,4 +1,4 @@
-"""The heartbeat of this process: what its main thread is doing, for the watchdog to see whether it makes progress."""
+"""Heartbeat of this process: what its main thread is doing, so that the watchdog can see whether it makes progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SLOWEST = 5.0  # a step may take this many times as long as the longest one so 
 
 
 class Heartbeat:
-    """Written by the main thread, at next to no cost; read by the thread of the watchdog."""
+    """Written by the main thread at almost no cost; read by the watchdog thread."""
 
     def __init__(self) -> None:
         self.phase = "starting"
@@ -35,12 +35,12 @@ class Heartbeat:
         self.phase, self.step, self.long, self._since = phase, self.step + 1, False, now
 
     def long_phase(self, phase: str) -> None:
-        """Report that it may take long until the next step is done."""
+        """Report that the next step may take long."""
         self.phase, self.long, self._since = phase, True, time.monotonic()
 
     @contextlib.contextmanager
     def collective(self, what: str) -> Iterator[None]:
-        """Report, within the context, that this rank waits for the others in a collective operation."""
+        """Report, within this context, that this rank waits for the others in a collective operation."""
         before, self.phase, self.waiting = self.phase, what, True
         try:
             yield

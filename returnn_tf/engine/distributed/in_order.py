@@ -1,4 +1,4 @@
-"""Results of sequences which the ranks share out, put back into the order of all sequences."""
+"""Merges the results of sharded sequences back into the order of all sequences."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from returnn_tf.engine.distributed.world import World
 
 
 def in_order(world: World, batches: Iterable[List[Any]]) -> Iterator[Any]:
-    """All results in the order of the sequences, on the chief; nothing elsewhere, but all have to go through it.
+    """Yield all results in sequence order on the chief; none elsewhere, but all ranks must consume it.
 
-    Rank r has the sequences r, r + n, r + 2n, ... of n ranks, in this order. Only as much is kept as one rank is ahead
-    of the slowest.
+    Rank r has the sequences r, r + n, r + 2n, ... of n ranks, in this order. Only results of ranks ahead of the
+    slowest one are buffered.
 
     :param batches: of this rank: for each batch a list of results, one for each sequence
     """
@@ -30,4 +30,4 @@ def in_order(world: World, batches: Iterable[List[Any]]) -> Iterator[Any]:
             yield waiting[position % world.size].popleft()
             position += 1
     if any(waiting):
-        raise DataError("Sequence %i is missing among the results of the ranks; is it left out as too long?" % position)
+        raise DataError("Sequence %i is missing in the results of the ranks; is it too long for the limits?" % position)

@@ -1,4 +1,4 @@
-"""Batches for steps which all ranks do together, although one may have fewer batches than another (join)."""
+"""Batches for common steps of all ranks, some of which may have fewer batches than others (join)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Converted = Tuple[Any, Any]  # batch, tensors
 
 
 class IdleBatch:
-    """Placeholder for a step in which this rank has no batch: it has no sequences."""
+    """Placeholder without sequences for a step in which this rank has no batch.
+
+    :param number: batch number to report
+    """
 
     complete = 1.0
     num_seqs = 0
     num_rows = 0
 
     def __init__(self, number: int) -> None:
-        """
-        :param number: batch number to report
-        """
         self.number = number
         self.feed: Dict[str, Any] = {}
         self.seq_tags: List[str] = []
@@ -34,14 +34,14 @@ def joined_batches(
     agree: Callable[[bool], bool],
     any_batch: Optional[Callable[[], Any]] = None,
 ) -> Iterator[Converted]:
-    """Yield the batches of this rank, then idle ones for as long as another rank has some.
+    """Yield the batches of this rank, then idle ones for as long as another rank has batches.
 
     The caller does one step with each, which updates ``control``. An idle step computes the last batch again, with
     weight zero.
 
     :param batches: (batch, tensors) of this rank
     :param control: of the trainer
-    :param agree: returns whether its argument is true on any rank; called once at the beginning
+    :param agree: returns whether its argument is true on any rank; called once at the start
     :param any_batch: returns tensors to compute with if this rank has no batch at all
     """
     control.reset()

@@ -1,4 +1,4 @@
-"""Horovod itself, with errors which say how to install it."""
+"""Import of Horovod, with errors which explain how to install it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _hvd: List[Any] = []
 
 
 def load(timeout: float) -> Any:
-    """Return ``horovod.tensorflow``, initialised: this process is one of the world then.
+    """Return ``horovod.tensorflow``, initialised, so that this process has joined the world.
 
-    :param timeout: seconds without progress of a process until all end, naming it; Gloo itself must wait for longer
+    :param timeout: seconds without progress of a process until all end with its name; Gloo itself must wait for longer
     :raises ConfigError: it is not installed, was built without TensorFlow, or can't reach the other processes
     """
     if not _hvd:
@@ -30,7 +30,7 @@ def load(timeout: float) -> Any:
 
 
 def loaded() -> bool:
-    """Whether this process is one of a world already."""
+    """Return whether this process has joined a world."""
     return bool(_hvd)
 
 
@@ -44,18 +44,18 @@ def _load(timeout: float) -> Any:
     except ImportError as exc:
         raise ConfigError(
             "use_horovod is set, but this Horovod does not work with TensorFlow: %s. It was built without TensorFlow, "
-            "or for another version of it. Build it anew: pip uninstall -y horovod; %s" % (exc, INSTALL)
+            "or for another version of it. Rebuild it: pip uninstall -y horovod; %s" % (exc, INSTALL)
         ) from exc
     if not tf.config.list_physical_devices("GPU"):
-        # Horovod looks for work in each such time; at its own 1 ms that takes a tenth of a core from the training
+        # Horovod polls for work with this period; its default of 1 ms takes a tenth of a core from training
         os.environ.setdefault("HOROVOD_CYCLE_TIME", _CYCLE_MILLISECONDS)
-    # its own 30 s would end the others before it is known which of them it is that hangs
+    # the default of 30 s would end the others before it is known which rank hangs
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "%i" % (_GLOO_PATIENCE * timeout + _GLOO_SECONDS))
     try:
         hvd.init()
-    except Exception as exc:  # MPI and Gloo have their own kinds
+    except Exception as exc:  # MPI and Gloo have their own exception types
         raise ConfigError(
             "Horovod can't start: %s. Start the processes by mpirun, srun or horovodrun; "
-            "horovodrun --check-build tells what this Horovod was built with." % exc
+            "horovodrun --check-build shows what this Horovod was built with." % exc
         ) from exc
     return hvd

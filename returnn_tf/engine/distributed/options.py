@@ -1,4 +1,4 @@
-"""The settings of a training with several processes."""
+"""The settings of distributed training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["GRAD", "PARAM", "SEED", "SHARD", "HorovodOptions"]
 
 @dataclass(frozen=True)
 class HorovodOptions:
-    """All keys ``horovod_...`` of a config, checked."""
+    """All ``horovod_...`` settings of a config, checked."""
 
     reduce_type: str
     distribution: str
@@ -28,9 +28,9 @@ class HorovodOptions:
 
     @classmethod
     def from_config(cls, config: Config) -> HorovodOptions:
-        """
-        :param config: Config
-        :raises ConfigError: a value which has no meaning
+        """Return the options of a config.
+
+        :raises ConfigError: an invalid value
         """
         given = HorovodSettings(config)
         steps, seconds = given.horovod_param_sync_step, given.horovod_param_sync_time_diff

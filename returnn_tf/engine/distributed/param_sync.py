@@ -1,4 +1,4 @@
-"""Own updates on each rank, and the mean of the parameters from time to time (``horovod_reduce_type = "param"``)."""
+"""Local updates on each rank with periodic averaging of the parameters (``horovod_reduce_type = "param"``)."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class ParamSync:
-    """When parameters are averaged, and the function which does it.
+    """Averages the parameters over the ranks when due.
 
-    With ``horovod_param_sync_step`` that is after so many steps; with ``horovod_param_sync_time_diff`` once so many
-    seconds have gone since the last time, which ended for all ranks at once. A rank without data waits for the others
-    in the next one, with weight zero. The mean is over the ranks which did a step since the last time.
+    It is due every ``horovod_param_sync_step`` steps, or ``horovod_param_sync_time_diff`` seconds after the end of the
+    last one, which is the same for all ranks. A rank without data waits for the others in the next one, with weight
+    zero. The mean is over the ranks which did a step since the last one.
+
+    :param world: of several processes
+    :param params: variables to average; non-floating-point ones stay local to each rank
     """
 
     def __init__(self, world: Any, options: HorovodOptions, params: Sequence[Any]) -> None:
-        """
-        :param world: of several processes
-        :param params: variables to average; those which are not floating point stay each rank's own
-        """
         self._hvd, self._size = world.hvd, world.size
         self._collective = world.collective
         self._options = options
         self._params = [var for var in params if var.dtype.is_floating]
         self._function: Optional[Any] = None
         self._steps = 0  # since the last time
-        self._count = 0  # how often it was done
+        self._count = 0  # number of synchronisations
         self._last = time.monotonic()
         #: seconds which the last synchronisation took, waiting included
         self.seconds = 0.0
 
     def after_step(self, control: Control) -> bool:
-        """A step of this rank is done, own or idle; synchronises if it is time to.
+        """Count a step of this rank, own or idle, and synchronise if due.
 
-        :return: whether it did
+        :return: whether it was due
         """
         self._steps += int(control.own)
         due = not control.more or not control.own
@@ -53,7 +52,7 @@ class ParamSync:
         return due
 
     def once(self) -> None:
-        """Averages now, whatever the time; all ranks count."""
+        """Average now, whether it is due or not; all ranks count."""
         self._run(1.0, Control().pack(self._count))
 
     def _synchronize(self, control: Control) -> None:

@@ -17,7 +17,7 @@ from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 Converted = Tuple[Any, Any]
-_NOISE = 1000003  # prime: far apart seeds
+_NOISE = 1000003  # prime: keeps seeds far apart
 
 
 class Ranks:
@@ -31,7 +31,7 @@ class Ranks:
         self.control = Control()
 
     def join(self, batches: Iterable[Converted], any_batch: Optional[Callable[[], Any]]) -> Iterator[Converted]:
-        """Yield the batches to do a step with, see :func:`joined_batches`.
+        """Yield the batches for the steps of this rank, see `joined_batches`.
 
         :param batches: (batch, tensors)
         :param any_batch: returns tensors for a rank which has no batch
@@ -44,7 +44,7 @@ class Ranks:
         return []
 
     def signature(self) -> List[Any]:
-        """Return the ``tf.TensorSpec`` of :meth:`inputs`."""
+        """Return the ``tf.TensorSpec`` of `inputs`."""
         return []
 
     def share(self, graph: Any, inputs: Tuple[Any, ...]) -> Any:
@@ -58,7 +58,7 @@ class Ranks:
         return grads, graph, total_loss, {}
 
     def run_updates(self, updates: List[Callable[[], Any]], results: Mapping[str, Any]) -> None:
-        """Emit what layers change themselves, e.g. running means."""
+        """Emit the updates by layers, e.g. of running means."""
         for update in updates:
             update()
 
@@ -77,11 +77,11 @@ class Ranks:
         """Report to the watchdog that something may take long."""
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
-        """See `World.explain`."""
+        """Return the error to raise for a lost rank, see `World.explain`."""
         return None
 
-    def same_everywhere(self, trainer: Any) -> None:
-        """Make parameters and state equal on all ranks: before a checkpoint and an evaluation."""
+    def synchronize(self, trainer: Any) -> None:
+        """Make parameters and state equal on all ranks, before a checkpoint or an evaluation."""
 
     def broadcast(self, trainer: Any) -> None:
         """Give all ranks the parameters and the state of the chief."""
@@ -127,7 +127,7 @@ class _Several(Ranks):
 
 
 class GradRanks(_Several):
-    """Common gradients in each step: all ranks stay equal."""
+    """Common gradients in each step, so that all ranks stay equal."""
 
     in_step = True
 
@@ -147,17 +147,21 @@ class GradRanks(_Several):
         return int(self._reduction.arrived.numpy()) >= self._steps
 
     def inputs(self, position: Tuple[float, ...]) -> List[Any]:
+        """Return the packed flags of this rank, float64 [`SIZE`]."""
         return [tf.constant(self.control.pack(*position), "float64")]
 
     def signature(self) -> List[Any]:
+        """Return the spec of the packed flags."""
         return [tf.TensorSpec([SIZE], "float64", name="control")]
 
     def share(self, graph: Any, inputs: Tuple[Any, ...]) -> Any:
+        """Return the graph with the share of this rank in the common objective."""
         return self._reduction.share(graph, inputs[0])
 
     def reduce(
         self, grads: Gradients, graph: Any, total_loss: Any, inputs: Tuple[Any, ...]
     ) -> Tuple[Gradients, Any, Any, Dict[str, Any]]:
+        """Sum gradients, losses and flags over the ranks."""
         own = grads.norm
         common, graph, total, flags = self._reduction.reduce(grads, graph, inputs[0], total_loss)
         results = {"flag_sums_%i" % index: value for index, value in enumerate(tf.unstack(flags))}
@@ -167,6 +171,7 @@ class GradRanks(_Several):
         return common, graph, total, results
 
     def run_updates(self, updates: List[Callable[[], Any]], results: Mapping[str, Any]) -> None:
+        """Emit the updates unless this rank is idle, then average the statistics over the ranks."""
         if not updates:
             return
 
@@ -183,6 +188,11 @@ class GradRanks(_Several):
                 variable.assign(value)
 
     def after_step(self, result: Any) -> None:
+        """Update the common flags from their sums.
+
+        :param result: StepResult
+        :raises DataError: the ranks are not at the same step
+        """
         self._steps += 1
         if not self.control.unpack(result.flag_sums, self.world.size):
             places = self.world.gather([self.world.name, result.step, result.learning_rate])
@@ -191,7 +201,7 @@ class GradRanks(_Several):
 
 
 class ParamRanks(_Several):
-    """Own updates on each rank, and the mean of the parameters from time to time."""
+    """Local updates on each rank, with periodic averaging of the parameters."""
 
     def __init__(self, world: Any, options: HorovodOptions, net: Network) -> None:
         super().__init__(world, options, net)
@@ -199,14 +209,16 @@ class ParamRanks(_Several):
         self._whole: Optional[ParamSync] = None
 
     def idle(self) -> bool:
+        """Return whether this rank has no batch: it computes nothing until the next averaging."""
         return not self.control.own
 
     def after_step(self, result: Any) -> None:
+        """Average the parameters if due; record the time as communication."""
         if self._sync.after_step(self.control):
             result.communication = self._sync.seconds
 
-    def same_everywhere(self, trainer: Any) -> None:
-        """The mean of the optimizer's state too, so that a run goes on from a checkpoint as if it had not ended."""
+    def synchronize(self, trainer: Any) -> None:
+        """Average parameters and optimizer state, so that resuming is equivalent to going on."""
         variables = _variables(trainer)
         if self._whole is None:
             self._whole = ParamSync(self.world, self.options, variables)
@@ -215,7 +227,7 @@ class ParamRanks(_Several):
 
 
 def ranks_for(world: World, config: Config, net: Network) -> Ranks:
-    """The ranks of a world with the settings of a config.
+    """Return the ranks of a world with the settings of a config.
 
     :raises ConfigError: wrong settings
     """

@@ -1,7 +1,7 @@
-"""Gradients, losses and control entries summed over all ranks in the traced step (``horovod_reduce_type = "grad"``).
+"""Sums of gradients, losses and flags over all ranks in the traced step (``horovod_reduce_type = "grad"``).
 
-With it each rank sees in every step the same gradient, losses, errors and counts, as if it had computed the batches of
-all ranks as one. So all ranks decide alike: about NaN, about spikes, about the learning rate.
+In every step each rank then sees the same gradient, losses, errors and counts, as if it had computed the batches of all
+ranks as one. So all ranks make the same decisions on NaN, spikes and the learning rate.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ _KINDS = ("losses", "errors", "counts")
 
 
 class GradReduction:
-    """Emits the reductions of one traced step. Their order is the same on all ranks.
+    """Emits the reductions of one traced step, in the same order on all ranks.
 
     Losses are sums over frames or sequences, so their gradients are summed. A normalised loss (a mean over the batch)
     is weighted by the share of this rank's frames. Constraints do not depend on the batch and count once in total.
+
+    :param hvd: ``horovod.tensorflow``
+    :param size: number of ranks
+    :param losses: of the network: LossNode
     """
 
     def __init__(self, hvd: Any, size: int, options: HorovodOptions, losses: Sequence[Any]) -> None:
-        """
-        :param hvd: ``horovod.tensorflow``
-        :param size: number of ranks
-        :param losses: of the network: LossNode
-        """
         self._hvd = hvd
         self._size = size
         self._options = options
@@ -36,12 +35,12 @@ class GradReduction:
         self._normalized = frozenset(node.name for node in losses if node.loss.use_normalized_loss)
         #: scalar of the traced step: seconds from this rank's gradients to those of all
         self.seconds: Any = None
-        #: one more than the last step in which this rank was ready to reduce: tells who keeps the others waiting
+        #: index from 0 of the last step in which this rank was ready to reduce: shows who blocks the others
         with tf.device("/CPU:0"):
             self.arrived = tf.Variable(-1, dtype="int64", trainable=False, name="arrived")
 
     def share(self, graph: Any, flags: Any) -> Any:
-        """The graph with the objective of this rank: sums of its shares over the ranks are the common objective.
+        """Return the graph with the share of this rank in the common objective; the shares sum up to it.
 
         :param graph: Lowered
         :param flags: float64 [`control.SIZE`], those of this rank
@@ -60,7 +59,7 @@ class GradReduction:
         )
 
     def _factors(self, graph: Any, own: Any) -> Dict[str, Any]:
-        """By loss: 1, or the share of the frames of a normalised loss; 0 in an idle step."""
+        """Return by loss: 1, or the share of the frames for a normalised loss; 0 in an idle step."""
         factors = {name: own for name in graph.losses}
         names = [name for name in graph.losses if name in self._normalized]
         if names:
@@ -76,16 +75,16 @@ class GradReduction:
         for name, value in losses.items():
             scale = self._scales[name]
             if self._options.average_grad and name in self._normalized:
-                scale *= self._size  # the mean over the ranks is to leave it what it is
+                scale *= self._size  # which cancels the division by the mean over the ranks
             if scale:
                 terms.append(value * scale)
         return tf.add_n(terms) if terms else graph.objective
 
     def reduce(self, grads: Gradients, graph: Any, flags: Any, total_loss: Any) -> Tuple[Gradients, Any, Any, Any]:
-        """Sums all over the ranks.
+        """Sum everything over the ranks.
 
         :param grads: Gradients of the shared graph
-        :param graph: as :meth:`share` gave it
+        :param graph: from `share`
         :param total_loss: of this rank
         :return: common gradients, the graph with the common losses, the common total loss, and the sums of the
             flags (float64 [`control.SIZE`])
@@ -110,13 +109,13 @@ class GradReduction:
         return Gradients(raw, norm, constraints), dataclasses.replace(graph, **common), total, vector[len(scalars) :]
 
     def average(self, variables: List[Any], own: Any, active: Any) -> List[Any]:
-        """The mean of variables over the ranks which had a batch; for what is counted along, e.g. running means."""
+        """Return the mean of variables over the ranks which had a batch; for statistics, e.g. running means."""
         mine = [tf.where(own > 0, var, tf.zeros_like(var)) for var in variables]
         values = self._hvd.grouped_allreduce(mine, op=self._hvd.Sum, name="returnn.statistics")
         return [value / tf.cast(active, value.dtype) for value in values]
 
     def _sum_gradients(self, grads: Dict[str, Any], name: str) -> Dict[str, Any]:
-        """By type of number, each as one message, so that the order of the sums is always the same."""
+        """Sum gradients in one message per dtype, so that the order of the sums is always the same."""
         result: Dict[str, Any] = {}
         for dtype in sorted({grad.dtype.name for grad in grads.values()}):
             names = sorted(key for key, grad in grads.items() if grad.dtype.name == dtype)
@@ -138,6 +137,6 @@ class GradReduction:
 
 
 def _times(value: Any, factor: Any) -> Any:
-    """Their product; zero if the factor is zero, even for NaN and Inf."""
+    """Return the product; zero if the factor is zero, even for NaN and Inf."""
     value = tf.convert_to_tensor(value)
     return tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype))

@@ -1,13 +1,14 @@
-"""The sequences which remain of an epoch when the number of ranks changes within it."""
+"""Sequences which remain of an epoch when the number of ranks changes mid-epoch."""
 
 from __future__ import annotations
 
 from typing import Any, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 
-def remaining_shard(order: Any, shared: Sequence[Sequence[int]]) -> Any:
+def remaining_shard(order: NDArray[Any], shared: Sequence[Sequence[int]]) -> NDArray[Any]:
     """Return the sequences which remain of an epoch.
 
     :param order: array [sequences]

@@ -1,4 +1,4 @@
-"""Detection of stalled ranks: decides from their heartbeats which of them keeps the others waiting forever."""
+"""Detection of stalled ranks: decides from the heartbeats which rank blocks the others."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import threading
 import time
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
-_LONG = 30.0  # factor on the patience where it may take long (tracing, opening data, saving)
-_ALL_WAIT = 3.0  # all ranks wait for each other: the network is broken
+_LONG = 30.0  # factor on the patience in long phases (tracing, opening data, saving)
+_ALL_WAIT = 3.0  # factor on the patience if all ranks wait for each other: the network is broken
 
 
 class StallDetector:
-    """Collects the heartbeats of the ranks; thread-safe."""
+    """Collects the heartbeats of the ranks; thread-safe.
+
+    :param timeout: seconds without progress after which a rank counts as stalled
+    """
 
     def __init__(self, timeout: float) -> None:
-        """
-        :param timeout: seconds without progress after which a rank counts as stalled
-        """
         self._timeout = timeout
         self._lock = threading.Lock()
         self._hosts: List[str] = []
@@ -37,25 +37,25 @@ class StallDetector:
             self._states[rank] = (time.monotonic(), state)
 
     def left(self, rank: int) -> None:
-        """Store that a rank is done: its end is no failure."""
+        """Record that a rank is done: its end is no failure."""
         with self._lock:
             self._left.add(rank)
 
     def ended(self, rank: int) -> None:
-        """Store that the connection to a rank is lost."""
+        """Record that the connection to a rank is lost."""
         with self._lock:
             if rank not in self._left:
                 self._gone.setdefault(rank, "has ended or was killed")
 
     def failed(self, rank: int, message: str) -> None:
-        """Store that a rank ends because of an error."""
+        """Record that a rank ends because of an error."""
         with self._lock:
             self._gone[rank] = "failed: %s" % message
 
     def verdict(self, ranks: Sequence[int]) -> str:
         """Return which rank has failed or stalled, and how; "" if none has.
 
-        :param ranks: with which there is a connection
+        :param ranks: those with a connection
         """
         with self._lock:
             for rank, why in self._gone.items():
@@ -82,7 +82,7 @@ class StallDetector:
         age = time.monotonic() - self._states[rank][0]
         if age <= self._timeout:
             return ""
-        return "%s is silent for %.0f s: its process or machine is stopped, or the network is down." % (
+        return "%s has been silent for %.0f s: its process or machine is stopped, or the network is down." % (
             self._name(rank),
             age,
         )
@@ -95,7 +95,7 @@ class StallDetector:
         age = state["age"] + time.monotonic() - when
         if age <= patience:
             return ""
-        return "%s makes no progress for %.0f s, though no other rank keeps it waiting: it hangs." % (
+        return "%s has made no progress for %.0f s, though it waits for no other rank: it hangs." % (
             self._name(rank),
             age,
         )
@@ -109,4 +109,4 @@ class StallDetector:
         if min(state["age"] for state in states) <= patience:
             return ""
         phases = ", ".join("%s: %s" % (rank, self._states[rank][1]["phase"]) for rank in sorted(self._states))
-        return "All ranks wait for each other for %.0f s (%s): the network is broken." % (patience, phases)
+        return "All ranks have waited for each other for %.0f s (%s): the network is broken." % (patience, phases)

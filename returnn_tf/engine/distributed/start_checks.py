@@ -1,4 +1,4 @@
-"""Whether all ranks are about to train the same: settings, network, data, and where they begin."""
+"""Checks that all ranks are about to train the same: settings, network, data, and starting point."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.fingerprint import as_text
 from returnn_tf.network.network import Network
 
-#: Settings which may well differ between ranks.
+#: Settings which may differ between ranks.
 OWN_KEYS = frozenset(name for name, info in all_settings().items() if info.per_rank)
 #: With ``horovod_dataset_distribution = "random_seed_offset"`` also what each rank reads.
 OWN_DATA_KEYS = frozenset(["train"])
 _MAX_SHOWN = 5
 _ABSENT = "absent"
 
-Facts = Mapping[str, Mapping[str, str]]  # what they are about -> name -> value as text
+Facts = Mapping[str, Mapping[str, str]]  # topic -> name -> value as text
 
 
 def check_same(world: World, facts: Facts) -> None:
-    """Compares what the ranks are about to do; hashes travel, and only of what differs the facts themselves.
+    """Compare the plans of the ranks. Hashes are exchanged first, and the facts only where they differ.
 
-    :param facts: of this rank; on all ranks about the same
-    :raises ConfigError: some rank differs, and how
+    :param facts: of this rank; with the same topics on all ranks
+    :raises ConfigError: names the differences and the ranks
     """
     for about in sorted(facts):
         by_rank = world.gather(digest(facts[about]))
@@ -35,7 +35,7 @@ def check_same(world: World, facts: Facts) -> None:
 
 
 def different_names(world: World, facts: Mapping[str, str]) -> List[str]:
-    """Return the names whose values differ between ranks, at most a few; hashes travel first.
+    """Return the names whose values differ between ranks, at most a few; exchanges hashes first.
 
     :param facts: of this rank
     """
@@ -47,9 +47,9 @@ def different_names(world: World, facts: Mapping[str, str]) -> List[str]:
 
 
 def network_facts(net: Network, layers: Mapping[str, Any]) -> Dict[str, str]:
-    """The parameters, losses and layers of a network.
+    """Return the parameters, losses and layers of a network as texts.
 
-    :param layers: its dict: where a function made it, that may be another one on each rank
+    :param layers: its dict; if a function made it, it may differ between ranks
     """
     facts = {name: "%s %s" % (spec.dtype, list(spec.shape)) for name, spec in net.param_specs.items()}
     facts.update({"loss %s" % node.name: "scale %s" % node.scale for node in net.plan.losses})
@@ -58,12 +58,12 @@ def network_facts(net: Network, layers: Mapping[str, Any]) -> Dict[str, str]:
 
 
 def digest(facts: Mapping[str, str]) -> str:
-    """A hash of them, which travels if nothing differs."""
+    """Return a hash of facts, which is exchanged first."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf8")).hexdigest()[:32]
 
 
 def _difference(world: World, about: str, by_rank: List[Dict[str, str]]) -> str:
-    """``The ranks differ in their settings: batch_size: 5 on rank 0 (a), 6 on rank 1 (b).``"""
+    """Return e.g. "The ranks differ in their settings: batch_size: 5 on rank 0 (a), 6 on rank 1 (b)."."""
     lines = []
     names = sorted(set().union(*by_rank))
     for name in names:

@@ -1,8 +1,8 @@
-"""Ends all ranks when one is dead, hangs or fails: a collective operation would wait for it for ever.
+"""Ends all ranks when one dies, hangs or fails, as a collective operation would wait for it forever.
 
 Each rank has a thread and a connection to the chief, besides those of Horovod. Every second a rank sends its heartbeat,
-and the chief looks for stalled ranks. A rank which ends without having announced it, is silent, or makes no progress
-although no other keeps it waiting, is named on all ranks, and all of them end.
+and the chief looks for stalled ranks. If a rank ends unannounced, is silent, or makes no progress although it waits for
+no other, it is named on all ranks, and all of them end.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _CONNECT_SECONDS = 20.0
 
 
 class Watchdog:
-    """The thread of one rank. :meth:`begin` is called by all ranks, :meth:`leave` when the work is done."""
+    """Watchdog thread of one rank. All ranks call `begin`, and `leave` when the work is done.
+
+    :param world: World of several processes
+    :param heartbeat: of this process
+    :param timeout: seconds without progress
+    """
 
     def __init__(self, world: Any, heartbeat: Heartbeat, timeout: float) -> None:
-        """
-        :param world: World of several processes
-        :param heartbeat: of this process
-        :param timeout: seconds without progress
-        """
         self._world = world
         self._heartbeat = heartbeat
         self._timeout = timeout
         self._lock = threading.Lock()  # for sending
         self._links: Dict[int, socket.socket] = {}  # the chief: to all others; else: to the chief
         self._detector = StallDetector(timeout)
-        self._over = False  # this rank ends by itself
-        #: called before the process ends at once
+        self._over = False  # this rank is ending already
+        #: called before the process is aborted
         self.on_abort: List[Callable[[], None]] = []
 
     def begin(self) -> None:
@@ -144,14 +144,14 @@ class Watchdog:
                 with self._lock:
                     _send(link, message)
             except OSError:
-                pass  # the listening thread sees that too
+                pass  # the listening thread detects that too
 
     def _end(self, verdict: str) -> None:
         if self._over:
             return
         self._over = True
         self._world.failure = verdict
-        text = "%s: %s All ranks end; go on from the last checkpoint with the same command." % (
+        text = "%s: %s All ranks end; the same command resumes from the last checkpoint." % (
             self._world.name,
             verdict,
         )
@@ -177,7 +177,7 @@ def _addresses() -> List[str]:
         pass
     probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        probe.connect(("10.255.255.255", 1))  # sends nothing; tells the address of the outgoing interface
+        probe.connect(("10.255.255.255", 1))  # sends nothing; finds the address of the outgoing interface
         found.append(probe.getsockname()[0])
     except OSError:
         pass

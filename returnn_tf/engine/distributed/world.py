@@ -1,4 +1,4 @@
-"""The processes which train together: the world. Without ``use_horovod`` it has one process and costs nothing."""
+"""The world: the processes which train together. Without ``use_horovod`` it has one process and costs nothing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
-_WATCHDOG_SECONDS = 10.0  # to find out which rank is gone
+_WATCHDOG_SECONDS = 10.0  # to find out which rank is lost
 _ENVIRONMENT = "RETURNN_TF_WORLD"  # for child processes, which are not part of the world
 
 
 class World:
-    """A world of one process. All methods are to be called by all ranks, in the same order, from the main thread."""
+    """World of one process. All ranks must call all methods, in the same order, from the main thread."""
 
     rank = 0
     size = 1
@@ -38,19 +38,19 @@ class World:
         self.host = socket.gethostname()
         #: what this process is doing, for the watchdog
         self.heartbeat = Heartbeat()
-        #: why another process failed, when this one has to end because of it; empty otherwise
+        #: why another process failed, if this one ends because of it; empty otherwise
         self.failure = ""
         #: called before the process ends because of another one
         self.on_abort: List[Callable[[], None]] = []
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the one which writes files."""
+        """Return whether this process is the one which writes files."""
         return self.rank == 0
 
     @property
     def name(self) -> str:
-        """For messages: ``rank 1/4 on host``."""
+        """Return a name for messages: ``rank 1/4 on host``."""
         return "rank %d/%d on %s" % (self.rank, self.size, self.host)
 
     def any(self, flag: bool) -> bool:
@@ -60,12 +60,12 @@ class World:
     def gather(self, value: Any) -> List[Any]:
         """Return the values of all ranks, by rank, on all ranks.
 
-        :param value: what JSON can hold; floats arrive exactly
+        :param value: JSON-serialisable; floats are transferred exactly
         """
         return [value]
 
     def gather_values(self, value: Any) -> List[Any]:
-        """As :meth:`gather`, for larger values of any kind, e.g. arrays."""
+        """Return the values of all ranks like `gather`, for larger values of any type, e.g. arrays."""
         return [value]
 
     def hosts(self) -> List[str]:
@@ -73,13 +73,13 @@ class World:
         return [self.host]
 
     def barrier(self, what: str) -> None:
-        """Wait until all ranks have come here.
+        """Wait until all ranks have arrived.
 
         :param what: for the message if one of them never comes
         """
 
     def broadcast(self, variables: Any) -> None:
-        """Give ``tf.Variable``s the values which they have on the chief.
+        """Set variables to the values of the chief.
 
         :param variables: a list, in the same order on all ranks
         """
@@ -98,61 +98,61 @@ class World:
         return None
 
     def committed(self) -> None:
-        """Report that there is a checkpoint; in elastic mode processes may come and go here.
+        """Report a finished checkpoint; in elastic mode processes may join and leave here.
 
-        :raises Exception: one for Horovod, which starts the training anew from the checkpoint
+        :raises Exception: one for Horovod, which restarts training from the checkpoint
         """
 
 
 class HorovodWorld(World):
-    """The world which Horovod sees."""
+    """World of all processes that Horovod connects.
+
+    :param hvd: ``horovod.tensorflow``, initialised
+    """
 
     def __init__(self, hvd: Any) -> None:
-        """
-        :param hvd: ``horovod.tensorflow``, initialised
-        """
         super().__init__()
         self.hvd = hvd
         self._hosts: List[str] = []
         self._watchdog: Optional[Watchdog] = None
-        #: in elastic mode, while a training runs
+        #: in elastic mode, during training
         self.elastic_state: Any = None
         self.refresh()
 
     def rendezvous(self, timeout: float) -> None:
-        """Exchange the names of the hosts, and start the watchdog. The first operation of TensorFlow.
+        """Exchange the host names, and start the watchdog. This is the first TensorFlow operation.
 
         :param timeout: seconds without progress of a rank until all end
         """
         self._hosts = self.gather(self.host)
-        if self.size > 1 and not elastic.wanted():
+        if self.size > 1 and not elastic.requested():
             self._watchdog = Watchdog(self, self.heartbeat, timeout)
             self._watchdog.on_abort = self.on_abort
             self._watchdog.begin()
             atexit.register(self.leave)
 
     def leave(self) -> None:
-        """See :class:`World`."""
+        """Announce the clean end to the watchdogs of the other ranks."""
         if self._watchdog is not None:
             self._watchdog.leave()
 
     def failed(self, message: str) -> None:
-        """See :class:`World`."""
+        """Report the error to the watchdogs of the other ranks."""
         if self._watchdog is not None:
             self._watchdog.failed(message)
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
-        """See :class:`World`. Gives the watchdog the time to tell more, which ends the process."""
+        """Return the error for a lost rank, after giving the watchdog time to name it and end the process."""
         if "orovod" not in str(exc) and "[gloo]" not in str(exc).lower():
             return None
-        if elastic.wanted():
+        if elastic.requested():
             return elastic.lost_rank(exc)
         time.sleep(_WATCHDOG_SECONDS)
         return DataError("Another rank has ended, or the connection to it is broken: %s" % exc)
 
     @contextlib.contextmanager
     def collective(self, what: str) -> Iterator[None]:
-        """Wait for the other ranks within the context; if one of them is lost, the error says so."""
+        """Wait for the other ranks within this context; raise an error about a lost rank if there is one."""
         try:
             with self.heartbeat.collective(what):
                 yield
@@ -163,12 +163,12 @@ class HorovodWorld(World):
             raise lost from exc
 
     def committed(self) -> None:
-        """See :class:`World`."""
+        """Let Horovod check whether hosts have joined or left."""
         if self.elastic_state is not None:
             self.elastic_state.check_host_updates()
 
     def rendezvous_again(self) -> None:
-        """Get a new rank, in elastic mode, when processes have gone or come."""
+        """Get a new rank, in elastic mode, after processes have left or joined."""
         self.hvd.shutdown()
         self.hvd.init()
         self.refresh()
@@ -176,20 +176,20 @@ class HorovodWorld(World):
         self.on_abort.clear()
         self._hosts = self.gather(self.host)
         if self.is_chief:
-            log.warn("Going on with %d processes on %s" % (self.size, ", ".join(sorted(set(self._hosts)))))
+            log.warn("Continuing with %d processes on %s" % (self.size, ", ".join(sorted(set(self._hosts)))))
 
     def refresh(self) -> None:
-        """Ask Horovod for rank and size again: in elastic mode they change."""
+        """Ask Horovod for rank and size, which change in elastic mode."""
         self.rank, self.size = self.hvd.rank(), self.hvd.size()
         self.local_rank, self.local_size = self.hvd.local_rank(), self.hvd.local_size()
         os.environ[_ENVIRONMENT] = json.dumps([self.rank, self.size, self.local_rank, self.local_size])
 
     def hosts(self) -> List[str]:
-        """See :class:`World`."""
+        """Return the host names of the last rendezvous, by rank."""
         return list(self._hosts)
 
     def any(self, flag: bool) -> bool:
-        """See :class:`World`."""
+        """Return whether the flag is true on some rank, by an allreduce of one number."""
         if self.size == 1:
             return bool(flag)
         with self.collective("agreeing"), tf.device("/CPU:0"):
@@ -197,7 +197,7 @@ class HorovodWorld(World):
         return bool(float(total) > 0)
 
     def gather(self, value: Any) -> List[Any]:
-        """See :class:`World`."""
+        """Return the values of all ranks, sent as JSON lines in one allgather."""
         if self.size == 1:
             return [value]
         text = json.dumps(value).encode("ascii") + b"\n"
@@ -207,7 +207,7 @@ class HorovodWorld(World):
         return [json.loads(line) for line in together.splitlines()]
 
     def gather_values(self, value: Any) -> List[Any]:
-        """See :class:`World`. Pickled: what arrives comes from the processes of this very run."""
+        """Return the pickled values of all ranks; they come from trusted processes of the same run."""
         if self.size == 1:
             return [value]
         content = pickle.dumps(value, protocol=4)
@@ -219,12 +219,12 @@ class HorovodWorld(World):
         return [pickle.loads(together[start : start + size]) for start, size in zip(starts, sizes)]
 
     def barrier(self, what: str) -> None:
-        """See :class:`World`."""
+        """Wait for all ranks in an allgather."""
         if self.size > 1:
             self.gather(what)
 
     def broadcast(self, variables: Any) -> None:
-        """See :class:`World`."""
+        """Send the values of the chief to all ranks."""
         if self.size == 1 or not variables:
             return
         with self.collective("sending parameters"):
@@ -240,12 +240,12 @@ _started: List[World] = []  # the world of this process; empty before `start`
 
 
 def start(config: Config) -> World:
-    """Join the other processes with ``use_horovod``, and return the world of this process; without, one of its own.
+    """Join the other processes with ``use_horovod``, and return the world; else, return one of a single process.
 
-    Command and tasks call this once they have the config, and hand the world on. That of Horovod is joined by the first
-    call: it initialises Horovod, chooses the devices, and waits for the other processes. Later calls return the same.
+    The command and the tasks call this once they have the config, and pass the world on. The first call joins Horovod's
+    world: it initialises Horovod, chooses the devices, and waits for the other processes. Later calls return the same.
 
-    :raises ConfigError: Horovod is missing, or the world has another size than the scheduler was asked for
+    :raises ConfigError: Horovod is missing, or the size of the world differs from that requested of the scheduler
     """
     if not HorovodSettings(config).use_horovod:
         _warn_of_others()
@@ -254,7 +254,7 @@ def start(config: Config) -> World:
         timeout = HorovodOptions.from_config(config).timeout
         world = HorovodWorld(library.load(timeout))
         # in elastic mode the number may have changed since this process was started
-        if HorovodSettings(config).horovod_check_world_size and not elastic.wanted():
+        if HorovodSettings(config).horovod_check_world_size and not elastic.requested():
             check_world_size(world.size)
         devices.set_up(config, world.local_rank, world.local_size)
         world.rendezvous(timeout)
@@ -263,17 +263,20 @@ def start(config: Config) -> World:
 
 
 def _warn_of_others() -> None:
-    """Warn, once, of processes which were started together but do not know of each other."""
+    """Warn, once, of processes which were started together but are not connected."""
     launcher, number = started_by(os.environ)
     if number > 1 and not _started and launcher != "SLURM_STEP_NUM_TASKS":
         log.warn(
-            "%s = %d processes were started, but use_horovod is not set: each of them works on its own."
+            "%s = %d processes were started, but use_horovod is not set: each of them runs on its own."
             % (launcher, number)
         )
         _started.append(alone())
 
 
 def of_process() -> Optional[Tuple[int, int, int, int]]:
-    """Rank, size, local rank and local size; in a loading process those of its parent. None before there is a world."""
+    """Return rank, size, local rank and local size; None without a world.
+
+    In a loading process they are those of its parent.
+    """
     text = os.environ.get(_ENVIRONMENT)
     return tuple(json.loads(text)) if text else None

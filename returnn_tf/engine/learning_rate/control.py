@@ -19,10 +19,15 @@ from returnn_tf.engine.learning_rate.schemes import PastEpoch, Scheme, scheme_fr
 
 
 class LearningRateControl:
-    """Knows the learning rate of every epoch and keeps the scores that decide about it.
+    """Computes the learning rate of every epoch and keeps the scores that decide about it.
 
-    ``epochs`` maps an epoch to its :class:`EpochData`. With a file name, existing entries are read at the start, and
-    the file is written anew (whole or not at all) whenever scores are set.
+    ``epochs`` maps an epoch to its `EpochData`. With a file name, existing entries are read at the start, and
+    the file is rewritten (atomically) whenever scores are set.
+
+    :param scheme: computes rates from scores
+    :param given_rates: epochs with a fixed rate, which rates in the file override
+    :param measures: names of the deciding score, by preference
+    :param filename: the learning-rate file
     """
 
     def __init__(
@@ -33,12 +38,6 @@ class LearningRateControl:
         measures: Optional[List[str]] = None,
         filename: Optional[str] = None,
     ):
-        """
-        :param scheme: how rates follow from scores
-        :param given_rates: epochs whose rate is fixed, unless the file has one already
-        :param measures: names of the deciding score, by preference
-        :param filename: the learning-rate file
-        """
         self.scheme = scheme
         self.given_rates = dict(given_rates or {})
         self.measures = list(measures or [])
@@ -49,7 +48,7 @@ class LearningRateControl:
 
     @classmethod
     def from_config(cls, config: Config) -> LearningRateControl:
-        """As ``learning_rate_control`` and the settings around it say.
+        """Return the control configured by ``learning_rate_control`` and related settings.
 
         :raises ConfigError: for an unknown scheme or settings of a wrong type
         :raises DataError: if there is a learning-rate file which can't be read
@@ -62,9 +61,9 @@ class LearningRateControl:
         )
 
     def learning_rate(self, epoch: int) -> float:
-        """The learning rate of an epoch (from 1): as in the file, as given, or by the scheme.
+        """Return the learning rate of an epoch (from 1): as in the file, as configured, or by the scheme.
 
-        Asking again gives the same rate, whatever has been set in between.
+        Later calls return the same rate, even if scores have been set in between.
         """
         if epoch not in self.epochs:
             rate = self.given_rates.get(epoch)
@@ -74,9 +73,9 @@ class LearningRateControl:
         return self.epochs[epoch].learning_rate
 
     def add_epochs(self, epochs: Mapping[int, EpochData]) -> List[int]:
-        """Adds those epochs which are not known yet.
+        """Add the epochs which are not known yet.
 
-        :return: which these were
+        :return: the added ones
         """
         added = sorted(epoch for epoch in epochs if epoch not in self.epochs)
         self.epochs.update({epoch: epochs[epoch] for epoch in added})
@@ -90,7 +89,7 @@ class LearningRateControl:
         return past
 
     def set_errors(self, epoch: int, errors: Optional[Mapping[str, Any]]) -> None:
-        """Adds scores of an epoch, and writes the file.
+        """Add scores of an epoch, and write the file.
 
         :param epoch: from 1
         :param errors: "<dataset>_score", "<dataset>_error" or ":meta:..." -> number; or a dict with one number for each
@@ -103,20 +102,20 @@ class LearningRateControl:
         self.save()
 
     def prepare(self) -> None:
-        """Tries whether the file can be written; makes its folder.
+        """Create the folder of the file and check that the file can be written.
 
-        :raises ConfigError: it can't
+        :raises ConfigError: it can't be written
         """
         if self.filename:
             prepare_file(self.filename)
 
     def save(self) -> None:
-        """Writes the file, if there is to be one."""
+        """Write the file, if one is configured."""
         if self.filename:
             write_file(self.filename, self.epochs)
 
     def error_key(self, epoch: int) -> Optional[str]:
-        """The name of the score which decides, among those of the epoch; None if it has none."""
+        """Return the name of the deciding score of an epoch; None if it has no scores."""
         data = self.epochs.get(epoch)
         return choose_measure(data.error, self.measures) if data else None
 
@@ -129,13 +128,13 @@ class LearningRateControl:
         only_last_n: int = -1,
         min_score_dist: float = 0.0,
     ) -> Optional[int]:
-        """The best epoch before ``last_epoch`` if it is better than that one, else None.
+        """Return the best epoch before ``last_epoch`` if it is better than that one, else None.
 
-        :param last_epoch: by default the last one with scores
-        :param first_epoch: epochs before don't count
-        :param filter_score: only epochs with a lower score count
-        :param only_last_n: if not negative, only that many epochs before ``last_epoch`` count
-        :param min_score_dist: must be better by more than that
+        :param last_epoch: default: the last one with scores
+        :param first_epoch: earlier epochs are ignored
+        :param filter_score: only epochs with a lower score are considered
+        :param only_last_n: if not negative, only that many epochs before ``last_epoch`` are considered
+        :param min_score_dist: minimum improvement, exclusive
         """
         if last_epoch is None:
             last_epoch = max((e for e, d in self.epochs.items() if scores_of(d.error)), default=0)
@@ -154,7 +153,7 @@ class LearningRateControl:
 
 
 def choose_measure(error: Mapping[str, Any], measures: List[str]) -> Optional[str]:
-    """The name of the deciding score: one of ``measures`` if it is there, else dev_score or what comes closest to it.
+    """Return the name of the deciding score: the first of ``measures`` with a value, else the closest to dev_score.
 
     :param error: scores of an epoch
     :param measures: by preference; also tried with "_output" appended
@@ -192,7 +191,7 @@ def _plain(number: Any) -> Any:
 
 
 def given_rates(config: Config) -> Dict[int, float]:
-    """The rates of ``learning_rates`` by epoch."""
+    """Return the rates of ``learning_rates`` by epoch."""
     settings = LearningRateSettings(config)
     rates = settings.learning_rates
     if not rates:

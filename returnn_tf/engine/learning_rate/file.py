@@ -1,7 +1,7 @@
-"""The learning-rate file: rate and scores of each epoch, as text that looks like Python.
+"""The learning-rate file: rate and scores of each epoch, in Python syntax.
 
-``{1: EpochData(learningRate=0.1, error={'dev_score': 2.5}), ...}``. It is read by a parser which knows just these
-forms: the file is data, nothing in it is executed.
+``{1: EpochData(learningRate=0.1, error={'dev_score': 2.5}), ...}``. It is read by a parser for just these
+expressions: the file is data, nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class EpochData:
 
 
 def read_file(path: str) -> Dict[int, EpochData]:
-    """The epochs of a learning-rate file.
+    """Return the epochs of a learning-rate file.
 
-    :raises DataError: if it can't be read or holds anything else
+    :raises DataError: if it can't be read or has invalid contents
     """
     try:
         with open(path, encoding="utf8") as f:
@@ -46,11 +46,11 @@ def read_file(path: str) -> Dict[int, EpochData]:
             raise DataError("it has more than %d characters" % _MAX_CHARS)
         return parse(text)
     except DataError as exc:
-        raise DataError("learning-rate file %s: %s. Mend it, or remove it to begin a new one" % (path, exc)) from None
+        raise DataError("learning-rate file %s: %s. Fix it, or remove it to start a new one" % (path, exc)) from None
 
 
 def parse(text: str) -> Dict[int, EpochData]:
-    """The epochs in the text of a learning-rate file; an empty text has none.
+    """Return the epochs in the text of a learning-rate file; empty for an empty text.
 
     :raises DataError: naming the line
     """
@@ -72,7 +72,7 @@ def parse(text: str) -> Dict[int, EpochData]:
 
 
 def _value(node: ast.expr) -> Any:
-    """The value of one of the forms that occur; anything else is an error."""
+    """Return the value of an allowed expression; anything else is an error."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
@@ -127,9 +127,9 @@ def _dotted(node: ast.expr) -> str:
 
 
 def write_file(path: str, epochs: Mapping[int, EpochData]) -> None:
-    """Write the file: complete under a temporary name first, so that it is never seen half written.
+    """Write the file atomically: under a temporary name first, so that nobody reads a partial one.
 
-    :raises DataError: the disk is full, also after some seconds
+    :raises DataError: the disk is full, even after retries
     :raises ConfigError: it can't be written for another reason
     """
     try:
@@ -152,9 +152,9 @@ def _replace(path: str, text: str) -> None:
 
 
 def prepare_file(path: str) -> None:
-    """Makes the folder of the file and tries whether it can be written, so that no epoch is trained in vain.
+    """Create the folder of the file and check that the file can be written, before any epoch is trained.
 
-    :raises ConfigError: it can't
+    :raises ConfigError: it can't be written
     """
     temporary = path + ".new_tmp"
     try:
@@ -172,8 +172,8 @@ def prepare_file(path: str) -> None:
 def _not_writable(path: str, exc: OSError) -> Exception:
     text = "learning_rate_file %r can't be written: %s. " % (path, exc.strerror or exc)
     if may_pass(exc):
-        return DataError(text + "Free space, then the same command goes on; or choose another path.")
-    return ConfigError(text + "Choose another path or mend its permissions.")
+        return DataError(text + "Free some space and run the same command to resume; or choose another path.")
+    return ConfigError(text + "Choose another path or fix its permissions.")
 
 
 def _remove(path: str) -> None:
@@ -184,7 +184,7 @@ def _remove(path: str) -> None:
 
 
 def format_epochs(epochs: Mapping[int, EpochData]) -> str:
-    """The text of the file: one entry per line, long dicts one item per line, keys sorted."""
+    """Return the text of the file: one entry per line, long dicts one item per line, keys sorted."""
     lines = ["{\n"]
     for epoch, data in sorted(epochs.items()):
         lines.append(
@@ -210,12 +210,12 @@ def _joined(left: str, items: List[str], right: str) -> str:
 
 
 def scores_of(error: Mapping[str, Any]) -> Dict[str, Any]:
-    """The entries which are scores or errors, without the ":meta:" ones."""
+    """Return the entries which are scores or errors, without the ":meta:" ones."""
     return {key: value for key, value in error.items() if not key.startswith(META)}
 
 
 def best_epochs(epochs: Mapping[int, EpochData], key: str, count: Optional[int] = None) -> List[int]:
-    """The epochs with a finite value of ``key``, best (lowest) first; of equal ones the smaller epoch first."""
+    """Return the epochs with a finite value of ``key``, best (lowest) first; ties go to the earlier epoch."""
     values = {epoch: data.error[key] for epoch, data in epochs.items() if _is_finite(data.error.get(key))}
     return sorted(values, key=lambda e: (values[e], e))[:count]
 

@@ -1,4 +1,4 @@
-"""How the rate of the next epoch follows from rates and scores so far: one class per scheme, in a registry by name."""
+"""Learning-rate schemes: how the next rate follows from the rates and scores so far; one registered class each."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ register_schedule = SCHEMES.register
 
 
 def scheme_from_config(config: Config) -> Scheme:
-    """The scheme which ``learning_rate_control`` names; "constant" by default."""
+    """Return the scheme named by ``learning_rate_control``; "constant" by default."""
     settings = LearningRateSettings(config)
     return SCHEMES.get(settings.learning_rate_control, settings.where("learning_rate_control"))(config)
 
 
 @dataclass(frozen=True)
 class PastEpoch:
-    """What a scheme sees of an epoch: rate and the deciding score, if there is one."""
+    """What a scheme knows of an epoch: rate, scores, and the name of the deciding score, if any."""
 
     epoch: int
     learning_rate: float
@@ -34,7 +34,7 @@ class PastEpoch:
 
 
 class Scheme:
-    """Options which all schemes have. A subclass says whether a rate decays or grows."""
+    """Base of all schemes, with their common options. A subclass decides whether a rate decays or grows."""
 
     def __init__(self, config: Config):
         settings = LearningRateSettings(config)
@@ -47,9 +47,9 @@ class Scheme:
         self.divide_by_old = settings.newbob_relative_error_div_by_old
 
     def next_rate(self, epoch: int, past: List[PastEpoch]) -> float:
-        """The rate of ``epoch``.
+        """Return the rate of ``epoch``.
 
-        :param past: all epochs before which have a rate, in order
+        :param past: all earlier epochs with a rate, in order
         """
         if not past:
             return self.initial_rate
@@ -59,7 +59,7 @@ class Scheme:
         return self.changed(rate, epoch, past)
 
     def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
-        """The rate which follows ``rate``, the one of the last epoch."""
+        """Return the rate that follows ``rate``, the one of the last epoch."""
         raise NotImplementedError
 
     def _too_early(self, past: List[PastEpoch]) -> bool:
@@ -69,11 +69,11 @@ class Scheme:
         return len(past) < count or len({p.learning_rate for p in past[-count:]}) > 1
 
     def decayed(self, rate: float) -> float:
-        """After a decay; not below ``min_learning_rate``."""
+        """Return the rate after a decay; not below ``min_learning_rate``."""
         return max(_applied(self.decay, rate), self.min_rate)
 
     def grown(self, rate: float) -> float:
-        """After growth; no limit acts here."""
+        """Return the rate after growth; there is no upper limit."""
         return _applied(self.growth, rate)
 
     def difference(self, old: PastEpoch, new: PastEpoch) -> Optional[float]:
@@ -90,7 +90,7 @@ class Scheme:
         return float(new.scores[new.measure] - old.scores[new.measure])
 
     def relative_error(self, old: PastEpoch, new: PastEpoch) -> Optional[float]:
-        """The difference in relation to the score; negative where it got better."""
+        """Return the difference relative to the score; negative for an improvement, None if a score is missing."""
         difference = self.difference(old, new)
         if difference is None or math.isinf(difference):
             return difference
@@ -110,20 +110,20 @@ class Constant(Scheme):
     """The rate stays as it is."""
 
     def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
-        """The same rate."""
+        """Return the same rate."""
         return rate
 
 
 @register_schedule("newbob", "newbob_rel", "newbob_relative")
 class NewbobRelative(Scheme):
-    """Decays unless the last epoch improved by more than a share of the score."""
+    """Decays unless the last epoch improved by more than a fraction of the score."""
 
     def __init__(self, config: Config):
         super().__init__(config)
         self.threshold = LearningRateSettings(config).newbob_relative_error_threshold
 
     def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
-        """Decayed or grown; the same rate if one of the last two epochs has no score."""
+        """Return the decayed or grown rate; the same rate if one of the last two epochs has no score."""
         error = self.relative_error(*past[-2:]) if len(past) >= 2 else None
         if error is None:
             return rate
@@ -139,7 +139,7 @@ class NewbobAbsolute(Scheme):
         self.threshold = LearningRateSettings(config).newbob_error_threshold
 
     def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
-        """Decayed or grown; the same rate if one of the last two epochs has no score."""
+        """Return the decayed or grown rate; the same rate if one of the last two epochs has no score."""
         error = self.difference(*past[-2:]) if len(past) >= 2 else None
         if error is None:
             return rate
@@ -148,7 +148,7 @@ class NewbobAbsolute(Scheme):
 
 @register_schedule("newbob_multi_epoch")
 class NewbobMultiEpoch(Scheme):
-    """Looks at the mean relative improvement over several epochs, every few epochs."""
+    """Decides every few epochs by the mean relative improvement over several epochs."""
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -160,7 +160,7 @@ class NewbobMultiEpoch(Scheme):
         self.grow_threshold = self.threshold if grow is None else grow
 
     def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
-        """Decayed, grown, or in between the thresholds and without scores the same."""
+        """Return the decayed or grown rate; the same rate between the thresholds and without scores."""
         if self.interval > 1 and epoch % self.interval != 1:
             return rate
         errors = [self.relative_error(*pair) for pair in zip(past[:-1], past[1:])][-self.num_epochs :]

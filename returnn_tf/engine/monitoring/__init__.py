@@ -1,1 +1,1 @@
-"""What is recorded of a run: status, summaries, profiles, failed steps."""
+"""Records of a run: status file, event files, profiles, failed steps."""

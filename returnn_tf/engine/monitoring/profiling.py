@@ -15,7 +15,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """Which steps are traced; they are counted from the start of the run."""
+    """Range of steps to trace, counted from the start of the run."""
 
     first_step: int = option(10, help="the first ones trace the graph and warm up", check=at_least(0))
     steps: int = option(10, help="number of steps in a trace", check=at_least(1))
@@ -23,12 +23,12 @@ class ProfileOptions:
 
 
 class Profiler:
-    """Traces steps as `ProfileOptions` say. Without options or without a folder it does nothing."""
+    """Traces steps according to `ProfileOptions`; without options or without a folder it does nothing.
+
+    :param folder: of the event files
+    """
 
     def __init__(self, options: Optional[ProfileOptions], folder: Optional[str]) -> None:
-        """
-        :param folder: of the event files
-        """
         self._options = options
         self._folder = folder
         self._done = 0  # steps of this run
@@ -36,10 +36,11 @@ class Profiler:
 
     @classmethod
     def from_config(cls, config: Config, folder: Optional[str]) -> Profiler:
-        """
-        :param config: Config: ``profile`` (True or a dict of `ProfileOptions`), ``store_metadata_mod_step``
+        """Return the profiler of a config.
+
+        :param config: ``profile`` (True or a dict of `ProfileOptions`), ``store_metadata_mod_step``
         :param folder: of the event files
-        :raises ConfigError: wrong options, or there is no folder to write to
+        :raises ConfigError: wrong options, or no folder to write to
         """
         options = profile_options(config)
         if options is not None and folder is None:
@@ -48,7 +49,7 @@ class Profiler:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Within it one training step runs."""
+        """Run one training step within this context; it is traced if it is in the range."""
         if self._options is None:
             yield
             return
@@ -68,16 +69,16 @@ class Profiler:
             self.close()
 
     def close(self) -> None:
-        """Completes a trace that has begun."""
+        """Complete a trace that is running."""
         if self._running:
             self._running = False
             tf.profiler.experimental.stop()
-            log.write(1, "Steps up to %i of this run are traced. Look at them: tensorboard --logdir %s (with "
+            log.write(1, "Steps up to %i of this run are traced. To view them: tensorboard --logdir %s (with "
                       "tensorboard-plugin-profile installed), tab Profile." % (self._done, self._folder))  # fmt: skip
 
 
 def profile_options(config: Config) -> Optional[ProfileOptions]:
-    """The options for traces, None for no traces.
+    """Return the options for traces, or None for no traces.
 
     :raises ConfigError: unknown or wrong option
     """

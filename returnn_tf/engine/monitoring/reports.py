@@ -1,4 +1,4 @@
-"""What a training keeps of its epochs: learning rates and scores, event files, traces of some steps."""
+"""Records of the epochs of a training run: learning rates and scores, event files, traces of some steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from returnn_tf.logging.log import log
 
 
 class Reports:
-    """The files in which the results of a training are; of several processes the chief writes them."""
+    """The files with the results of training; with several processes, only the chief writes them.
+
+    :param world: of the process
+    :raises ConfigError: wrong options
+    :raises DataError: the learning-rate file is damaged
+    """
 
     def __init__(self, config: Config, world: World) -> None:
-        """
-        :param config: Config
-        :param world: of the process
-        :raises ConfigError: wrong options
-        :raises DataError: the learning-rate file is damaged
-        """
         self.learning_rates = LearningRateControl.from_config(config)
         self.summaries = Summaries.from_config(config)
         self.profiler = Profiler.from_config(config, self.summaries.folder)
@@ -32,19 +31,19 @@ class Reports:
             self.learning_rates.filename, self.summaries, self.profiler = None, Summaries(None), Profiler(None, None)
 
     def prepare(self) -> None:
-        """Tries whether the files can be written.
+        """Check that the files can be written.
 
-        :raises ConfigError: they can't
+        :raises ConfigError: one can't be written
         """
         self.learning_rates.prepare()
         self.summaries.prepare()
 
     def trained(self, phase: str, epoch: int, rate: float, first_step: int, result: PassResult) -> None:
-        """The steps of an epoch are done.
+        """Record that the training steps of an epoch are done.
 
-        :param phase: words for the log
+        :param phase: text for the log
         :param rate: the learning rate
-        :param first_step: of the whole training, with which the epoch began
+        :param first_step: global step at which the epoch started
         """
         log.write(3, "%s, %s" % (phase, _speed(result)))
         log.write(1, epoch_line(epoch, result.scores, result.errors, result.seconds))
@@ -63,7 +62,7 @@ class Reports:
         self.summaries.epoch("train", epoch, values)
 
     def evaluated(self, epoch: int, results: Mapping[str, PassResult]) -> None:
-        """An epoch has scores on further datasets.
+        """Record the scores of an epoch on the evaluation datasets.
 
         :param results: by the name of the dataset; at least one
         """
@@ -76,7 +75,7 @@ class Reports:
         self.learning_rates.set_errors(epoch, _without_empty(errors))
 
     def close(self) -> None:
-        """Completes the files."""
+        """Complete the files."""
         try:
             self.profiler.close()
         finally:

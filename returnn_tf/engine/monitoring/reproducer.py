@@ -1,4 +1,4 @@
-"""What a failed step leaves behind so that it can be looked into: its batch, and where it happened."""
+"""Reproducer of a failed step: its batch, and where it happened, kept for debugging."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ _BATCH, _FACTS = "batch.npz", "failure.json"
 PARAMS = "params"
 #: With common gradients all ranks raise these in the same step.
 _SEEN_BY_ALL = (NonFiniteError, LossSpikeError, SkippedStepsError)
-_MAX_KEPT = 3  # a job that fails and is started again for ever does not fill the disk
-_MAX_PARAMS = 100 << 20  # bytes of parameters which are kept without being asked for
+_MAX_KEPT = 3  # so that a failing job which is restarted forever does not fill the disk
+_MAX_PARAMS = 100 << 20  # bytes of parameters which are kept by default
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed step."""
+    """Facts about a failed step."""
 
     error: str
     step: int  # global train step: random numbers follow from it
     epoch: int
     seq_tags: List[str]
-    layer: Optional[str]  # the first one with a bad output, if that is known
+    layer: Optional[str]  # the first one with a bad output, if known
     params: Dict[str, Any]  # name -> shape, L2 norm, number of entries which are not finite
-    noise_seed: Optional[int] = None  # of dropout and the like: each rank has one of its own
+    noise_seed: Optional[int] = None  # of dropout and the like: differs between ranks
 
 
 class Batch(NamedTuple):
-    """What a step failed with."""
+    """The batch with which a step failed."""
 
     epoch: int
     feed: Mapping[str, Any]
@@ -56,12 +56,12 @@ class Batch(NamedTuple):
 
 
 def folder_of(model: str, step: int, rank: int = 0) -> str:
-    """Where the failure of a step of a rank is kept, beside the checkpoints ``model``."""
+    """Return the folder for the failure of a step of a rank, beside the checkpoints ``model``."""
     return "%s.failure-%06i%s" % (model, step, "-rank%i" % rank if rank else "")
 
 
 def describe_params(params: Mapping[str, Any]) -> Dict[str, Any]:
-    """Name -> shape, norm and number of bad entries.
+    """Return name -> shape, L2 norm and number of non-finite entries.
 
     :param params: name -> variable
     """
@@ -75,14 +75,15 @@ def describe_params(params: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 @contextlib.contextmanager
-def kept(config: Config, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tags: Sequence[str]) -> Iterator[None]:
-    """Within it a step runs; if that fails, its batch is kept beside the checkpoints, and the log says where.
+def keep_on_failure(
+    config: Config, trainer: Any, epoch: int, feed: Mapping[str, Any], seq_tags: Sequence[str]
+) -> Iterator[None]:
+    """Run a step within this context; if it fails, keep its batch beside the checkpoints and log the folder.
 
-    Of several ranks which fail in the same step the one with the bad batch keeps it, and the others wait for that.
+    If several ranks fail in the same step, the one with the bad batch keeps it, and the others wait for it.
 
-    :param config: Config
     :param trainer: Trainer
-    :param epoch: which is trained
+    :param epoch: the current one
     :param feed: the batch: feed key -> tensor
     :param seq_tags: its sequences
     """
@@ -113,12 +114,12 @@ def _keep(config: Config, trainer: Any, exc: Exception, batch: Batch, folder: st
     )
     if save(folder, failure, batch.feed, params if params_wanted(config, params) else None):
         command = "returnn-tf %s ++task replay ++failure %s" % (" ".join(config.files) or "CONFIG", folder)
-        text = "The batch of the failed step is kept in %s. To look into it: %s" % (folder, command)
+        text = "The batch of the failed step is kept in %s. To debug it: %s" % (folder, command)
         (log.warn if log.label else partial(log.write, 1))(text)  # other ranks than the first one only warn
 
 
 def params_wanted(config: Config, params: Mapping[str, Any]) -> bool:
-    """Whether the values of the parameters are kept too: ``failure_params``, by default if they are small."""
+    """Return whether to keep the values of the parameters too: ``failure_params``, by default if they are small."""
     wanted = TrainingSettings(config).failure_params
     if wanted is not None:
         return wanted
@@ -127,9 +128,9 @@ def params_wanted(config: Config, params: Mapping[str, Any]) -> bool:
 
 
 def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optional[Mapping[str, Any]] = None) -> bool:
-    """Writes the folder, and deletes the oldest ones of the same model. What makes it valid is written last.
+    """Write the folder, marker file last, and delete the oldest ones of the same model.
 
-    Never raises: what went wrong before is what counts.
+    Never raises: the original error matters more.
 
     :param feed: feed key -> tensor or array
     :param params: name -> variable, if their values are to be kept
@@ -152,9 +153,9 @@ def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optiona
 
 
 def load(folder: str) -> tuple[Failure, Dict[str, NDArray[Any]]]:
-    """A kept failure and its batch.
+    """Return a kept failure and its batch.
 
-    :raises DataError: it is not there or damaged
+    :raises DataError: it is missing or damaged
     """
     try:
         with open(os.path.join(folder, _FACTS), encoding="utf8") as file:
@@ -164,7 +165,7 @@ def load(folder: str) -> tuple[Failure, Dict[str, NDArray[Any]]]:
         with open(os.path.join(folder, _BATCH), "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             return failure, {key: archive[key] for key in archive.files}
     except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as exc:
-        raise DataError("%s is not what a failed step leaves behind: %s" % (folder, exc)) from None
+        raise DataError("%s is not the folder of a failed step: %s" % (folder, exc)) from None
 
 
 def _delete_old(newest: str) -> None:

@@ -1,4 +1,4 @@
-"""What a training writes to its status file, and when."""
+"""Contents and timing of the status file of a training run."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ _ABORTED = "ended at once by a signal, without saving"
 
 
 class RunStatus:
-    """Tells how a training is doing, by the file that ``returnn-tf status`` reads."""
+    """Reports the state of a training run in the file that ``returnn-tf status`` reads.
+
+    :param world: its chief writes the file
+    :param stop: knows the signals received
+    """
 
     def __init__(self, config: Config, world: World, stop: StopRequest) -> None:
-        """
-        :param config: Config
-        :param world: its chief writes the file
-        :param stop: tells of signals
-        """
         self._config = config
         self._stop = stop
-        self._noted: Optional[int] = None
+        self._recorded_signal: Optional[int] = None
         self._running = False  # a step is done
         self._file = StatusFile(CheckpointSettings(config).model, enabled=world.is_chief)
         self._file.update(world_size=world.size, hosts=world.hosts())
@@ -35,29 +34,29 @@ class RunStatus:
         world.on_abort.append(lambda: self._aborted(world))
 
     def _aborted(self, world: World) -> None:
-        """The process ends because of another one; where that is the chief, the next rank writes the file for it."""
+        """Record that another process ends this one; rank 1 writes the file if that other one is the chief."""
         self._file.ended(world.failure, 1)
         if world.rank == 1 and world.failure.startswith("rank 0 "):
             end_for_another(CheckpointSettings(self._config).model, world.failure, 1)
 
     def begin(self, last_epoch: int, rates: Optional[str]) -> None:
-        """The training begins.
+        """Record the start of training.
 
-        :param last_epoch: to be trained
+        :param last_epoch: the last one to train
         :param rates: the learning-rate file
         """
         path = None if rates is None else os.path.abspath(rates)
         self._file.update(now=True, num_epochs=last_epoch, learning_rate_file=path)
 
     def step(self, batch: Any, loss: float) -> None:
-        """After a step: its batch and loss."""
+        """Record the batch and the loss of a step."""
         self._file.note(complete=batch.complete, loss=loss)
 
     def between(self, progress: Progress, result: PassResult) -> None:
-        """Between two steps.
+        """Record the progress between two steps.
 
-        :param progress: the epoch
-        :param result: what is done of it
+        :param progress: position of the epoch
+        :param result: of the pass so far
         """
         seconds, first = max(result.seconds, 1e-9), not self._running
         self._running = True
@@ -69,12 +68,12 @@ class RunStatus:
             seconds_per_step=seconds / max(result.steps, 1),
             frames_per_second=result.frames / seconds,
         )
-        if self._stop.signum is not None and self._noted is None:
-            self._noted = self._stop.signum
-            self._file.signal(name_of(self._noted))
+        if self._stop.signum is not None and self._recorded_signal is None:
+            self._recorded_signal = self._stop.signum
+            self._file.signal(name_of(self._recorded_signal))
 
     def trained(self, result: PassResult) -> None:
-        """An epoch of training is done."""
+        """Record that the training part of an epoch is done."""
         steps = max(result.steps, 1)
         ranks = [
             {
@@ -88,7 +87,7 @@ class RunStatus:
         self._file.update(now=True, ranks=ranks, complete=1.0)
 
     def ended(self, error: Optional[BaseException]) -> None:
-        """The training ends.
+        """Record the end of the run.
 
         :param error: why, if it is not finished
         """

@@ -1,7 +1,7 @@
-"""``<model>.status.json``: how a run is doing, for people and tools which look at its folder while it works or after.
+"""``<model>.status.json``: state of a run, for users and tools which look at its folder during the run or later.
 
-A few facts as JSON, replaced as a whole every few seconds by the one process that writes files. Nothing depends on it:
-if it can't be written the training goes on. What reads it takes it for data which may be damaged: :func:`read_status`.
+A few facts as JSON, replaced atomically every few seconds by the process that writes files. Nothing depends on it:
+if it can't be written, training continues. Readers treat it as untrusted data: `read_status`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 20
 _INTERVAL = 5.0
 log = logging.getLogger(__name__)
 
-#: fact -> its types, for those which programs rely on; others may be of any kind
+#: fact -> its types, for those which programs rely on; others may have any type
 _TYPES = {
     "host": str,
     "pid": int,
@@ -44,14 +44,14 @@ _TYPES = {
 
 
 class StatusFile:
-    """Writes the file. Facts stay until they are replaced; None takes one out."""
+    """Writes the file. A fact stays until it is replaced; None removes it.
+
+    :param model: path prefix of the checkpoints; empty: nothing is written
+    :param enabled: False in processes which write no files
+    :param interval: minimum number of seconds between two writes
+    """
 
     def __init__(self, model: str, *, enabled: bool = True, interval: float = _INTERVAL) -> None:
-        """
-        :param model: path prefix of the checkpoints; empty: nothing is written
-        :param enabled: False in processes which write no files
-        :param interval: seconds between two versions of the file, at least
-        """
         self.path = model + SUFFIX if model and enabled else ""
         self._interval = interval
         self._due = 0.0
@@ -63,14 +63,14 @@ class StatusFile:
         }
 
     def note(self, **facts: Any) -> None:
-        """Takes facts which are written with others later."""
+        """Store facts, to be written at the next update."""
         self._facts.update(facts)
 
     def update(self, now: bool = False, **facts: Any) -> None:
-        """Takes facts, and writes them if it is time; costs next to nothing otherwise.
+        """Store facts, and write the file if it is due; otherwise costs next to nothing.
 
         :param now: write at once, e.g. at a signal or at the end of an epoch
-        :param facts: what JSON can hold: epoch, num_epochs, step (of the epoch), global_step, complete (0 - 1),
+        :param facts: JSON values: epoch, num_epochs, step (of the epoch), global_step, complete (0 - 1),
             seconds_per_step, frames_per_second, loss, learning_rate_file, world_size, ranks (a dict per rank)
         """
         self.note(**facts)
@@ -78,11 +78,11 @@ class StatusFile:
             self._write()
 
     def signal(self, name: str) -> None:
-        """A signal came, e.g. SIGUSR1."""
+        """Record that a signal came, e.g. SIGUSR1."""
         self.update(now=True, signal={"name": name, "time": time.time()})
 
     def ended(self, reason: str, exit_code: Optional[int] = None) -> None:
-        """The run ends in an orderly way; only the first reason counts.
+        """Record an orderly end of the run; only the first reason counts.
 
         :param reason: ``finished``, ``stopped by SIGTERM``, or the message of an error
         """
@@ -93,14 +93,14 @@ class StatusFile:
         self._facts["updated"] = time.time()
         facts = {key: value for key, value in self._facts.items() if value is not None}
         folder, name = os.path.split(self.path)
-        temporary = os.path.join(folder, ".%s.tmp-%d" % (name, os.getpid()))  # the next run clears it away after a kill
+        temporary = os.path.join(folder, ".%s.tmp-%d" % (name, os.getpid()))  # after a kill, the next run removes it
         try:
             with open(temporary, "w", encoding="utf8") as file:
                 json.dump(facts, file, indent=1, default=float)  # numbers of numpy
                 file.write("\n")
             os.replace(temporary, self.path)
         except (OSError, TypeError, ValueError) as exc:
-            log.warning("%s can't be written, so returnn-tf status knows nothing of this run: %s", self.path, exc)
+            log.warning("%s can't be written, so returnn-tf status will not see this run: %s", self.path, exc)
             self.path = ""
             with contextlib.suppress(OSError):
                 os.remove(temporary)
@@ -108,7 +108,7 @@ class StatusFile:
 
 
 def end_for_another(model: str, reason: str, exit_code: int) -> None:
-    """Write how a run ended whose own process was killed before it could; nothing if its file says so or is missing."""
+    """Write how a run ended that was killed before it could itself; no-op if its file has an end or is missing."""
     try:
         facts = read_status(model + SUFFIX)
     except DataError:
@@ -120,10 +120,10 @@ def end_for_another(model: str, reason: str, exit_code: int) -> None:
 
 
 def read_status(path: str) -> Dict[str, Any]:
-    """The facts of a status file.
+    """Return the facts of a status file.
 
     :param path: of the file
-    :raises DataError: it is missing, too large, or not such a file
+    :raises DataError: it is missing, too large, or not a status file
     """
     try:
         with open(path, "rb") as file:
@@ -131,13 +131,13 @@ def read_status(path: str) -> Dict[str, Any]:
     except OSError as exc:
         raise DataError("%s can't be read: %s" % (path, exc.strerror or exc)) from None
     if len(content) > MAX_BYTES:
-        raise DataError("%s has more than %d bytes: it is no status file" % (path, MAX_BYTES))
+        raise DataError("%s has more than %d bytes: it is not a status file" % (path, MAX_BYTES))
     try:
         facts = json.loads(content.decode("utf8"))
     except (ValueError, RecursionError) as exc:
-        raise DataError("%s is not a whole status file: %s" % (path, exc)) from None
+        raise DataError("%s is not a complete status file: %s" % (path, exc)) from None
     if not isinstance(facts, dict):
-        raise DataError("%s is no status file: expected {...}" % path)
+        raise DataError("%s is not a status file: expected {...}" % path)
     for key, value in facts.items():
         kind: Any = _TYPES.get(key, object)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not object):
@@ -146,7 +146,7 @@ def read_status(path: str) -> Dict[str, Any]:
 
 
 def find_status_files(path: str) -> List[str]:
-    """The status files of a folder, or that of a path prefix of checkpoints; none if there is none."""
+    """Return the status files of a folder, or the one of a path prefix of checkpoints; may be empty."""
     if os.path.isdir(path):
         return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIX))
     return [found for found in (path + SUFFIX, path) if found.endswith(SUFFIX) and os.path.isfile(found)]

@@ -14,23 +14,26 @@ from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
-_SECONDS_BETWEEN_STEPS = 5.0  # so that they cost no time
+_SECONDS_BETWEEN_STEPS = 5.0  # so that they cost almost no time
 
 
 class Summaries:
-    """Writes events below a folder, one sub folder for training and for each dataset; nothing without a folder."""
+    """Writes events below a folder, one subfolder for training and for each dataset; none without a folder.
+
+    :param folder: created when needed; None: off
+    """
 
     def __init__(self, folder: Optional[str]) -> None:
-        """
-        :param folder: made when needed; None: off
-        """
         self._folder = folder
         self._writers: Dict[str, Any] = {}
         self._next_step = 0.0
 
     @classmethod
     def from_config(cls, config: Config) -> Summaries:
-        """``tf_log_dir``: a path, or None, False or "" for no event files; by default ``events`` beside the models."""
+        """Return the writer for ``tf_log_dir``, by default ``events`` beside the checkpoints.
+
+        The setting is a path, or None, False or "" for no event files.
+        """
         model = CheckpointSettings(config).model
         default = os.path.join(os.path.dirname(model), "events") if model else None
         settings = LoggingSettings(config)
@@ -39,13 +42,13 @@ class Summaries:
 
     @property
     def folder(self) -> Optional[str]:
-        """Where the files are; None if there are none."""
+        """Return the folder of the files; None if there are none."""
         return self._folder
 
     def prepare(self) -> None:
-        """Makes the folder.
+        """Create the folder.
 
-        :raises ConfigError: it can't be made
+        :raises ConfigError: it can't be created
         """
         if self._folder is None:
             return
@@ -53,12 +56,12 @@ class Summaries:
             os.makedirs(self._folder, exist_ok=True)
         except OSError as exc:
             raise ConfigError(
-                "tf_log_dir %r can't be made: %s. Choose another folder, or switch event files off: tf_log_dir = None"
+                "tf_log_dir %r can't be created: %s. Choose another folder, or turn event files off: tf_log_dir = None"
                 % (self._folder, exc.strerror or exc)
             ) from exc
 
     def step(self, result: StepResult) -> None:
-        """Values of one training step; most steps are left out."""
+        """Write the values of one training step; most steps are skipped."""
         now = time.monotonic()
         if self._folder is None or now < self._next_step or not result.finite:
             return
@@ -70,14 +73,14 @@ class Summaries:
             self._write("train", {"step/%s" % name: value for name, value in values.items()}, result.step or 0)
 
     def epoch(self, dataset: str, epoch: int, values: Mapping[str, float]) -> None:
-        """Values of a whole epoch, e.g. scores of a dataset."""
+        """Write the values of a whole epoch, e.g. scores of a dataset."""
         if self._folder is not None:
             with self._switched_off_on_error():
                 self._write(dataset, {"epoch/%s" % name: value for name, value in values.items()}, epoch)
                 self._writers[dataset].flush()
 
     def close(self) -> None:
-        """Completes the files."""
+        """Complete the files."""
         with self._switched_off_on_error():
             for writer in self._writers.values():
                 writer.close()
@@ -85,14 +88,14 @@ class Summaries:
 
     @contextlib.contextmanager
     def _switched_off_on_error(self) -> Iterator[None]:
-        """Within it, a file that can't be written ends the event files, with a warning: the training matters more."""
+        """Turn event files off, with a warning, if writing fails in this context; training goes on."""
         try:
             yield
         except (OSError, tf.errors.OpError) as exc:
             folder, self._folder, self._writers = self._folder, None, {}
             reason = str(getattr(exc, "message", None) or exc).strip().splitlines()[0].partition("}} ")
             text = reason[2] or reason[0]
-            log.warn("Event files in tf_log_dir %r can't be written, so there are no more of them: %s" % (folder, text))
+            log.warn("Event files in tf_log_dir %r can't be written and are now off: %s" % (folder, text))
 
     def _write(self, dataset: str, values: Mapping[str, Any], step: int) -> None:
         if dataset not in self._writers:

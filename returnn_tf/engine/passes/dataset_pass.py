@@ -1,4 +1,4 @@
-"""One pass over a dataset: what training, evaluation, search and forwarding have in common."""
+"""One pass over a dataset: the common part of training, evaluation, search and forwarding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Converted = Tuple[Any, Any]  # batch, tensors
 
 
 class Step(NamedTuple):
-    """A step which is done."""
+    """A finished step."""
 
     batch: Any
     result: Any
@@ -30,13 +30,13 @@ class Step(NamedTuple):
 
 @dataclass
 class DatasetPass(Generic[Result]):
-    """Run a step per batch: read ahead, name the sequences in errors, show the progress, account for the time.
+    """Runs a step per batch: prefetches, names the sequences in errors, shows progress, accounts for time.
 
-    :param phase: words for the log, e.g. ``train epoch 3``
+    :param phase: text for the log, e.g. ``train epoch 3``
     :param convert: feed of a batch -> tensors; runs in another thread
     :param step: tensors, batch -> result of the step
     :param world: the processes which share the batches; their watchdog sees the steps
-    :param join: (batch, tensors) of this process -> those for which it does a step, where all do them together
+    :param join: (batch, tensors) of this process -> those of its steps, if all processes step together
     """
 
     phase: str
@@ -50,14 +50,14 @@ class DatasetPass(Generic[Result]):
         return None
 
     def communication_of(self, result: Result) -> float:
-        """Return the seconds of a step in which this process waited for others or sent numbers."""
+        """Return the seconds of a step in which this process waited for others or sent data."""
         return 0.0
 
     def steps(self, batches: Iterable[Any], state: PassState) -> Generator[Step, None, None]:
-        """Do the steps, each when the next one is asked for. Close the generator (`contextlib.closing`) in any case.
+        """Yield the steps lazily. The generator must be closed (`contextlib.closing`).
 
-        :param batches: all, or those which are left
-        :param state: what was done of the pass before; it is kept up to date, without the sums
+        :param batches: all, or the remaining ones
+        :param state: what is done of the pass already; kept up to date, except for the sums
         :raises DataError: an op failed
         """
         waited = state.wait_seconds
@@ -71,7 +71,7 @@ class DatasetPass(Generic[Result]):
                 with naming_sequences(self.phase, batch.seq_tags):
                     result = self.step(tensors, batch)
                 now = time.perf_counter()
-                del tensors  # freeing them takes longer once the other thread works on the next batch
+                del tensors  # freeing is slower once the other thread works on the next batch
                 self.world.heartbeat.step_done(self.phase)
                 state.steps += 1
                 if batch.seq_tags:
@@ -91,9 +91,9 @@ class DatasetPass(Generic[Result]):
         state.wait_seconds = waited + prefetcher.wait_seconds
 
     def log_step(self, step: Step, values: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the line of a step, if it is shown anywhere.
+        """Log the line of a step, if it is shown anywhere.
 
-        :param values: gives the numbers in the line
+        :param values: returns the numbers in the line
         """
         if log.shows(STEP_LEVEL):
             line = step_line(
@@ -107,7 +107,7 @@ class DatasetPass(Generic[Result]):
             log.write(STEP_LEVEL, line)
 
     def log_end(self, state: PassState) -> None:
-        """Write the line at the end of the pass."""
+        """Log the line at the end of the pass."""
         log.write(3, pass_line(self.phase, state.steps, state.seconds, state.compute_seconds))
 
 
@@ -117,5 +117,5 @@ def batch_sizes(batch: Any) -> Dict[str, int]:
 
 
 def _last_sequence(batch: Any) -> int:
-    """Return the last position in the order of the epoch which is in a batch."""
+    """Return the last position within the order of the epoch that occurs in a batch."""
     return max(int(position) for parts in batch.slices.values() for position, _, _ in parts)

@@ -1,4 +1,4 @@
-"""The files which an evaluation writes: scores of datasets, and scores of single sequences."""
+"""Output files of an evaluation: scores of datasets, and scores of single sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _MULTI_LINE_FROM = 40  # characters of all items of a dict
 
 
 def write_scores(path: str, results: Mapping[str, PassResult]) -> None:
-    """``eval_output_file``: a Python dict, dataset -> {"score": {"cost:<layer>": number}, "error": {...}}."""
+    """Write ``eval_output_file``.
+
+    It is a Python dict: dataset -> {"score": {"cost:<layer>": number}, "error": {...}}.
+    """
     content = {name: {"score": result.scores, "error": result.errors} for name, result in results.items()}
     text = "{\n%s}\n" % "".join("%r: %s,\n" % (name, _format(entry)) for name, entry in sorted(content.items()))
     _write_file("eval_output_file", path, text)
@@ -26,7 +29,7 @@ def _write_file(option: str, path: str, text: str) -> None:
         files.write_text(path, text)
     except OSError as exc:
         raise ConfigError(
-            "%s = %r can't be written: %s. Choose another path, or mend its folder."
+            "%s = %r can't be written: %s. Choose another path, or fix its folder."
             % (option, path, exc.strerror or exc)
         ) from exc
 
@@ -41,18 +44,18 @@ def _format(value: Any) -> str:
 
 
 class SequenceScores:
-    """``eval_output_file_per_seq``: the scores of each sequence, in the order of the corpus."""
+    """``eval_output_file_per_seq``: the scores of each sequence, in the order of the corpus.
 
-    #: what can be written of a sequence
+    :param loss: layer whose loss is the score, ``loss_name``
+    :param fields: ``output_per_seq_format``
+    :param file_format: ``txt`` (fields joined by ";") or ``py`` (dict from tag to fields)
+    :raises ConfigError: unknown field or format
+    """
+
+    #: available fields of a sequence
     FIELDS: Tuple[str, ...] = ("seq_tag", "seq_len", "score", "error")
 
     def __init__(self, loss: str, fields: Sequence[str], file_format: str) -> None:
-        """
-        :param loss: layer whose loss counts, ``loss_name``
-        :param fields: ``output_per_seq_format``
-        :param file_format: ``txt`` (fields joined by ";") or ``py`` (dict from tag to fields)
-        :raises ConfigError: unknown field or format
-        """
         for field in fields:
             if field not in self.FIELDS:
                 hint = did_you_mean(field, self.FIELDS)
@@ -67,7 +70,7 @@ class SequenceScores:
         self._rows: Dict[int, Tuple[str, Dict[str, Any]]] = {}
 
     def add(self, batch: Any, result: Any) -> None:
-        """Adds a batch of a single sequence.
+        """Add a batch of a single sequence.
 
         :param batch: Batch
         :param result: StepResult
@@ -87,12 +90,12 @@ class SequenceScores:
         self._rows[batch.seq_indices[0]] = (tag, {field: values[field] for field in self._fields})
 
     def merge(self, world: World) -> None:
-        """Takes in the sequences of all processes."""
+        """Merge the sequences of all processes."""
         for rows in world.gather_values(self._rows):
             self._rows.update(rows)
 
     def write(self, path: str) -> None:
-        """Writes the file as a whole."""
+        """Write the file atomically."""
         text = self._write([self._rows[index] for index in sorted(self._rows)])
         _write_file("eval_output_file_per_seq", path, text)
 

@@ -16,20 +16,20 @@ from returnn_tf.network.network import Network
 
 
 class Evaluator:
-    """A traced function from a batch to its losses and errors; dropout and the like are off."""
+    """Traced function from a batch to its losses and errors; dropout and the like are off.
+
+    :param net: Network, planned for training or not; its variables are shared
+    :param config: for ``calculate_exp_loss`` and ``log_batch_size``
+    """
 
     def __init__(self, net: Network, config: Config) -> None:
-        """
-        :param net: Network, made for training or not; its variables are shared
-        :param config: Config, for ``calculate_exp_loss`` and ``log_batch_size``
-        """
         self.net = net
         self._config = config
         self._packer = Packer()
         self._function = FeedFunction(net.feed_format(), self._emit)
 
     def step(self, feed: Mapping[str, Any]) -> StepResult:
-        """Losses and errors of one batch.
+        """Return losses and errors of one batch.
 
         :param feed: feed key -> array or tensor, batch axis first
         """
@@ -51,8 +51,8 @@ class Evaluator:
         :param epoch: of the model, for the log
         :param batches: of the dataset
         :param world: the processes which share the batches; default: this one alone
-        :param on_step: see :class:`ScoredPass`
-        :param between: see :class:`ScoredPass`
+        :param on_step: see `ScoredPass`
+        :param between: see `ScoredPass`
         """
         phase = "%r eval epoch %i" % (name, epoch)
         unusable = UnusableScores(phase)
@@ -78,5 +78,5 @@ class Evaluator:
 
 
 def normalized_losses(net: Network) -> List[str]:
-    """The losses of a network whose value is a mean over the batch (``use_normalized_loss``)."""
+    """Return the losses of a network whose value is a mean over the batch (``use_normalized_loss``)."""
     return [node.name for node in net.plan.losses if node.loss.use_normalized_loss]

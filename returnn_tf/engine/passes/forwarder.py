@@ -1,4 +1,4 @@
-"""Values of one layer for whole datasets, without losses and without training."""
+"""Values of one layer for whole datasets, without losses or training."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class ForwardResult(NamedTuple):
 
 
 class Forwarder:
-    """A traced function from a batch to the output of a layer."""
+    """Traced function from a batch to the output of a layer.
+
+    :param net: Network
+    :param layer: path of the layer
+    :raises ConfigError: no such layer, or its output has no batch axis
+    """
 
     def __init__(self, net: Network, layer: str) -> None:
-        """
-        :param net: Network
-        :param layer: path of the layer
-        :raises ConfigError: no such layer, or its output has no batch axis
-        """
         self.net = net
         (self._node,) = net.fetch_nodes([layer])
         self.output = self._node.output
         batch = self.output.batch_axis
         if batch is None:
             raise ConfigError(
-                "Layer %r has the output %s without batch axis: nothing belongs to a sequence." % (layer, self.output)
+                "Layer %r has the output %s without batch axis, so no values per sequence." % (layer, self.output)
             )
         self._dynamic: List[int] = list(self.output.dynamic_axes)
         others = [axis for axis in range(self.output.rank) if axis != batch and axis not in self._dynamic]
@@ -44,11 +44,11 @@ class Forwarder:
         self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
 
     def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
-        """The entries of a feed which the layer needs, as tensors."""
+        """Return the entries of a feed which the layer needs, as tensors."""
         return self._function.tensors(feed)
 
     def run(self, feed: Mapping[str, Any]) -> ForwardResult:
-        """The values for one batch.
+        """Return the values for one batch.
 
         :param feed: feed key -> array or tensor, batch axis first
         """

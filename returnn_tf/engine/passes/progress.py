@@ -1,4 +1,4 @@
-"""Where a training is within an epoch: the batches that are done, and the sums of the scores so far."""
+"""Position of training within an epoch: the batches done, and the sums of the scores so far."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _SEED_OFFSET = "RETURNN_RANDOM_SEED_OFFSET"
 
 @dataclass
 class PassState:
-    """A pass over a dataset up to some batch."""
+    """State of a pass over a dataset after some batch."""
 
-    steps: int = 0  # done, also those in which only other processes had a batch
-    batches: int = 0  # done by this process since the sequences were shared out
-    seqs: int = 0  # sequences of its share which these batches reach
+    steps: int = 0  # done, including those in which only other processes had a batch
+    batches: int = 0  # done by this process since the sequences were last split
+    seqs: int = 0  # sequences of its shard covered by these batches
     frames: int = 0
     seconds: float = 0.0
     compute_seconds: float = 0.0  # inside of the step functions
     wait_seconds: float = 0.0  # waiting for data
-    communication_seconds: float = 0.0  # part of the computing: waiting for other processes, and sending
+    communication_seconds: float = 0.0  # part of the computing time: waiting for other processes, and sending
     sums: Sums = field(default_factory=dict)  # see `Scores.sums`
 
     @classmethod
     def from_json(cls, value: Any) -> PassState:
-        """From the dict of another one; what a subclass adds is left out."""
+        """Return the state of a dict; ignore fields added by subclasses."""
         known = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
         return cls(**{"batches": known["steps"], **known})
 
 
 @dataclass
 class Progress:
-    """A training within an epoch.
+    """State of training within an epoch.
 
     :param epoch: the one being trained
-    :param first_step: global step with which it began
+    :param first_step: global step at which it started
     :param passed: what is done of it
     :param ranks: the same for each rank, if there are several
-    :param shared: for each time that the number of ranks changed, how many sequences each of those before had done
-    :param data: settings by which the number of batches has a meaning, see :func:`data_settings`
+    :param shared: for each change of the number of ranks, how many sequences each of the earlier ranks had done
+    :param data: settings which determine the batches, see `data_settings`
     :param facts: of the training data, see `data_facts`; earlier versions stored none
     """
 
@@ -59,15 +59,15 @@ class Progress:
     facts: Dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> Dict[str, Any]:
-        """For a manifest; floats stay exact."""
+        """Return a dict for a manifest; floats stay exact."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Any, where: str) -> Progress:
-        """The reverse.
+        """Return the progress of a dict of `as_json`.
 
-        :param where: for the message
-        :raises DataError: it is something else
+        :param where: for the error
+        :raises DataError: it is not such a dict
         """
         try:
             ranks = [PassState.from_json(rank) for rank in value["ranks"]]
@@ -79,25 +79,25 @@ class Progress:
             raise DataError("%s: the position within the epoch can't be read: %r" % (where, exc)) from None
 
     def of_rank(self, rank: int, size: int) -> PassState:
-        """What a rank has done.
+        """Return the state of a rank.
 
-        :raises DataError: another number of ranks made the checkpoint
+        :raises DataError: the checkpoint was written by another number of ranks
         """
         made_by = max(len(self.ranks), 1)
         if made_by != size:
             raise DataError(
-                "it was made in the middle of an epoch by %i process%s, and this run has %i: who goes on with which "
-                "sequences is not defined" % (made_by, "es" if made_by > 1 else "", size)
+                "it was made in the middle of an epoch by %i process%s, and this run has %i: the remaining sequences "
+                "of each process are not defined" % (made_by, "es" if made_by > 1 else "", size)
             )
         return self.ranks[rank] if self.ranks else self.passed
 
     def for_ranks(self, size: int, *, common: bool) -> Progress:
-        """The position for another number of ranks, which share out the sequences that none had done.
+        """Return the position for another number of ranks, which share the remaining sequences.
 
         A sequence that is cut into several batches counts as done with the first of them.
 
         :param size: number of ranks now
-        :param common: whether the sums of each rank are those of all
+        :param common: whether the sums of each rank are the totals already
         :raises DataError: each rank read all sequences, or batches were shuffled
         """
         ranks = self.ranks or [self.passed]
@@ -114,9 +114,10 @@ class Progress:
 
 
 def _check_counts(part: Any) -> None:
-    """
+    """Check the types of all numbers and the ranges of the counts.
+
     :param part: Progress or PassState
-    :raises TypeError: one of its numbers is none, or a count below 0
+    :raises TypeError: a field is not a number, or a count is negative
     """
     for name, default in [("epoch", 1), ("first_step", 0), *((f.name, f.default) for f in fields(PassState))]:
         value = getattr(part, name, default)
@@ -128,9 +129,9 @@ def _check_counts(part: Any) -> None:
 
 
 def data_settings(config: Config) -> Dict[str, str]:
-    """The settings which decide what the n-th training batch is, as texts. Folders of files do not count.
+    """Return, as texts, the settings which determine the n-th training batch. Folders of files are ignored.
 
-    :param config: Config of the epoch
+    :param config: of the epoch
     """
     found = settings(config, settings_with(Effect.ORDER), folders=False)
     if _SEED_OFFSET in os.environ:

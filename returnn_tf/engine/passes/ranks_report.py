@@ -1,4 +1,4 @@
-"""Where the time of a pass went in each process, and which of them keeps the others waiting."""
+"""Time statistics of each process in a pass, and detection of stragglers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.logging.log import log
 
-_DIFFERENCE = 1.2  # so much more work than the quickest rank makes a straggler
-_FEWEST_STEPS = 10  # with fewer a difference says nothing
+_DIFFERENCE = 1.2  # relative work, compared to the fastest rank, that makes a straggler
+_FEWEST_STEPS = 10  # with fewer, a difference is not significant
 
 
 def gather(world: World, state: PassState) -> List[PassState]:
-    """What each process did of a pass, by rank."""
+    """Return the pass states of all processes, by rank."""
     names = PassState.__dataclass_fields__
     here = {name: value for name, value in asdict(state).items() if name in names}
     return [PassState(**values) for values in world.gather(here)]
 
 
 def write(phase: str, world: World, by_rank: List[PassState], level: int) -> None:
-    """A line for each rank (on the chief), and a warning of a straggler.
+    """Log a line for each rank (on the chief), and a warning of a straggler.
 
-    :param by_rank: as :func:`gather` gives it
+    :param by_rank: from `gather`
     """
     if len(by_rank) < 2 or not world.is_chief:
         return
@@ -36,7 +36,7 @@ def write(phase: str, world: World, by_rank: List[PassState], level: int) -> Non
 
 
 def straggler(by_rank: List[PassState], hosts: List[str]) -> str:
-    """Who needs a fifth more time for a step than the quickest, without waiting for others; empty if nobody does."""
+    """Return a warning of a rank with 20 % more work per step than the fastest; empty if there is none."""
     work = [work_per_step(state) for state in by_rank]
     slow, quick = work.index(max(work)), work.index(min(work))
     if min(state.steps for state in by_rank) < _FEWEST_STEPS:
@@ -54,12 +54,12 @@ def straggler(by_rank: List[PassState], hosts: List[str]) -> str:
 
 
 def work_per_step(state: PassState) -> float:
-    """Seconds for data and computing of a step, without those for the other processes."""
+    """Return the seconds per step for data and computing, without communication."""
     return (state.compute_seconds - state.communication_seconds + state.wait_seconds) / max(state.steps, 1)
 
 
 def values(by_rank: List[PassState]) -> Dict[str, float]:
-    """The same for event files."""
+    """Return the times of each rank by name, for event files."""
     found: Dict[str, Any] = {}
     for rank, state in enumerate(by_rank if len(by_rank) > 1 else []):
         steps = max(state.steps, 1)

@@ -21,14 +21,14 @@ from returnn_tf.logging.text import bytes_text
 
 @dataclass
 class PassResult(PassState):
-    """What a pass gave."""
+    """Result of a pass: its state, and the scores."""
 
     scores: Dict[str, float] = field(default_factory=dict)  # cost:<layer> -> mean
     errors: Dict[str, float] = field(default_factory=dict)  # error:<layer> -> mean
     by_rank: List[PassState] = field(default_factory=list)  # what each process did
 
     def times(self) -> Dict[str, float]:
-        """Where the time went, for event files: shares of the whole, and speed."""
+        """Return how the time was spent, for event files: fractions of the total, and speed."""
         if not self.steps or not self.seconds:
             return {}
         values = {
@@ -48,11 +48,11 @@ class ScoredPass(DatasetPass[StepResult]):
     :param with_exp: option ``calculate_exp_loss``
     :param log_batch_size: option: sizes in the lines of the steps
     :param log_memory_usage: option ``tf_log_memory_usage``: memory in the lines of the steps
-    :param shares_level: log level of the line that says where the time went
+    :param shares_level: log level of the line with the time shares
     :param on_step: called after each step with batch and result, e.g. for event files
-    :param between: called between the steps with the result so far (without scores) and the sums; may end the pass by
-        an exception
-    :param common_sums: the results of a step are those of all processes already
+    :param between: called between the steps with the result so far (without scores) and the sums; may end the pass
+        with an exception
+    :param common_sums: the results of a step are summed over all processes already
     """
 
     normalized: Sequence[str] = ()
@@ -69,14 +69,14 @@ class ScoredPass(DatasetPass[StepResult]):
         return result.total_loss
 
     def communication_of(self, result: StepResult) -> float:
-        """Return what the step measured."""
+        """Return the measured communication time."""
         return result.communication
 
     def run(self, batches: Iterable[Any], begun: Optional[PassState] = None) -> PassResult:
-        """Do a step for each batch, and return the scores.
+        """Run a step for each batch, and return the scores.
 
-        :param batches: all, or those which are left
-        :param begun: what was done of the pass before
+        :param batches: all, or the remaining ones
+        :param begun: what is done of the pass already
         :raises DataError: there is no batch
         """
         begun = begun or PassState()
@@ -95,15 +95,15 @@ class ScoredPass(DatasetPass[StepResult]):
         return self._finished(result)
 
     def _finished(self, result: PassResult) -> PassResult:
-        """Combine the results of all processes, and log where the time went.
+        """Combine the results of all processes, and log how the time was spent.
 
         :raises DataError: there was no batch, or no frame in any of them
         """
         by_rank = ranks_report.gather(self.world, result)
         if not any(state.steps for state in by_rank):
-            raise DataError("%s: there is no batch; is every sequence left out by length limits?" % self.phase)
+            raise DataError("%s: there is no batch; do the length limits exclude every sequence?" % self.phase)
         if not any(state.frames for state in by_rank):
-            raise DataError("%s: all sequences are empty, so there is no score. Look at the dataset." % self.phase)
+            raise DataError("%s: all sequences are empty, so there is no score. Check the dataset." % self.phase)
         if not self.common_sums:
             result.sums = added_sums([state.sums for state in by_rank])
         scores = Scores(self.normalized, with_exp=self.with_exp, sums=result.sums)

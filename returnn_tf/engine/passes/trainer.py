@@ -19,20 +19,19 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class Trainer:
-    """A network together with updater and optimizer state; it increments the ``global_step`` of the network.
+    """Network with updater and optimizer state; it increments the ``global_step`` of the network.
 
     The step function is traced at the first call, once for all batch sizes and lengths. If loss or gradient are NaN or
     Inf, no variable changes in that step, unless ``gradient_nan_inf_filter`` or ``grad_norm_to_clip_to_zero`` is set;
-    ``loss_spike`` may leave out more.
+    ``loss_spike`` may skip further steps.
+
+    :param net: Network, planned for training
+    :param config: options of the update, ``learning_rate``, those of `UpdateGuard`
+    :param world: the processes which train together; default: those of the config, see `start`
+    :raises ConfigError: wrong options of the update
     """
 
     def __init__(self, net: Network, config: Config, world: Optional[World] = None) -> None:
-        """
-        :param net: Network, made for training
-        :param config: Config: options of the update, ``learning_rate``, those of :class:`UpdateGuard`
-        :param world: the processes which train together; default: those of the config, see `start`
-        :raises ConfigError: wrong options of the update
-        """
         self.net = net
         self.world = start(config) if world is None else world
         self.ranks = ranks_for(self.world, config, net)
@@ -40,7 +39,7 @@ class Trainer:
         self._default_rate = LearningRateSettings(config).learning_rate
         self._guard = UpdateGuard(config)
         self._normalized = frozenset(normalized_losses(net))
-        self.steps_begun = 0  # in this process
+        self.steps_started = 0  # in this process
         self._packer = Packer()
         rate = tf.TensorSpec([], "float32", name="learning_rate")
         self.function = FeedFunction(
@@ -57,25 +56,25 @@ class Trainer:
         return int(self.net.global_step.numpy())
 
     def state(self) -> Dict[str, Any]:
-        """Variables beside the parameters which an exact resume needs, by name, without the step counter."""
+        """Return the variables needed for an exact resume beside parameters and step counter, by name."""
         return {**self.updater.state(), **self._guard.state()}
 
     def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
-        """The batch as tensors for :meth:`step`; may run in another thread.
+        """Return the batch as tensors for `step`; may run in another thread.
 
         :raises ConfigError: missing entry or wrong shape
         """
         return self.function.tensors(feed)
 
     def step(self, feed: Mapping[str, Any], learning_rate: Optional[float] = None) -> StepResult:
-        """One update.
+        """Run one update.
 
         :param feed: feed key (``data``, ``data/size0``, ...) -> array or tensor, batch axis first
         :param learning_rate: default: option ``learning_rate``
         :return: the objective before the update, losses, errors and the norm of the gradient
-        :raises NonFiniteError: loss or gradient is NaN or Inf; not with ``stop_on_nonfinite_train_score = False``,
-            then the result says so by ``finite`` and the parameters stay as they were
-        :raises DataError: a spike of the loss or too many steps left out, see :class:`UpdateGuard`
+        :raises NonFiniteError: loss or gradient is NaN or Inf; with ``stop_on_nonfinite_train_score = False``
+            the result has ``finite = False`` instead, and the parameters stay unchanged
+        :raises DataError: a spike of the loss or too many skipped steps, see `UpdateGuard`
         :raises ConfigError: the feed does not fit, or the network has no loss
         """
         tensors = self.tensors(feed)
@@ -84,7 +83,7 @@ class Trainer:
             result = StepResult(total_loss=0.0, own=False)
             self.ranks.after_step(result)
             return result
-        inputs = self.ranks.inputs((self.steps_begun, value))
+        inputs = self.ranks.inputs((self.steps_started, value))
         graph = self.function.graph(tensors)
         try:
             vector = graph(tensors, self._rate(value), *inputs).numpy()
@@ -94,7 +93,7 @@ class Trainer:
                 raise
             raise lost from exc
         result = self._packer.unpack(vector)
-        self.steps_begun += 1
+        self.steps_started += 1
         self.ranks.after_step(result)
         if not result.finite and self._guard.stops_on_nonfinite:
             assert result.step is not None
@@ -132,7 +131,7 @@ class Trainer:
             return tf.constant(True)
 
         updated = tf.cond(good, update, lambda: tf.constant(False))
-        # A step that is left out counts too if training goes on: noise and schedules must not stand still.
+        # A skipped step counts too if training continues: noise and schedules must advance.
         self.net.global_step.assign_add(tf.cast(counts, "int64"))
         return self._packer.pack(
             graph,
@@ -152,12 +151,12 @@ class Trainer:
 def _nothing_to_train(net: Any) -> str:
     names = ", ".join(repr(node.name) for node in net.plan.losses)
     if names:
-        return "All losses (%s) have the scale 0, so there is nothing to train. Give one another 'loss_scale'." % names
+        return "All losses (%s) have the scale 0, so there is nothing to train. Change a 'loss_scale'." % names
     return "The network has no loss, so there is nothing to train. Give a layer the option 'loss'."
 
 
 def _mean_loss(graph: Any, normalized: FrozenSet[str]) -> Any:
-    """Sum of the losses, each per frame or sequence: of the same size whatever the size of the batch."""
+    """Return the sum of the losses, each per frame or sequence, so that it does not depend on the batch size."""
     means = [
         tf.cast(value, "float64")
         / (1.0 if name in normalized else tf.maximum(tf.cast(graph.counts[name], "float64"), 1.0))

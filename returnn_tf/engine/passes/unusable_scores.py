@@ -1,4 +1,4 @@
-"""Evaluations whose losses or errors are NaN or Inf: which sequences that comes from, and a warning for each pass."""
+"""Evaluations with NaN or Inf losses or errors: the sequences responsible, and a warning for each pass."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MAX_TAGS = 20
 
 
 class UnusableScores:
-    """Collects the batches of one evaluation whose losses or errors are not finite.
+    """Collects the batches of one evaluation with non-finite losses or errors.
 
-    :param phase: words for the message, e.g. ``'dev' eval epoch 3``
+    :param phase: text for the message, e.g. ``'dev' eval epoch 3``
     """
 
     def __init__(self, phase: str):
@@ -31,7 +31,7 @@ class UnusableScores:
         self._tags: List[str] = []
 
     def add(self, batch: Any, result: StepResult) -> StepResult:
-        """Look at the result of a batch, and return it."""
+        """Record the result of a batch, and return it."""
         self._num_batches += 1
         named = {COST + name: value for name, value in result.losses.items()}
         named.update({ERROR + name: value for name, value in result.errors.items()})
@@ -44,7 +44,7 @@ class UnusableScores:
         return result
 
     def warn(self, world: World) -> None:
-        """Write one warning for the pass if there were such batches in any of the processes."""
+        """Log one warning for the pass if any process had such batches."""
         own = {"bad": self._count, "all": self._num_batches, "values": self._values}
         own.update(in_data=self._in_data[: _MAX_TAGS + 1], tags=self._tags[: _MAX_TAGS + 1])
         parts = world.gather(own)
@@ -58,7 +58,7 @@ class UnusableScores:
         else:
             cause = "The data itself is finite. Sequences: %s" % _listed(tags)
         log.warn(
-            "%s: %s in %d of %d batches, so the score can't be used; where it decides about the learning rate, it "
+            "%s: %s in %d of %d batches, so the score can't be used; if it decides about the learning rate, it "
             "counts as worse than any other. %s"
             % (
                 self._phase,

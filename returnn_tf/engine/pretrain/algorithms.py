@@ -1,7 +1,7 @@
-"""Steps which are made from the network of the config alone: "from_output" and "from_input".
+"""Pretraining steps derived from the network of the config: "from_output" and "from_input".
 
-Both look at the layers of the top level and their ``from`` only. Layers which an option other than ``from`` names are
-kept as they are while something needs them.
+Both consider only top-level layers and their ``from``. Layers named by an option other than ``from`` are kept unchanged
+while some layer needs them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NetDict = Dict[str, Any]
 
 
 def steps_from_output(network: NetDict) -> List[NetDict]:
-    """Network dicts from small to whole: each lacks the hidden layers next to the output of the one behind it."""
+    """Return network dicts from small to full: each lacks the top hidden layers of the next one."""
     steps = [copied(network)]
     while True:
         smaller = _without_layers_below(steps[0], output_layers(network))
@@ -25,7 +25,7 @@ def steps_from_output(network: NetDict) -> List[NetDict]:
 
 
 def steps_from_input(network: NetDict) -> List[NetDict]:
-    """Network dicts from small to whole: step i has the hidden layers which are at most i + 1 layers above the data."""
+    """Return network dicts from small to full: step i has the hidden layers up to depth i + 1 above the data."""
     outputs = output_layers(network)
     depth = _depths(network, outputs)
     steps: List[NetDict] = []
@@ -37,7 +37,7 @@ def steps_from_input(network: NetDict) -> List[NetDict]:
 
 
 def output_layers(network: NetDict) -> List[str]:
-    """The layers of the top level which are results or are trained on: "output", and those with a loss."""
+    """Return the top-level layers which are outputs or have a loss: "output", and those trained on."""
     found = [
         name
         for name, layer in network.items()
@@ -51,7 +51,7 @@ def output_layers(network: NetDict) -> List[str]:
 
 
 def sources_of(network: NetDict, name: str) -> List[str]:
-    """What ``from`` of a layer says."""
+    """Return the sources of a layer, from its option ``from``."""
     given = network[name].get("from", "data")
     if isinstance(given, str):
         return [given]
@@ -59,14 +59,14 @@ def sources_of(network: NetDict, name: str) -> List[str]:
 
 
 def _without_layers_below(network: NetDict, outputs: List[str]) -> Any:
-    """The output layers get the sources of their sources; None if all that is left is one layer above the data."""
+    """Connect the outputs to the sources of their sources; None if only the lowest layers are left."""
     result = copied(network)
     changed = False
     for name in outputs:
         sources: List[str] = []
         for source in sources_of(network, name):
             if source not in network or source in outputs or not _hidden_below(network, source):
-                sources.append(source)  # data, or one of the lowest hidden layers: it stays
+                sources.append(source)  # data, or one of the lowest hidden layers: keep it
                 continue
             sources += [below for below in sources_of(network, source) if below in network]
             changed = True
@@ -79,7 +79,7 @@ def _hidden_below(network: NetDict, name: str) -> bool:
 
 
 def _depths(network: NetDict, outputs: List[str]) -> Dict[str, int]:
-    """Longest way from the data, in layers, of all hidden layers."""
+    """Return the longest path from the data, in layers, for all hidden layers."""
     depth: Dict[str, int] = {}
 
     def visit(name: str, above: Set[str]) -> int:
@@ -113,7 +113,7 @@ def _up_to_depth(network: NetDict, outputs: List[str], depth: Dict[str, int], li
 
 
 def _needed(network: NetDict, outputs: List[str]) -> NetDict:
-    """Only the layers which the outputs need, and those named anywhere in the options of one that is needed."""
+    """Return the layers which the outputs need, including those named in any option of a needed layer."""
     needed: Set[str] = set()
     todo = list(outputs)
     while todo:

@@ -1,4 +1,4 @@
-"""Parameters on their way from one network to the next."""
+"""Transfer of parameters from one network to the next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
@@ -21,10 +21,10 @@ Region = Tuple[Tuple[slice, ...], Tuple[slice, ...]]
 class Transfer:
     """What happens to each parameter, by name."""
 
-    copied: List[str] = field(default_factory=list)  # as they are
+    copied: List[str] = field(default_factory=list)  # unchanged
     grown: Dict[str, List[Region]] = field(default_factory=dict)  # (place in the old one, place in the new one)
     fresh: List[str] = field(default_factory=list)  # new ones: they keep their initial value
-    anew: List[str] = field(default_factory=list)  # those which the old network has too, but which start anew
+    reset: List[str] = field(default_factory=list)  # also in the old network, but reinitialised
     dropped: List[str] = field(default_factory=list)  # only in the old network
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class Transfer:
             ("copied", self.copied, False),
             ("copied in part", list(self.grown), True),
             ("new", self.fresh, True),
-            ("started anew", self.anew, True),
+            ("reinitialised", self.reset, True),
             ("dropped", self.dropped, True),
         ]
         parts = []
@@ -44,11 +44,11 @@ class Transfer:
 
 
 def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]], names: Tuple[str, str]) -> Transfer:
-    """What to do with each parameter.
+    """Decide what happens to each parameter.
 
     :param mode_of: path of a layer -> copy mode of its parameters
     :param names: of the two networks, for the error
-    :raises ConfigError: a parameter has another shape, and no copy mode says what to do then
+    :raises ConfigError: a parameter has another shape, and no copy mode is set
     """
     old_params, new_params = old.params, new.params
     transfer = Transfer(dropped=[name for name in old_params if name not in new_params])
@@ -60,11 +60,11 @@ def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]],
         if before is None:
             transfer.fresh.append(name)
         elif mode == "reset":
-            transfer.anew.append(name)
+            transfer.reset.append(name)
         elif before.shape == spec.shape:
             transfer.copied.append(name)
         elif mode == "ifpossible" or (mode == "subset" and len(before.shape) != len(spec.shape)):
-            transfer.anew.append(name)
+            transfer.reset.append(name)
         elif mode == "subset":
             old_axes, new_axes = old_axes or axes_of_params(old), new_axes or axes_of_params(new)
             transfer.grown[name] = _regions(old_axes[name], new_axes[name])
@@ -84,23 +84,23 @@ def _regions(old: List[Any], new: List[Any]) -> List[Region]:
 def _misfit(name: str, old: Tuple[int, ...], new: Tuple[int, ...], names: Tuple[str, str]) -> str:
     before, now = names
     return (
-        "The parameter %r has the shape %s in %s, but %s in %s, so it cannot be carried over. Say what to do by "
-        "'#copy_param_mode' in the network of %s, or by 'copy_param_mode' in pretrain: 'subset' copies the block "
-        "that both have, 'ifpossible' starts such parameters anew." % (name, list(old), before, list(new), now, now)
+        "The parameter %r has the shape %s in %s, but %s in %s, so it cannot be carried over. Set "
+        "'#copy_param_mode' in the network of %s, or 'copy_param_mode' in pretrain: 'subset' copies the block "
+        "that both have, 'ifpossible' reinitialises such parameters." % (name, list(old), before, list(new), now, now)
     )
 
 
 def carried_values(
     transfer: Transfer, values: Mapping[str, NDArray[Any]], initial: Callable[[str], NDArray[Any]]
 ) -> Dict[str, NDArray[Any]]:
-    """The values of the parameters of the new network which do not just start with their initial value.
+    """Return the values of those parameters of the new network which do not keep their initial value.
 
     :param values: of the old network, by name
     :param initial: name -> initial value in the new network
     """
     result = {name: values[name] for name in transfer.copied}
     for name, regions in transfer.grown.items():
-        array = numpy.array(initial(name))
+        array = np.array(initial(name))
         for source, target in regions:
             array[target] = values[name][source]
         result[name] = array

@@ -1,4 +1,4 @@
-"""All networks of a training, planned before it begins, so that a mistake in a late one is found at once."""
+"""Planning of all networks of a run before training, so that a mistake in a late one is found at once."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from returnn_tf.network.network import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Data
 
-#: So many networks are looked at before the training; further ones are when it is their turn.
+#: Maximum number of networks checked before training; later ones are checked when they start.
 MAX_PLANNED = 60
 
 Planned = List[Tuple[EpochNetwork, Plan]]
 
 
 def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planned:
-    """The different networks of these epochs with their plans for training; each transition was tried.
+    """Return the distinct networks of these epochs with their training plans, checking each transition.
 
-    :raises ConfigError: names the step, and what is wrong in its network or with a parameter on its way there
+    :raises ConfigError: names the step and the problem in its network or in the transfer of a parameter
     """
     if last < schedule.pretrain_epochs:
         log.warn("Pretraining takes %d epochs, but the last epoch is %d." % (schedule.pretrain_epochs, last))
@@ -43,7 +43,7 @@ def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planne
 
 
 def needed_data(planned: Planned) -> Dict[str, Data]:
-    """The data keys which any of the networks needs, with their declaration."""
+    """Return the data keys needed by any of the networks, with their declaration."""
     needed: Dict[str, Data] = {}
     for _, plan in planned:
         for key in needed_extern_keys(plan, plan.roots(), True):
@@ -52,9 +52,9 @@ def needed_data(planned: Planned) -> Dict[str, Data]:
 
 
 def plan_of(entry: EpochNetwork) -> Plan:
-    """The plan for training.
+    """Return the training plan of a network.
 
-    :raises ConfigError: names the step too
+    :raises ConfigError: invalid network; names the step
     """
     try:
         with overridden(entry.base, entry.settings):
@@ -70,7 +70,7 @@ def plan_of(entry: EpochNetwork) -> Plan:
 
 
 def describe(schedule: NetworkSchedule, planned: Sequence[Tuple[EpochNetwork, Plan]], first: int, last: int) -> str:
-    """One line for each network: its epochs, layers and parameters, what it sets and how the parameters get there."""
+    """Return one line per network: epochs, layers, parameters, settings, and transfer of the parameters."""
     lines = []
     spans = _spans(schedule, first, last)
     before: Any = None

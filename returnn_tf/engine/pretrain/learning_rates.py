@@ -1,4 +1,4 @@
-"""Learning rates of epochs which ``#config`` or pretraining decide about."""
+"""Learning rates of epochs for which ``#config`` or pretraining sets them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from returnn_tf.engine.pretrain.schedule import EpochNetwork
 
 
 def rate_of_epoch(control: LearningRateControl, entry: EpochNetwork, epoch: int) -> float:
-    """The rate, which the control keeps from now on; one which it has already stays."""
+    """Return the rate of an epoch, and store it in the control; a rate that it already has is kept."""
     if epoch not in control.epochs:
         rate = _decided(control, entry, epoch)
         if rate is not None:

@@ -15,7 +15,7 @@ ALGORITHMS = ("from_output", "from_input")
 
 @dataclass(frozen=True)
 class PretrainOptions:
-    """What ``pretrain`` may hold, see the package."""
+    """Options in ``pretrain``; their meaning is described in the package docstring."""
 
     construction_algo: Union[str, Callable[..., Any], Sequence[Any]] = option(
         "from_output",
@@ -24,7 +24,9 @@ class PretrainOptions:
     repetitions: Union[None, int, Sequence[Any], Dict[Any, Any]] = option(
         None, help="epochs of each step: a number, a list, or a dict by step with 'default' and 'final'"
     )
-    copy_param_mode: Optional[str] = option(None, choices=COPY_MODES, help="what parameters of the step before become")
+    copy_param_mode: Optional[str] = option(
+        None, choices=COPY_MODES, help="how to copy parameters from the previous step"
+    )
     copy_output_layer: Union[None, bool, str] = option(
         None, choices=(None, True, False, "ifpossible"), help="carry the parameters of output layers over"
     )
@@ -32,12 +34,12 @@ class PretrainOptions:
 
     @property
     def automatic(self) -> bool:
-        """Whether the steps are made by one of our own algorithms."""
+        """Return whether a built-in algorithm makes the steps."""
         return isinstance(self.construction_algo, str)
 
 
 def options_from_config(config: Config) -> Optional[PretrainOptions]:
-    """The options, or None without pretraining.
+    """Return the options, or None without pretraining.
 
     :raises ConfigError: unknown option or a wrong value
     """
@@ -73,9 +75,9 @@ def options_from_config(config: Config) -> Optional[PretrainOptions]:
 
 
 def check_copy_mode(where: str, mode: Any) -> Optional[str]:
-    """Return a mode of copying parameters, if it is one.
+    """Return a copy mode of parameters after checking it.
 
-    :raises ConfigError: it is not
+    :raises ConfigError: unknown mode
     """
     if mode not in COPY_MODES:
         raise ConfigError("%s must be 'ifpossible', 'subset', 'reset' or None, not %r." % (where, mode))
@@ -83,11 +85,11 @@ def check_copy_mode(where: str, mode: Any) -> Optional[str]:
 
 
 def epochs_of_steps(repetitions: Any, steps: int, where: str) -> List[int]:
-    """For how many epochs each step is trained.
+    """Return the number of epochs for each step.
 
     :param repetitions: the option
-    :param steps: their number, at least 1
-    :raises ConfigError: wrong type, negative, or for a step which there is not
+    :param steps: number of steps, at least 1
+    :raises ConfigError: wrong type, negative, or for a nonexistent step
     """
     if repetitions is None:
         repetitions = 1
@@ -110,7 +112,7 @@ def _from_dict(repetitions: Dict[Any, Any], steps: int, where: str) -> List[int]
             continue
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < steps:
             raise ConfigError(
-                "%s: repetitions has the key %r, but the steps are 0 to %d; besides there are 'default' and 'final'."
+                "%s: repetitions has the key %r, but the steps are 0 to %d; the other keys are 'default' and 'final'."
                 % (where, step, steps - 1)
             )
         counts[step] = _checked(count, where)

@@ -1,6 +1,6 @@
-"""Of which parts the axes of a parameter consist: the gates of a cell, the sources which are concatenated in an input.
+"""Parts of the axes of a parameter: the gates of a cell, the sources which are concatenated in an input.
 
-A parameter that grows does so in each of its parts.
+A growing parameter grows in each of its parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MAX_DEPTH = 50
 
 
 def axes_of_params(plan: Plan) -> Dict[str, List[Parts]]:
-    """For each parameter by name the parts of each of its axes, in order."""
+    """Return the parts of each axis, in order, for each parameter by name."""
     return {spec.name: _axes(node, spec) for node in plan.all_nodes() for spec in node.owned}
 
 
@@ -30,7 +30,7 @@ def _axes(node: Node, spec: ParamSpec) -> List[Parts]:
 
 
 def _features(node: Node, depth: int = 0) -> Parts:
-    """The parts of the feature axis of a layer's output, or of the labels of a sparse one."""
+    """Return the parts of the feature axis of a layer's output, or of the labels of a sparse one."""
     dim = node.output.dim or 0
     if depth < _MAX_DEPTH:
         if node.layer.is_connector:
@@ -49,10 +49,9 @@ Block = Tuple[slice, slice]
 
 
 def common_blocks(old: Parts, new: Parts) -> List[Block]:
-    """Which ranges of an axis go where: (range in the old one, range in the new one) for each part that both have.
+    """Return (old range, new range) of an axis for each part that both have.
 
-    Parts with the same label belong together; those whose label is unknown to the other side in the order in which they
-    stand there.
+    Parts are matched by label; those without a counterpart of the same label, by order.
     """
     old_at, new_at = _starts(old), _starts(new)
     pairs: List[Tuple[int, int]] = []

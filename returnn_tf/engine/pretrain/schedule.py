@@ -1,4 +1,4 @@
-"""Which network is trained in which epoch."""
+"""Schedule of networks: which one is trained in which epoch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class EpochNetwork:
     """The network of an epoch.
 
     :param name: for messages, e.g. "pretrain step 2"
-    :param layers: the dict without the keys that begin with "#"
+    :param layers: the dict without the keys that start with "#"
     :param settings: of ``#config``
-    :param config: the settings of this epoch, the network dict among them
+    :param config: the settings of this epoch, including the network dict
     :param base: the config of the run
-    :param copy_mode: how the parameters come here from another network
-    :param copy_output_layer: the same for those of the output layers; None: no exception
+    :param copy_mode: how the parameters are carried over from another network
+    :param copy_output_layer: the same for the output layers; None: as for all layers
     :param pretrain: whether this is an epoch of pretraining
     """
 
@@ -42,19 +42,19 @@ class EpochNetwork:
     info: Any = field(default=None, compare=False)
 
     def same_network(self, other: EpochNetwork) -> bool:
-        """Whether both have the same layers with the same options."""
+        """Return whether both have the same layers with the same options."""
         return same_value(self.layers, other.layers)
 
     def same_settings(self, other: EpochNetwork, *, but: Any = ()) -> bool:
-        """Whether both change the same settings to the same values.
+        """Return whether both change the same settings to the same values.
 
-        :param but: keys which do not count
+        :param but: keys to ignore
         """
         mine, others = ({k: v for k, v in e.settings.items() if k not in but} for e in (self, other))
         return same_value(mine, others)
 
     def mode_of(self, layer_path: str) -> Optional[str]:
-        """How a parameter of a layer is carried over: a copy mode, or "reset" where it is not."""
+        """Return the copy mode for the parameters of a layer; "reset" if they are not carried over."""
         if self.copy_mode == "reset" or self.copy_output_layer is None:
             return self.copy_mode
         if layer_path.split("/")[0] not in output_layers(self.layers):
@@ -63,15 +63,14 @@ class EpochNetwork:
 
 
 class NetworkSchedule:
-    """The networks of all epochs. Without pretraining and the like it is the one of the config in all of them."""
+    """The networks of all epochs; without pretraining or ``get_network``, always the one of the config.
+
+    :raises ConfigError: wrong options, or a construction function did not return a network
+    """
 
     def __init__(self, config: Config) -> None:
-        """
-        :param config: Config
-        :raises ConfigError: wrong options, or a construction function returned something else than a network
-        """
         self._config = config
-        # Without what the `#config` of the epoch that is trained at the moment changes in the config itself.
+        # Without the changes that the `#config` of the current epoch makes in the config itself.
         self._unchanged = derived(config, {})
         options = options_from_config(config)
         self._options = options or PretrainOptions()
@@ -87,17 +86,17 @@ class NetworkSchedule:
 
     @property
     def pretrain_epochs(self) -> int:
-        """The last epoch of pretraining; 0 without."""
+        """Return the last epoch of pretraining; 0 without."""
         return sum(step.epochs for step in self._steps)
 
     def at(self, epoch: int) -> EpochNetwork:
-        """The network of an epoch, from 1."""
+        """Return the network of an epoch, from 1."""
         if epoch not in self._by_epoch:
             self._by_epoch[epoch] = self._make(epoch)
         return self._by_epoch[epoch]
 
     def distinct(self, first: int, last: int) -> List[EpochNetwork]:
-        """The networks of these epochs, each once for as long as nothing changes."""
+        """Return the networks of these epochs, without repetitions in successive epochs."""
         found: List[EpochNetwork] = []
         for epoch in range(first, last + 1):
             entry = self.at(epoch)

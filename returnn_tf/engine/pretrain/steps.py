@@ -1,4 +1,4 @@
-"""The steps of pretraining: a network dict for each, and for how many epochs."""
+"""The steps of pretraining: a network dict and a number of epochs for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_STEPS = 1000
 
 @dataclass(frozen=True)
 class Step:
-    """A step: its number as the construction function knows it, the network dict, and how many epochs it lasts."""
+    """One step: index passed to the construction function, network dict, and number of epochs."""
 
     index: int
     network: Dict[str, Any]
@@ -23,11 +23,11 @@ class Step:
 
 
 def make_steps(network: Dict[str, Any], options: PretrainOptions, where: str) -> List[Step]:
-    """All steps with at least one epoch.
+    """Return all steps with at least one epoch.
 
     :param network: of the config
-    :param where: how errors begin
-    :raises ConfigError: there is no step, or one is no network
+    :param where: prefix of error messages
+    :raises ConfigError: there is no step, or one is not a network
     """
     networks = _networks(network, options, where)
     if not networks:
@@ -59,7 +59,8 @@ def _from_function(algo: Any, network: Dict[str, Any], where: str) -> List[Dict[
             return found
         if len(found) >= _MAX_STEPS:
             raise ConfigError(
-                "%s: construction_algo gave %d steps and goes on. Return None after the last." % (where, _MAX_STEPS)
+                "%s: construction_algo returned %d steps and did not end. Return None after the last."
+                % (where, _MAX_STEPS)
             )
         found.append(_checked(result, "%s: construction_algo(%d, ...)" % (where, len(found))))
 
@@ -71,7 +72,7 @@ def _checked(network: Any, what: str) -> Dict[str, Any]:
 
 
 def _greedy(networks: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """In each step but the first one, the layers which were there before are not trained; the outputs are."""
+    """Return the steps with layers of earlier steps frozen, except for outputs and changed layers."""
     result = networks[:1]
     for before, network in zip(networks, networks[1:]):
         outputs = output_layers(network)
@@ -79,7 +80,7 @@ def _greedy(networks: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         for name, layer in step.items():
             if name in before and name not in outputs and isinstance(layer, dict) and not name.startswith("#"):
                 if not same_value(layer, before[name]):
-                    continue  # it was changed, so it has something to learn
+                    continue  # changed, so it has to be trained
                 layer["trainable"] = False
         result.append(step)
     return result

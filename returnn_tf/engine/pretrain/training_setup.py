@@ -1,4 +1,4 @@
-"""Network, trainer and evaluator of the current epoch, and the change to those of the next one."""
+"""Network, trainer and evaluator of the current epoch, and the transition to the next one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ from returnn_tf.network.describe import log_templates
 from returnn_tf.network.network import Network
 from returnn_tf.network.planning.plan import Plan
 
-#: Settings which change nothing about the training step.
+#: Settings without effect on the training step.
 _NOT_OF_THE_STEP = settings_with(Effect.RATES | Effect.BATCHES | Effect.DATASETS)
 
 
 class TrainingSetup:
-    """Network, trainer and evaluator; `enter` turns them into those of another epoch."""
+    """Network, trainer and evaluator; `enter` switches them to another epoch.
+
+    :param config: whose values change with ``#config``
+    :param world: see `Trainer`
+    """
 
     entry: EpochNetwork
     net: Network
@@ -37,10 +41,6 @@ class TrainingSetup:
     evaluator: Evaluator
 
     def __init__(self, config: Config, world: Optional[World] = None) -> None:
-        """
-        :param config: whose values change with ``#config``
-        :param world: see `Trainer`
-        """
         self._world = world
         self._config = config
         self._settings = contextlib.ExitStack()
@@ -56,10 +56,10 @@ class TrainingSetup:
         self._entered = True
 
     def enter(self, entry: EpochNetwork) -> bool:
-        """Change to the network and the settings of another epoch; what is equal there stays as it is.
+        """Switch to the network and the settings of another epoch; what is unchanged stays as it is.
 
-        :return: whether there is another network now
-        :raises ConfigError: a parameter has another shape, and no copy mode says what to do then
+        :return: whether the network has changed
+        :raises ConfigError: a parameter has another shape, and no copy mode is set
         """
         if entry.same_network(self.entry):
             if not entry.same_settings(self.entry):
@@ -78,7 +78,7 @@ class TrainingSetup:
         self.net.global_step.assign(step)
         kept = self._carry_state(transfer, state)
         info = "" if entry.info is None else " (%s)" % (entry.info,)
-        log.write(3, "Now %s%s; parameters: %s; state of the optimizer: %s" % (entry.name, info, transfer, kept))
+        log.write(3, "Now %s%s; parameters: %s; optimizer state: %s" % (entry.name, info, transfer, kept))
         return True
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class TrainingSetup:
         self.evaluator = Evaluator(self.net, config)
 
     def _change_settings(self, entry: EpochNetwork) -> None:
-        """The same network with other settings: new functions of a step only if these matter to them."""
+        """Keep the network but change settings; retrace the step functions only if these depend on them."""
         self._set(entry)
         if entry.same_settings(self.entry, but=_NOT_OF_THE_STEP):
             return
@@ -113,15 +113,15 @@ class TrainingSetup:
         checkpoint_params.assign_matching(self.trainer.state(), state)
 
     def _carry_state(self, transfer: Transfer, state: Dict[str, NDArray[Any]]) -> str:
-        """Keeps the state of the optimizer if no parameter is new or has changed, and says so.
+        """Keep the optimizer state if no parameter is new or has changed; return a text for the log.
 
-        Otherwise all of it starts anew: how often an optimizer was applied is one number for all of its parameters, and
-        with that of the old ones it would give new ones much too large updates.
+        Otherwise all of it is reset: an optimizer has one update count for all of its parameters, and with the count of
+        the old ones the updates of new ones would be much too large.
         """
-        if transfer.fresh or transfer.anew or transfer.grown:
-            return "started anew"
+        if transfer.fresh or transfer.reset or transfer.grown:
+            return "reset"
         left = checkpoint_params.assign_matching(self.trainer.state(), state)
-        return "started anew for %s" % ", ".join(left) if left else "kept"
+        return "reset for %s" % ", ".join(left) if left else "kept"
 
     def _carry(self, transfer: Transfer, values: Dict[str, NDArray[Any]]) -> None:
         specs = self.net.param_specs
@@ -129,5 +129,5 @@ class TrainingSetup:
         for name, value in changed.items():
             variable = self.net.params[name]
             variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))
-        new = {name: self.net.params[name] for name in transfer.fresh + transfer.anew}
+        new = {name: self.net.params[name] for name in transfer.fresh + transfer.reset}
         preload.load_on_init(self.net.plan, new)

@@ -1,1 +1,1 @@
-"""Beam search over a dataset, and what is reported of it."""
+"""Beam search over a dataset, and reports on the results."""

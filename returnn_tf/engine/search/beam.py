@@ -1,4 +1,4 @@
-"""The setting ``beam_size`` of the command line, which changes all choices of a network."""
+"""The command-line setting ``beam_size``, which changes all choices of a network."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from returnn_tf.logging.log import log
 
 
 def with_beam_size(config: Config) -> Any:
-    """The config with another beam in all choices of its network, if ``++beam_size`` was given.
+    """Return the config with another beam size in all choices of its network, if ``++beam_size`` is set.
 
-    What a config file sets under this name is its own: many use it for some of their choices only.
+    A value in a config file has no effect here: many configs use the name for some of their choices only.
 
-    :param config: Config with the network
-    :raises ConfigError: it is no positive number
+    :param config: with the network
+    :raises ConfigError: it is not a positive number
     """
     size = NetworkSettings(config).beam_size
     if size is None:
         return config
     network = NetworkSettings(config).network
     if not isinstance(network, Mapping):
-        return config  # the error is about the network
+        return config  # reported as an error of the network
     log.write(3, "beam_size %d for all choices" % size)
     return derived(config, {}, hidden={"network": _changed(network, size)})
 
 
 def _changed(network: Mapping[str, Any], size: int) -> Any:
-    """A network dict, those inside of its layers included."""
+    """Return a network dict with the beam size set, including those nested inside layers."""
     return {name: _changed_layer(layer, size) for name, layer in network.items()}
 
 

@@ -1,4 +1,4 @@
-"""Errors of what a search decided on, wherever the network has a loss ``edit_distance`` on it."""
+"""Error counts of search results, for every loss ``edit_distance`` in the network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from returnn_tf.network.network import Network
 
 
 class Decided(NamedTuple):
-    """A layer with one hypothesis for each sequence, and what it is compared to."""
+    """A layer with one hypothesis per sequence, and its reference."""
 
     layer: str
     target: str  # data key
@@ -20,7 +20,7 @@ class Decided(NamedTuple):
 
 
 def decided_layers(net: Network) -> List[Decided]:
-    """The layers with the loss ``edit_distance`` against a data key whose output holds no beam any more.
+    """Return layers without beam that have the loss ``edit_distance`` against a data key.
 
     :param net: Network, planned for search
     """
@@ -35,13 +35,13 @@ def decided_layers(net: Network) -> List[Decided]:
 
 
 class ErrorReport:
-    """Label and word errors of one layer over a dataset."""
+    """Label and word errors of one layer over a dataset.
+
+    :param decided: the layer and its reference
+    :param labels: of the layer
+    """
 
     def __init__(self, decided: Decided, labels: Labels) -> None:
-        """
-        :param decided: which layer, and the references
-        :param labels: of the layer
-        """
         self.layer = decided.layer
         self._target = decided.target
         self._labels = labels
@@ -50,7 +50,7 @@ class ErrorReport:
         self._tables: Dict[int, str] = {}
 
     def add(self, batch: Any, hypotheses: Sequence[Sequence[Hypothesis]]) -> None:
-        """Counts one batch.
+        """Count the errors of one batch.
 
         :param batch: Batch, with the references
         :param hypotheses: of each sequence
@@ -67,13 +67,13 @@ class ErrorReport:
                 self._tables[batch.seq_indices[row]] = table(batch.seq_tags[row], pairs)
 
     def state(self) -> Any:
-        """What was counted, for :meth:`merge`."""
+        """Return the counts, for `merge`."""
         return self.label_errors, self.word_errors, self._tables
 
     def merge(self, states: Iterable[Any]) -> None:
-        """Counts what several processes counted instead of what this one did.
+        """Replace the counts by the total of several processes.
 
-        :param states: of all processes, this one too
+        :param states: of all processes, including this one
         """
         self.label_errors, self.word_errors, self._tables = Errors(), Errors(), {}
         for label_errors, word_errors, tables in states:
@@ -82,7 +82,7 @@ class ErrorReport:
             self._tables.update(tables)
 
     def lines(self) -> List[str]:
-        """The rates; the word errors only where words are not the labels."""
+        """Return the error rates; word errors only if they differ from the label errors."""
         lines = ["%s: label errors %s" % (self.layer, self.label_errors.text())]
         if (self.word_errors.total, self.word_errors.reference) != (
             self.label_errors.total,
@@ -92,7 +92,7 @@ class ErrorReport:
         return lines
 
     def tables(self) -> List[str]:
-        """Reference and hypothesis of each sequence with errors, aligned, in the order of the corpus."""
+        """Return the alignment of reference and hypothesis for each sequence with errors, in corpus order."""
         return [self._tables[index] for index in sorted(self._tables)]
 
     def _mapped(self, labels: Iterable[int]) -> List[int]:

@@ -1,4 +1,4 @@
-"""The names of the labels which a layer gives, and how a sequence of labels is written as text."""
+"""Label names of a layer, and conversion of label sequences to text."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ _BPE_JOIN = "@@ "
 
 
 class Labels:
-    """Turns label indices into text."""
+    """Converts label indices to text.
+
+    :param names: by index; None: write the indices
+    :param separator: between two labels; default: a space, or nothing if each label is a character
+    """
 
     def __init__(self, names: Optional[Sequence[str]], separator: Optional[str] = None) -> None:
-        """
-        :param names: by index; None: the indices are written
-        :param separator: between two labels; default a blank, and nothing if each label is a character
-        """
         self.names = None if names is None else list(names)
         if separator is None:
             separator = "" if names and all(len(name) == 1 for name in names) else " "
         self.separator = separator
 
     def text(self, indices: Iterable[int]) -> str:
-        """The labels with the separator between them; an index without name stands for itself."""
+        """Return the labels, joined by the separator; an index without name is written as a number."""
         names = self.names or []
         return self.separator.join(names[i] if 0 <= i < len(names) else str(i) for i in map(int, indices))
 
     def words(self, indices: Iterable[int]) -> List[str]:
-        """The words of the text; pieces of words (``@@``) are put together."""
+        """Return the words of the text; subword units (``@@``) are joined."""
         return (self.text(indices) + " ").replace(_BPE_JOIN, "").split()
 
 
 def labels_of(output: Data, dataset: Any, extern_data: Mapping[str, Data], target: Optional[str]) -> Labels:
-    """The labels of a layer: those of the data key with the same labels, from the dataset, else its ``vocab``.
+    """Return the labels of a layer: those of the data key with the same labels, from the dataset or its ``vocab``.
 
     :param output: of the layer, sparse
     :param dataset: Dataset
-    :param target: the data key to take if it has as many labels, where none has the very same
-    :raises ConfigError: a vocabulary is of a kind whose labels can't be read
-    :raises DataError: the file of a vocabulary is missing or no vocabulary
+    :param target: fallback data key, used if its number of labels matches
+    :raises ConfigError: the labels of a vocabulary of this class can't be read
+    :raises DataError: a vocabulary file is missing or invalid
     """
     for key in _keys(output, extern_data, target):
         names = dataset.labels.get(key)
@@ -67,7 +67,7 @@ def _separator(vocab: Any) -> Optional[str]:
 
 
 def vocab_labels(key: str, vocab: Any) -> List[str]:
-    """The labels by index of the option ``vocab`` of a data key."""
+    """Return the labels by index for the option ``vocab`` of a data key."""
     if isinstance(vocab, Mapping):
         labels = vocab.get("labels")
         if labels is not None:

@@ -1,4 +1,4 @@
-"""The file which a search writes: texts, or lists of texts with scores, as lines or as Python dict."""
+"""Output file of a search: texts, or lists of texts with scores, as lines or as Python dict."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ Rows = Iterable[Tuple[str, Dict[str, Entry]]]  # sequence tag, layer -> entry
 
 
 class SearchOutput:
-    """``search_output_file`` in the format ``search_output_file_format``."""
+    """Writer of ``search_output_file`` in the format ``search_output_file_format``.
+
+    :param path: compressed if it ends in ``.gz``
+    :param file_format: ``txt``: a line for each sequence; ``py``: a dict from tag to text
+    :param layers: with several, each entry is a dict from layer to its text; py only
+    :raises ConfigError: the file exists, its folder does not, or the format is unknown or unsuitable for the layers
+    """
 
     def __init__(self, path: str, file_format: str, layers: Sequence[str]) -> None:
-        """
-        :param path: compressed if it ends in ``.gz``
-        :param file_format: ``txt``: a line for each sequence; ``py``: a dict from tag to text
-        :param layers: with several each entry is a dict from layer to what there would be otherwise; py only
-        :raises ConfigError: the file exists, its folder does not, or the format is unknown or not fit for the layers
-        """
         if file_format not in _FORMATS:
             raise ConfigError(
                 "search_output_file_format: unknown %r. %s" % (file_format, did_you_mean(file_format, _FORMATS))
             )
         if len(layers) > 1 and file_format != "py":
             raise ConfigError(
-                "search_output_file_format = %r has place for one layer, but search_output_layer names %d. "
+                "search_output_file_format = %r supports one layer, but search_output_layer names %d. "
                 "Set search_output_file_format = 'py'." % (file_format, len(layers))
             )
         if os.path.exists(path):
             raise ConfigError("search_output_file %r exists already. Remove it, or choose another." % path)
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-            raise ConfigError("search_output_file %r: the folder %r can't be written. Make it first." % (path, folder))
+            raise ConfigError(
+                "search_output_file %r: the folder %r can't be written. Create it first." % (path, folder)
+            )
         self.path = path
         self._format = _FORMATS[file_format]
         self._layers = list(layers)
 
     def write(self, rows: Rows) -> None:
-        """Writes the file as a whole; it has its name only once it is complete."""
+        """Write the file atomically."""
         several = len(self._layers) > 1
         text = self._format([(tag, found if several else found[self._layers[0]]) for tag, found in rows])
         content = text.encode("utf8")
         if self.path.endswith(".gz"):
-            content = gzip.compress(content, mtime=0)  # the same content gives the same file
+            content = gzip.compress(content, mtime=0)  # reproducible: the same content yields the same file
         temp = "%s.tmp-%i" % (self.path, os.getpid())
         try:
             with open(temp, "wb") as file:
@@ -91,7 +93,7 @@ def _value(entry: Entry) -> str:
 
 def _pair(pair: Tuple[Any, str]) -> str:
     score, text = pair
-    number = str(score)  # as few digits as tell the float32 apart from its neighbours
+    number = str(score)  # the fewest digits that identify the float32
     return "(%s, %r)" % (number if number.lstrip("-")[:1].isdigit() else "float(%r)" % number, text)
 
 

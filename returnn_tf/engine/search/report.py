@@ -1,4 +1,4 @@
-"""Edit distances between references and what a search found: error rates, and the aligned errors to read."""
+"""Edit distances between references and hypotheses: error rates, and readable alignments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GAP = "*"
 
 @dataclasses.dataclass
 class Errors:
-    """Counts of a corpus."""
+    """Error counts of a corpus."""
 
     substitutions: int = 0
     deletions: int = 0
@@ -21,28 +21,28 @@ class Errors:
 
     @property
     def total(self) -> int:
-        """The edit distance."""
+        """Return the edit distance."""
         return self.substitutions + self.deletions + self.insertions
 
     @property
     def rate(self) -> float:
-        """Errors per label or word of the references."""
+        """Return the errors per label or word of the references; NaN without references."""
         return self.total / self.reference if self.reference else float("nan")
 
     def add(self, pairs: Sequence[Tuple[Optional[str], Optional[str]]]) -> None:
-        """Counts the pairs of an alignment."""
+        """Count the pairs of an alignment."""
         self.reference += sum(ref is not None for ref, _ in pairs)
         self.insertions += sum(ref is None for ref, _ in pairs)
         self.deletions += sum(hyp is None for _, hyp in pairs)
         self.substitutions += sum(None not in pair and pair[0] != pair[1] for pair in pairs)
 
     def join(self, other: Errors) -> None:
-        """Adds the counts of another corpus."""
+        """Add the counts of another corpus."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def text(self) -> str:
-        """E.g. ``12.50% (2 of 16: 1 substitution, 0 deletions, 1 insertions)``."""
+        """Return e.g. ``12.50% (2 of 16: 1 substitutions, 0 deletions, 1 insertions)``."""
         return "%.2f%% (%d of %d: %d substitutions, %d deletions, %d insertions)" % (
             100 * self.rate,
             self.total,
@@ -54,9 +54,9 @@ class Errors:
 
 
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> List[Tuple[Optional[str], Optional[str]]]:
-    """Pairs (reference, hypothesis) with the fewest errors; None stands for what is missing.
+    """Return pairs (reference, hypothesis) with the fewest errors; None for a deletion or insertion.
 
-    The table is computed by whole rows: insertions along a row are a running minimum.
+    The table is computed row by row, vectorised: insertions along a row are a running minimum.
     """
     names = {name: number for number, name in enumerate(dict.fromkeys([*reference, *hypothesis]))}
     hyp = np.array([names[name] for name in hypothesis], np.int64)
@@ -83,7 +83,7 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> List[Tuple[Opt
 
 
 def table(tag: str, pairs: Sequence[Tuple[Optional[str], Optional[str]]]) -> str:
-    """Reference and hypothesis below each other; wrong places are marked in a third line."""
+    """Return reference and hypothesis one above the other; a third line marks the errors."""
     columns = [(ref or _GAP, hyp or _GAP, "" if ref == hyp else "^") for ref, hyp in pairs]
     widths = [max(len(ref), len(hyp)) for ref, hyp, _ in columns]
     lines = [

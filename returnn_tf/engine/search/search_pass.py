@@ -1,4 +1,4 @@
-"""One pass of search over a dataset: long sequences first, so that what does not fit into memory fails at once."""
+"""One search pass over a dataset, longest sequences first so that running out of memory shows at once."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from returnn_tf.logging.log import log
 
 
 class SearchPass:
-    """Searches in a dataset and keeps the texts of the hypotheses."""
+    """Searches a dataset and keeps the texts of the hypotheses.
+
+    :param labels: for each layer of the searcher
+    :param reports: updated with each batch; they need the losses of the searcher
+    """
 
     def __init__(
         self, searcher: Searcher, source: DataSource, labels: Mapping[str, Labels], reports: Sequence[ErrorReport]
     ) -> None:
-        """
-        :param labels: for each layer of the searcher
-        :param reports: counted along; they need the losses of the searcher
-        """
         self._searcher = searcher
         self._source = source
         self._labels = labels
@@ -41,10 +41,10 @@ class SearchPass:
         self._texts: Dict[int, Tuple[str, Dict[str, Any]]] = {}  # position in the corpus -> tag, layer -> text(s)
 
     def run(self, epoch: int) -> None:
-        """Goes over all sequences.
+        """Search all sequences.
 
-        :param epoch: of the model; of the data too, where data is generated
-        :raises DataError: a sequence is left out by the options of the dataset
+        :param epoch: of the model, and of generated data
+        :raises DataError: the options of the dataset exclude a sequence
         """
         whole = longest_first(self._source.dataset, epoch)
         phase = phase_text("search", epoch, self._source.name)
@@ -61,7 +61,7 @@ class SearchPass:
         if len(self._texts) < len(whole):
             missing = self._source.dataset.tag(next(int(index) for index in whole if int(index) not in self._texts))
             raise DataError(
-                "%s: %d of %d sequences are left out, e.g. %r. Raise the limits on the length of sequences."
+                "%s: %d of %d sequences are excluded, e.g. %r. Raise the limits on the length of sequences."
                 % (phase, len(whole) - len(self._texts), len(whole), missing)
             )
         one_pass.log_end(state)
@@ -69,11 +69,11 @@ class SearchPass:
             if count:
                 log.warn(
                     "Layer %r: of %d sequences the best hypothesis of %d had not ended after max_seq_len steps, so it "
-                    "is cut off. Raise max_seq_len, or train the end better." % (path, len(self._texts), count)
+                    "is truncated. Raise max_seq_len, or train the end better." % (path, len(self._texts), count)
                 )
 
     def _merge(self) -> None:
-        """Puts the results of all processes together, on all of them."""
+        """Combine the results of all processes, on all of them."""
         if self._world.size == 1:
             return
         states = [report.state() for report in self._reports]
@@ -88,11 +88,11 @@ class SearchPass:
             report.merge([part[3][index] for part in parts])
 
     def rows(self) -> List[Tuple[str, Dict[str, Any]]]:
-        """(tag, layer -> text, or [(score, text), ...] best first where a beam is left) in the order of the corpus."""
+        """Return (tag, layer -> text, or [(score, text), ...] best first with a beam) in corpus order."""
         return [self._texts[index] for index in sorted(self._texts)]
 
     def log_errors(self) -> None:
-        """Scores, error rates, and at level 4 the wrong sequences."""
+        """Log scores, error rates, and at level 4 the sequences with errors."""
         if self._searcher.with_losses:
             log.write(1, eval_line({self._source.name: (self._scores.scores(), self._scores.errors())}))
         for report in self._reports:
@@ -120,7 +120,7 @@ class SearchPass:
 
 
 def longest_first(dataset: Any, epoch: int) -> NDArray[Any]:
-    """Each sequence of an epoch once, sorted by length, descending; in corpus order if lengths are not known."""
+    """Return each sequence of an epoch once, longest first; in corpus order if lengths are unknown."""
     in_epoch = dataset.seq_order(epoch)
     if in_epoch is None:
         raise ConfigError(

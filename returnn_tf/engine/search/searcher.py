@@ -1,4 +1,4 @@
-"""Search with a network: the hypotheses of some layers for whole datasets, and the losses behind the search."""
+"""Search with a network: the hypotheses of some layers for whole datasets, and the losses."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class Hypothesis(NamedTuple):
-    """Label indices [labels], and their log score where a beam is left."""
+    """Label indices [labels], and their log score if there is a beam."""
 
     labels: NDArray[Any]
     score: Optional[np.float32] = None
 
 
 class SearchResult(NamedTuple):
-    """What the search gave for a batch."""
+    """Result of the search for a batch."""
 
     hypotheses: Dict[str, List[List[Hypothesis]]]  # layer -> sequence -> best first
     losses: Optional[StepResult]  # None without losses
@@ -33,15 +33,15 @@ class SearchResult(NamedTuple):
 
 
 class Searcher:
-    """One traced function from a batch to the hypotheses of layers, and the losses if wanted."""
+    """Traced function from a batch to the hypotheses of layers, and optionally the losses.
+
+    :param net: Network, planned for search
+    :param layers: paths
+    :param with_losses: also compute the losses, which need targets
+    :raises ConfigError: there is no such layer, or its output is not a sequence of labels
+    """
 
     def __init__(self, net: Network, layers: Sequence[str], *, with_losses: bool = True) -> None:
-        """
-        :param net: Network, planned for search
-        :param layers: paths
-        :param with_losses: also the losses; they need targets
-        :raises ConfigError: there is no such layer, or its output is no sequence of labels
-        """
         assert net.search, "the network is not planned for search"
         self.net = net
         self.nodes: Dict[str, Node] = {name: searched_node(net.plan, name) for name in layers}
@@ -51,11 +51,11 @@ class Searcher:
         self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
 
     def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
-        """The entries of a feed which are needed, as tensors."""
+        """Return the needed entries of a feed, as tensors."""
         return self._function.tensors(feed)
 
     def run(self, feed: Mapping[str, Any]) -> SearchResult:
-        """Searches in one batch.
+        """Search one batch.
 
         :param feed: feed key -> array or tensor, batch axis first
         """
@@ -74,7 +74,7 @@ class Searcher:
         return found, self._packer.pack(graph, {"total_loss": graph.total_loss}), dict(graph.lowering.not_ended)
 
     def _hypotheses(self, graph: Any, node: Node) -> Tuple[Any, Any, Any]:
-        """(labels [batch * beam, labels], numbers of labels [batch * beam], scores [batch, beam] or None)."""
+        """Return labels [batch * beam, labels], their lengths [batch * beam], scores [batch, beam] or None."""
         output = node.output
         batch = output.batch_axis
         assert batch is not None
@@ -92,10 +92,10 @@ class Searcher:
 
 
 def searched_node(plan: Plan, name: str) -> Node:
-    """The layer which ``search_output_layer`` names.
+    """Return the layer named by ``search_output_layer``.
 
     :param plan: planned for search
-    :raises ConfigError: there is none, or its output is not labels [batch] or [batch, time]
+    :raises ConfigError: it does not exist, or its output is not labels [batch] or [batch, time]
     """
     layers = {node.path: node for node in plan.nodes if node.extern_key is None}
     if name not in layers:
@@ -107,14 +107,14 @@ def searched_node(plan: Plan, name: str) -> Node:
     output = node.output
     if not output.sparse or output.batch_axis is None or output.rank > 2:
         raise ConfigError(
-            "search_output_layer: layer %r gives %s, which is no sequence of labels. Name the 'choice' or 'rec' layer "
-            "which searches, or the 'decide' layer behind it." % (name, output)
+            "search_output_layer: layer %r gives %s, which is not a sequence of labels. Name the 'choice' or 'rec' "
+            "layer which searches, or the 'decide' layer after it." % (name, output)
         )
     return node
 
 
 def _split(labels: NDArray[Any], lens: NDArray[Any], scores: Optional[NDArray[Any]]) -> List[List[Hypothesis]]:
-    """The hypotheses of each sequence, best first; of the same score the earlier one first."""
+    """Return the hypotheses of each sequence, best first; of equal scores the earlier one first."""
     if scores is None:
         return [[Hypothesis(row[:size])] for row, size in zip(labels, lens)]
     beam = scores.shape[1]

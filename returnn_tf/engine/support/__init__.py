@@ -1,1 +1,1 @@
-"""Small parts that the rest of the engine is built from: devices, signals, scores, prefetching, atomic files."""
+"""Building blocks of the engine: devices, signals, scores, prefetching, atomic files."""

@@ -1,4 +1,4 @@
-"""Files which appear whole or not at all: written beside the place, synced to disk, renamed; and their checksums."""
+"""Atomic file writes: to a temporary place, synced to disk, then renamed; and checksums of files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _staged: Set[str] = set()
 
 
 def sync(path: str) -> None:
-    """Waits until a file or directory is on the disk."""
+    """Flush a file or directory to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -27,7 +27,7 @@ def sync(path: str) -> None:
 
 
 def checksum(path: str) -> str:
-    """SHA-256 of the content, hexadecimal."""
+    """Return the SHA-256 of the content, hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(_BLOCK), b""):
@@ -36,11 +36,11 @@ def checksum(path: str) -> str:
 
 
 def write_text(path: str, text: str, *, owner: str = "") -> None:
-    """Replaces a text file as a whole; a reader sees the old or the new content, never a part.
+    """Replace a text file atomically; a reader sees the old or the new content, never a part.
 
     :param path: of the file
     :param text: new content
-    :param owner: name of the model whose runs clean up after a kill; default the name of the file
+    :param owner: name of the model whose runs clean up after a kill; default: the name of the file
     """
     folder, name = os.path.split(os.path.abspath(path))
     prefix = ".%s." % owner if owner else ""
@@ -59,7 +59,7 @@ def write_text(path: str, text: str, *, owner: str = "") -> None:
 
 
 def describe(folder: str, names: Sequence[str]) -> Dict[str, Dict[str, Any]]:
-    """Size and checksum of files of a folder, for a manifest."""
+    """Return size and checksum of files of a folder, for a manifest."""
     return {
         name: {"size": os.path.getsize(os.path.join(folder, name)), "sha256": checksum(os.path.join(folder, name))}
         for name in names
@@ -67,7 +67,7 @@ def describe(folder: str, names: Sequence[str]) -> Dict[str, Dict[str, Any]]:
 
 
 def diff(folder: str, described: Dict[str, Dict[str, Any]]) -> Optional[str]:
-    """Return how the files of a folder differ from those which :func:`describe` saw; None if they do not."""
+    """Return how the files of a folder differ from what `describe` recorded; None if they do not."""
     for name, facts in described.items():
         path = os.path.join(folder, name)
         if not os.path.exists(path):
@@ -81,16 +81,16 @@ def diff(folder: str, described: Dict[str, Dict[str, Any]]) -> Optional[str]:
 
 
 def with_checksum(manifest: Dict[str, Any]) -> Dict[str, Any]:
-    """Return a manifest with its own checksum: else a flipped bit could be read as another position in the epoch."""
+    """Return a manifest with its own checksum, which detects e.g. a flipped bit in the position in the epoch."""
     content = {key: value for key, value in manifest.items() if key != _CHECKSUM}
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
     return {**content, _CHECKSUM: hashlib.sha256(text.encode("ascii")).hexdigest()}
 
 
 def read_manifest(path: str) -> Optional[Dict[str, Any]]:
-    """The manifest, or None if there is none.
+    """Return the manifest, or None if the file does not exist.
 
-    :raises DataError: the file is there but is no manifest
+    :raises DataError: the file exists but is not a manifest
     """
     try:
         with open(path, "rb") as file:
@@ -110,7 +110,7 @@ def read_manifest(path: str) -> Optional[Dict[str, Any]]:
 
 
 def _describes_files(described: Any) -> bool:
-    """Whether it is what :func:`describe` gives, for files of the same folder."""
+    """Return whether the value is what `describe` returns, for files of the same folder."""
     return isinstance(described, dict) and all(
         os.path.basename(name) == name
         and "\0" not in name
@@ -124,7 +124,7 @@ def _describes_files(described: Any) -> bool:
 
 @contextlib.contextmanager
 def staging(folder: str, name: str) -> Iterator[str]:
-    """A new temporary folder inside of ``folder``; gone at the end, whatever happens."""
+    """Provide a new temporary folder inside ``folder``; it is removed at the end in any case."""
     path = os.path.join(folder, ".%s.tmp-%i" % (name, os.getpid()))
     shutil.rmtree(path, ignore_errors=True)
     os.mkdir(path)
@@ -137,17 +137,17 @@ def staging(folder: str, name: str) -> Iterator[str]:
 
 
 def remove_staged() -> None:
-    """Removes all temporary folders of this process: it ends now, without finishing what is written there."""
+    """Remove all temporary folders of this process, which is about to end without finishing them."""
     for path in list(_staged):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def publish(source: str, folder: str, names: List[str]) -> None:
-    """Moves synced files in the given order from the staging folder to their place; the last one makes them valid."""
+    """Move synced files in the given order from the staging folder into place; the last one makes them valid."""
     for name in names:
         sync(os.path.join(source, name))
     with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(folder, names[-1]))  # what is replaced is not valid from here on
+        os.remove(os.path.join(folder, names[-1]))  # this invalidates the old version
     for name in names:
         os.replace(os.path.join(source, name), os.path.join(folder, name))
     sync(folder)

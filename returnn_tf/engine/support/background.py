@@ -1,4 +1,4 @@
-"""One thread beside the training that writes and deletes files, one job after the other."""
+"""A thread beside training that writes and deletes files, one job after the other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 
 class Background:
-    """At most one job at a time. What goes wrong in it is raised in the training thread, by the next call of a method.
+    """Runs at most one job at a time. Its errors are raised in the training thread, by the next call of a method.
 
     The thread is started with the first job.
     """
@@ -18,28 +18,28 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is running."""
+        """Return whether a job is running."""
         return self._job is not None and not self._job.done()
 
     def check(self) -> None:
-        """Raises what a job has raised."""
+        """Raise the error of a finished job, if any."""
         if self._job is not None and self._job.done():
             job, self._job = self._job, None
             job.result()
 
     def submit(self, job: Callable[[], Any]) -> None:
-        """Starts a job; waits for the one before."""
+        """Start a job, after waiting for the previous one."""
         self.wait()
         self._job = self._pool.submit(job)
 
     def wait(self) -> None:
-        """Waits for the job that is running."""
+        """Wait for the running job; raise its error."""
         if self._job is not None:
             job, self._job = self._job, None
             job.result()
 
     def close(self) -> None:
-        """Waits for the job, whose error is raised, and ends the thread."""
+        """Wait for the running job, raise its error, and end the thread."""
         try:
             self.wait()
         finally:

@@ -1,4 +1,4 @@
-"""By what it shows that a dataset is another one, though its settings are the same; without reading its data."""
+"""Cheap fingerprint of a dataset: detects changed data under unchanged settings, without reading the data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MAX_TAGS = 100
 
 
 def data_facts(dataset: Any, epoch: int) -> Dict[str, str]:
-    """Number, order and lengths of the sequences of a dataset, some of their names, and what they look like.
+    """Return number, order and lengths of the sequences of a dataset, dims of its data, and hashes of some tags.
 
-    :param epoch: whose order counts
+    :param epoch: whose sequence order is used
     """
     order = dataset.seq_order(epoch)
     facts = {"sequences": str(dataset.num_seqs)}

@@ -1,4 +1,4 @@
-"""On which device a run computes, and how much memory it takes: ``device`` and ``tf_session_opts``."""
+"""Device selection and memory use: ``device`` and ``tf_session_opts``."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from returnn_tf.util.lazy_tf import tf
 _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
 
 
-_for_rank: List[int] = []  # the local rank for which it was done
+_for_rank: List[int] = []  # the local rank for which the device was chosen
 
 
 def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
-    """Chooses the device; to be called before anything is computed.
+    """Choose the device; to be called before anything is computed.
 
     ``cpu``; ``gpu`` or ``gpu<index>``; absent or ``all``: a GPU if there is one. GPU memory is taken as it is needed.
-    Of several processes on a host each takes the GPU with its local rank, and its share of the cores. For these it is
-    done as soon as they know each other; a later call does nothing.
+    With several processes on a host, each uses the GPU of its local rank, and its share of the cores. This is done once
+    they are connected; later calls do nothing.
 
     :param local_rank: of this process on its host
     :param local_size: number of processes on this host
-    :raises ConfigError: another value, or a GPU that is not there
+    :raises ConfigError: another value, or a GPU that does not exist
     """
     if _for_rank:
         return
@@ -59,7 +59,7 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
 
 
 def share_of_cores(local_size: int, environ: Optional[Mapping[str, str]] = None) -> int:
-    """How many threads each of the processes of a host is to have.
+    """Return the number of threads for each of the processes of a host.
 
     :param local_size: number of these processes
     """
@@ -74,7 +74,7 @@ def share_of_cores(local_size: int, environ: Optional[Mapping[str, str]] = None)
 
 
 def _gpu_of_rank(local_rank: int, local_size: int, number: int) -> int:
-    """The index of the GPU for a process; where the scheduler shows it only one, that.
+    """Return the index of the GPU for a process; 0 where the scheduler shows it a single GPU.
 
     :param number: of GPUs
     :raises ConfigError: there are fewer GPUs than processes
@@ -90,7 +90,7 @@ def _gpu_of_rank(local_rank: int, local_size: int, number: int) -> int:
 
 
 def memory_text() -> str:
-    """Memory which the process has in use, and the peak of each GPU: ``1.5GB, GPU:0 3.0GB``."""
+    """Return the memory used by the process, and the peak of each GPU: ``1.5GB, GPU:0 3.0GB``."""
     return ", ".join(
         bytes_text(value) if name == "process" else "%s %s" % (name, bytes_text(value))
         for name, value in memory_bytes().items()
@@ -98,7 +98,7 @@ def memory_text() -> str:
 
 
 def memory_bytes() -> Dict[str, int]:
-    """Bytes which the process has in use, as ``process``, and the peak of each GPU by its name."""
+    """Return the bytes used by the process, as ``process``, and the peak of each GPU by its name."""
     values = {"process": process_memory()}
     for index, _ in enumerate(tf.config.list_logical_devices("GPU")):
         name = "GPU:%i" % index
@@ -107,7 +107,7 @@ def memory_bytes() -> Dict[str, int]:
 
 
 def _session_options(options: Mapping[str, Any]) -> None:
-    """What still has a meaning of the options of a TensorFlow 1 session: the numbers of threads."""
+    """Apply the options of a TensorFlow 1 session that still have an effect: the numbers of threads."""
     setters: Dict[str, Callable[[int], Optional[Any]]] = {
         "intra_op_parallelism_threads": tf.config.threading.set_intra_op_parallelism_threads,
         "inter_op_parallelism_threads": tf.config.threading.set_inter_op_parallelism_threads,

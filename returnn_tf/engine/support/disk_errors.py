@@ -1,4 +1,4 @@
-"""Errors of the disk that may pass, and how long to wait for that."""
+"""Disk errors that may be transient, and retries for them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _PASSING = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno
 
 
 def may_pass(exc: OSError) -> bool:
-    """Return whether the cause may go away by waiting: lack of space, or a hiccup of a network file system."""
+    """Return whether the error may be transient: lack of space, or a hiccup of a network file system."""
     return exc.errno in _PASSING
 
 
 def retried(job: Callable[[], None], waits: Sequence[float] = RETRY_WAITS) -> None:
-    """Run a job that writes; after an error that may pass, again a few times.
+    """Run a job that writes; retry a few times after an error that may be transient.
 
     :param waits: seconds to wait before each further attempt
-    :raises OSError: the last one of the job
+    :raises OSError: the last error of the job
     """
     for wait in waits:
         try:

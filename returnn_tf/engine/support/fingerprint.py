@@ -1,4 +1,4 @@
-"""A hash of all settings, by which a checkpoint tells whether a run goes on with the same config; what differs."""
+"""Hash of all settings, to detect that a run resumes with another config; and the differences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ABSENT = "absent"
 
 
 def fingerprint(config: Config) -> str:
-    """SHA-256 (hexadecimal) over keys and values of a Config; functions count by their code, not their address."""
+    """Return the SHA-256 (hexadecimal) of keys and values of a config; functions by their code, not address."""
     digest = hashlib.sha256()
     for key in sorted(config.keys()):
         digest.update(_bytes("%s=%s\n" % (key, _canonical(config.typed(key)))))
@@ -22,10 +22,9 @@ def fingerprint(config: Config) -> str:
 
 
 def settings(config: Config, keys: Optional[Iterable[str]] = None, *, folders: bool = True) -> Dict[str, str]:
-    """Key -> value as text, or a hash of it where that is long.
+    """Return key -> value as text, or a hash of it if it is long.
 
-    :param config: Config
-    :param keys: default all which the config has; those it lacks are left out
+    :param keys: default: all of the config; missing ones are skipped
     :param folders: whether the folder counts in a value that is a path
     """
     found: Dict[str, str] = {}
@@ -37,13 +36,13 @@ def settings(config: Config, keys: Optional[Iterable[str]] = None, *, folders: b
 
 
 def as_text(value: Any) -> str:
-    """A value of a config as text, or a hash of it if that is long; the same in all processes."""
+    """Return a config value as text, or a hash of it if it is long; the same in all processes."""
     text = _canonical(value)
     return text if len(text) <= _MAX_SHOWN else "sha256 " + hashlib.sha256(_bytes(text)).hexdigest()[:32]
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
-    """What differs between two results of :func:`settings`: ``batch_size (was 3, is 2)``; of long values the key."""
+    """Return the differences of two `settings`: ``batch_size (was 3, is 2)``; only the key for long values."""
     lines = []
     for key in sorted(set(before) | set(now)):
         old, new = before.get(key, _ABSENT), now.get(key, _ABSENT)
@@ -58,7 +57,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _without_folders(value: Any) -> Any:
-    """Paths by their last part: files may be copied to another disk between two runs."""
+    """Return the value with absolute paths cut to their last part: files may move between two runs."""
     if isinstance(value, dict):
         return {_without_folders(key): _without_folders(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The error when a loss or a gradient is NaN or Inf, and the search for the first layer which went bad."""
+"""Error for a NaN or Inf loss or gradient, and the search for the first layer with such values."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 _MAX_TAGS = 20
-_DATA = "data"  # the path of the input with this key; those of other keys are data:<key>
+_DATA = "data"  # path of the input with this key; for other keys it is data:<key>
 
 
 class NonFiniteError(DataError):
-    """Loss or gradient of a step is NaN or Inf; no variable was changed by that step. Ends with exit code 1."""
+    """Loss or gradient of a step is NaN or Inf; the step changed no variable. Ends with exit code 1.
+
+    :param step: global step, from 0
+    :param total_loss: the objective
+    :param grad_norm: L2 norm of the raw gradient, None outside of training
+    :param losses: loss by name
+    """
 
     def __init__(self, step: int, total_loss: float, grad_norm: Optional[float], losses: Dict[str, float]) -> None:
-        """
-        :param step: global step, from 0
-        :param total_loss: the objective
-        :param grad_norm: L2 norm of the raw gradient, None outside of training
-        :param losses: loss by name
-        """
         self.step = step
         self.total_loss = total_loss
         self.grad_norm = grad_norm
@@ -31,12 +31,12 @@ class NonFiniteError(DataError):
         self.seq_tags: List[str] = []
         self.layer: Optional[str] = None  # or the input, see `first_bad_layer`
         self.where = ""  # rank and host, if there are several
-        self.own_finite = False  # whether those of this rank alone are finite
+        self.own_finite = False  # whether loss and gradient of this rank are finite
         self.common = False  # whether all ranks see it in the same step
         super().__init__()
 
     def at(self, seq_tags: Sequence[str], layer: Optional[str]) -> NonFiniteError:
-        """The same error with the sequences of the batch and the first layer with a bad value, as far as known."""
+        """Return the same error with the sequences of the batch and the first bad layer, if known."""
         self.seq_tags = [str(tag) for tag in seq_tags]
         self.layer = layer
         return self
@@ -51,7 +51,7 @@ class NonFiniteError(DataError):
         text = ", ".join(parts) + ". The parameters were not changed by this step."
         key = data_key(self.layer)
         if key is not None:
-            text += " The data has NaN or Inf itself, in the key %r: look at these sequences in the dataset." % key
+            text += " The data itself has NaN or Inf, in the key %r: check these sequences in the dataset." % key
         elif self.layer is not None:
             text += " First layer with NaN or Inf in its output: %r." % self.layer
         elif self.seq_tags:
@@ -66,18 +66,17 @@ class NonFiniteError(DataError):
 
 
 def data_key(path: Optional[str]) -> Optional[str]:
-    """The key of the data whose input has this path; None if it is that of a layer."""
+    """Return the data key of the input with this path; None if it is the path of a layer."""
     if path == _DATA:
         return _DATA
     return path[len(_DATA) + 1 :] if path is not None and path.startswith(_DATA + ":") else None
 
 
 def first_bad_layer(net: Network, feed: Mapping[str, Any], *, step: int, train: bool = True) -> Optional[str]:
-    """The first input or layer, in the order of the network, whose output has NaN or Inf; None if all are finite.
+    """Return the first input or layer, in network order, whose output has NaN or Inf; None if all are finite.
 
-    Inputs come before all layers: what they have, the layers need not be blamed for. Frames beyond the end of a
-    sequence count only if all others are good. Builds and runs the network once more, so it is meant for the moment
-    before the program ends.
+    Inputs are checked before all layers, which inherit their values. Frames beyond the end of a sequence are considered
+    only if all others are finite. Builds and runs the network again, so it is meant for the end of a failed run.
 
     :param net: Network
     :param feed: feed key -> array or tensor
@@ -105,7 +104,7 @@ def first_bad_layer(net: Network, feed: Mapping[str, Any], *, step: int, train: 
 
 
 def _finite(ctx: EmitContext, value: Any) -> Any:
-    """Whether all values of an output are finite: within the sequences, and with what is beyond their ends."""
+    """Return whether an output is finite, bool [2]: within the sequences, and including the padding."""
     good, data = tf.math.is_finite(tf.math.abs(value)), ctx.output
     known = [axis for axis in data.dynamic_axes if ctx.has_lens(data.dims[axis]) and ctx.knows_mask(data, [axis])]
     mask = ctx.masks(data, known)

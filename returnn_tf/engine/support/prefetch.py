@@ -1,4 +1,4 @@
-"""A thread which makes the tensors of the next batches while the current step runs."""
+"""A thread which converts the next batches to tensors while the current step runs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ _POLL_SECONDS = 0.1
 
 
 class Prefetcher:
-    """Iterates over (batch, converted batch); ``wait_seconds`` tells how long its user had to wait in total.
+    """Iterator over (batch, converted batch); ``wait_seconds`` is the total time its user had to wait.
 
-    An exception in the batches or the conversion is raised to the user. :meth:`close` must be called at the end.
+    An exception in the batches or the conversion is raised in the consumer. `close` must be called at the end.
+
+    :param batches: read in the thread
+    :param convert: called with each batch in the thread
+    :param depth: maximum number of batches ready in advance
     """
 
     def __init__(self, batches: Iterable[Any], convert: Callable[[Any], Any], *, depth: int = 2) -> None:
-        """
-        :param batches: read in the thread
-        :param convert: called with each batch in the thread
-        :param depth: how many may be ready in advance
-        """
         self.wait_seconds = 0.0
         self._batches = batches
         self._convert = convert
@@ -44,7 +43,7 @@ class Prefetcher:
         return first, second
 
     def close(self) -> None:
-        """Stops the thread, also in the middle of the batches."""
+        """Stop the thread, even if there are batches left."""
         self._stop.set()
         close = getattr(self._batches, "close", None)
         if close is not None and not self._thread.is_alive():
@@ -62,7 +61,7 @@ class Prefetcher:
                 if not self._put(("batch", batch, self._convert(batch))):
                     return
             self._put(("end", None, None))
-        except BaseException as exc:  # whatever it is, the user of the batches has to know
+        except BaseException as exc:  # any kind is passed to the consumer
             self._put(("error", exc, None))
 
     def _put(self, item: Tuple[str, Any, Any]) -> bool:

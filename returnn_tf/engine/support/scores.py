@@ -1,4 +1,4 @@
-"""Scores and errors of a pass over a dataset: sums over the batches, divided by frames or sequences at the end."""
+"""Scores and errors of a pass over a dataset: sums over the batches, finally divided by frames or sequences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ COST, ERROR, EXP = "cost:", "error:", ":exp"
 
 
 class Scores:
-    """Collects the results of all batches of a pass."""
+    """Accumulates the results of all batches of a pass.
+
+    :param normalized: losses whose value is a mean over the batch already (``use_normalized_loss``)
+    :param with_exp: also compute the exponential of each score (``calculate_exp_loss``), e.g. the perplexity
+    :param sums: of another instance, to continue from
+    """
 
     def __init__(
         self,
@@ -20,11 +25,6 @@ class Scores:
         with_exp: bool = False,
         sums: Optional[Mapping[str, Mapping[str, float]]] = None,
     ) -> None:
-        """
-        :param normalized: losses whose value is a mean over the batch already (``use_normalized_loss``)
-        :param with_exp: also give the exponential of each score (``calculate_exp_loss``), e.g. the perplexity
-        :param sums: of another instance, to go on with
-        """
         self._normalized: FrozenSet[str] = frozenset(normalized)
         self._with_exp = with_exp
         self._losses: Dict[str, float] = dict((sums or {}).get("losses", {}))
@@ -32,11 +32,11 @@ class Scores:
         self._counts: Dict[str, float] = dict((sums or {}).get("counts", {}))
 
     def sums(self) -> Dict[str, Dict[str, float]]:
-        """A copy of the sums, by kind and loss; with them, another instance goes on exactly here."""
+        """Return a copy of the sums, by kind and loss; another instance can continue from them exactly."""
         return {"losses": dict(self._losses), "errors": dict(self._errors), "counts": dict(self._counts)}
 
     def add(self, result: StepResult) -> None:
-        """Adds one batch."""
+        """Add the result of one batch."""
         for name, count in result.counts.items():
             self._counts[name] = self._counts.get(name, 0.0) + count
         for name, loss in result.losses.items():
@@ -46,14 +46,14 @@ class Scores:
             self._errors[name] = self._errors.get(name, 0.0) + error
 
     def scores(self) -> Dict[str, float]:
-        """``cost:<layer>`` -> mean loss per frame or sequence."""
+        """Return ``cost:<layer>`` -> mean loss per frame or sequence."""
         found = {COST + name: self._mean(value, name) for name, value in self._losses.items()}
         if self._with_exp:
             found.update({name + EXP: _exp(value) for name, value in list(found.items())})
         return found
 
     def errors(self) -> Dict[str, float]:
-        """``error:<layer>`` -> mean error per frame, label or sequence."""
+        """Return ``error:<layer>`` -> mean error per frame, label or sequence."""
         return {ERROR + name: self._mean(value, name) for name, value in self._errors.items()}
 
     def _mean(self, value: float, name: str) -> float:
@@ -62,7 +62,7 @@ class Scores:
 
 
 def added_sums(parts: Iterable[Mapping[str, Mapping[str, float]]]) -> Dict[str, Dict[str, float]]:
-    """The sums of several instances of :class:`Scores` put together."""
+    """Return the total of the sums of several `Scores`."""
     total: Dict[str, Dict[str, float]] = {}
     for part in parts:
         for kind, values in part.items():
@@ -73,7 +73,7 @@ def added_sums(parts: Iterable[Mapping[str, Mapping[str, float]]]) -> Dict[str, 
 
 
 def batch_means(result: StepResult, normalized: Iterable[str] = ()) -> Dict[str, float]:
-    """``cost:<layer>`` and ``error:<layer>`` of a single batch, for the line of a step."""
+    """Return ``cost:<layer>`` and ``error:<layer>`` of a single batch, for the log line of a step."""
     scores = Scores(normalized)
     scores.add(result)
     return {**scores.scores(), **scores.errors()}

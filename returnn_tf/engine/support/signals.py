@@ -1,7 +1,7 @@
-"""Signals which end a training in order: SIGTERM and SIGUSR1 of clusters that want the machine back, and Ctrl-C.
+"""Graceful stop on signals: SIGTERM and SIGUSR1 of clusters that reclaim the machine, and Ctrl-C.
 
 The first one is a request: the current step is finished, the state saved, the program ends. A second SIGINT or SIGTERM
-ends it at once; SIGUSR1, the warning of a scheduler whose SIGTERM follows, does not count for that. The signals are
+ends it at once; SIGUSR1, a scheduler's warning before its SIGTERM, does not count for that. The signals are
 read from a pipe by a thread, because the interpreter would handle them only after the TensorFlow call that is running,
 which may be a long one.
 """
@@ -14,42 +14,43 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from returnn_tf.config import Config
 from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.logging.log import log
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 _INSISTING = (signal.SIGINT, signal.SIGTERM)
-#: Schedulers send the same signal to a job script, which hands it on, and to its processes.
+#: Schedulers send the same signal to the processes and to their job script, which forwards it.
 _SAME_SECONDS = 0.5
 
 
 class Stopped(Exception):
-    """A training ended because of a signal; its state is on the disk."""
+    """Training ended because of a signal; its state is on disk.
+
+    :param signum: the number of the signal
+    :param message: what was saved
+    """
 
     def __init__(self, signum: int, message: str = "") -> None:
-        """
-        :param signum: the number of the signal
-        :param message: what was saved
-        """
         self.signum = signum
         super().__init__(message or "stopped by %s" % name_of(signum))
 
 
 class StopRequest:
-    """Whether a signal asked to stop. Use it as a context manager, in the main thread; elsewhere it hears nothing."""
+    """Records whether a signal requested a stop. Context manager for the main thread; ineffective in others.
+
+    :param config: for the exit code
+    :param signals: those to handle
+    :param idle: log message if the program ends at once because there is nothing to save
+    """
 
     def __init__(
         self,
-        config: Any = None,
+        config: Optional[Config] = None,
         *,
         signals: Sequence[int] = STOP_SIGNALS,
-        idle: str = "nothing was trained yet that would have to be saved",
+        idle: str = "there is no training state to save yet",
     ) -> None:
-        """
-        :param config: Config, for the exit code
-        :param signals: those which it hears
-        :param idle: what is said if the program ends at once because there is nothing to save
-        """
         self.config = config
         self._signals = tuple(signals)
         self._idle = idle
@@ -78,7 +79,7 @@ class StopRequest:
         self.close()
 
     def close(self) -> None:
-        """From now on it hears nothing."""
+        """Restore the previous signal handlers."""
         for number, handler in self._old.items():
             signal.signal(number, handler)
         if self._old:
@@ -88,7 +89,7 @@ class StopRequest:
         self._old = {}
 
     def forget(self) -> None:
-        """In a forked process, which a signal is to end: it is none to the one which is listening."""
+        """Restore the signal handlers in a forked process, for which a signal is no stop request."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._old.items():
             signal.signal(number, handler)
@@ -109,7 +110,7 @@ class StopRequest:
         if not self.graceful:
             self._abort(number, self._idle)
         elif self.signum is None:
-            self.signum = number  # first: who reads the log may be slow to take a line
+            self.signum = number  # first, as writing to the log may block
             log.warn("%s: finishing the step and saving; once more to end at once" % name_of(number))
         elif self._insisted is not None and number in _INSISTING and now - self._insisted > _SAME_SECONDS:
             self._abort(number, "ending at once, without saving")
@@ -140,19 +141,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def _wake(number: int, frame: Any) -> None:
-    """The thread at the other end of the pipe does the work."""
+    """Do nothing: the thread at the other end of the wake-up pipe does the work."""
 
 
 def name_of(number: int) -> str:
-    """``SIGTERM``."""
+    """Return the name of a signal: ``SIGTERM``."""
     return signal.Signals(number).name
 
 
-def exit_code(number: int, config: Any = None) -> int:
-    """128 + number as in a shell; or ``requeue_exit_code``, for a cluster that starts a job with this code again.
-
-    :param config: Config
-    """
+def exit_code(number: int, config: Optional[Config] = None) -> int:
+    """Return 128 + number as in a shell; or ``requeue_exit_code``, for clusters that requeue jobs with this code."""
     if config is not None and number != signal.SIGINT:
         wanted = TrainingSettings(config).requeue_exit_code
         return 128 + number if wanted is None else wanted

@@ -6,6 +6,6 @@ from returnn_tf.config import Config
 from returnn_tf.config.settings import TrainingSettings
 
 
-def begins_anew(config: Config) -> bool:
-    """Whether ``start_epoch`` says where a training begins, whatever there is."""
+def start_epoch_fixed(config: Config) -> bool:
+    """Return whether ``start_epoch`` fixes where training starts, whatever checkpoints exist."""
     return TrainingSettings(config).start_epoch != "auto"

@@ -1,4 +1,4 @@
-"""What TensorFlow raises while a step runs, as an error which names the layer and the sequences."""
+"""Conversion of TensorFlow errors within a step to errors which name the layer and the sequences."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from returnn_tf.config import DataError
 from returnn_tf.util.lazy_tf import tf
 
 _MAX_TAGS = 20
-_MAX_CHARS = 600  # TensorFlow lists all the values of a batch where one is wrong
+_MAX_CHARS = 600  # TensorFlow lists all values of a batch if one is wrong
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 _ASSERTION = re.compile(r"^assertion failed: \[(.*?)\](?= \[|$)", re.DOTALL)
 
 
 @contextlib.contextmanager
 def naming_sequences(phase: str, seq_tags: Sequence[str]) -> Iterator[None]:
-    """Within it, an error of an op becomes a :class:`DataError`; the op's own error is its cause.
+    """Convert an error of an op in this context to a `DataError`, with the op's own error as its cause.
 
-    :param phase: words for the message, e.g. ``train epoch 3``
+    :param phase: text for the message, e.g. ``train epoch 3``
     :param seq_tags: the sequences of the batch
-    :raises DataError: an op failed, e.g. as a label is out of range or memory is used up
+    :raises DataError: an op failed, e.g. because a label is out of range or memory ran out
     """
     try:
         yield
@@ -30,12 +30,12 @@ def naming_sequences(phase: str, seq_tags: Sequence[str]) -> Iterator[None]:
         more = " and %i more" % (len(tags) - _MAX_TAGS) if len(tags) > _MAX_TAGS else ""
         text = "%s: %s\n  sequences of the batch: %s%s" % (phase, reason(exc), ", ".join(tags[:_MAX_TAGS]), more)
         if isinstance(exc, tf.errors.ResourceExhaustedError):
-            text += "\n  Memory is used up: lower batch_size or max_seqs, or cut sequences with chunking."
+            text += "\n  Out of memory: lower batch_size or max_seqs, or cut sequences with chunking."
         raise DataError(text) from exc
 
 
 def reason(exc: BaseException) -> str:
-    """Return what an op says, cut where it gets long, without the frames of the graph.
+    """Return the message of an op, truncated if it is long, without the frames of the graph.
 
     The name of the op is added unless it names the layer itself.
     """

@@ -1,4 +1,4 @@
-"""What one step returns, packed so that a step needs a single copy from the device to the host."""
+"""Result of a step, packed so that a single copy from device to host suffices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLAG_SUMS = "flag_sums"
 
 @dataclass
 class StepResult:
-    """Numbers of one batch, summed over it unless said otherwise."""
+    """Numbers of one batch, summed over it unless noted otherwise."""
 
     total_loss: float  # the objective before the update
     losses: Dict[str, float] = field(default_factory=dict)  # by loss name, unscaled sums
@@ -24,11 +24,11 @@ class StepResult:
     learning_rate: Optional[float] = None  # what the optimizer got, before its multiplier
     step: Optional[int] = None  # global step of this update, from 0
     finite: bool = True  # False: loss or gradient was NaN or Inf and this step changed no parameter
-    spike: bool = False  # the loss was far above those before, see ``loss_spike``
+    spike: bool = False  # the loss was far above those of earlier steps, see ``loss_spike``
     updated: bool = True  # False: this step changed no parameter
-    own: bool = True  # False: this rank had no batch and computed along with weight zero
+    own: bool = True  # False: this rank had no batch and computed with weight zero
     own_finite: bool = True  # whether loss and gradient of this rank were finite
-    communication: float = 0.0  # seconds in which this rank waited for others or sent numbers
+    communication: float = 0.0  # seconds in which this rank waited for others or sent data
     flag_sums: List[float] = field(default_factory=list)  # over all ranks, see `returnn_tf.engine.distributed.control`
 
 
@@ -39,10 +39,10 @@ class Packer:
         self._layout: List[Tuple[str, str]] = []
 
     def pack(self, graph: Any, scalars: Dict[str, Any]) -> Any:
-        """The vector; called while tracing.
+        """Return the vector; called while tracing.
 
         :param graph: lowered network with ``losses``, ``errors`` and ``counts``
-        :param scalars: further scalar tensors by name of a :class:`StepResult` field
+        :param scalars: further scalar tensors by name of a `StepResult` field
         """
         named: Dict[Tuple[str, str], Any] = {("", name): value for name, value in scalars.items()}
         for kind, values in zip(_KINDS, (graph.losses, graph.errors, graph.counts)):
@@ -51,7 +51,7 @@ class Packer:
         return tf.stack([tf.cast(value, "float64") for value in named.values()])
 
     def unpack(self, vector: Any) -> StepResult:
-        """The result from the values of the vector.
+        """Return the result for the values of the vector.
 
         :param vector: numpy float64 [n]
         """

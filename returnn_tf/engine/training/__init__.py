@@ -1,1 +1,1 @@
-"""The training engine: from the first set-up to the last epoch."""
+"""The training engine: from set-up to the last epoch."""

@@ -1,4 +1,4 @@
-"""The training of a config: epochs of steps, scores on further datasets, learning rates and checkpoints."""
+"""Training according to a config: epochs of steps, evaluation, learning rates and checkpoints."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.engine.training.parts import TrainingParts
-from returnn_tf.engine.update.update_guard import left_out_text
+from returnn_tf.engine.update.update_guard import skipped_text
 from returnn_tf.logging.lines import phase_text, start_line
 from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 
 
 class Engine:
-    """Everything a training needs, set up from a config; :meth:`train` does it. Use it as a context manager."""
+    """Set-up and main loop of training. Use it as a context manager; `train` runs all epochs.
+
+    :param stop: whether a signal requests a stop
+    :param world: the processes which train together; default: those of the config
+    :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
+    :raises DataError: a data file or checkpoint is wrong
+    """
 
     def __init__(self, config: Config, stop: Optional[StopRequest] = None, world: Optional[World] = None) -> None:
-        """
-        :param config: Config
-        :param stop: tells whether a signal asks to stop
-        :param world: the processes which train together; default: those of the config
-        :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
-        :raises DataError: a data file or checkpoint is wrong
-        """
         self.world: World = start_world(config) if world is None else world
         self._parts = parts = TrainingParts(config, stop or StopRequest(), self.world)
         self.config = config
@@ -49,17 +48,17 @@ class Engine:
 
     @property
     def net(self) -> Network:
-        """The network which is trained now."""
+        """Return the current network."""
         return self._parts.setup.net
 
     @property
     def trainer(self) -> Trainer:
-        """What trains it."""
+        """Return the trainer of the current network."""
         return self._parts.setup.trainer
 
     @property
     def evaluator(self) -> Evaluator:
-        """What gives its scores without training."""
+        """Return the evaluator of the current network."""
         return self._parts.setup.evaluator
 
     def __enter__(self) -> Engine:
@@ -72,23 +71,23 @@ class Engine:
         except DataError as exc:
             if kind is None:
                 raise
-            log.warn(str(exc))  # what ended the training matters more
+            log.warn(str(exc))  # the error that ended training matters more
 
     def close(self) -> None:
-        """Waits for checkpoints which are being written, ends loading processes and completes event files.
+        """Wait for checkpoints being written, end loading processes and complete event files.
 
         :raises DataError: a checkpoint can't be written
         """
         self._parts.close()
 
     def train(self) -> None:
-        """All epochs which are still to be done.
+        """Train all remaining epochs.
 
-        :raises NonFiniteError: loss or gradient became NaN or Inf; the last checkpoint is from before
+        :raises NonFiniteError: loss or gradient became NaN or Inf; the last checkpoint was written before
         """
         self._parts.status.begin(self.last_epoch, self.learning_rates.filename)
         if self.first_epoch > self.last_epoch:
-            log.write(1, "All %i epochs are done already; nothing to train." % self.last_epoch)
+            log.write(1, "All %i epochs are done; there is nothing to train." % self.last_epoch)
         if self._parts.resume.begun is None:
             self._complete(self.first_epoch - 1)
             if self.first_epoch > 1:
@@ -99,11 +98,11 @@ class Engine:
         for epoch in range(self.first_epoch, self.last_epoch + 1):
             self.train_epoch(epoch)
         self.saver.finish()
-        # only now has the chief written the last checkpoint, which the next task on any rank may load
+        # the next task on any rank may load the last checkpoint, which the chief writes
         self.world.barrier("the last checkpoint")
 
     def train_epoch(self, epoch: int) -> None:
-        """One epoch, or what is left of it: steps, checkpoint, scores, clean up."""
+        """Train an epoch, or the rest of it: steps, checkpoint, evaluation, cleanup."""
         entry = self.schedule.at(epoch)
         if self._parts.setup.enter(entry):
             self.trainer.ranks.broadcast(self.trainer)
@@ -118,7 +117,7 @@ class Engine:
         phase = phase_text("train", epoch, pretrain=entry.pretrain)
         log.write(3, start_line(phase, rate))
         result = self._pass(phase, progress, begun, rate).run(batches, begun)
-        self.trainer.ranks.same_everywhere(self.trainer)
+        self.trainer.ranks.synchronize(self.trainer)
         self.trainer.ranks.check_same(self.trainer, phase)
         self._parts.reports.trained(phase, epoch, rate, first_step, result)
         self._parts.status.trained(result)
@@ -137,9 +136,9 @@ class Engine:
         self.saver.clean_up(self.learning_rates.epochs, epoch)
 
     def evaluate(self, epoch: int) -> Dict[str, PassResult]:
-        """Scores of all evaluation datasets with the current parameters; they go to the learning-rate control too.
+        """Compute the scores of all evaluation datasets, and pass them to the learning-rate control.
 
-        :raises Stopped: by a signal; nothing of the scores is kept
+        :raises Stopped: by a signal; the scores are discarded
         """
         results: Dict[str, PassResult] = {}
         for name, source in self._parts.data.evaluated.items():
@@ -153,7 +152,7 @@ class Engine:
         return results
 
     def _complete(self, epoch: int) -> None:
-        """Evaluate the epoch that was loaded, if the run ended between its checkpoint and the end of its evaluation."""
+        """Evaluate the loaded epoch, if the run ended between its checkpoint and the end of its evaluation."""
         data = self.learning_rates.epochs.get(epoch)
         if data is None or not any(key.startswith("train_") for key in data.error):
             return
@@ -164,13 +163,13 @@ class Engine:
             self.evaluate(epoch)
 
     def _save_within(self, progress: Progress, done: PassState, sums: Optional[Sums] = None) -> None:
-        """Writes a checkpoint from within an epoch.
+        """Write a mid-epoch checkpoint.
 
-        :param progress: epoch and step of its begin
+        :param progress: epoch, and step at its start
         :param done: the pass so far
-        :param sums: of the scores so far; by default those in ``done``
+        :param sums: of the scores so far; default: those in ``done``
         """
-        self.trainer.ranks.same_everywhere(self.trainer)
+        self.trainer.ranks.synchronize(self.trainer)
         here = {**asdict(done), "sums": done.sums if sums is None else sums}
         ranks = [PassState.from_json(value) for value in self.world.gather(here)]
         progress = replace(progress, passed=ranks[0], ranks=ranks if len(ranks) > 1 else [])
@@ -212,7 +211,7 @@ class Engine:
         self._parts.reports.summaries.step(result)
 
     def _step(self, tensors: Any, batch: Any, epoch: int, rate: float) -> StepResult:
-        with reproducer.kept(self.config, self.trainer, epoch, tensors, batch.seq_tags):
+        with reproducer.keep_on_failure(self.config, self.trainer, epoch, tensors, batch.seq_tags):
             try:
                 with self._parts.reports.profiler.step():
                     result = self.trainer.step(tensors, rate)
@@ -220,5 +219,5 @@ class Engine:
                 find = partial(first_bad_layer, self.net, tensors, step=exc.step)
                 raise find_faulty_rank(self.world, exc, batch.seq_tags, find) from None
         if result.spike or not result.updated:
-            log.warn("%s. Sequences: %s" % (left_out_text(result), ", ".join(batch.seq_tags)))
+            log.warn("%s. Sequences: %s" % (skipped_text(result), ", ".join(batch.seq_tags)))
         return result

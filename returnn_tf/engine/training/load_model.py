@@ -1,4 +1,4 @@
-"""A network with the parameters of the checkpoint which the config asks for; for all tasks but training."""
+"""Network with the parameters of the checkpoint selected by the config; for all tasks but training."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from returnn_tf.network.network import Network
 
 
 def load_network(config: Config, *, search: bool = False) -> Tuple[Network, ModelChoice]:
-    """The network as a training plans it, so that losses inside of loops exist, and the checkpoint which was loaded.
+    """Return the network, planned as for training so that losses inside loops exist, and its checkpoint.
 
-    What ``preload_from_files`` sets does not come from the checkpoint. The global step is that of the checkpoint; if
-    everything is preloaded, the largest of the preloaded checkpoints.
+    Parameters set by ``preload_from_files`` are not read from the checkpoint. The global step is that of the
+    checkpoint; if everything is preloaded, the largest of the preloaded checkpoints.
 
-    :param config: Config with ``load``, or ``model`` and perhaps ``load_epoch``
+    :param config: with ``load``, or ``model`` and optionally ``load_epoch``
     :param search: plan it for search instead
     :raises ConfigError: there is no checkpoint
     :raises DataError: it is damaged or does not fit the network
     """
     schedule = NetworkSchedule(config)
-    choice = model_dir.choose_whole(config, report_invalid)
-    # without an epoch in the name of the checkpoint it is the network after all pretraining
+    choice = model_dir.choose_intact(config, report_invalid)
+    # a checkpoint without epoch in its name has the network after all pretraining
     entry = schedule.at(choice.epoch or max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1))
     devices.set_up(config)
     net_config = with_beam_size(entry.config) if search else entry.config
@@ -54,7 +54,7 @@ def _nothing_to_load(model: str) -> str:
     within = [path for _, path in sorted(find_step_checkpoints(model).items()) if not checkpoint.unfinished(path)]
     if not within:
         return text + "Train first, or set load = '<path prefix>'."
-    return text + "There %s from within an epoch, which %s only by name; for the newest one set load = %r." % (
+    return text + "There %s from mid-epoch, which %s only by name; for the newest one set load = %r." % (
         "is one" if len(within) == 1 else "are %i" % len(within),
         "is loaded" if len(within) == 1 else "are loaded",
         within[-1],
@@ -63,4 +63,4 @@ def _nothing_to_load(model: str) -> str:
 
 def report_invalid(path: str, reason: str) -> None:
     """Warn that a checkpoint is skipped."""
-    log.warn("The checkpoint %s is not used: %s. The one before is taken." % (path, reason.rstrip(".")))
+    log.warn("The checkpoint %s is skipped: %s. The previous one is used." % (path, reason.rstrip(".")))

@@ -1,9 +1,8 @@
-"""What a training consists of, and the order in which it is set up."""
+"""The components of training, and the order of their set-up."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings, check_settings
@@ -19,22 +18,21 @@ from returnn_tf.engine.pretrain.training_setup import TrainingSetup
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.atomic_files import remove_staged
 from returnn_tf.engine.support.signals import StopRequest
-from returnn_tf.engine.support.start_epoch import begins_anew
+from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
 
 
 class TrainingParts:
-    """The parts of a training, made from a config in stages; :meth:`close` releases them."""
+    """Components of training, made from a config in stages; `close` releases them.
+
+    :param stop: whether a signal requests a stop
+    :param world: the processes which train together
+    :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
+    :raises DataError: a data file or checkpoint is wrong
+    """
 
     def __init__(self, config: Config, stop: StopRequest, world: World) -> None:
-        """
-        :param config: Config
-        :param stop: tells whether a signal asks to stop
-        :param world: the processes which train together
-        :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
-        :raises DataError: a data file or checkpoint is wrong
-        """
         check_settings(config)
         self.config = config
         self.world = world
@@ -47,18 +45,18 @@ class TrainingParts:
             raise
 
     def close(self) -> None:
-        """Wait for checkpoints which are being written, end loading processes and complete event files.
+        """Wait for checkpoints being written, end loading processes and complete event files.
 
         :raises DataError: a checkpoint can't be written
         """
         self._resources.close()
 
-    def config_of(self, epoch: int) -> Any:
+    def config_of(self, epoch: int) -> Config:
         """Return the config with the settings of an epoch."""
         return self.schedule.at(epoch).config
 
     def _set_up(self) -> None:
-        """Run the stages of the set-up. Their order is a contract: each needs what those before it made.
+        """Run the stages of the set-up. Their order is a contract: each needs the results of earlier ones.
 
         Mistakes are found before anything takes long, and before anything is written or deleted.
         """
@@ -92,12 +90,12 @@ class TrainingParts:
         self.first_epoch = self.resume.epoch
 
     def _plan_networks(self) -> None:
-        """Plan the networks of all epochs to come, so that a mistake in a late one shows now. Quick: no TensorFlow."""
+        """Plan the networks of all remaining epochs, so that late mistakes show now. Quick: no TensorFlow."""
         loaded = self.resume.loaded
         self._planned = planned_networks(self.schedule, loaded, max(self.last_epoch, loaded))
 
     def _open_data(self) -> None:
-        """Open the datasets, and check that they have what the planned networks need."""
+        """Open the datasets, and check that they provide what the planned networks need."""
         self.data = TrainingData(self.config_of, self.resume.loaded, needed_data(self._planned), self.world)
         self._resources.callback(self.data.close)
         for entry, _ in self._planned:
@@ -112,7 +110,7 @@ class TrainingParts:
         self.resume.restore_rates(self.learning_rates)
 
     def _load_ahead(self) -> None:
-        """Start to load the first batches, which another process does while the network is built."""
+        """Start to load the first batches in another process while the network is built."""
         if self.first_epoch <= self.last_epoch:
             self.data.start(self.first_epoch, **self.resume.position)
 
@@ -125,20 +123,20 @@ class TrainingParts:
         del self._planned
 
     def _take_model(self) -> None:
-        """Make the folder and lock it, before the saver removes what a killed run seems to have left there."""
+        """Create the folder and lock it, before the saver removes leftovers of killed runs."""
         self._lock.acquire(make_folder=True)
 
     def _open_outputs(self) -> None:
-        """Open what is written: checkpoints, status file, learning-rate file and event files."""
+        """Open the outputs: checkpoints, status file, learning-rate file and event files."""
         self.saver = Saver(self.config, writes=self.world.is_chief)
         self._resources.callback(self.saver.close)
         self.status = RunStatus(self.config, self.world, self._stop)
-        anew = begins_anew(self.config)
-        self.boundary = StepBoundary(self.saver, self._stop, self._lock, self.world, begins_anew=anew)
+        fixed = start_epoch_fixed(self.config)
+        self.boundary = StepBoundary(self.saver, self._stop, self._lock, self.world, start_epoch_fixed=fixed)
         self.reports.prepare()
 
     def _load_parameters(self) -> None:
-        """Load the parameters; then the processes can compare what they are about to do."""
+        """Load the parameters, then compare the plans of the processes."""
         self.resume.load(self.setup)
         self.resume.check_ranks(self.data, self.setup)
 

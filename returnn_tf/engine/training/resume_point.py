@@ -1,4 +1,4 @@
-"""Where training starts: from scratch, after an epoch, or mid-epoch; and whether all its processes start alike."""
+"""Where training starts: from scratch, after an epoch, or mid-epoch; and checks that all processes agree."""
 
 from __future__ import annotations
 
@@ -23,43 +23,42 @@ from returnn_tf.logging.log import log
 
 
 class ResumePoint:
-    """The epoch to start with, the checkpoint to resume from, and what was done of the epoch."""
+    """The first epoch, the checkpoint to resume from, and the position within the epoch.
+
+    :param schedule: the settings of each epoch
+    :param world: of the process
+    :raises ConfigError: there is no such checkpoint, or these settings can't resume from it
+    :raises DataError: a checkpoint is damaged
+    """
 
     def __init__(self, config: Config, schedule: NetworkSchedule, world: World) -> None:
-        """
-        :param config: Config
-        :param schedule: the settings of each epoch
-        :param world: of the process
-        :raises ConfigError: there is no such checkpoint, or it can't be gone on from with these settings
-        :raises DataError: a checkpoint is damaged
-        """
         self._config = config
         self._world = world
-        self._choice = model_dir.choose_whole(config, report_invalid)
-        left_behind = model_dir.tell_left_behind(config, self._choice)
+        self._choice = model_dir.choose_intact(config, report_invalid)
+        left_behind = model_dir.leftover_warning(config, self._choice)
         if left_behind is not None and world.is_chief:
             log.warn(left_behind)
         self._manifest = CheckpointManifest(config, self._choice)
         self._manifest.log_changes(settings(config))
         self.epoch = self._choice.start_epoch  #: the first one to train
-        self.loaded = max(self._choice.epoch or 0, 1)  #: the epoch whose network the first values belong to
-        #: What is done of the first epoch; None from its end on, and if it is done from its begin.
+        self.loaded = max(self._choice.epoch or 0, 1)  #: the epoch whose network has the first values
+        #: What is done of the first epoch; None after it, and if it is trained from its start.
         self.begun: Optional[Progress] = self._manifest.progress(data_settings(schedule.at(self.loaded).config))
         if self.begun is not None:
             common = HorovodOptions.from_config(config).reduce_type == GRAD
             self.begun = self.begun.for_ranks(world.size, common=common)
 
     def check_data(self, data: TrainingData) -> None:
-        """Check, within an epoch, that the data is that of the run which made the checkpoint.
+        """Check, for a mid-epoch start, that the data is that of the run which wrote the checkpoint.
 
-        :raises ConfigError: it is not
+        :raises ConfigError: the data differs
         """
         if self.begun is not None and (data.shared or self._world.is_chief):
-            # where each process has data of its own, the checkpoint tells of the chief's
+            # if each process has its own data, the checkpoint describes the chief's
             self._manifest.check_data(self.begun, data.train_facts(self.epoch))
 
     def restore_rates(self, control: LearningRateControl) -> None:
-        """Add what only the checkpoint has, and warn if the learning-rate file is that of another run."""
+        """Add rates that only the checkpoint has, and warn if the learning-rate file is of another run."""
         stale = self._manifest.stale_rates(control, self.epoch)
         if stale is not None:
             log.warn(stale)
@@ -67,12 +66,12 @@ class ResumePoint:
 
     @property
     def done(self) -> PassState:
-        """What this process has done of the epoch."""
+        """Return the state of this process within the epoch."""
         return PassState() if self.begun is None else self.begun.of_rank(self._world.rank, self._world.size)
 
     @property
     def position(self) -> Dict[str, Any]:
-        """Where the batches of the epoch begin, see `DataSource.batches`."""
+        """Return where the batches of the epoch start, see `DataSource.batches`."""
         shared = [] if self.begun is None else self.begun.shared
         return {"start_batch": self.done.batches, "shared": shared}
 
@@ -88,9 +87,9 @@ class ResumePoint:
         preload.load(self._config, setup.net.params, train=True, fresh=self.epoch == 1 and self.begun is None)
 
     def check_ranks(self, data: TrainingData, setup: TrainingSetup) -> None:
-        """Check that all processes are about to do the same, and give them the same parameters.
+        """Check that all processes are about to do the same, and broadcast the parameters.
 
-        :raises ConfigError: they are not
+        :raises ConfigError: they differ
         """
         if self._world.size == 1:
             return
@@ -106,8 +105,8 @@ class ResumePoint:
         different = start_checks.different_names(self._world, names)
         if different and self._world.is_chief:
             log.warn(
-                "The ranks differ in %s. No setting has such a name, so that matters only if functions of the config "
-                "use it." % ", ".join(different)
+                "The ranks differ in %s. These are not settings, so it matters only if functions of the config "
+                "use them." % ", ".join(different)
             )
         setup.trainer.ranks.broadcast(setup.trainer)
         log.write(3, "%d processes train together: %s" % (self._world.size, self._world.name))

@@ -1,4 +1,4 @@
-"""The boundary between two steps of a training: checkpoints within the epoch, and the end on a signal."""
+"""Boundary between two training steps: mid-epoch checkpoints, and stopping on a signal."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from returnn_tf.engine.support.signals import Stopped, StopRequest, name_of
 
 
 class StepBoundary:
-    """Handles checkpoint requests and signals between steps."""
+    """Handles checkpoint requests and signals between steps.
+
+    :param saver: writes the checkpoints
+    :param stop: request by a signal
+    :param lock: on the files of the model
+    :param world: its processes stop at the same step
+    :param start_epoch_fixed: ``start_epoch`` is set, so that the same command starts over instead of resuming
+    """
 
     def __init__(
-        self, saver: Saver, stop: StopRequest, lock: ModelLock, world: World, *, begins_anew: bool = False
+        self, saver: Saver, stop: StopRequest, lock: ModelLock, world: World, *, start_epoch_fixed: bool = False
     ) -> None:
-        """
-        :param saver: writes the checkpoints
-        :param stop: request by a signal
-        :param lock: on the files of the model
-        :param world: its processes stop at the same step
-        :param begins_anew: ``start_epoch`` is set, so that the same command starts over instead of resuming
-        """
         self._saver = saver
         self._stop = stop
         self._lock = lock
         self._world = world
-        self._next = "Without start_epoch the" if begins_anew else "The"
+        self._next = "Without start_epoch the" if start_epoch_fixed else "The"
         self._control = Control()
 
     def begin(self, control: Control, step: Callable[[], int]) -> None:
-        """Start to handle requests: from now on there is something to save when a signal comes.
+        """Start to handle requests: from now on there is something to save on a signal.
 
-        :param control: flags by which all processes agree, with each step, on a pause after it
-        :param step: returns the global step after the step which comes next
+        :param control: flags by which all processes agree, at each step, on a pause after it
+        :param step: returns the global step after the next step
         """
         self._stop.graceful = True
         self._control = control
@@ -46,7 +46,7 @@ class StepBoundary:
         """Save or stop, if requested; called between two steps of training.
 
         :param save: writes the state
-        :raises Stopped: by a signal; the state is on the disk
+        :raises Stopped: by a signal; the state is on disk
         :raises DataError: a checkpoint could not be written
         :raises ConfigError: another process has taken the lock
         """
@@ -63,9 +63,9 @@ class StepBoundary:
             raise self._stopped(signals[0], "within the epoch; %s" % saved)
 
     def until_signal(self, batches: Iterable[Any]) -> Iterable[Any]:
-        """Return the batches of an evaluation; in one process out of several they end when it gets a signal.
+        """Return the batches of an evaluation; with several processes, they end early in one that gets a signal.
 
-        It can't raise :class:`Stopped` then, as the others wait for the result: all do so in :meth:`after_evaluation`.
+        It can't raise `Stopped`, as the others wait for the result: all raise it in `after_evaluation`.
         """
         return batches if self._world.size == 1 else self._until_signal(batches)
 
@@ -84,10 +84,10 @@ class StepBoundary:
         :raises Stopped: by a signal
         """
         if self._world.size == 1 and self._stop.signum is not None:
-            raise self._stopped(self._stop.signum, "while evaluating, which is done anew when it goes on")
+            raise self._stopped(self._stop.signum, "while evaluating, which will be repeated")
 
     def after_evaluation(self) -> None:
-        """Stop, if requested; called when all processes have finished an evaluation or left it because of a signal.
+        """Stop, if requested; called when all processes have finished an evaluation or left it on a signal.
 
         :raises Stopped: by a signal to one of them
         """
@@ -96,5 +96,5 @@ class StepBoundary:
             raise self._stopped(signals[0], "while evaluating, or after it")
 
     def _stopped(self, signum: int, when: Any) -> Stopped:
-        text = "Stopped by %s %s. %s same command goes on from there." % (name_of(signum), when, self._next)
+        text = "Stopped by %s %s. %s same command resumes from there." % (name_of(signum), when, self._next)
         return Stopped(signum, text)

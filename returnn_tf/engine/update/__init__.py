@@ -1,1 +1,1 @@
-"""Updates of parameters: gradients, optimizers, learning rates by step, the guard against bad steps."""
+"""Parameter updates: gradients, optimizers, learning rates by step, the guard against bad steps."""

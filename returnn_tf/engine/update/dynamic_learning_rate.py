@@ -1,4 +1,4 @@
-"""``dynamic_learning_rate``: a learning rate which changes within an epoch, computed in each step."""
+"""``dynamic_learning_rate``: a learning rate which changes within an epoch, computed at each step."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclass(frozen=True)
 class Decay:
-    """A learning rate that decays from step to step and starts again."""
+    """A learning rate that decays from step to step and restarts periodically."""
 
     interval: float = option(help="number of steps after which it starts again", check=above(0))
     decay: float = option(help="factor per step", check=above(0))
 
 
 def from_config(config: Config, network: Any) -> Callable[[Any, Any], Any]:
-    """The function (learning rate of the epoch, global step from 0) -> learning rate of the step; scalar tensors.
+    """Return the function (rate of the epoch, global step from 0) -> rate of the step; scalar tensors.
 
-    ``{"interval": n, "decay": d}`` gives ``rate * d ** (step % n)``. A function of the config is called with
+    ``{"interval": n, "decay": d}`` means ``rate * d ** (step % n)``. A function of the config is called with
     ``network``, ``global_train_step`` and ``learning_rate`` as keywords.
 
     :raises ConfigError: neither such a dict nor a function

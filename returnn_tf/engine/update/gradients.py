@@ -20,12 +20,12 @@ class Gradients:
 
 
 def dense(grad: Any) -> Any:
-    """The gradient as a tensor; rows which occur several times in an ``IndexedSlices`` are summed up."""
+    """Return the gradient as a dense tensor; repeated rows of ``IndexedSlices`` are summed."""
     return tf.convert_to_tensor(grad)
 
 
 def global_norm(grads: Sequence[Any]) -> Any:
-    """L2 norm over all entries of all gradients, float32 scalar; NaN or Inf in any of them shows in it."""
+    """Return the L2 norm over all entries of all gradients, float32 scalar; NaN and Inf propagate."""
     if not grads:
         return tf.constant(0.0)
     squares = [tf.nn.l2_loss(grad if grad.dtype.size >= 4 else tf.cast(grad, "float32")) for grad in grads]
@@ -33,13 +33,13 @@ def global_norm(grads: Sequence[Any]) -> Any:
 
 
 def process(grad: Any, options: UpdateOptions, *, name: str, norm: Any, clip_norm: Optional[Any], seed: Any) -> Any:
-    """Noise, clipping and filters on one gradient.
+    """Apply noise, clipping and filters to one gradient.
 
     :param grad: dense gradient, after accumulation
     :param options: of this parameter
     :param name: of the parameter; each has its own noise
     :param norm: scalar, L2 norm of the raw gradients of all parameters
-    :param clip_norm: the same over the parameters which count for ``gradient_clip_global_norm``
+    :param clip_norm: the same over the parameters subject to ``gradient_clip_global_norm``
     :param seed: int32 [2], changes each step
     """
     if options.gradient_noise:
@@ -62,7 +62,7 @@ def process(grad: Any, options: UpdateOptions, *, name: str, norm: Any, clip_nor
 
 
 def clip_to(grad: Any, norm: Any, limit: float) -> Any:
-    """Scales the gradient by ``limit / norm`` if the norm is above the limit; all NaN if the norm is not finite."""
+    """Scale the gradient by ``limit / norm`` if the norm is above the limit; all NaN if it is not finite."""
     norm = tf.cast(norm, grad.dtype)
     factor = tf.cast(limit, grad.dtype) / tf.maximum(norm, tf.cast(limit, grad.dtype))
     return grad * tf.where(tf.math.is_finite(norm), factor, tf.cast(float("nan"), grad.dtype))

@@ -1,4 +1,4 @@
-"""The options of the update which can be given for all parameters (config) or for one layer (``updater_opts``)."""
+"""The options of the update which can be set for all parameters (config) or for one layer (``updater_opts``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.config.settings import UpdateSettings, option_of
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
 
-# Top-level switches of old configs and the optimizer dict which each stands for.
+# Legacy top-level switches and their optimizer dicts.
 _FLAGS: Dict[str, Dict[str, Any]] = {
     "adam": {"class": "adam"},
     "nadam": {"class": "nadamkeras"},
@@ -28,7 +28,7 @@ Tags = Annotated[FrozenSet[str], Written(Union[str, Set[str]], "str | set[str]")
 
 @dataclass(frozen=True)
 class UpdateOptions:
-    """What happens to the gradient of a parameter, and by which optimizer it is applied. Zero or False means off.
+    """Processing of the gradient of a parameter, and its optimizer. Zero or False means off.
 
     Most of it can be set for all parameters or, in ``updater_opts``, for those of one layer.
     """
@@ -47,15 +47,15 @@ class UpdateOptions:
     tags: Tags = option(frozenset(), help="names for groups of parameters; only useful in updater_opts")
 
     def tolerates_nonfinite(self) -> bool:
-        """Whether the gradient is finite after the operations even if it was NaN or Inf before."""
+        """Return whether the processed gradient is finite even if the raw one is NaN or Inf."""
         return self.gradient_nan_inf_filter or self.grad_norm_to_clip_to_zero > 0
 
     def for_layer(self, layer_opts: Optional[Mapping[str, Any]], where: str) -> UpdateOptions:
-        """These options with those of ``updater_opts`` of a layer in their place.
+        """Return these options, overridden by ``updater_opts`` of a layer.
 
         An optimizer dict without ``class`` keeps the class but not the options of the default optimizer.
 
-        :param where: the layer or parameter to blame
+        :param where: layer or parameter, for errors
         :raises ConfigError: unknown option or a value of the wrong type
         """
         if not layer_opts:
@@ -68,10 +68,9 @@ class UpdateOptions:
 
 
 def from_config(config: Config) -> UpdateOptions:
-    """The options for all parameters.
+    """Return the options for all parameters.
 
-    :param config: Config
-    :raises ConfigError: a value of the wrong type, unknown optimizer, flags which exclude each other
+    :raises ConfigError: a value of the wrong type, unknown optimizer, conflicting flags
     """
     settings = UpdateSettings(config)
     return UpdateOptions(
@@ -90,11 +89,11 @@ def from_config(config: Config) -> UpdateOptions:
 
 
 def optimizer_dict(config: Config) -> Dict[str, Any]:
-    """The optimizer dict of a config: ``optimizer``, else one of the old flags, else plain gradient descent."""
+    """Return the optimizer dict of a config: ``optimizer``, a legacy flag, or plain gradient descent."""
     settings = UpdateSettings(config)
     options = settings.optimizer
     if options is not None:
-        create_optimizer(options, where="optimizer")  # raises what is wrong with it
+        create_optimizer(options, where="optimizer")  # raises an error if it is invalid
         return dict(options)
     momentum = settings.momentum
     given = [flag for flag in _FLAGS if settings.value(flag)]
@@ -105,7 +104,7 @@ def optimizer_dict(config: Config) -> Dict[str, Any]:
     if not momentum:
         return dict(_FLAGS[given[0]])
     if given[0] not in _FLAGS_WITH_MOMENTUM:
-        raise ConfigError("momentum does not go together with %s = True; leave one of them out." % given[0])
+        raise ConfigError("momentum can't be combined with %s = True; remove one of them." % given[0])
     return {**_FLAGS[given[0]], "momentum": momentum}
 
 

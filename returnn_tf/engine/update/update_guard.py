@@ -1,4 +1,4 @@
-"""Decides within a step whether its update is done: NaN and Inf, and spikes of the loss."""
+"""Decision, within a step, whether to apply its update: NaN and Inf, and spikes of the loss."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ def _is_decay(value: float) -> Optional[str]:
 
 @dataclass(frozen=True)
 class SpikeOptions:
-    """The setting ``loss_spike``: a step whose loss lies far above those before it.
+    """The setting ``loss_spike``: detection of a loss far above those of earlier steps.
 
     A spike is a value above *mean + factor x deviation*, both moving averages; the deviation is the mean absolute one.
     """
 
     factor: float = option(10.0, help="of the deviation", check=above(0))
-    measure: str = option("loss", help="what is watched", choices=("loss", "grad_norm"))
-    policy: str = option("skip", help="leave the step out, stop, or only warn", choices=("skip", "stop", "warn"))
-    warmup: int = option(100, help="number of steps that are only watched", check=at_least(2))
+    measure: str = option("loss", help="the monitored value", choices=("loss", "grad_norm"))
+    policy: str = option("skip", help="skip the step, stop, or only warn", choices=("skip", "stop", "warn"))
+    warmup: int = option(100, help="number of steps that only update the averages", check=at_least(2))
     decay: float = option(0.98, help="of the moving averages, per step", check=_is_decay)
 
 
 class LossSpikeError(DataError):
-    """The loss of a step is far above that of the steps before it, and ``loss_spike`` asks to stop then."""
+    """The loss of a step is far above those of earlier steps, and the policy of ``loss_spike`` is to stop."""
 
 
 class SkippedStepsError(DataError):
-    """More steps in a row than ``max_skipped_steps`` were left out."""
+    """More consecutive steps were skipped than ``max_skipped_steps`` allows."""
 
 
 class UpdateGuard:
-    """What may keep a step from changing parameters; keeps the averages that tell a spike, for an exact resume too."""
+    """Skips bad updates; keeps the averages for spike detection, also across an exact resume.
+
+    :param config: ``stop_on_nonfinite_train_score``, ``max_skipped_steps``, ``loss_spike``
+    :raises ConfigError: a wrong option
+    """
 
     def __init__(self, config: Config) -> None:
-        """
-        :param config: Config: ``stop_on_nonfinite_train_score``, ``max_skipped_steps``, ``loss_spike``
-        :raises ConfigError: a wrong option
-        """
         self.stops_on_nonfinite: bool = TrainingSettings(config).stop_on_nonfinite_train_score
         self.options = spike_options(config)
         self._max_skipped = TrainingSettings(config).max_skipped_steps
@@ -57,13 +57,13 @@ class UpdateGuard:
             }
 
     def state(self) -> Dict[str, Any]:
-        """The variables which an exact resume needs, by name."""
+        """Return the variables needed for an exact resume, by name."""
         return {"loss_spike/" + name: variable for name, variable in self._averages.items()}
 
     def emit(self, finite: Any, measured: Dict[str, Any]) -> Tuple[Any, Any, Any]:
-        """Decides, in a traced step.
+        """Emit the decision, in a traced step.
 
-        :param finite: bool scalar: loss and gradient are
+        :param finite: bool scalar, whether loss and gradient are finite
         :param measured: ``loss``: mean per frame or sequence, and ``grad_norm``; float scalars
         :return: bool scalars: whether to update, whether this is a spike, whether the step counts as done
         """
@@ -81,10 +81,10 @@ class UpdateGuard:
         return update, spike, tf.logical_and(counts, tf.logical_not(spike)) if policy == "stop" else counts
 
     def _watch(self, value: Any, finite: Any) -> None:
-        """Takes a value into the averages. A spike counts as the limit which it passed, so that they can follow."""
+        """Update the averages by a value. A spike counts as the limit it exceeded, so that they can follow."""
         assert self.options is not None
         mean, deviation, steps = (self._averages[name] for name in ("mean", "deviation", "steps"))
-        # the plain mean at first: a moving average with little behind it leans to where it began
+        # the plain mean at first: a moving average is biased towards its start value
         weight = tf.maximum(1.0 / (steps.read_value() + 1.0), 1.0 - self.options.decay)
         weight = tf.where(finite, weight, tf.zeros_like(weight))
         value = tf.where(finite, value, mean.read_value())
@@ -95,40 +95,40 @@ class UpdateGuard:
         steps.assign_add(tf.cast(finite, "float64"))
 
     def check(self, result: Any) -> None:
-        """Looks at what a step gave.
+        """Check the result of a step.
 
         :param result: StepResult
         :raises LossSpikeError: a spike, and the policy is to stop
-        :raises SkippedStepsError: too many steps in a row were left out
+        :raises SkippedStepsError: too many consecutive steps were skipped
         """
         options = self.options
         if result.spike and options is not None and options.policy == "stop":
             raise LossSpikeError(
                 "Step %s: the %s is a spike: loss %s, gradient norm %s. The parameters were not changed by this step. "
-                "Lower learning_rate, set gradient_clip_global_norm, or leave such steps out: "
+                "Lower learning_rate, set gradient_clip_global_norm, or skip such steps: "
                 "loss_spike = {'policy': 'skip'}." % (result.step, options.measure, result.total_loss, result.grad_norm)
             )
         self._skipped = 0 if result.updated else self._skipped + 1
         if self._skipped > self._max_skipped:
             raise SkippedStepsError(
-                "Step %s: %i steps in a row were left out (loss %s, gradient norm %s), so the training makes no "
+                "Step %s: %i consecutive steps were skipped (loss %s, gradient norm %s), so training makes no "
                 "progress. Go back to an earlier checkpoint with a lower learning_rate, or raise max_skipped_steps."
                 % (result.step, self._skipped, result.total_loss, result.grad_norm)
             )
 
 
-def left_out_text(result: Any) -> str:
-    """What was wrong with a step that was left out, or warned of.
+def skipped_text(result: Any) -> str:
+    """Return why a step was skipped or warned about.
 
     :param result: StepResult
     """
     values = "loss %g, gradient norm %g" % (result.total_loss, result.grad_norm)
-    wrong = "the loss is far above that of the steps before" if result.spike else "loss or gradient is not finite"
-    return "Step %s: %s (%s)%s" % (result.step, wrong, values, "" if result.updated else "; left out")
+    wrong = "the loss is far above those of earlier steps" if result.spike else "loss or gradient is not finite"
+    return "Step %s: %s (%s)%s" % (result.step, wrong, values, "" if result.updated else "; skipped")
 
 
 def spike_options(config: Config) -> Optional[SpikeOptions]:
-    """The setting ``loss_spike``: None, True or a dict.
+    """Return the options of the setting ``loss_spike``: None, True or a dict.
 
     :raises ConfigError: unknown or wrong option
     """

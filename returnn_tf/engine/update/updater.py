@@ -25,7 +25,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclass
 class _Group:
-    """Parameters with the same optimizer dict and the same number of steps per update: one optimizer instance."""
+    """Parameters with the same optimizer dict and the same steps per update: one optimizer instance."""
 
     optimizer: Optimizer
     interval: int  # steps per update
@@ -33,14 +33,13 @@ class _Group:
 
 
 class Updater:
-    """All options and all state of the update; its methods emit ops while a ``tf.function`` is traced."""
+    """Options and state of the update; its methods emit ops while a ``tf.function`` is traced.
+
+    :param net: Network; every trainable floating point parameter of it is updated
+    :raises ConfigError: wrong options, of the config or of ``updater_opts`` of a layer
+    """
 
     def __init__(self, net: Network, config: Config) -> None:
-        """
-        :param net: Network; every trainable floating point parameter of it is updated
-        :param config: Config
-        :raises ConfigError: wrong options, of the config or of ``updater_opts`` of a layer
-        """
         self._params: Mapping[str, Any] = net.params
         self._variables: Dict[str, Any] = {
             name: var for name, var in net.params.items() if net.param_specs[name].trainable and var.dtype.is_floating
@@ -71,7 +70,7 @@ class Updater:
         )
 
     def state(self) -> Dict[str, Any]:
-        """The variables which an exact resume needs, by name: slots, counters, accumulated gradients."""
+        """Return the variables needed for an exact resume, by name: slots, counters, accumulated gradients."""
         result: Dict[str, Any] = {}
         for group in self._groups:
             result.update(group.optimizer.state())
@@ -79,15 +78,15 @@ class Updater:
         return result
 
     def learning_rate(self, rate: Any, step: Any) -> Any:
-        """The learning rate of this step (float32 scalar) from the one of the epoch, by ``dynamic_learning_rate``."""
+        """Return the rate of this step (float32 scalar) by ``dynamic_learning_rate``, given that of the epoch."""
         return self._rate(rate, step)
 
     def total_loss(self, graph: Any) -> Any:
-        """The objective whose gradient is taken: scaled losses, plus the constraints unless these are decoupled."""
+        """Return the objective to differentiate: scaled losses, plus the constraints unless decoupled."""
         return graph.objective if self._decouple else graph.total_loss
 
     def gradients(self, graph: Any) -> Gradients:
-        """Gradients of a lowered training graph with respect to all parameters which influence it."""
+        """Return gradients of a lowered training graph with respect to all parameters which influence it."""
         names, variables = list(self._variables), list(self._variables.values())
         found = _gradients(self.total_loss(graph), names, variables)
         found = self._with_norm_reward(found)
@@ -101,10 +100,10 @@ class Updater:
         return Gradients(raw=raw, norm=norm, constraints=constraints)
 
     def apply(self, grads: Gradients, learning_rate: Any, step: Any) -> None:
-        """Emits the update of all parameters.
+        """Emit the update of all parameters.
 
         :param grads: of this step
-        :param learning_rate: scalar, as :meth:`learning_rate` gives it
+        :param learning_rate: scalar, from `learning_rate`
         :param step: int64 scalar, global train step before it is increased
         """
         summed = dict(grads.raw)
@@ -165,7 +164,7 @@ class Updater:
         return update
 
     def _norms(self, grads: Gradients, summed: Mapping[str, Any]) -> Dict[Optional[str], Any]:
-        """Global norm by tag; by None over all parameters."""
+        """Return the global norm by tag; None stands for all parameters."""
         norms: Dict[Optional[str], Any] = {
             None: gradients.global_norm(list(summed.values())) if self._accumulated else grads.norm
         }
@@ -178,7 +177,7 @@ class Updater:
         return norms
 
     def _with_norm_reward(self, grads: Dict[str, Any]) -> Dict[str, Any]:
-        """Adds the gradient of ``- maximize_grad_norm * (L2 norm of the gradients of all parameters)``."""
+        """Add the gradient of ``- maximize_grad_norm * (L2 norm of the gradients of all parameters)``."""
         factor = self._default.maximize_grad_norm
         if not factor:
             return grads

@@ -27,16 +27,16 @@ class Adam(Optimizer):
     nesterov: ClassVar[bool] = False
 
     def slot_inits(self) -> Dict[str, float]:
-        """First and second moment."""
+        """Return first and second moment."""
         return {"m": 0.0, "v": 0.0}
 
     def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
-        """Rate and the powers of the betas."""
+        """Return rate and powers of the betas."""
         t = iteration + 1.0
         return {"lr": rate, "beta1_power": self.beta1**t, "beta2_power": self.beta2**t}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
         tf.raw_ops.ResourceApplyAdam(
             var=var.handle,
@@ -73,7 +73,7 @@ class AdamW(Adam):
     weight_decay: float = option(0.004, help="share of each weight which is removed per step, times the learning rate")
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """Decay, then Adam."""
+        """Decay the weights, then apply Adam."""
         var.assign_sub(hyper["lr"] * like(var, self.weight_decay)[0] * var)
         super().update(grad, var, slots, hyper)
 
@@ -84,11 +84,11 @@ class AmsGrad(Adam):
     """Adam with the largest second moment so far in the denominator (Reddi et al. 2018)."""
 
     def slot_inits(self) -> Dict[str, float]:
-        """First moment, second moment and its maximum."""
+        """Return first moment, second moment and its maximum."""
         return {"m": 0.0, "v": 0.0, "vhat": 0.0}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
         tf.raw_ops.ResourceApplyAdamWithAmsgrad(
             var=var.handle,

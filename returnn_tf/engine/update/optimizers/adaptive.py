@@ -1,4 +1,4 @@
-"""Optimizers with a rate per weight from past squared gradients: Adagrad, Adadelta, RMSProp."""
+"""Optimizers with a rate per weight derived from past squared gradients: Adagrad, Adadelta, RMSProp."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Adagrad(Optimizer):
     initial_accumulator_value: float = option(0.1, help="of the sum of squares; keeps the first steps small")
 
     def slot_inits(self) -> Dict[str, float]:
-        """The sum of squares."""
+        """Return the sum of squares."""
         return {"accumulator": self.initial_accumulator_value}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         tf.raw_ops.ResourceApplyAdagrad(
             var=var.handle,
             accum=slots["accumulator"].handle,
@@ -46,11 +46,11 @@ class Adadelta(Optimizer):
     epsilon: float = option(DEFAULT_EPSILON, help="inside of both roots")
 
     def slot_inits(self) -> Dict[str, float]:
-        """Mean squares of the gradients and of the changes."""
+        """Return mean squares of gradients and changes."""
         return {"accum": 0.0, "accum_update": 0.0}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         rho, epsilon = like(var, self.rho, self.epsilon)
         tf.raw_ops.ResourceApplyAdadelta(
             var=var.handle,
@@ -78,14 +78,14 @@ class RmsProp(Optimizer):
     centered: bool = option(False, help="normalise by the variance instead of the mean square")
 
     def slot_inits(self) -> Dict[str, float]:
-        """Mean square (starts at one), last change and, if centered, mean."""
+        """Return mean square (starts at one), last change and, if centered, mean."""
         slots = {"rms": 1.0, "momentum": 0.0}
         if self.centered:
             slots["mean"] = 0.0
         return slots
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         rho, momentum, epsilon = like(var, self.decay, self.momentum, self.epsilon)
         kwargs = {
             "var": var.handle,

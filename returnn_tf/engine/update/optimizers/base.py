@@ -1,4 +1,4 @@
-"""What every optimizer shares: options as dataclass fields, slot variables per parameter, one application per step.
+"""Base of the optimizers: options as dataclass fields, slot variables per parameter, one application per step.
 
 An optimizer turns final gradients (clipped, accumulated, ...) into changes of the parameters. Where TensorFlow has a
 fused kernel for the update rule, the subclass calls that kernel: one op per parameter and step.
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Dict, List, Sequence, Tuple
 from returnn_tf.config.options import option
 from returnn_tf.util.lazy_tf import tf
 
-# The epsilon of every optimizer which has one, unless ``optimizer_epsilon`` or the optimizer dict says otherwise.
+# The epsilon of every optimizer which has one, unless ``optimizer_epsilon`` or the optimizer dict sets it.
 DEFAULT_EPSILON = 1e-16
 
 
@@ -31,31 +31,31 @@ class Optimizer:
     name: ClassVar[str] = ""
 
     def slot_inits(self) -> Dict[str, float]:
-        """Slots with the shape of the parameter: slot name -> initial value of all entries."""
+        """Return the slots with the shape of the parameter: slot name -> initial value of all entries."""
         return {}
 
     def scalar_inits(self) -> Dict[str, float]:
-        """Further state, one scalar for all parameters of this optimizer: name -> initial value."""
+        """Return further state, one scalar for all parameters of this optimizer: name -> initial value."""
         return {}
 
     def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
-        """Values which are the same for all parameters of one application, computed once.
+        """Return values common to all parameters of one application, computed once.
 
         :param rate: float64 scalar, the learning rate
-        :param iteration: float64 scalar, how often this optimizer was applied before; 0 in the first application
-        :param scalars: the variables of :meth:`scalar_inits`; may be read and assigned here
+        :param iteration: float64 scalar, number of earlier applications of this optimizer; 0 in the first one
+        :param scalars: the variables of `scalar_inits`; may be read and assigned here
         """
         del iteration, scalars
         return {"lr": rate}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """Emits the op which changes ``var``, given its dense ``grad``; the values of hyper have the dtype of var."""
+        """Emit the op which updates ``var`` by its dense ``grad``; the values of ``hyper`` have its dtype."""
         raise NotImplementedError
 
     def build(self, variables: Dict[str, Any], scope: str) -> None:
-        """Creates the state.
+        """Create the state.
 
-        :param variables: parameter name -> variable, all that this optimizer is going to update
+        :param variables: parameter name -> variable, all parameters which this optimizer updates
         :param scope: prefix of the names of the shared state, e.g. ``optimizer_0``
         """
         self._iterations = tf.Variable(0, dtype="int64", trainable=False, name="iterations")
@@ -73,7 +73,7 @@ class Optimizer:
         }
 
     def state(self) -> Dict[str, Any]:
-        """All variables which an exact resume needs, by the name under which a checkpoint keeps them."""
+        """Return all variables needed for an exact resume, by their names in a checkpoint."""
         result = {"%s/iterations" % self._scope: self._iterations}
         result.update({"%s/%s" % (self._scope, key): var for key, var in self._scalars.items()})
         for param, slots in self._slots.items():
@@ -81,7 +81,7 @@ class Optimizer:
         return result
 
     def apply(self, grads: Sequence[Tuple[str, Any, Any]], learning_rate: Any) -> None:
-        """One update of all parameters; called while a ``tf.function`` is traced.
+        """Update all parameters once; called while a ``tf.function`` is traced.
 
         :param grads: (parameter name, dense gradient, variable)
         :param learning_rate: scalar tensor, before ``learning_rate_multiplier``
@@ -97,5 +97,5 @@ class Optimizer:
 
 
 def like(var: Any, *values: float) -> List[Any]:
-    """Python numbers as scalars of the dtype of ``var``, as the fused kernels need them."""
+    """Return Python numbers as scalars of the dtype of ``var``, for the fused kernels."""
     return [tf.constant(value, dtype=var.dtype) for value in values]

@@ -1,4 +1,4 @@
-"""Less common update rules: normalised gradients, learnt sign rules, scaling by the variance of the gradient."""
+"""Less common update rules: normalised gradients, learned sign rules, scaling by the variance of the gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NormalizedSgd(Optimizer):
     """``w -= lr * g / |g|`` with the L2 norm over all entries of the parameter."""
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """Normalise, then descend."""
+        """Normalise the gradient, then descend."""
         var.assign_sub(hyper["lr"] * tf.math.l2_normalize(grad))
 
 
@@ -33,11 +33,11 @@ class NeuralOptimizer1(Optimizer):
     decrease_factor: float = option(0.1, help="on the gradient where signs differ")
 
     def slot_inits(self) -> Dict[str, float]:
-        """The running mean."""
+        """Return the running mean."""
         return {"m": 0.0}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """Mean first, then the variable."""
+        """Update the mean, then the variable."""
         beta1, decrease = like(var, self.beta1, self.decrease_factor)
         m = slots["m"].assign(beta1 * slots["m"] + (1.0 - beta1) * grad)
         factor = tf.where(tf.equal(tf.sign(m), tf.sign(grad)), tf.ones_like(grad), decrease)
@@ -57,11 +57,11 @@ class GradVarianceScaled(Optimizer):
     epsilon: float = option(DEFAULT_EPSILON, help="added to the squared deviation")
 
     def slot_inits(self) -> Dict[str, float]:
-        """Mean and variance."""
+        """Return mean and variance."""
         return {"m": 0.0, "v": 0.0}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """Statistics first, then the variable."""
+        """Update the statistics, then the variable."""
         beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
         m = slots["m"].assign(beta1 * slots["m"] + (1.0 - beta1) * grad)
         deviation = tf.square(grad - m)

@@ -17,7 +17,7 @@ class GradientDescent(Optimizer):
     """``w -= lr * g``."""
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         del slots
         tf.raw_ops.ResourceApplyGradientDescent(
             var=var.handle, alpha=hyper["lr"], delta=grad, use_locking=self.use_locking
@@ -33,11 +33,11 @@ class Momentum(Optimizer):
     use_nesterov: bool = option(False, help="look ahead by one step")
 
     def slot_inits(self) -> Dict[str, float]:
-        """The decaying sum of the gradients."""
+        """Return the decaying sum of the gradients."""
         return {"momentum": 0.0}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         (momentum,) = like(var, self.momentum)
         tf.raw_ops.ResourceApplyMomentum(
             var=var.handle,

@@ -1,4 +1,4 @@
-"""The optimizers which follow the rules of Keras: ``sgd``, ``nadamkeras`` and ``adamax``."""
+"""Optimizers with the update rules of Keras: ``sgd``, ``nadamkeras`` and ``adamax``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SCHEDULE_DECAY = 0.004
 
 @dataclass
 class KerasStyle(Optimizer):
-    """Base of the two which correct the bias of their running means by the number ``t`` of the update.
+    """Base of the optimizers which correct the bias of their running means by the update number ``t``.
 
     By default ``t`` stays at 1, because configs with these optimizers were tuned that way: the moments are then always
     scaled by ``1 / (1 - beta)``. With ``count_updates`` the rules are those of the papers.
@@ -25,7 +25,7 @@ class KerasStyle(Optimizer):
     count_updates: bool = option(False, help="let t grow with every update")
 
     def number(self, iteration: Any) -> Any:
-        """The ``t`` of the current update, float64 scalar."""
+        """Return ``t`` of the current update, float64 scalar."""
         return iteration + 1.0 if self.count_updates else tf.ones_like(iteration)
 
 
@@ -38,11 +38,11 @@ class Sgd(Optimizer):
     nesterov: bool = option(False, help="look ahead by one step")
 
     def slot_inits(self) -> Dict[str, float]:
-        """The last change, if there is a momentum."""
+        """Return the last change, if momentum is on."""
         return {"momentum": 0.0} if self.momentum else {}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         if not self.momentum:
             tf.raw_ops.ResourceApplyGradientDescent(
                 var=var.handle, alpha=hyper["lr"], delta=grad, use_locking=self.use_locking
@@ -73,18 +73,18 @@ class NadamKeras(KerasStyle):
     epsilon: float = option(DEFAULT_EPSILON, help="added to the root of the mean square")
 
     def slot_inits(self) -> Dict[str, float]:
-        """First and second moment."""
+        """Return first and second moment."""
         return {"m": 0.0, "v": 0.0}
 
     def scalar_inits(self) -> Dict[str, float]:
-        """The product of the momentum schedule so far."""
+        """Return the product of the momentum schedule so far."""
         return {"schedule_product": 1.0}
 
     def _momentum(self, t: Any) -> Any:
         return self.beta1 * (1.0 - 0.5 * tf.pow(tf.constant(_SCHEDULE_BASE, "float64"), _SCHEDULE_DECAY * t))
 
     def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
-        """Factors of gradient, first and second moment; moves the schedule on."""
+        """Return factors of gradient, first and second moment, and advance the schedule."""
         t = self.number(iteration)
         now, following = self._momentum(t), self._momentum(t + 1.0)
         product = scalars["schedule_product"] * now
@@ -96,7 +96,7 @@ class NadamKeras(KerasStyle):
         }
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """Moments, then the variable."""
+        """Update the moments, then the variable."""
         beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
         m = slots["m"].assign(beta1 * slots["m"] + (1.0 - beta1) * grad)
         v = slots["v"].assign(beta2 * slots["v"] + (1.0 - beta2) * tf.square(grad))
@@ -114,15 +114,15 @@ class Adamax(KerasStyle):
     epsilon: float = option(DEFAULT_EPSILON, help="added to that maximum")
 
     def slot_inits(self) -> Dict[str, float]:
-        """First moment and infinity norm."""
+        """Return first moment and infinity norm."""
         return {"m": 0.0, "v": 0.0}
 
     def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
-        """Rate and the power of beta1."""
+        """Return rate and power of beta1."""
         return {"lr": rate, "beta1_power": self.beta1 ** self.number(iteration)}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
         tf.raw_ops.ResourceApplyAdaMax(
             var=var.handle,

@@ -23,11 +23,11 @@ class Ftrl(Optimizer):
     l2_shrinkage_regularization_strength: float = option(0.0, help="weight of a penalty on the size of the updates")
 
     def slot_inits(self) -> Dict[str, float]:
-        """The sum of squares and the linear term."""
+        """Return the sum of squares and the linear term."""
         return {"accum": self.initial_accumulator_value, "linear": 0.0}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         l1, l2, shrinkage, power = like(
             var,
             self.l1_regularization_strength,
@@ -61,7 +61,7 @@ class ProximalGradientDescent(Optimizer):
     l2_regularization_strength: float = option(0.0, help="weight of the sum of squares")
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         l1, l2 = like(var, self.l1_regularization_strength, self.l2_regularization_strength)
         tf.raw_ops.ResourceApplyProximalGradientDescent(
             var=var.handle, alpha=hyper["lr"], l1=l1, l2=l2, delta=grad, use_locking=self.use_locking
@@ -78,11 +78,11 @@ class ProximalAdagrad(Optimizer):
     l2_regularization_strength: float = option(0.0, help="weight of the sum of squares")
 
     def slot_inits(self) -> Dict[str, float]:
-        """The sum of squares."""
+        """Return the sum of squares."""
         return {"accumulator": self.initial_accumulator_value}
 
     def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
-        """One kernel."""
+        """Emit one fused kernel."""
         l1, l2 = like(var, self.l1_regularization_strength, self.l2_regularization_strength)
         tf.raw_ops.ResourceApplyProximalAdagrad(
             var=var.handle,

@@ -1,4 +1,4 @@
-"""The optimizers by name, and how an optimizer dict of a config becomes an instance."""
+"""Registry of optimizers, and creation of an instance from an optimizer dict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T", bound=Type[Optimizer])
 
 
 def register_optimizer(*names: str) -> Callable[[T], T]:
-    """Class decorator: makes an optimizer, a dataclass of its options, known under one or more names."""
+    """Register an optimizer, a dataclass of its options, under one or more names (class decorator)."""
 
     def decorate(cls: T) -> T:
         OPTIMIZERS.add(cls, *names)
@@ -44,20 +44,20 @@ def optimizer_names() -> List[str]:
 
 
 def optimizer_class(name: object, *, where: str) -> Type[Optimizer]:
-    """The class of a name in any case, with or without the suffix "Optimizer".
+    """Return the class for a name in any case, with or without the suffix "Optimizer".
 
-    :param where: the option or layer to blame, e.g. ``optimizer``
+    :param where: option or layer for errors, e.g. ``optimizer``
     :raises ConfigError: unknown name
     """
     return OPTIMIZERS.get(name, where)
 
 
 def create_optimizer(options: Dict[str, Any], *, where: str, default_epsilon: Optional[float] = None) -> Optimizer:
-    """The optimizer of a dict like ``{"class": "adam", "epsilon": 1e-8}``.
+    """Return the optimizer for a dict like ``{"class": "adam", "epsilon": 1e-8}``.
 
     :param options: ``class`` and the options of that class
-    :param where: the option or layer to blame in errors
-    :param default_epsilon: ``optimizer_epsilon`` of the config, for a class with epsilon if the dict does not give it
+    :param where: option or layer for errors
+    :param default_epsilon: ``optimizer_epsilon`` of the config, for a class with epsilon if the dict does not set it
     :raises ConfigError: no or unknown class, unknown option, option of the wrong type
     """
     if not isinstance(options, dict) or "class" not in options:
