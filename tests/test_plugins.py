@@ -280,6 +280,33 @@ def test_taken_names():
         registry.get("spon", "here")
 
 
+@pytest.mark.parametrize(
+    "registration, expected",
+    [
+        (
+            "class Mine(Layer):\n    'A layer.'\nregister_layer('linear')(Mine)",
+            "layer class 'linear' is already taken by returnn_tf.layers.math.linear.LinearLayer. "
+            "Choose another name for __main__.Mine.",
+        ),
+        (
+            "class Mine(Dataset):\n    'A dataset.'\nregister_dataset('HDF')(Mine)",
+            "dataset class 'HDF' is already taken by returnn_tf.datasets.hdf.dataset.HDFDataset. "
+            "Choose another name for __main__.Mine.",
+        ),
+        (
+            "@register_task('train')\ndef mine(config):\n    'A task.'",
+            "task 'train' is already taken by returnn_tf.tasks.train.train. Choose another name for __main__.mine.",
+        ),
+    ],
+    ids=["layer", "dataset", "task"],
+)
+def test_names_of_ours_are_taken(registration, expected, tmp_path):
+    """Also in a process that has not looked up any name before."""
+    header = "from returnn_tf import Dataset, Layer, register_dataset, register_layer, register_task\n"
+    done = run(tmp_path, header + registration)
+    assert done.stderr.strip().splitlines()[-1].endswith(expected)
+
+
 def test_classes_with_options():
     """They become dataclasses, and need a docstring."""
     registry = OptionClasses("thing")

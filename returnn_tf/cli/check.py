@@ -8,7 +8,13 @@ from typing import List, Optional, Tuple
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
 from returnn_tf.config import ConfigError, nearest_name
-from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings, check_settings
+from returnn_tf.config.settings import (
+    CheckpointSettings,
+    TaskSettings,
+    TrainingSettings,
+    check_settings,
+    ignored_settings,
+)
 from returnn_tf.engine.pretrain.checks import describe, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
@@ -43,9 +49,12 @@ def run(args: List[str]) -> int:
     config = read_config(args)
     check_settings(config)
     color = wants_color(sys.stdout)
-    for key, suggestion in config.misspelt_keys():
-        text = "Warning: %s has no meaning. Did you mean %r?" % (config.where(key), suggestion)
-        print(paint(text, "yellow", wants_color(sys.stderr)), file=sys.stderr)
+    warnings = [
+        "%s has no meaning. Did you mean %r?" % (config.where(key), suggestion)
+        for key, suggestion in config.misspelt_keys()
+    ]
+    for text in warnings + ["setting without effect: %s" % setting for setting in ignored_settings(config)]:
+        print(paint("Warning: " + text, "yellow", wants_color(sys.stderr)), file=sys.stderr)
     schedule = NetworkSchedule(config)
     last = max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1)
     steps = ""

@@ -21,6 +21,7 @@ from returnn_tf.config.errors import ConfigError, did_you_mean, nearest_name, sh
 
 E = TypeVar("E")
 C = TypeVar("C", bound=Callable[..., Any])
+_ROOT = __name__.partition(".")[0]
 
 
 class Registry(Generic[E]):
@@ -54,6 +55,7 @@ class Registry(Generic[E]):
         self._spelled: Dict[str, str] = {}  # key -> name
         self._places: Dict[str, str] = {}  # key -> where it is registered
         self._lock = threading.RLock()
+        self._is_package_loaded = not package
         self._is_complete = not (package or plugins)
 
     def register(self, *names: str) -> Callable[[C], C]:
@@ -74,7 +76,10 @@ class Registry(Generic[E]):
         :raises ConfigError: a name is taken; names both places
         """
         owner = entry if owner is None else owner
-        place = owner.__name__ if inspect.ismodule(owner) else "%s.%s" % (owner.__module__, owner.__qualname__)
+        module = owner.__name__ if inspect.ismodule(owner) else owner.__module__
+        place = module if inspect.ismodule(owner) else "%s.%s" % (module, owner.__qualname__)
+        if module.partition(".")[0] != _ROOT:
+            self._load_package()  # first, so that an extension cannot take a name of ours before we do
         for name in names:
             old = self._places.get(self._key(name), place)
             if old != place:
@@ -151,10 +156,7 @@ class Registry(Generic[E]):
         if self._is_complete:
             return
         with self._lock:
-            package = importlib.import_module(self._package) if self._package else None
-            if package is not None:
-                for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-                    importlib.import_module(module.name)
+            self._load_package()
             for plugin in entry_points(self._plugins):
                 try:
                     plugin.load()
@@ -164,6 +166,16 @@ class Registry(Generic[E]):
                         % (plugin.name, plugin.value, self._plugins, exc)
                     ) from exc
             self._is_complete = True
+
+    def _load_package(self) -> None:
+        """Import every module of the package, once."""
+        if self._is_package_loaded:
+            return
+        with self._lock:
+            package = importlib.import_module(self._package)
+            for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+                importlib.import_module(module.name)
+            self._is_package_loaded = True
 
     def _import_module_of(self, key: str) -> None:
         module = "%s.%s" % (self._package, key)

@@ -20,11 +20,12 @@ def config(tmp_path):
 
 
 def test_check(config, capsys):
-    """The table names the layer and its class."""
-    assert main(["check", config, "++num_epoch", "3"]) == 0
+    """The table names the layer and its class; warnings name settings which have no meaning or no effect."""
+    assert main(["check", config, "++num_epoch", "3", "++web_server_port", "80"]) == 0
     captured = capsys.readouterr()
     assert "output" in captured.out and "softmax" in captured.out and "\x1b[" not in captured.out
     assert "Did you mean 'num_epochs'?" in captured.err
+    assert "Warning: setting without effect: web_server_port (the task search_server does not exist)" in captured.err
 
 
 @pytest.mark.parametrize("form", [["--graph", "%s"], ["--graph=%s"]])

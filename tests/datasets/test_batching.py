@@ -151,6 +151,16 @@ def test_chunking_by_function():
     assert seen == {"recurrent_net": True, "used_data_keys": ["data", "classes"]}
 
 
+@pytest.mark.parametrize(
+    "result, shown",
+    [(3, "returns 3"), ([7], "yields 7"), ([(0, 1)], r"yields \(0, 1\)"), ([("a", 0, 1)], r"yields \('a', 0, 1\)")],
+)
+def test_chunking_function_yields_something_else(result, shown):
+    dataset = _dataset(_same(3, 5), chunking=lambda **_: result)
+    with pytest.raises(DataError, match=r"must yield \(position, start, end\), but %s" % shown):
+        list(dataset.batches(epoch=1))
+
+
 def test_chunking_function_goes_too_far():
     dataset = _dataset(_same(3), chunking=lambda **_: iter([(0, 0, 3), (1, 0, 3)]))
     with pytest.raises(DataError, match="yields position 1, but there are 1 sequences"):

@@ -135,6 +135,8 @@ def test_extern_data():
         ({"class": "TaskNumberBaseConvert", "input_base": 40}, "input_base must be from 2 to 36"),
         ({"class": "TaskXmlModeling", "limit_stack_depth": 0}, "'limit_stack_depth' must be at least 1, got 0"),
         ({"class": "Task12AX", "num_seqs": -1}, "num_seqs is -1"),
+        ({"class": "Task12AX", "num_seqs": float("nan")}, "num_seqs is nan"),
+        ({"class": "Task12AX", "fixed_random_seed": -1}, "'fixed_random_seed' must be from 0 to 4294967295, got -1"),
         ({"class": "Task12AX", "num_seqs": "many"}, "option 'num_seqs' must be float . None, got 'many'"),
         ({"class": "TaskNumberBaseConvert", "window": 3}, "needs dense data"),
         ({"class": "DummyDatasetMultipleDataKeys", "output_dim": {"data": 3}}, "output_dim lacks the key 'classes'"),

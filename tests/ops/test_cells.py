@@ -283,7 +283,11 @@ def test_initial_values():
             {"unit_opts": {"peepholes": True}},
             "net/rec: unit_opts of 'standardlstm': unknown option 'peepholes'. Did you mean 'use_peepholes'",
         ),
-        ("rhn", {"unit_opts": {"depth": 0}}, "net/rec: unit_opts of 'rhn': option 'depth' must be at least 1, got 0"),
+        (
+            "rhn",
+            {"unit_opts": {"depth": 0}},
+            "net/rec: unit_opts of 'rhn': option 'depth' must be from 1 to 1000, got 0",
+        ),
         ("rhn", {"unit_opts": {"depth": True}}, "'depth' must be int, got True"),
         ("zoneoutlstm", {"unit_opts": {"zoneout_factor_cell": 1.5}}, "must be in the range 0 <= x < 1, got 1.5"),
         ("gru", {"input_projection": False}, "unit 'gru' has its input weights inside of its kernel"),

@@ -4,7 +4,8 @@ import numpy
 import pytest
 import tensorflow as tf
 
-from returnn_tf.ops.frames.windows import interleave, overlap_add, pad_axis, sliding_windows
+from returnn_tf.ops.frames.pad import pad_axis
+from returnn_tf.ops.frames.windows import interleave, overlap_add, sliding_windows
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Union
 
-from returnn_tf.config.options import at_least, option
+from returnn_tf.config.options import at_least, between, option
 
 
 @dataclass
@@ -27,7 +27,7 @@ class BaseOptions:
     seq_ordering: Union[str, Callable[..., Any]] = option(
         "default", help="order of the sequences, or a function of epoch= giving it"
     )
-    fixed_random_seed: Optional[int] = option(None, help="random seed for all epochs")
+    fixed_random_seed: Optional[int] = option(None, help="random seed for all epochs", check=between(0, 2**32 - 1))
     random_seed_offset: Optional[int] = option(
         None, help="added to the seed of every epoch; default RETURNN_RANDOM_SEED_OFFSET or 0"
     )

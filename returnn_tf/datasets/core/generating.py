@@ -39,7 +39,7 @@ class GeneratingDataset(Dataset):
         value = self.opts.num_seqs
         if value is None or value == float("inf"):
             return None
-        if value != int(value) or value < 0:
+        if not (value >= 0 and value == int(value)):  # also for NaN
             raise ConfigError("%s: num_seqs is %r, but must be an integer >= 0, or inf" % (self._owner(), value))
         return int(value)
 

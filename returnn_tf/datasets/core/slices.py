@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import shown
 from returnn_tf.datasets.core.chunking import Chunking
 from returnn_tf.datasets.core.per_key import is_int, per_key
 
@@ -124,7 +125,11 @@ def _function_slices(epoch: Any, keys: List[str], chunking: Chunking, recurrent_
     """
     assert chunking.function is not None
     parts = chunking.function(dataset=epoch, seq_idx_start=0, recurrent_net=recurrent_net, used_data_keys=list(keys))
+    if not isinstance(parts, Iterable):
+        raise DataError("the chunking function must yield (position, start, end), but returns %s" % shown(parts))
     for part in parts:
+        if not isinstance(part, (tuple, list)) or len(part) != 3 or not is_int(part[0]):
+            raise DataError("the chunking function must yield (position, start, end), but yields %s" % shown(part))
         position, start, end = part
         if not epoch.is_less_than_num_seqs(position):
             raise DataError(
@@ -142,6 +147,3 @@ def _frames(epoch: Any, position: int, keys: List[str], value: Any) -> Dict[str,
             "%s: the chunking function yields no frames for %s" % (epoch.place(position), ", ".join(missing))
         )
     return {key: frame for key, frame in frames.items() if frame is not None}
-
-
-Range = Tuple[int, int, int]  # (position, start, end)

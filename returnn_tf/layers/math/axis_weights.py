@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, List, Optional, Tuple, Union
 
 from returnn_tf.config.options import option
@@ -48,7 +49,7 @@ class WeightedSumLayer(ConcatInputLayer):
         else:
             size = per_axis(ctx, "size", self.size, len(dims))
         keep = self.size is not None if self.keep_dims is None else self.keep_dims
-        ctx.param("W", size, 1.0 / _product(size))
+        ctx.param("W", size, 1.0 / math.prod(size))
         self._whole = [d.size for d in dims] == size and "same" not in padding
         if not self._whole:
             self._padding = padding
@@ -76,13 +77,6 @@ class WeightedSumLayer(ConcatInputLayer):
         y = convolution(x, w[..., None, None], padding=self._padding)
         y = tf.reshape(y, [ctx.size(ctx.output.dims[i]) for i in order])
         return transpose(y, [order.index(i) for i in range(len(order))])
-
-
-def _product(sizes: List[int]) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
 
 
 @register_layer("elemwise_prod")

@@ -11,8 +11,8 @@ from returnn_tf.graph.option_types import Axis, LayerOrConstant
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.shape import expand_at, to_layout, transpose
-from returnn_tf.ops.frames.windows import pad_axis
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf

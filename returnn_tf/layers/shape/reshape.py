@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, List, Optional, Tuple
 
 from returnn_tf.config.options import option
@@ -63,7 +64,7 @@ class ReshapeLayer(ConcatInputLayer):
             elif dim.size is None:
                 open_outs.append(i)
         numbers = [d.size for d in ins if d.size is not None], [d.size for d in outs if d.size is not None]
-        have, want = _product(numbers[0]), _product(numbers[1])
+        have, want = math.prod(numbers[0]), math.prod(numbers[1])
         what = "in_dims [%s] and out_dims [%s]" % (", ".join(map(str, ins)), ", ".join(map(str, outs)))
         if len(open_outs) > 1:
             raise ctx.error("%s: only one dim of unknown size can be inferred." % what)
@@ -99,10 +100,3 @@ class ReshapeLayer(ConcatInputLayer):
             if i != rest:
                 known = known * ctx.size(dim)
         return known, rest
-
-
-def _product(sizes: List[Any]) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result

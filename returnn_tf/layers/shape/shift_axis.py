@@ -11,7 +11,8 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shape.prefix_postfix import frame_axis
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.ops.frames.windows import axis_slice, pad_axis
+from returnn_tf.ops.frames.pad import pad_axis
+from returnn_tf.ops.frames.windows import axis_slice
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 

@@ -11,8 +11,9 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.shape import expand_at, transpose
-from returnn_tf.ops.frames.windows import axis_slice, overlap_add, pad_axis, sliding_windows
+from returnn_tf.ops.frames.windows import axis_slice, overlap_add, sliding_windows
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 

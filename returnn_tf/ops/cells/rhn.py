@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence, Tuple
 
 import numpy
 
-from returnn_tf.config.options import at_least, option
+from returnn_tf.config.options import between, option
 from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, drop_rate, dropout
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
@@ -28,7 +28,7 @@ class RecurrentHighway(Cell):
     class Options(Cell.Options):
         """What ``unit_opts`` may hold."""
 
-        depth: int = option(5, help="number of highway layers within one frame", check=at_least(1))
+        depth: int = option(5, help="number of highway layers within one frame", check=between(1, 1000))
         dropout: float = option(
             0.0, help="dropout on the state before the matrices, one mask for all frames and depths", check=drop_rate
         )

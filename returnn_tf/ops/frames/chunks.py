@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.shape import size_of, transpose
-from returnn_tf.ops.frames.windows import axis_slice, pad_axis
+from returnn_tf.ops.frames.windows import axis_slice
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -37,14 +37,15 @@ def pad_array(x: Any, left: Sequence[Any], right: Sequence[Any], value: Any = 0)
     return tf.pad(x, paddings, constant_values=tf.cast(value, x.dtype))
 
 
-def pad_axis(x: Any, axis: int, left: int, right: int, *, mode: str = "constant", value: Any = 0) -> Any:
-    """Pad one axis at the array borders.
+def pad_axis(x: Any, axis: int, left: Any, right: Any, value: Any = 0, *, mode: str = "constant") -> Any:
+    """Pad one axis at the array borders; with a constant this works for every dtype but strings.
 
     :param mode: constant; reflect (without the border entry), symmetric (with it), replication (of the border entry)
     """
-    rank = x.shape.rank
+    if isinstance(left, int) and isinstance(right, int) and left == right == 0:
+        return x
     if mode == "constant":
-        paddings = [[0, 0]] * axis + [[left, right]] + [[0, 0]] * (rank - axis - 1)
+        paddings = [[0, 0]] * axis + [[left, right]] + [[0, 0]] * (x.shape.rank - axis - 1)
         return tf.pad(x, paddings, constant_values=tf.cast(value, x.dtype))
     size = size_of(x, axis)
     index = _INDEX_OF[mode](tf.range(-left, size + right), size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.shape import size_of
 from returnn_tf.util.lazy_tf import tf
 
@@ -43,15 +44,6 @@ def overlap_add(x: Any, *, stride: int = 1) -> Any:
     y = tf.reshape(y, tf.stack([size * (frames + 1)] + rest))
     y = tf.pad(y, [(0, frames - size)] + none)
     return tf.reduce_sum(tf.reshape(y, tf.stack([size + 1, frames] + rest)), axis=0)
-
-
-def pad_axis(x: Any, axis: int, before: Any, after: Any, value: Any = 0) -> Any:
-    """Pad an axis at both ends with a constant; works for every dtype but strings."""
-    if isinstance(before, int) and before == 0 and isinstance(after, int) and after == 0:
-        return x
-    pads = [(0, 0)] * x.shape.rank
-    pads[axis] = (before, after)
-    return tf.pad(x, pads, constant_values=tf.cast(value, x.dtype))
 
 
 def axis_slice(x: Any, axis: int, start: Any, stop: Any) -> Any:
