@@ -343,12 +343,3 @@ def map_values(value: Any, of_type: type, func: Callable[[Any], Any]) -> Any:
     if type(value) is dict:
         return {map_values(k, of_type, func): map_values(v, of_type, func) for k, v in value.items()}
     return value
-
-
-def option_rows(cls: Type[Any]) -> List[Tuple[str, str, str, str]]:
-    """(name, type, default, help) per option, for the reference docs."""
-    rows = []
-    for info in declared_options(cls).values():
-        default = "(required)" if info.required else repr(info.default)
-        rows.append((info.name, info.type_name, default, info.description))
-    return rows

@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Union
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import DataSettings
 from returnn_tf.datasets.core.base import Dataset, make_dataset
+from returnn_tf.datasets.core.corpus import SEED_OFFSET_VARIABLE
 from returnn_tf.datasets.core.spec import parse_dataset_spec
 
 SEED_OFFSET_PER_RANK = 16127
@@ -33,7 +34,7 @@ def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defau
     if spec is None:
         return None
     options = _inherited(config, name)
-    if rank and "RETURNN_RANDOM_SEED_OFFSET" not in os.environ:
+    if rank and SEED_OFFSET_VARIABLE not in os.environ:
         options["random_seed_offset"] = rank * SEED_OFFSET_PER_RANK
     options.update(defaults)
     if isinstance(spec, Dataset):

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Iterator
+from typing import Any, Dict, Iterator, Tuple
 
 
-def mentions(cls: type, name: str) -> bool:
-    """Return whether a method that the class defines itself uses an attribute or global of this name."""
-    return any(name in code.co_names for value in vars(cls).values() for code in _codes(value))
+def mentions(cls: type, name: str, base: type) -> bool:
+    """Return whether a class uses an attribute or global of this name: in its methods, in those of its bases which do
+    not derive from ``base``, or in functions of the same module that these call.
+    """
+    values = [v for c in cls.__mro__ if c is cls or not issubclass(c, base) for v in vars(c).values()]
+    seen = set()
+    while values:
+        for code, names in _codes(values.pop()):
+            if name in code.co_names:
+                return True
+            called = [names[n] for n in code.co_names if isinstance(names.get(n), types.FunctionType)]
+            new = [f for f in called if f.__module__ == names.get("__name__") and f not in seen]
+            seen.update(new)
+            values += new
+    return False
 
 
-def _codes(value: Any) -> Iterator[types.CodeType]:
-    """Yield the code of a function, method or property, with that of all functions defined inside of it."""
+def _codes(value: Any) -> Iterator[Tuple[types.CodeType, Dict[str, Any]]]:
+    """Yield the code of a function, method or property and of all functions defined inside of it, with its globals."""
     if isinstance(value, property):
         for function in (value.fget, value.fset):
             yield from _codes(function)
@@ -21,5 +33,5 @@ def _codes(value: Any) -> Iterator[types.CodeType]:
     todo = [value.__code__] if isinstance(value, types.FunctionType) else []
     while todo:
         code = todo.pop()
-        yield code
+        yield code, value.__globals__
         todo += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]

@@ -128,7 +128,7 @@ class LayerBase(Freezable):
         """Find out whether the class has a memory."""
         super().__init_subclass__(**kwargs)
         if "has_memory" not in vars(cls):
-            cls.has_memory = cls.has_memory or mentions(cls, "loop_state")
+            cls.has_memory = cls.has_memory or mentions(cls, "loop_state", LayerBase)
 
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:

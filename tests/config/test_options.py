@@ -20,7 +20,6 @@ from returnn_tf.config.options import (
     declared_options,
     from_options,
     option,
-    option_rows,
     own_options_first,
     probability,
 )
@@ -136,12 +135,13 @@ def test_type_names():
     assert type_name(Optional[LayerRef]) == "layer | None"
     assert type_name(LayerRefs) == "layer | list[layer]"
     assert type_name(Union[str, Callable[[int], int]]) == "str | function"
-    rows = {row[0]: row[1:] for row in option_rows(Example)}
-    assert rows["mode"] == ("'skip' | 'stop'", "'skip'", "what to do")
-    assert rows["gone"][2] == "a thing of the past; not supported: write mode instead"
-    assert rows["old"][2] == "obsolete flag; no effect: there is only one way to do it"
+    infos = declared_options(Example)
+    assert (infos["mode"].type_name, infos["mode"].default) == ("'skip' | 'stop'", "skip")
+    assert infos["mode"].description == "what to do"
+    assert infos["gone"].description == "a thing of the past; not supported: write mode instead"
+    assert infos["old"].description == "obsolete flag; no effect: there is only one way to do it"
     assert [info.name for info in own_options_first(Example)][-2:] == ["size", "old"]
-    assert declared_options(Example)["where_from"].required
+    assert infos["where_from"].required
 
 
 @pytest.mark.parametrize("name, near", [("shape", None), ("stat", "state"), ("sate", "state"), ("staet", "state")])

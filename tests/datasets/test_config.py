@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.options import option, option_rows
+from returnn_tf.config.options import declared_options, option
 from returnn_tf.datasets import (
     Dataset,
     HDFDataset,
@@ -217,6 +217,6 @@ def test_registration():
 def test_every_class_is_documented(name):
     cls = dataset_class(name)
     assert cls.__doc__
-    rows = {row[0]: row[1:] for row in option_rows(cls.Options)}
-    assert all(help_ for _, _, help_ in rows.values())
-    assert rows["seq_ordering"][:2] == ("str | function", "'default'")
+    infos = declared_options(cls.Options)
+    assert all(info.description for info in infos.values())
+    assert (infos["seq_ordering"].type_name, infos["seq_ordering"].default) == ("str | function", "default")

@@ -65,6 +65,38 @@ class PluginSilentSumLayer(PluginSumLayer):
         return data
 
 
+def _add(ctx: EmitContext) -> Any:
+    total = ctx.loop_state("sum") + ctx.source()
+    ctx.set_loop_state("sum", total)
+    return total
+
+
+@register_layer("plugin_sum_by_functions")
+class PluginSumByFunctionsLayer(Layer):
+    """The same, by functions of the module."""
+
+    def template(self, ctx: PlanContext) -> Data:
+        """That of the source."""
+        data = ctx.single_source()
+        if ctx.in_step:
+            _declare(ctx, data)
+        return data
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """One addition."""
+        return _add(ctx) if self.node.loop_states else ctx.source()
+
+
+class _Summing:
+    template = PluginSumLayer.template
+    emit = PluginSumLayer.emit
+
+
+@register_layer("plugin_sum_by_mixin")
+class PluginSumByMixinLayer(_Summing, Layer):
+    """The same, by a class which is no layer."""
+
+
 @register_layer("plugin_choice")
 class PluginChoiceLayer(Layer):
     """Has a beam."""
@@ -112,7 +144,7 @@ def loop(layer: str, *, open_end: bool) -> Dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("layer", ["cumsum", "plugin_sum"])
+@pytest.mark.parametrize("layer", ["cumsum", "plugin_sum", "plugin_sum_by_functions", "plugin_sum_by_mixin"])
 @pytest.mark.parametrize("open_end", [False, True])
 def test_a_layer_with_a_state_stays_in_its_loop(layer: str, open_end: bool) -> None:
     out = Network.from_config(config_of(loop(layer, open_end=open_end))).run(FEED).layers["output"]

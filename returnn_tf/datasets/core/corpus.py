@@ -15,6 +15,8 @@ from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base_options import BaseOptions
 
+#: Environment variable for the option `random_seed_offset`.
+SEED_OFFSET_VARIABLE = "RETURNN_RANDOM_SEED_OFFSET"
 _MAX_COMPARED = 2000  # comparing spellings takes long, and a corpus can have millions of tags
 
 
@@ -95,11 +97,11 @@ class Corpus:
         """
         if self.opts.random_seed_offset is not None:
             return int(self.opts.random_seed_offset)
-        text = os.environ.get("RETURNN_RANDOM_SEED_OFFSET", "0")
+        text = os.environ.get(SEED_OFFSET_VARIABLE, "0")
         try:
             return int(text)
         except ValueError:
-            raise ConfigError("environment variable RETURNN_RANDOM_SEED_OFFSET is %r, not an integer" % text) from None
+            raise ConfigError("environment variable %s is %r, not an integer" % (SEED_OFFSET_VARIABLE, text)) from None
 
     def epoch_seed(self, epoch: int, *, nth: int = 1) -> int:
         """Return the random seed of an epoch."""

@@ -8,12 +8,11 @@ from typing import Any, Dict, List
 
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import Effect, settings_with
+from returnn_tf.datasets.core.corpus import SEED_OFFSET_VARIABLE
 from returnn_tf.engine.support.fingerprint import settings
 from returnn_tf.engine.support.scores import added_sums
 
 Sums = Dict[str, Dict[str, float]]
-
-_SEED_OFFSET = "RETURNN_RANDOM_SEED_OFFSET"
 
 
 @dataclass
@@ -134,6 +133,6 @@ def data_settings(config: Config) -> Dict[str, str]:
     :param config: of the epoch
     """
     found = settings(config, settings_with(Effect.ORDER), folders=False)
-    if _SEED_OFFSET in os.environ:
-        found[_SEED_OFFSET] = os.environ[_SEED_OFFSET]
+    if SEED_OFFSET_VARIABLE in os.environ:
+        found[SEED_OFFSET_VARIABLE] = os.environ[SEED_OFFSET_VARIABLE]
     return found
