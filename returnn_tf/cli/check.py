@@ -28,7 +28,7 @@ from returnn_tf.tasks.search import output_layers
     "  ++task search     plan the search too",
 )
 def run(args: List[str]) -> int:
-    """Prints what ``network`` of the config becomes: in ``load_epoch`` or ``epoch``, else in the last epoch.
+    """Print the layers of the config's network in ``load_epoch`` or ``epoch``, by default in the last epoch.
 
     With ``++task search`` the plan of the search is checked too.
 
@@ -44,7 +44,7 @@ def run(args: List[str]) -> int:
     check_settings(config)
     color = wants_color(sys.stdout)
     for key, suggestion in config.misspelt_keys():
-        text = "Warning: %s has no meaning. Did you mean %r?" % (config.where(key), suggestion)
+        text = "Warning: %s is not a known setting. Did you mean %r?" % (config.describe_source(key), suggestion)
         print(paint(text, "yellow", wants_color(sys.stderr)), file=sys.stderr)
     schedule = NetworkSchedule(config)
     last = max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1)
@@ -61,7 +61,7 @@ def run(args: List[str]) -> int:
 
 
 def take_option(args: List[str], name: str) -> Tuple[List[str], Optional[str]]:
-    """The arguments without an option (``--name value`` or ``--name=value``), and its value."""
+    """Return the arguments without an option (``--name value`` or ``--name=value``), and its value."""
     rest: List[str] = []
     value = None
     pending = iter(args)

@@ -44,7 +44,7 @@ def check(world: Any, config: Config) -> None:
         raise ConfigError(
             "%s: whenever a process is lost, an elastic training goes on from its newest checkpoint, and start_epoch "
             "would make it begin again. Remove it, or start without --min-np."
-            % TrainingSettings(config).where("start_epoch")
+            % TrainingSettings(config).describe_source("start_epoch")
         )
 
 
