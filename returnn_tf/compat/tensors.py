@@ -39,6 +39,7 @@ class Dim(metaclass=_IsDim):
     Types = _Types
 
     def __new__(cls, kind: Any = None, description: str = "", dimension: Optional[int] = None, **others: Any) -> Any:
+        """Return a dim of ours."""
         return _Dim(kind or DimKind.SPATIAL, dimension, description or "")
 
 
@@ -57,5 +58,6 @@ class Data(metaclass=_IsData):
     """
 
     def __new__(cls, name: str = "data", **options: Any) -> Any:
+        """Return a template of ours."""
         given: Dict[str, Any] = {key: value for key, value in options.items() if key not in ("placeholder", "beam")}
         return parse_data_key(name, given)

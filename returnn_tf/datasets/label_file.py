@@ -11,9 +11,9 @@ from returnn_tf.datasets.core.safe_files import read_literal, read_plain_pickle,
 def read_labels(path: str) -> List[str]:
     """Read the labels in the order of their indices.
 
-    :param path: a pickled or literal dict from label to index, or a text with a label in each line
+    :param path: a pickled or literal dict from label to index, or a text file with one label per line
     :raises ConfigError: the indices have gaps
-    :raises DataError: the file is missing or no vocabulary
+    :raises DataError: the file is missing or not a vocabulary
     """
     if path.endswith((".pkl", ".pkl.gz")):
         table = read_plain_pickle(path)

@@ -158,7 +158,7 @@ def was_tested(library: str) -> bool:
 
 
 def note_tested(library: str) -> None:
-    """Record that the library has passed its self-test. If that fails, each process tests it again, which is cheap."""
+    """Record that the library has passed its self-test. If that fails, each process repeats the cheap test."""
     with contextlib.suppress(OSError), open(library + _TESTED, "w", encoding="utf8"):
         pass
 

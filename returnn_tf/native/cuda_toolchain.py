@@ -1,6 +1,6 @@
 """The CUDA compiler, its target GPUs and its flags.
 
-``python -m returnn_tf.native.cuda_toolchain`` prints which one is found.
+``python -m returnn_tf.native.cuda_toolchain`` prints the one that is found.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CudaToolchain:
         return [self.version, *self.kernel_flags()]
 
     def _places(self, flag: str, *names: str) -> List[str]:
-        """Return flags for folders beside nvcc's own; nvcc does not search those of a toolkit from pip packages."""
+        """Return flags for folders next to nvcc's own; nvcc does not search those of a toolkit from pip packages."""
         top = toolkit_folder(self.nvcc)
         return [flag + os.path.join(top, name) for name in names if os.path.isdir(os.path.join(top, name))]
 

@@ -1,4 +1,4 @@
-"""Loading native ops on first use, with one warning if an op cannot be used."""
+"""Loads native ops on first use, with one warning if an op cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running compilers and extracting the most informative line of their output."""
+"""Runs compilers and extracts the most informative line of their output."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Activation functions by the names that configs use."""
+"""Activation functions by their names in configs."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.util.lazy_tf import tf
@@ -141,5 +141,5 @@ def _is_expression(name: Any) -> bool:
     return isinstance(name, str) and "(" in name
 
 
-def _parts(name: str) -> list:
+def _parts(name: str) -> List[str]:
     return [part.strip().lower() for part in str(name).split("|")]

@@ -13,8 +13,8 @@ def masked_softmax(
     """Compute the softmax over the last axis, or jointly over several axes.
 
     :param x: float tensor [...]
-    :param mask: bool, broadcasts to ``x``: the entries which count; None: all. The others get exactly 0, in log space
-        -inf, also where no entry counts; no gradient flows to them.
+    :param mask: bool, broadcasts to ``x``: the entries to include; None: all. The others get exactly 0, in log space
+        -inf, even if no entry is included; no gradient flows to them.
     :param log_space: log softmax
     """
     if mask is not None:

@@ -34,7 +34,7 @@ _NAMES = ["B", "T", "F", *_GROUPS, "dim:<size>", "stag:<part of the name>", "tag
 def resolve_axes(data: Data, desc: Union[AxisDesc, Sequence[AxisDesc]], *, behavior_version: int = 0) -> List[int]:
     """Return the indices of the axes that a description denotes, in its order; empty if there are none.
 
-    :param data: template whose axes are meant
+    :param data: template with the axes
     :param desc: a dim, a name, an int (counted with batch; not since behavior version 5), or a list of them
     :raises ConfigError: for an unknown name, or one which this behavior version does not allow
     """

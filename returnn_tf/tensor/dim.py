@@ -2,8 +2,7 @@
 
 Two dims are equal because they were declared as the same object, or because they are the same expression over the same
 dims; never because their sizes happen to agree. A `Dim` holds no tensor: the lengths of a dynamic dim are a value of
-the
-lowering, looked up by dim, and those of a derived dim are computed from its expression.
+the lowering, looked up by dim, and those of a derived dim are computed from its expression.
 """
 
 from __future__ import annotations
@@ -70,9 +69,9 @@ class Dim:
 
     :param kind: batch, spatial or feature
     :param size: static size, or None if it is dynamic (different from batch to batch)
-    :param description: the name that users see, e.g. in `returnn-tf check`; also what ``stag:`` axis names look at
-    :param expr: how a derived dim is computed; such dims are made with the operators, not with the constructor
-    :param auto: made by the program for a number such as `n_out`, not declared by the user: it agrees with every
+    :param description: the name displayed to users, e.g. in `returnn-tf check`; also searched by ``stag:`` axis names
+    :param expr: expression of a derived dim; such dims are created with the operators, not with the constructor
+    :param auto: created by the program for a number such as `n_out`, not declared by the user: it agrees with every
         static dim of its size
     """
 
@@ -144,7 +143,7 @@ class Dim:
         base, factor = self._split_op("ceildiv")
         return self._derive("ceildiv", by) if base is None else base._derive("ceildiv", by * factor)
 
-    def _split_op(self, op: str) -> Tuple[Any, int]:
+    def _split_op(self, op: str) -> Tuple[Optional[Dim], int]:
         """Return (operand, int) if this dim is ``operand <op> int``, else (None, 0)."""
         if self.expr is not None and self.expr.op == op and isinstance(self.expr.args[-1], int):
             first = self.expr.args[0]
@@ -194,8 +193,9 @@ class Dim:
         return dim
 
     def _shifted(self, amount: int) -> Dim:
-        """Return ``self + amount``. A grown dim folds, ``(t+1)+1 = t+2``, ``(t+1)-1 = t``; a shrunk one was clipped at
-        0.
+        """Return ``self + amount``.
+
+        A grown dim folds, ``(t+1)+1 = t+2``, ``(t+1)-1 = t``; a shrunk one does not, since it was clipped at 0.
         """
         base, grown = self._split_op("add")
         if base is None:

@@ -1,4 +1,4 @@
-"""`extern_data` and `num_inputs`/`num_outputs` of a config: the templates of what a dataset feeds."""
+"""`extern_data` and `num_inputs`/`num_outputs` of a config: the templates of the data that a dataset feeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_extern_data(options: Mapping[str, Any]) -> Dict[str, Data]:
 
 
 def extern_data_options(given: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return `extern_data`, or what the older `num_inputs` and `num_outputs` say.
+    """Return `extern_data`, or the equivalent of the older `num_inputs` and `num_outputs`.
 
     :param given: the settings extern_data, num_inputs and num_outputs, those which are set
     :raises ConfigError: names the setting which is wrong

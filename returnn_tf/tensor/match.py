@@ -1,4 +1,4 @@
-"""The correspondence of axes of several templates: the common layout for broadcasting, and how to reach it."""
+"""The correspondence of axes of several templates, and their common layout for broadcasting."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, i
 
 
 def _with_missing(common: Data, data: Data, missing: Sequence[int]) -> Data:
-    """Insert the missing axes in front of the feature axis; a missing feature axis goes to the end."""
+    """Insert the missing axes before the feature axis; a missing feature axis goes to the end."""
     for a in missing:
         is_feature = a == data.feature_axis and common.feature_axis is None
         axis = common.rank

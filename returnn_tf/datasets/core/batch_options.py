@@ -1,4 +1,4 @@
-"""The options which say how sequences are grouped into batches."""
+"""Options for grouping sequences into batches."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class BatchOptions:
 
     @classmethod
     def make(cls, owner: str, data_keys: List[str], options: Mapping[str, Any]) -> BatchOptions:
-        """Checks the options; ``batch_size=None`` together with ``packed_batch_size`` means no limit with padding.
+        """Check the options; ``batch_size=None`` together with ``packed_batch_size`` means no limit with padding.
 
         :param owner: for error messages
-        :param data_keys: what the dataset has
+        :param data_keys: of the dataset
         :raises ConfigError: for an unknown option or key, or an impossible value
         """
         opts = from_options(GivenBatchOptions, options, where=owner, none_is_absent=True)
@@ -107,7 +107,7 @@ def _used_keys(owner: str, data_keys: List[str], used: Optional[List[str]]) -> L
 
 
 def _max_seq_length(value: Any, keys: List[str]) -> Dict[str, Optional[int]]:
-    """0 and infinity are no limit; a negative number is a limit for key "classes"."""
+    """Convert the option: 0 and infinity are no limit; a negative number is a limit for key "classes"."""
     if isinstance(value, Mapping):
         limits = per_key(value, keys, option="max_seq_length")
         return {key: limit if limit and limit > 0 else None for key, limit in limits.items()}

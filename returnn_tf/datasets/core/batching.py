@@ -43,7 +43,7 @@ def plan_batches(
     :param slices: all sequences or chunks
     :param epoch: ``datasets.epoch.Epoch``, for names in messages
     :param rng: for ``seq_drop``
-    :param stats: is counted up
+    :param stats: updated in place
     """
     if options.recurrent_net:
         yield from _plan_sequences(slices, options, epoch=epoch, rng=rng, stats=stats)
@@ -77,8 +77,9 @@ class _Filter:
         return True
 
     def is_end(self, part: Slice) -> bool:
-        """Return whether ``max_total_num_seqs`` is used up; as in the reference, sequence n + 1 (or its first chunk) is
-        the last.
+        """Return whether ``max_total_num_seqs`` is used up.
+
+        As in the reference, sequence n + 1 (or its first chunk) is the last.
         """
         limit = self.options.max_total_num_seqs
         if limit is not None and self._num_seqs > limit:
@@ -89,8 +90,9 @@ class _Filter:
         return False
 
     def _report_oversize(self, part: Slice) -> None:
-        """Report a sequence that exceeds the limits and makes a batch of its own; logged once per epoch, counted for
-        the summary.
+        """Report a sequence that exceeds the limits and makes a batch of its own.
+
+        Logged once per epoch, counted for the summary.
         """
         self.stats.num_oversize += 1
         if self.stats.num_oversize == 1:
@@ -142,7 +144,7 @@ def _is_over(options: BatchOptions, count: int, longest: Dict[str, int], total: 
 
 
 def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: BatchStats) -> Iterator[BatchPlan]:
-    """Plan all frames in one row; a sequence is cut where the batch is full, and continues in the next one."""
+    """Plan all frames in one row; a sequence that does not fit is split and continues in the next batch."""
     limits = {key: size for key, size in options.batch_size.items() if size is not None}
     plan = BatchPlan()
     filled = dict.fromkeys(options.keys, 0)

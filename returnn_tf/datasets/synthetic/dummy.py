@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.option_types import Written
@@ -35,7 +36,7 @@ class _CounterDataset(GeneratingDataset):
         """Return frames by key, in the order in which the counter visits the keys."""
         raise NotImplementedError("%s.seq_lens" % type(self).__name__)
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
         """Generate all keys with one running counter."""
         maximum = self.opts.input_max_value
         shift = -maximum / 2 if self.opts.input_shift is None else self.opts.input_shift

@@ -24,7 +24,7 @@ class ZoneoutLstm(KernelLstm):
 
     @dataclass
     class Options(KernelLstm.Options):
-        """What ``unit_opts`` may hold."""
+        """The options in ``unit_opts``."""
 
         forget_bias: float = option(1.0, help="added to the forget gate in every frame, besides the trained bias")
         zoneout_factor_cell: float = option(0.0, help="rate zc of the cell state", check=drop_rate)

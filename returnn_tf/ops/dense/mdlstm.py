@@ -50,14 +50,14 @@ def mdlstm(
 ) -> List[Any]:
     """Run all directions in one loop over the anti-diagonals, in plain TensorFlow.
 
-    :param z: of each direction the projected input, with bias [batch, height, width, 5 n]
-    :param left: of each direction V_h [n, 5 n]
-    :param up: of each direction V_v [n, 5 n]
+    :param z: per direction, the projected input, with bias [batch, height, width, 5 n]
+    :param left: per direction, V_h [n, 5 n]
+    :param up: per direction, V_v [n, 5 n]
     :param heights: int32 [batch], at most ``height``
     :param widths: int32 [batch], at most ``width``
-    :param flips: of each direction, where it starts
+    :param flips: per direction, where it starts
     :param stable: the stable cell, else two forget gates
-    :return: of each direction h [batch, height, width, n], 0 in the padding
+    :return: per direction, h [batch, height, width, n], 0 in the padding
     """
     n = left[0].shape[0]
     height, width = tf.shape(z[0])[1], tf.shape(z[0])[2]
@@ -147,5 +147,5 @@ def native_mdlstm_or_none() -> Optional[Callable[..., List[Any]]]:
 
 
 def run_mdlstm(*args: Any, **options: Any) -> List[Any]:
-    """Run all directions by the native op where it can be used, else by `mdlstm`."""
+    """Run all directions by the native op if available, else by `mdlstm`."""
     return (native_mdlstm_or_none() or mdlstm)(*args, **options)

@@ -22,7 +22,7 @@ def pool(
 
     :param x: [N, spatial..., channels]
     :param mode: "max" or "avg"
-    :param mask: bool, broadcasts to ``x``, with a channel axis of size 1: the entries which count; None: all
+    :param mask: bool, broadcasts to ``x``, with a channel axis of size 1: the entries to include; None: all
     :return: [N, spatial'..., channels]
     """
     if all(k == 1 and s == 1 for k, s in zip(size, strides)):

@@ -25,8 +25,8 @@ from returnn_tf.util.lazy_tf import tf
 class Weights:
     """The recurrent weights.
 
-    :param left: V_h [n, 5 n], from the source frame before
-    :param up: V_v [n, 5 n], from the target frame before
+    :param left: V_h [n, 5 n], for the previous source frame
+    :param up: V_v [n, 5 n], for the previous target frame
     """
 
     left: Any
@@ -128,7 +128,7 @@ def pooled_row(h: Any, source_lens: Any, pooling: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Pooling:
-    """How the cells of a row are pooled to one vector.
+    """Pooling of the cells of a row to one vector.
 
     :param initial: value of the accumulator before the first cell
     :param add: (accumulator, h, whether the cell is valid, whether it is the last one) -> accumulator

@@ -35,7 +35,7 @@ def completions(row: Any, reference: Any, lens: Any, labels: int) -> Any:
     :param row: int32 [batch, size + 1]
     :param reference: int [batch, size]
     :param lens: int32 [batch], of the reference
-    :param labels: how many there are
+    :param labels: number of labels
     :return: int32 [batch, labels]
     """
     far = tf.int32.max // 2

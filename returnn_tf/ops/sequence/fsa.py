@@ -1,7 +1,7 @@
 """Batched forward-backward and Viterbi over finite-state acceptors: one per sequence, with classes on the edges.
 
-An acceptor has the states 0, 1, ..., n - 1. State 0 is where it begins, state n - 1 where it ends. Each edge reads one
-frame: it goes from a state to a state, has the class whose score counts, and a cost (minus the log of a probability).
+An acceptor has the states 0, 1, ..., n - 1. State 0 is the initial one, state n - 1 the final one. Each edge consumes
+one frame: it goes from a state to a state, has a class whose score applies, and a cost (negative log probability).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
 def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
     """Return the class of every frame on the best path, and its score (Viterbi).
 
-    Of paths that are equally good up to a state, that with the earlier last edge is taken.
+    Of several best paths up to a state, the one with the earlier last edge wins.
 
     :param scores: [time, batch, classes] log scores
     :param lens: int32 [batch], frames

@@ -1,4 +1,4 @@
-"""Back-off n-gram models: ARPA files, or the KenLM library where installed. No TensorFlow."""
+"""Back-off n-gram models: ARPA files, or the KenLM library if installed. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ class ArpaModel:
     """An n-gram model with back-off (Katz 1987) from a text file in the ARPA format.
 
     The state is the tuple of the last words.
+
+    :param path: decompressed if it ends in ``.gz``
+    :raises DataError: it is missing or not an ARPA file
     """
 
     def __init__(self, path: str) -> None:
-        """
-        :param path: decompressed if it ends in ``.gz``
-        :raises DataError: it is missing or no ARPA file
-        """
         self._grams: Dict[Tuple[str, ...], Tuple[float, float]] = {}  # -> log10 of probability and back-off weight
         self.order = 0
         try:
@@ -115,8 +114,8 @@ class LabelScorer:
 
     :param model: `ArpaModel` or `KenLmModel`
     :param labels: by index
-    :param unknown: the label for what is not among the labels
-    :param merge: what pieces of words end with if they go on, e.g. "@@"; "" if labels are words
+    :param unknown: the label for words that are not among the labels
+    :param merge: suffix of word pieces that continue, e.g. "@@"; "" if labels are words
     """
 
     _MAX_CACHED = 200000
