@@ -55,7 +55,7 @@ def explain_import(exc: ImportError, line: str = "") -> str:
     replacements = ["instead of %s: %s" % (name, REPLACEMENTS[name]) for name in names if name in REPLACEMENTS]
     if replacements:
         return text + " Use " + "; ".join(replacements) + "."
-    return text + " Copy what you need of it into the config, or into a file beside it."
+    return text + " Copy what you need of it into the config, or into a file next to it."
 
 
 def imported_names(line: str) -> List[str]:

@@ -27,7 +27,7 @@ def read_labels(path: str) -> List[str]:
     if not isinstance(table, dict) or not all(type(index) is int for index in table.values()):
         raise DataError("vocab_file %r: expected a dict {label: index, ...} or a list of labels." % path)
     table = {str(label): index for label, index in table.items()}
-    names = {index: label for label, index in sorted(table.items())}  # of two labels the last one is the name
+    names = {index: label for label, index in sorted(table.items())}  # of two labels for an index, the last one wins
     if sorted(names) != list(range(len(names))):
         raise ConfigError("vocab_file %r: the indices of its labels are not 0 to %d." % (path, len(names) - 1))
     return [names[index] for index in range(len(names))]

@@ -72,7 +72,7 @@ def build(op: NativeOp) -> Tuple[str, bool]:
         return found.library, False
     entry = new_entry(op.name, key)
     with entry.lock() as alone:
-        if entry.is_whole():  # another process was faster
+        if entry.is_whole():  # built by another process meanwhile
             return entry.library, False
         if alone:
             entry.remove_leftovers()

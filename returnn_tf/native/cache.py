@@ -120,7 +120,7 @@ def find_entry_of_any_compiler(name: str, place: str) -> Optional[Entry]:
     for folder in filter(_is_trusted, cache_folders()):
         try:
             names = os.listdir(folder)
-        except OSError:  # not readable for this user
+        except OSError:  # not readable by this user
             continue
         for inside in names:
             if inside.startswith(name + "-"):

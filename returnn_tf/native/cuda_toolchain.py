@@ -83,7 +83,7 @@ def visible_archs() -> Tuple[str, ...]:
     for gpu in gpus:
         capability = tf.config.experimental.get_device_details(gpu).get("compute_capability")
         if capability is None:
-            raise NativeOpError("TensorFlow does not say which compute capability %s has" % gpu.name)
+            raise NativeOpError("TensorFlow does not report the compute capability of %s" % gpu.name)
         capabilities.add(tuple(capability))
     return tuple("sm_%d%d" % capability for capability in sorted(capabilities))
 
@@ -96,7 +96,7 @@ def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
     """
     for arch in archs:
         if not _ARCH.match(arch):
-            raise NativeOpError("%r is no GPU architecture; one looks like sm_90" % arch)
+            raise NativeOpError("%r is not a GPU architecture; expected e.g. sm_90" % arch)
     failures = []
     for command in nvcc_candidates():
         try:

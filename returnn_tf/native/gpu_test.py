@@ -39,7 +39,9 @@ def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float 
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the driver may hold it; then it has to stay
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # the driver may block its end; then it is left running
                 process.communicate(timeout=5)
             raise NativeOpError("on the GPU: its test did not end within %g seconds" % seconds) from None
     except OSError as exc:

@@ -14,7 +14,7 @@ from returnn_tf.config.registry import Registry
 from returnn_tf.native.errors import NativeOpError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# beside the package in a checkout, inside it in an installation
+# next to the package in a checkout, inside it in an installation
 _FOLDERS = (os.path.join(os.path.dirname(_PACKAGE), "native_ops"), os.path.join(_PACKAGE, "native_ops"))
 
 

@@ -93,7 +93,7 @@ def check_activation(name: Any) -> None:
         try:
             compile(name.strip(), "<activation>", "eval")
         except SyntaxError as exc:
-            message = "the activation %r is no expression: %s. Write e.g. 'tf.minimum(x, 1.0)'." % (name, exc)
+            message = "the activation %r is not a valid expression: %s. Write e.g. 'tf.minimum(x, 1.0)'." % (name, exc)
             raise ConfigError(message) from exc
         return
     for part in _parts(name):

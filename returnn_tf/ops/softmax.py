@@ -18,7 +18,7 @@ def masked_softmax(
     :param log_space: log softmax
     """
     if mask is not None:
-        # The lowest number instead of -inf: a row without any entry must not make NaN.
+        # The lowest number instead of -inf: a row without any entry must not yield NaN.
         x = tf.where(mask, x, tf.constant(x.dtype.min, x.dtype))
     if axes is None:
         y = tf.nn.log_softmax(x) if log_space else tf.nn.softmax(x)

@@ -98,7 +98,7 @@ _RANDOM: Dict[str, str] = {
 
 _OLD_KEYWORDS: Dict[str, str] = {"keep_dims": "keepdims", "reduction_indices": "axis"}
 
-# In TensorFlow they warn on the terminal that they are old.
+# TensorFlow's versions print deprecation warnings.
 _CASTS: Dict[str, str] = {
     "to_float": "float32",
     "to_double": "float64",

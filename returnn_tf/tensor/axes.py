@@ -94,7 +94,7 @@ def _by_name(data: Data, desc: str, behavior_version: int) -> List[int]:
     group, _, index = name.rpartition(":")
     if group in _GROUPS and index.lstrip("-").isdigit():
         return _indexed_group(data, desc, group, int(index), behavior_version)
-    raise ConfigError("Axis %r is no known name. %s" % (desc, did_you_mean(desc, _NAMES)))
+    raise ConfigError("Axis %r is not a known name. %s" % (desc, did_you_mean(desc, _NAMES)))
 
 
 def _indexed_group(data: Data, desc: str, group: str, index: int, behavior_version: int) -> List[int]:

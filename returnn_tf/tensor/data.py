@@ -78,7 +78,7 @@ class Data:
             feature_axis = None if sparse_dim is not None else default_feature_axis(dims, time_axis)
         return cls(dims, dtype, feature_axis, time_axis, sparse_dim, **kwargs)
 
-    # --- what is where ---
+    # --- axes ---
 
     @property
     def rank(self) -> int:

@@ -133,7 +133,7 @@ class _DataKey:
             raise self.error("dim_tags must hold batch_dim at most once, got %r." % (dims,))
         shape = [d.size for d in dims if not d.is_batch]
         if self.opts.shape is not None and list(self.opts.shape) != shape:
-            raise self.error("shape is %s, but dim_tags say %s. Leave out shape." % (self.opts.shape, tuple(shape)))
+            raise self.error("shape is %s, but dim_tags give %s. Remove shape." % (self.opts.shape, tuple(shape)))
         time_axis = self._index("time_dim_axis", len(dims))
         if isinstance(time_axis, _Auto):
             time_axis = default_time_axis(dims)

@@ -19,11 +19,11 @@ class DimKind(enum.Enum):
     SPATIAL = "spatial"
     FEATURE = "feature"
     #: The steps of a loop, for layers of the loop that are computed for all steps at once: names such as "T" or
-    #: "spatial" never mean it, so that a layer means the same axes inside and outside of the loop.
+    #: "spatial" never denote it, so that a layer refers to the same axes inside and outside of the loop.
     LOOP = "loop"
 
 
-# name -> (integer function for sizes and lengths, how it is printed). `size` and `amount` are ints or integer arrays.
+# name -> (integer function for sizes and lengths, display form). `size` and `amount` are ints or integer arrays.
 _INT_OPS: Dict[str, Tuple[Callable[[Any, Any], Any], str]] = {
     "add": (lambda a, b: a + b, "%s+%s"),
     "sub": (lambda a, b: a - b, "%s-%s"),
@@ -92,7 +92,7 @@ class Dim:
         self.expr = expr
 
     def __copy__(self) -> Dim:
-        return self  # it is what it is by identity, also in the copy of a network dict
+        return self  # a dim is identified by its object, also in the copy of a network dict
 
     def __deepcopy__(self, memo: Any) -> Dim:
         return self
@@ -251,7 +251,7 @@ def _brief(value: Union[Dim, int]) -> str:
     return _brief_name(value) or str(value)
 
 
-#: How the automatic dims of `extern_data` are described; ``stag:`` names in configs look at this text.
+#: Descriptions of the automatic dims of `extern_data`; ``stag:`` names in configs search this text.
 EXTERN_PREFIX = "time:var:extern_data:"
 
 

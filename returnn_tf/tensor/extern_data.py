@@ -30,7 +30,7 @@ def extern_data_options(given: Mapping[str, Any]) -> Dict[str, Any]:
     num_inputs, num_outputs = given.get("num_inputs"), given.get("num_outputs")
     if num_inputs is None and num_outputs is None:
         raise ConfigError(
-            "The config says nothing about the data. Add e.g. extern_data = {'data': {'dim': 40}, "
+            "The config does not declare its data. Add e.g. extern_data = {'data': {'dim': 40}, "
             "'classes': {'dim': 10, 'sparse': True}}."
         )
     result: Dict[str, Any] = {}

@@ -66,9 +66,9 @@ class Setting(OptionInfo):
         if self.batch_option:
             parts.append("the batches of %s inherit it" % {"all": "all datasets", "train": "train"}[self.batch_option])
         if self.effect & Effect.ORDER:
-            parts.append("a training cannot resume within an epoch with another value")
+            parts.append("training cannot resume within an epoch with another value")
         if self.per_rank:
-            parts.append("may differ between the processes of a training")
+            parts.append("may differ between the processes of a run")
         return "; ".join(parts)
 
     def key_in(self, config: ConfigStore) -> str:
@@ -128,10 +128,10 @@ def setting(
     :param aliases: older names
     :param dataset_option: datasets that do not set this option of theirs inherit the value
     :param batch_option: "all": an option of the batches of every dataset; "train": of the training batches
-    :param effect: what another value changes
-    :param between_runs: whether it may change between two runs of one training without a remark
-    :param per_rank: whether it may differ between the ranks of a training
-    :param on_command_line: only an override counts; in configs the name is one of their own
+    :param effect: what a run has to redo if it changes
+    :param between_runs: whether it may change when training is resumed, without a message
+    :param per_rank: whether it may differ between ranks
+    :param on_command_line: only an override applies; in configs the name is free for other use
     """
     facts = {
         "help": help,

@@ -10,7 +10,7 @@ from returnn_tf.config.settings.declaration import SettingGroup, setting
 class LoggingSettings(SettingGroup):
     """Logging."""
 
-    log: List[str] = setting([], help="log files, besides the terminal", between_runs=True, per_rank=True)
+    log: List[str] = setting([], help="log files, in addition to the terminal", between_runs=True, per_rank=True)
     log_verbosity: List[int] = setting(
         [], help="log level from 0 to 5 of each log target; 3 by default", between_runs=True, per_rank=True
     )

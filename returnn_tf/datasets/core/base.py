@@ -60,10 +60,10 @@ class Dataset(Corpus):
         return make_dataset(dataset_cls, options, defaults)
 
     def __reduce__(self) -> Any:
-        # files are opened anew, and what was read is not carried along
+        # files are reopened, cached data is not copied
         return _rebuild, (type(self), self._given)
 
-    # ---- what a subclass gives, besides num_seqs, tag and seq_lengths
+    # ---- implemented by subclasses, in addition to num_seqs, tag and seq_lengths
 
     def setup(self) -> None:
         """Prepare the dataset; called once with ``self.opts`` checked and complete."""
@@ -81,7 +81,7 @@ class Dataset(Corpus):
         """Return frames by key without reading the data, or None if that is impossible."""
         return None
 
-    # ---- what it looks like
+    # ---- format
 
     @property
     def data_keys(self) -> List[str]:

@@ -27,8 +27,8 @@ class BatchStats:
     def summary(self) -> str:
         """Return one line for the log; empty if nothing was dropped or oversized."""
         texts = [
-            (self.num_too_long, "%d left out as too long"),
-            (self.num_too_short, "%d left out as too short"),
+            (self.num_too_long, "%d dropped as too long"),
+            (self.num_too_short, "%d dropped as too short"),
             (self.num_dropped, "%d dropped at random"),
             (self.num_oversize, "%d larger than batch_size by themselves"),
         ]
@@ -97,8 +97,8 @@ class _Filter:
         self.stats.num_oversize += 1
         if self.stats.num_oversize == 1:
             log.warning(
-                "%s has %s frames, more than batch_size %s. It becomes a batch of its own, as will others like it. "
-                "Raise batch_size, cut with chunking, or leave such sequences out with max_seq_length.",
+                "%s has %s frames, more than batch_size %s. It becomes a separate batch, as will others like it. "
+                "Raise batch_size, cut with chunking, or drop such sequences with max_seq_length.",
                 self.epoch.place(part.position),
                 _short(part.num_frames),
                 _short({key: limit for key, limit in self.options.batch_size.items() if limit is not None}),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.tensor import Data
 
-#: Place of a part of a batch, for messages: number of the part -> (words, frame at which the part begins).
+#: Place of a part of a batch, for messages: number of the part -> (text, frame at which the part begins).
 Places = Callable[[int], Tuple[str, int]]
 
 
@@ -76,7 +76,7 @@ class Declared:
         for number, cut in enumerate(cuts):
             if cut.ndim != len(self.sizes) or _differ(cut.shape, self.sizes):
                 text = "the shape is %s, but extern_data declares %s" % (list(cut.shape), _shape_text(self.sizes))
-                raise _error(key, places, number, text, "Correct the data, or what extern_data says of it")
+                raise _error(key, places, number, text, "Correct the data, or its declaration in extern_data")
 
     def _check_range(self, key: str, value: NDArray[Any], cuts: List[NDArray[Any]], places: Places) -> None:
         limits = self._limits(value.dtype)

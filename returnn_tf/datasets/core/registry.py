@@ -15,7 +15,7 @@ def _key(name: str) -> str:
     return name[: -len(_SUFFIX)] if name.endswith(_SUFFIX) else name
 
 
-#: Names count with and without "Dataset" at the end.
+#: Names are known with and without "Dataset" at the end.
 DATASETS: Registry[Type[Any]] = Registry(
     "dataset class", "returnn_tf.datasets", plugins="returnn_tf.datasets", key=_key, max_listed=30
 )

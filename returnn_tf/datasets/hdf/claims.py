@@ -12,7 +12,7 @@ from typing import Iterator
 import h5py
 import numpy as np
 
-_ADDRESS = 8  # bytes of a place in the file, as nearly all files have it
+_ADDRESS = 8  # bytes of a file offset, in nearly all files
 _RECORD = 4 + _ADDRESS + 4
 _DEFLATE = 1  # number of the filter "gzip" in HDF5
 

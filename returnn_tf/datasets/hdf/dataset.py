@@ -63,7 +63,7 @@ class HDFDataset(Dataset):
         use_cache_manager: bool = option(
             False, help="copy the files to a local disk", inert="the files are read where they are"
         )
-        cache_byte_size: int = option(0, help="keeps read sequences up to so many bytes; 0 = none, -1 = all")
+        cache_byte_size: int = option(0, help="bytes of read sequences to keep; 0 = none, -1 = all")
 
     def setup(self) -> None:
         """Open and index all files."""

@@ -17,7 +17,7 @@ from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.hdf.claims import longest_string
 
-_MAX_RATIO = 1100  # gzip cannot compress better; a file which claims more holds nothing of the kind
+_MAX_RATIO = 1100  # gzip cannot compress better; a file that claims more is damaged
 
 
 class _Process:
@@ -63,7 +63,9 @@ class HDFFile:
         if has_inputs and "data" in self.target_keys:
             raise self._error("it has /inputs and also a target key 'data'; rename that key")
         if not has_inputs and not self.target_keys:
-            raise self._error("it has neither /inputs nor /targets/data, so it is no HDF corpus file; see HDFWriter")
+            raise self._error(
+                "it has neither /inputs nor /targets/data, so it is not an HDF corpus file; see HDFWriter"
+            )
         self.keys: List[str] = (["data"] if has_inputs else []) + self.target_keys
         self.paths = {key: "inputs" if key == "data" and has_inputs else "targets/data/" + key for key in self.keys}
         lengths = self._read_lengths(root)
@@ -115,7 +117,7 @@ class HDFFile:
         if not os.path.exists(self.path):
             raise self._error("it does not exist (current directory: %s)" % os.getcwd())
         if not (os.path.isfile(self.path) or os.path.isdir(self.path)):
-            raise self._error("it is a pipe or a device, which can't be read here and there; copy it to a regular file")
+            raise self._error("it is a pipe or a device, which has no random access; copy it to a regular file")
         try:
             self._handle = h5py.File(self.path, "r", locking=False)  # network file systems often have no locks
         except OSError as exc:
@@ -232,7 +234,7 @@ class HDFFile:
         if dataset.ndim > 1:
             return int(dataset.shape[1]), dataset.ndim
         if "inputPattSize" not in root.attrs:
-            raise self._error("/inputs has one axis, so the attribute inputPattSize must say the number of classes")
+            raise self._error("/inputs has one axis, so the attribute inputPattSize must give the number of classes")
         return int(root.attrs["inputPattSize"]), 1
 
     def _target_dim(self, root: h5py.File, key: str, dataset: h5py.Dataset) -> Tuple[int, int]:

@@ -33,7 +33,7 @@ def remove_stale(filename: str) -> None:
         if found and not _alive(int(found.group(1))) and not _locked(path):
             with contextlib.suppress(OSError):
                 os.unlink(path)
-                log.info("removed %r, which a killed process left behind", path)
+                log.info("removed %r, which a killed process left", path)
 
 
 def _alive(pid: int) -> bool:

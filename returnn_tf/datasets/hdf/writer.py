@@ -16,7 +16,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.hdf.temporary import discard, remove_stale, reporting, temporary_name
 
 _PLACEHOLDER = b"dummy-label"  # /targets/labels/<key> must not be empty for other readers
-_BYTES_TO_FLUSH = 1 << 24  # so that a full disk is found soon, and by an error that can be caught
+_BYTES_TO_FLUSH = 1 << 24  # so that a full disk is detected early, and by an error that can be caught
 Lengths = Union[SequenceOf[int], NDArray[Any], Mapping[int, Any]]
 
 
@@ -57,7 +57,7 @@ class HDFWriter:
         self.num_timesteps = 0
         self._extend = extend_existing_file
         self._replace = replace
-        # kept open: the library reports nothing if it can't write what is left when a stream is closed
+        # kept open: the library reports no error if it can't flush a stream on closing
         self._streams: Dict[str, h5py.Dataset] = {}
         self._unflushed = 0  # bytes
         self._broken = False
@@ -180,7 +180,7 @@ class HDFWriter:
         for axis, size in lengths.items():
             if size.shape != (batch,) or (size < 0).any() or (size > inputs.shape[axis + 1]).any():
                 raise DataError(
-                    "HDFWriter %r: lengths %s of axis %d do not fit to inputs of shape %s"
+                    "HDFWriter %r: lengths %s of axis %d do not fit inputs of shape %s"
                     % (self.filename, size.tolist(), axis, inputs.shape)
                 )
         return lengths

@@ -91,7 +91,7 @@ class BatchLoader:
         try:
             self._connection.send(message)
         except (BrokenPipeError, ConnectionError):
-            pass  # it has ended; reading from the buffer tells why
+            pass  # it has exited; reading from the buffer raises the reason
         except Exception as exc:
             raise ConfigError(
                 "batch options of dataset %r cannot be sent to the loading process: %s. Make functions options of the "

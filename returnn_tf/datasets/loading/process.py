@@ -88,7 +88,7 @@ def _start_fresh(content: bytes) -> Tuple[Any, Connection]:
     ours, theirs = Pipe()
     fd = theirs.fileno()
     arguments = [str(fd), str(os.getpid()), json.dumps([os.path.abspath(path) for path in sys.path])]
-    # should a config import TensorFlow, it must not take memory of a GPU here
+    # if a config imports TensorFlow, it must not allocate GPU memory here
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     with _without_stop_signals():
         process = subprocess.Popen(

@@ -24,10 +24,8 @@ class _CounterDataset(GeneratingDataset):
         """Options in the config."""
 
         input_max_value: float = option(10.0, help="the counter of the input wraps here")
-        input_shift: Optional[float] = option(
-            None, help="is added to the wrapped counter; default -input_max_value / 2"
-        )
-        input_scale: Optional[float] = option(None, help="times the shifted counter; default 1 / input_max_value")
+        input_shift: Optional[float] = option(None, help="added to the wrapped counter; default -input_max_value / 2")
+        input_scale: Optional[float] = option(None, help="factor of the shifted counter; default 1 / input_max_value")
 
     dense_dtype = "float64"
     sparse_dtype = "int64"

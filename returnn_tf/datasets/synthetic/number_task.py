@@ -31,8 +31,8 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
 
         input_base: int = option(8, help="base of the input")
         output_base: int = option(2, help="base of the target")
-        min_input_seq_len: int = option(1, help="fewest digits")
-        max_input_seq_len: int = option(8, help="most digits")
+        min_input_seq_len: int = option(1, help="minimum number of digits")
+        max_input_seq_len: int = option(8, help="maximum number of digits")
 
     def make_specs(self) -> Dict[str, DataSpec]:
         """Return sparse specs for both keys."""

@@ -73,6 +73,6 @@ def plain_lstm(
     assert isinstance(cell, LstmCell)
     c0, h0 = state
     c, h = lstm_loop(z, cell.recurrent_weights(params, seed), c0, h0)
-    # The loop runs on after the end of a sequence: its state is the one at the end, not that of the last frame.
+    # The loop continues after the end of a sequence: its state is the one at its end, not that of the last frame.
     last: Sequence[tf.Tensor] = (c[-1], h[-1]) if lengths is None else (state_at(c, lengths), state_at(h, lengths))
     return h[1:], tuple(last)

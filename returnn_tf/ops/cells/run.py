@@ -32,7 +32,7 @@ def run_cell(
         frame that ran last (the initial state if there is none)
     """
     native = cell.native_kernel(next(iter(params.values())).dtype)
-    # A plain kernel knows one direction only. Then the narrower array of x and z is reversed.
+    # A plain kernel has one direction only: the narrower array of x and z is reversed for it.
     reverse = direction == -1
     reverse_x = reverse and not native and (x.dtype.is_integer or cell.in_dim <= cell.gates * cell.n_out)
     z = cell.project_input(params, _reversed(x, lengths) if reverse_x else x)

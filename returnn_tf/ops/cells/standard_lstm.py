@@ -60,7 +60,9 @@ class BasicLstm(KernelLstm):
     class Options(KernelLstm.Options):
         """The options in ``unit_opts``."""
 
-        forget_bias: float = option(1.0, help="added to the forget gate in every frame, besides the trained bias")
+        forget_bias: float = option(
+            1.0, help="added to the forget gate in every frame, in addition to the trained bias"
+        )
         activation: str = option(
             "tanh", help="activation of the cell input and of the cell state before the output gate"
         )
@@ -94,7 +96,9 @@ class StandardLstm(KernelLstm):
     class Options(KernelLstm.Options):
         """The options in ``unit_opts``."""
 
-        forget_bias: float = option(1.0, help="added to the forget gate in every frame, besides the trained bias")
+        forget_bias: float = option(
+            1.0, help="added to the forget gate in every frame, in addition to the trained bias"
+        )
         use_peepholes: bool = option(False, help="the gates see the cell state: i and f the old one, o the new one")
         cell_clip: Optional[float] = option(None, help="clip the cell state to [-cell_clip, cell_clip]", check=above(0))
         activation: str = option(

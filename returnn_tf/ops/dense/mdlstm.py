@@ -63,7 +63,7 @@ def mdlstm(
     height, width = tf.shape(z[0])[1], tf.shape(z[0])[2]
     i, j = tf.range(height)[:, None], tf.range(width)
     inside = tf.logical_and(i < heights[:, None, None], j < widths[:, None, None])[..., None]
-    # What is in the padding reaches neither a cell nor a gradient, were it NaN.
+    # Padding reaches neither a cell nor a gradient, even if it is NaN.
     inputs = [_flipped(tf.where(inside, x, tf.zeros_like(x)), heights, widths, flip) for x, flip in zip(z, flips)]
     diagonals = _skewed(tf.stack(inputs), height, width)
     h = _run(diagonals, tf.concat([tf.stack(left), tf.stack(up)], axis=1), width, stable)
@@ -87,7 +87,7 @@ def _run(diagonals: Any, weights: Any, width: Any, stable: bool) -> Any:
     count, height = shape[0], shape[2]
     inputs = tf.TensorArray(tf.float32, count, element_shape=diagonals.shape[1:]).unstack(diagonals)
     nothing = tf.zeros(tf.stack([shape[1], height, shape[3], n]))
-    # Entry 0 is what is before the image, so that the array can be stacked without any pixel.
+    # Entry 0 is the state before the image, so that the array can be stacked without any pixel.
     outputs = tf.TensorArray(tf.float32, count + 1, element_shape=[None, None, None, n]).write(0, nothing)
 
     def step(d: Any, h: Any, c: Any, outputs: Any) -> Any:

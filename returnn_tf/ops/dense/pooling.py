@@ -42,7 +42,7 @@ def pool(
         x, frames = pad_spatial(x, size, strides, dilations, padding)
         return cut_spatial(_unpadded(x, "AVG", size, strides, dilations), frames)
     weights = tf.ones_like(x[..., :1]) if mask is None else tf.cast(mask, x.dtype)
-    # Both means are over the whole window, so their quotient is the mean of what counts.
+    # Both means are over the whole window, so their quotient is the mean of the unmasked entries.
     parts = []
     for part in (tf.where(weights > 0, x, tf.zeros_like(x)), tf.broadcast_to(weights, tf.shape(x[..., :1]))):
         part, frames = pad_spatial(part, size, strides, dilations, padding)

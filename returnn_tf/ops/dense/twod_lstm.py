@@ -43,7 +43,7 @@ def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) ->
     """
     n = h_up.shape[-1]
     size, batch = tf.shape(h_up)[0], tf.shape(h_up)[1]
-    # What comes from the row before is known for the whole row: one product.
+    # The contribution of the previous row is known for the whole row: one product.
     z = z_source + z_target[None] + _product(h_up, weights.up)
     inputs = _array(size, GATES * n).unstack(z)
     above = _array(size, n).unstack(c_up)
@@ -53,7 +53,7 @@ def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) ->
         return j + 1, h, c, h_all.write(j + 1, h), c_all.write(j + 1, c)
 
     zeros = tf.zeros([batch, n])
-    # Entry 0 is what is before the row, so that the arrays can be stacked without any frame.
+    # Entry 0 is the state before the row, so that the arrays can be stacked without any frame.
     arrays = [_array(size + 1, n).write(0, zeros) for _ in range(2)]
     _, _, _, h_all, c_all = tf.while_loop(lambda j, *_: j < size, step, (0, zeros, zeros, *arrays))
     return h_all.stack()[1:], c_all.stack()[1:]

@@ -22,7 +22,7 @@ def acceptors_of_edge_list(edges: Any, costs: Any, start_end_states: Any) -> Acc
     sequence = edges[3]
     start, end = start_end_states[0], start_end_states[1]
     same = tf.debugging.assert_none_equal(
-        start, end, message="automata as lists of edges: the state where a sequence begins must not be where it ends"
+        start, end, message="automata as lists of edges: the initial and the final state of a sequence must differ"
     )
     with tf.control_dependencies([] if same is None else [same]):
         order = tf.argsort(sequence, stable=True)

@@ -69,7 +69,7 @@ def ctc_topology(labels: Any, label_lens: Any, blank: int, *, label_loop: bool =
     )
     is_label = tf.broadcast_to(tf.range(2 * length + 1) % 2 == 1, [batch, 2 * length + 1])
     num_states = 2 * label_lens + 1
-    # Behind the end of a sequence are no states, so nothing has to be masked there.
+    # There are no states after the end of a sequence, so nothing has to be masked there.
     position = tf.range(2 * length + 1)
     skip = tf.logical_and(is_label, position >= 2)
     loop = tf.ones_like(is_label)

@@ -115,7 +115,7 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
     start = tf.where(tf.range(states) > 0, _NEG, 0.0) + tf.zeros([batch, 1])
     _, alpha, alphas = tf.while_loop(lambda t, *_: t < frames, forward, (0, start, alphas))
     total = tf.gather(alpha, (acceptors.num_states - 1)[:, None], batch_dims=1)[:, 0]
-    found = tf.logical_not(total <= _NEG / 2)  # NaN stays, to be noticed
+    found = tf.logical_not(total <= _NEG / 2)  # NaN is passed on for detection
     ids = label + first * classes
 
     def backward(t: Any, beta: Any, posteriors: Any) -> Any:
@@ -162,7 +162,7 @@ def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tupl
         is_best = tf.logical_and(exists, tf.equal(ways, tf.gather(best, goal, batch_dims=1)))
         last = by_state(tf.math.unsorted_segment_min, tf.where(is_best, number, tf.int32.max))
         is_nan = by_state(tf.math.unsorted_segment_max, tf.cast(tf.math.is_nan(ways), tf.int32)) > 0
-        best = tf.where(is_nan, tf.cast(float("nan"), best.dtype), best)  # comes through, to be noticed
+        best = tf.where(is_nan, tf.cast(float("nan"), best.dtype), best)  # passed on for detection
         return t + 1, tf.where((t < lens)[:, None], best, alpha), last_edges.write(t, last)
 
     last_edges = tf.TensorArray(tf.int32, size=frames, element_shape=[None, None])

@@ -35,7 +35,7 @@ class ArpaModel:
                 "lm_file %r can't be read as ARPA file: %s. For a binary file install kenlm." % (path, exc)
             ) from exc
         if not self.order:
-            raise DataError("lm_file %r is no ARPA file: it has no section \\1-grams:." % path)
+            raise DataError("lm_file %r is not an ARPA file: it has no section \\1-grams:." % path)
 
     def _read(self, lines: Iterable[bytes]) -> None:
         order = 0
@@ -124,7 +124,7 @@ class LabelScorer:
         self._model = model
         self._labels = [UNKNOWN if label == unknown else label for label in labels]
         self._merge = merge
-        #: label indices -> (score so far, state, piece of a word that goes on)
+        #: label indices -> (score so far, state, piece of an incomplete word)
         self._known: Dict[Tuple[int, ...], Tuple[float, Any, str]] = {}
 
     def next_scores(self, history: Tuple[int, ...]) -> List[float]:

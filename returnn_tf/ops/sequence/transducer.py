@@ -33,7 +33,7 @@ def transducer_loss(
     """
     inside = tf.sequence_mask(lens, tf.shape(scores)[1])[:, :, None]
     inside = tf.logical_and(inside, tf.sequence_mask(label_lens + 1, tf.shape(scores)[2])[:, None])
-    # Padding may hold anything. This way no NaN of it gets into the gradient.
+    # Padding may hold anything; this keeps its NaN out of the gradient.
     clean = tf.where(inside[..., None], scores, tf.zeros_like(scores))
     clean = clean if normalized else tf.nn.log_softmax(clean)
     stay, label = _ways(clean, inside, labels, label_lens, blank)
@@ -42,7 +42,7 @@ def transducer_loss(
     else:  # a step is a frame or a label; then the scores of a step are not of one frame
         alpha = _forward(_skewed(stay), _skewed(label), lens + label_lens)
     total = tf.gather(alpha, label_lens[:, None], batch_dims=1)[:, 0]
-    found = tf.logical_not(total <= _NEG / 2)  # NaN stays, to be noticed
+    found = tf.logical_not(total <= _NEG / 2)  # NaN is passed on for detection
     return tf.where(found, -tf.where(found, total, tf.zeros_like(total)), tf.zeros_like(total))
 
 
