@@ -51,7 +51,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name from its module when it is first asked for (PEP 562)."""
+    """Import a public name from its module on first use (PEP 562)."""
     home = _HOME_OF_NAME.get(name)
     if home is None:
         raise AttributeError("module %r has no attribute %r" % (__name__, name))

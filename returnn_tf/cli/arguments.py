@@ -7,7 +7,7 @@ from typing import List, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, nearest_name
 
-# short option -> the setting which it stands for
+# short option -> setting
 SHORT_OPTIONS = {
     "-a": "activation",
     "-b": "batch_size",
@@ -39,7 +39,7 @@ SHORT_OPTIONS = {
 }
 LONG_OPTIONS = {"--" + key: key for key in SHORT_OPTIONS.values()}
 LONG_OPTIONS.update({"--verbose": "log_verbosity", "--max_sequences": "max_seqs"})
-# options without a value -> the setting which they switch on
+# option without a value -> setting that it enables
 FLAGS = {"--profile": "profile"}
 _CONFIG = "--config"
 
@@ -53,7 +53,7 @@ class RunArguments:
 
 
 def parse_arguments(args: Sequence[str]) -> RunArguments:
-    """Takes the arguments after the program name apart.
+    """Parse the arguments after the program name.
 
     All arguments up to the first with "-" or "+" are config files.
 
@@ -85,7 +85,7 @@ def parse_arguments(args: Sequence[str]) -> RunArguments:
             raise ConfigError("command line: %r needs a value: ++key value" % argument)
         value = rest.pop(0)
         if argument.startswith("++") and value.startswith("+"):
-            value = value[1:]  # "++key +-0.5": a leading minus that isn't taken for an option
+            value = value[1:]  # "++key +-0.5": the minus must not be taken for an option
         if option == _CONFIG:
             parsed.files.append(value)
         else:
@@ -95,7 +95,7 @@ def parse_arguments(args: Sequence[str]) -> RunArguments:
 
 def _unknown(argument: str) -> str:
     if not argument.startswith(("-", "+")):
-        return "command line: %r stands alone. Config files come first, then ++key value." % argument
+        return "command line: unexpected argument %r. Config files come first, then ++key value." % argument
     known = list(LONG_OPTIONS) + list(FLAGS) + list(SHORT_OPTIONS) + [_CONFIG]
     nearest = nearest_name(argument, known) if argument.startswith("--") else None
     hint = " Did you mean %r?" % nearest if nearest else ""

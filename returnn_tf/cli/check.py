@@ -34,7 +34,7 @@ from returnn_tf.tasks.search import output_layers
     "  ++task search     plan the search too",
 )
 def run(args: List[str]) -> int:
-    """Prints what ``network`` of the config becomes: in ``load_epoch`` or ``epoch``, else in the last epoch.
+    """Print the layers of the config's network in ``load_epoch`` or ``epoch``, by default in the last epoch.
 
     With ``++task search`` the plan of the search is checked too.
 
@@ -50,7 +50,7 @@ def run(args: List[str]) -> int:
     check_settings(config)
     color = wants_color(sys.stdout)
     warnings = [
-        "%s has no meaning. Did you mean %r?" % (config.where(key), suggestion)
+        "%s is not a known setting. Did you mean %r?" % (config.describe_source(key), suggestion)
         for key, suggestion in config.misspelt_keys()
     ]
     for text in warnings + ["setting without effect: %s" % setting for setting in ignored_settings(config)]:
@@ -70,7 +70,7 @@ def run(args: List[str]) -> int:
 
 
 def take_option(args: List[str], name: str) -> Tuple[List[str], Optional[str]]:
-    """The arguments without an option (``--name value`` or ``--name=value``), and its value."""
+    """Return the arguments without an option (``--name value`` or ``--name=value``), and its value."""
     rest: List[str] = []
     value = None
     pending = iter(args)

@@ -16,10 +16,10 @@ class Command:
 
     :param name: as on the command line; that of its module in this folder
     :param run: function(arguments) -> exit code
-    :param arguments: what follows the name of the command, as usage lines show it
+    :param arguments: what follows the name of the command in usage lines
     :param help: one line
-    :param details: what ``--help`` adds
-    :param own_help: function for a command with options of its own: all that ``--help`` prints
+    :param details: further lines for ``--help``
+    :param own_help: for a command with options of its own: function that returns the complete text of ``--help``
     """
 
     name: str
@@ -30,7 +30,7 @@ class Command:
     own_help: Optional[Callable[[], str]] = None
 
     def help_text(self) -> str:
-        """Return what ``returnn-tf NAME --help`` prints."""
+        """Return the text of ``returnn-tf NAME --help``."""
         if self.own_help is not None:
             return self.own_help()
         usage_line = ("usage: returnn-tf %s %s" % (self.name, self.arguments)).strip()
@@ -41,14 +41,14 @@ class Command:
 COMMANDS: Registry[Command] = Registry(
     "command", "returnn_tf.cli", plugins="returnn_tf.commands", module_per_entry=True
 )
-#: What is done if the first argument is no command: read configs and run a task.
+#: The command if the first argument is not one: read configs and run a task.
 RUN = "run"
 
 
 def register_command(
     name: str, arguments: str, help: str, *, details: str = "", own_help: Optional[Callable[[], str]] = None
 ) -> Callable[[Run], Run]:
-    """Decorate a function(arguments) -> exit code, which makes it a subcommand; for the parameters see `Command`."""
+    """Decorate a function(arguments) -> exit code as a subcommand; for the parameters see `Command`."""
 
     def decorate(run: Run) -> Run:
         COMMANDS.add(Command(name, run, arguments, help, details, own_help), name, owner=run)
@@ -65,7 +65,7 @@ def usage() -> str:
     width = max(len(left) for left, _ in rows)
     lines = ["  %-*s  %s" % (width, left.strip(), right) for left, right in rows]
     return "\n".join(
-        ["Trains and runs sequence models which a config describes.", ""]
+        ["Trains and runs sequence models described by a config.", ""]
         + lines
         + ["", "Any setting of the config can be overridden: returnn-tf my.config ++num_epochs 20 ++task eval"]
     )

@@ -12,7 +12,7 @@ from returnn_tf.datasets.core.registry import DATASETS
 
 @register_command("datasets", "[NAME ...]", "list all dataset classes, or explain some with their options")
 def run(args: List[str]) -> int:
-    """Print the list of all dataset classes, or what is known about some.
+    """Print the list of all dataset classes, or the reference of some.
 
     :param args: empty, or names
     """

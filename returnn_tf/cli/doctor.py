@@ -1,6 +1,6 @@
-"""``returnn-tf doctor``: what of all that can be used is there, and what to do about the rest.
+"""``returnn-tf doctor``: which components are installed, and how to install the missing ones.
 
-Each check is a function in a table. None of them may raise: a broken installation is what this is for.
+Each check is a function in a table. None of them may raise: the command has to work on a broken installation.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Check:
 @register_command(
     "doctor",
     "",
-    "show what is installed, what is missing and what to do",
-    details="The exit code is 1 if something is missing without which nothing works.",
+    "show what is installed, what is missing and how to install it",
+    details="The exit code is 1 if a required component is missing.",
 )
 def run(args: List[str]) -> int:
-    """Prints the report.
+    """Print the report.
 
-    :return: 0, or 1 if something is missing without which nothing works
+    :return: exit code: 0, or 1 if a required component is missing
     """
     if args:
         raise ConfigError("doctor: takes no arguments, got %s" % " ".join(args))
@@ -85,12 +85,12 @@ def run(args: List[str]) -> int:
         print("  %-15s %s  %s" % (check.name, paint("%-7s" % word, hue, color), finding.detail))
         if finding.advice:
             print(" " * 27 + "-> " + finding.advice)
-    print("Needed, but missing: %s" % ", ".join(missing) if missing else "Everything that is needed is there.")
+    print("Required, but missing: %s" % ", ".join(missing) if missing else "All required components are installed.")
     return 1 if missing else 0
 
 
 def examine(check: Check) -> Finding:
-    """What a check finds; if it fails itself, that is the finding."""
+    """Run a check; its own failure counts as a finding."""
     try:
         return check.look()
     except Exception as exc:
@@ -98,7 +98,7 @@ def examine(check: Check) -> Finding:
 
 
 def version_of(*distributions: str) -> Optional[str]:
-    """``name version`` of the first of these distributions that is installed."""
+    """Return ``name version`` of the first of these distributions that is installed."""
     for name in distributions:
         try:
             return "%s %s" % (name, importlib.metadata.version(name))
@@ -108,7 +108,7 @@ def version_of(*distributions: str) -> Optional[str]:
 
 
 def output_of(command: Sequence[str], timeout: float = 60.0) -> Optional[str]:
-    """What a program prints; None if it is missing, fails or hangs."""
+    """Return the output of a program; None if it is missing, fails or hangs."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -136,7 +136,7 @@ _probed: List[Optional[Dict[str, Any]]] = []
 
 
 def probe_tensorflow() -> Optional[Dict[str, Any]]:
-    """Version and GPUs, found out in a process of its own: a TensorFlow that crashes must not take us along."""
+    """Find version and GPUs in a subprocess: a TensorFlow that crashes must not take us along."""
     if not _probed:
         output = output_of([sys.executable, "-c", _PROBE], timeout=120)
         lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
@@ -150,7 +150,7 @@ def _tensorflow() -> Finding:
         return Finding(False, "not installed", "pip install 'returnn-tf[cpu]', or 'returnn-tf[gpu]' with an NVIDIA GPU")
     probed = probe_tensorflow()
     if probed is None:
-        return Finding(False, version + ", but it can't be imported", "see what python -c 'import tensorflow' says")
+        return Finding(False, version + ", but it can't be imported", "see the error of: python -c 'import tensorflow'")
     if tuple(int(x) for x in probed["version"].split(".")[:2]) != _TENSORFLOW:
         wanted = "%d.%d" % _TENSORFLOW
         return Finding(True, version, "only tested with %s: pip install 'tensorflow~=%s.2'" % (wanted, wanted))
@@ -181,7 +181,7 @@ def _compiler() -> Finding:
 
 
 def _nvcc() -> Finding:
-    """In a process of its own: the package of native ops needs numpy."""
+    """Look for nvcc in a subprocess: the package of native ops needs numpy."""
     output = output_of([sys.executable, "-m", "returnn_tf.native.cuda_toolchain"])
     if output:
         return Finding(True, output.strip())
@@ -189,7 +189,7 @@ def _nvcc() -> Finding:
 
 
 def _native_ops() -> Finding:
-    """In a process of its own, as an op that was compiled wrongly may crash."""
+    """Compile and test the native ops in a subprocess, as a miscompiled op may crash."""
     command = [sys.executable, "-m", "returnn_tf.native.self_test"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -201,7 +201,7 @@ def _native_ops() -> Finding:
         return Finding(True, ", ".join(tested) + ": compiled for this machine and tested")
     wrong = [line for line in lines if ": ok" not in line]
     last = (done.stderr.strip().splitlines() or ["exit code %d" % done.returncode])[-1]
-    return Finding(False, wrong[0] if wrong else last, "plain TensorFlow takes over, which is slower")
+    return Finding(False, wrong[0] if wrong else last, "plain TensorFlow is used instead, which is slower")
 
 
 def _horovod() -> Finding:
@@ -211,7 +211,7 @@ def _horovod() -> Finding:
     output = output_of([sys.executable, "-c", _HOROVOD_PROBE], timeout=120)
     lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
     if not lines:
-        advice = "built without TensorFlow, or for another one: pip uninstall -y horovod; " + library.INSTALL
+        advice = "built without TensorFlow, or for another version: pip uninstall -y horovod; " + library.INSTALL
         return Finding(False, version + ", but horovod.tensorflow can't be imported", advice)
     built = json.loads(lines[-1][len("PROBE") :])
     return Finding(True, "%s with %s" % (version, ", ".join(name for name in built if built[name]) or "nothing"))

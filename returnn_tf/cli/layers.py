@@ -11,7 +11,7 @@ from returnn_tf.graph.docs import describe_layer, list_layers
 
 @register_command("layers", "[CLASS ...]", "list all layer classes and losses, or explain some with their options")
 def run(args: List[str]) -> int:
-    """Prints the list of all classes, or what there is to say on one.
+    """Print the list of all layer classes, or the reference of some.
 
     :param args: empty, or the names of classes
     """

@@ -12,7 +12,7 @@ from returnn_tf.graph.registry import LOSSES
 
 @register_command("losses", "[NAME ...]", "list all losses, or explain some with their options")
 def run(args: List[str]) -> int:
-    """Print the list of all losses, or what is known about some.
+    """Print the list of all losses, or the reference of some.
 
     :param args: empty, or names
     """

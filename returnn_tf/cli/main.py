@@ -1,6 +1,6 @@
-"""The program: picks the subcommand, and turns errors into messages and exit codes.
+"""The program: selects the subcommand, and turns errors into messages and exit codes.
 
-Exit codes: 0 all right; 2 the user's mistake in a config or on the command line (ConfigError); 1 bad data (DataError),
+Exit codes: 0 success; 2 the user's mistake in a config or on the command line (ConfigError); 1 bad data (DataError),
 something missing on the machine, or a bug of ours, with traceback; 130 interrupted.
 """
 
@@ -26,11 +26,11 @@ EXIT_BAD_CONFIG = 2
 EXIT_BAD_DATA = 1
 EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
-_MORE_MEMORY = "Raise the limit (ulimit -v, --mem of the job), or need less: lower batch_size, or max_seqs"
+_MORE_MEMORY = "Raise the limit (ulimit -v, --mem of the job), or use less: lower batch_size or max_seqs"
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Runs the program.
+    """Run the program.
 
     :param argv: the arguments after the program name; by default those of the process
     :return: the exit code
@@ -40,7 +40,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def _guarded(args: List[str]) -> int:
-    """Run a command; what it raises becomes a message and an exit code."""
+    """Run a command; turn its exceptions into a message and an exit code."""
     try:
         return _dispatch(args)
     except ConfigError as exc:
@@ -52,11 +52,12 @@ def _guarded(args: List[str]) -> int:
     except BrokenPipeError:
         return 0  # "returnn-tf layers | head"
     except MemoryError as exc:
-        return _failed("memory is used up: %s. %s" % (str(exc) or "no more of it", _MORE_MEMORY), EXIT_BUG, cause=exc)
+        return _failed("out of memory: %s. %s" % (str(exc) or "allocation failed", _MORE_MEMORY), EXIT_BUG, cause=exc)
     except ModuleNotFoundError as exc:
         if exc.name in ("numpy", "h5py"):
             return _failed(
-                "%s is not installed. Install what returnn_tf needs: pip install returnn-tf" % exc.name, EXIT_BUG
+                "%s is not installed. Install the requirements: pip install returnn-tf" % exc.name,
+                EXIT_BUG,
             )
         if exc.name != "tensorflow":
             return _crashed()
@@ -64,10 +65,10 @@ def _guarded(args: List[str]) -> int:
     except ImportError as exc:
         if "memory" not in str(exc) and "failed to map" not in str(exc):
             return _crashed()
-        return _failed("memory is used up: %s. %s" % (exc, _MORE_MEMORY), EXIT_BUG, cause=exc)
+        return _failed("out of memory: %s. %s" % (exc, _MORE_MEMORY), EXIT_BUG, cause=exc)
     except OSError as exc:
         if exc.filename is None and exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            return _failed("%s, while something was written" % os.strerror(exc.errno), EXIT_BAD_DATA, cause=exc)
+            return _failed("%s, while writing" % os.strerror(exc.errno), EXIT_BAD_DATA, cause=exc)
         if exc.filename is None:
             return _crashed()
         return _failed("%s: %s" % (exc.filename, exc.strerror or exc), EXIT_BAD_DATA, cause=exc)
@@ -77,7 +78,7 @@ def _guarded(args: List[str]) -> int:
 
 
 def open_standard_streams() -> None:
-    """Open the standard streams that the caller has closed: what is opened next would else be taken for them."""
+    """Open the standard streams that the caller has closed, so that no other file gets their descriptors."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -88,13 +89,13 @@ def open_standard_streams() -> None:
 
 
 def _flushed(code: int) -> int:
-    """Return the exit code, after the standard output is written; if it can't be, what is left of it is dropped."""
+    """Return the exit code after flushing the standard output; unwritable output is dropped."""
     try:
         sys.stdout.flush()
     except OSError as exc:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(exc, BrokenPipeError) and not log.lost_terminal and not code:
-            return _failed("the standard output can't be written: %s" % exc.strerror, EXIT_BAD_DATA)
+            return _failed("can't write to the standard output: %s" % exc.strerror, EXIT_BAD_DATA)
     return code
 
 
@@ -108,7 +109,7 @@ def _dispatch(args: List[str]) -> int:
     if args[0] in ("-V", "--version"):
         print("returnn_tf", __version__)
         return 0
-    command = COMMANDS.find(args[0]) if args[0].isidentifier() else None  # the name of a config has a dot
+    command = COMMANDS.find(args[0]) if args[0].isidentifier() else None  # config names have a dot
     if command is not None:
         own = itertools.takewhile(lambda argument: not argument.startswith("++"), args[1:])
         if not {"-h", "--help"}.isdisjoint(own):
@@ -122,9 +123,9 @@ def _dispatch(args: List[str]) -> int:
 
 
 def _failed(message: str, code: int, cause: Optional[BaseException] = None) -> int:
-    """Tells the message.
+    """Print the error message and return the exit code.
 
-    :param cause: an exception behind it, whose traceback helps who debugs code of their own: shown at log level 5
+    :param cause: exception that led to it; its traceback, shown at log level 5, helps users who debug code of their own
     """
     if cause is not None:
         log.write(STEP_LEVEL, traceback.format_exc().rstrip())
@@ -136,7 +137,7 @@ def _failed(message: str, code: int, cause: Optional[BaseException] = None) -> i
 
 
 def _to_stderr(text: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk; the exit code is all that is left
+    with contextlib.suppress(OSError):  # e.g. a full disk: only the exit code is left
         sys.stderr.write(text)
         sys.stderr.flush()
 

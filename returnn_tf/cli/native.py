@@ -24,14 +24,14 @@ graph with large LSTMs that was saved on a CPU with a tile unit needs lstm and p
 
     returnn-tf native build lstm --output rtf_lstm.so                             for the CPU of this machine
     returnn-tf native build lstm --output rtf_lstm.so --target=-march=x86-64-v3   for any x86 CPU since about 2013
-    returnn-tf native build lstm --output rtf_lstm.so --cuda-arch sm_80,sm_90     and for these GPUs
-    returnn-tf native list                                                        the names of all ops
+    returnn-tf native build lstm --output rtf_lstm.so --cuda-arch sm_80,sm_90     plus these GPUs
+    returnn-tf native list                                                        list all ops
 """
 _ACTIONS = ("build", "list")
 
 
 def help_text() -> str:
-    """Return what ``--help`` prints."""
+    """Return the text of ``--help``."""
     return _parser().format_help()
 
 
@@ -89,11 +89,11 @@ def _build(args: argparse.Namespace) -> int:
 
 
 def _compilers(args: argparse.Namespace) -> Compilers:
-    """Find the compilers for what the command line asks for.
+    """Find the compilers that the command line requires.
 
     :raises NativeOpError: one is missing, or the op has no kernels for GPUs
     """
     archs = [arch for arch in args.cuda_arch.split(",") if arch]
     if archs and not OPS[args.op].cuda:
-        raise NativeOpError("%s has no kernels for GPUs; leave --cuda-arch out" % args.op)
+        raise NativeOpError("%s has no kernels for GPUs; omit --cuda-arch" % args.op)
     return find_compilers(OPS[args.op], archs, args.target)

@@ -11,7 +11,7 @@ from returnn_tf.engine.update.optimizers import OPTIMIZERS, Optimizer
 
 @register_command("optimizers", "[NAME ...]", "list all optimizers, or explain some with their options")
 def run(args: List[str]) -> int:
-    """Print the list of all optimizers, or what is known about some.
+    """Print the list of all optimizers, or the reference of some.
 
     :param args: empty, or names
     """

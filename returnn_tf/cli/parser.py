@@ -12,7 +12,7 @@ class CommandParser(argparse.ArgumentParser):
     """An ``argparse`` parser which raises instead of exiting. ``--help`` is handled before it is called.
 
     :param command: e.g. "native build"
-    :param doc: what the help begins with, as it is
+    :param doc: description at the start of the help, printed verbatim
     """
 
     def __init__(self, command: str, doc: str) -> None:

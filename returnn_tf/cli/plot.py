@@ -1,4 +1,4 @@
-"""``returnn-tf plot LEARNING_RATE_FILE OUT.png``: a picture of scores and learning rates."""
+"""``returnn-tf plot LEARNING_RATE_FILE OUT.png``: a plot of scores and learning rates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.learning_rate.file import EpochData, read_file, scores_of
 
-# one panel each, in this order; other names go to a panel of their own
+# one panel each, in this order; other names share a further panel
 _KINDS = ("score", "error")
 _FIRST = {"train": 0, "dev": 1, "eval": 2}
 _LINES = ("-", "--", ":", "-.")
@@ -19,11 +19,11 @@ _LINES = ("-", "--", ":", "-.")
 @register_command(
     "plot",
     "LEARNING_RATE_FILE OUT.png",
-    "draw scores and learning rates of a training",
+    "plot scores and learning rates",
     details="The suffix of the output selects the format: .png, .pdf, .svg.",
 )
 def run(args: List[str]) -> int:
-    """Draws the picture.
+    """Write the plot.
 
     :param args: the learning-rate file, and the file to write (.png, .pdf, .svg)
     """
@@ -36,12 +36,12 @@ def run(args: List[str]) -> int:
 
 
 def draw(epochs: Mapping[int, EpochData], path: str, title: str = "") -> None:
-    """Draws a panel of scores, one of errors, and the learning rate.
+    """Draw a panel of scores, one of errors, and the learning rate.
 
-    :param epochs: as :func:`returnn_tf.engine.learning_rate.file.read_file` gives it
-    :param path: file to write; the suffix says which format
-    :raises DataError: if there is nothing to draw
-    :raises ConfigError: without matplotlib, for an unknown format, or if the file can't be written
+    :param epochs: as returned by `returnn_tf.engine.learning_rate.file.read_file`
+    :param path: file to write; the suffix selects the format
+    :raises DataError: there is nothing to draw
+    :raises ConfigError: matplotlib is missing, the format is unknown, or the file can't be written
     """
     groups = _groups(epochs)
     if not groups:
@@ -102,7 +102,7 @@ def _draw_rates(panel: Any, epochs: Mapping[int, EpochData]) -> None:
 
 
 def _groups(epochs: Mapping[int, EpochData]) -> Dict[str, List[str]]:
-    """The names of all scores, by panel."""
+    """Return the names of all scores, by panel."""
     names = sorted({key for data in epochs.values() for key in scores_of(data.error)})
     groups = {kind: [key for key in names if ("_" + kind) in key] for kind in _KINDS}
     groups["other"] = [key for key in names if not any(("_" + kind) in key for kind in _KINDS)]
@@ -110,6 +110,6 @@ def _groups(epochs: Mapping[int, EpochData]) -> Dict[str, List[str]]:
 
 
 def _dataset_and_loss(key: str) -> Tuple[str, str]:
-    """``dev_score_ctc`` -> ``dev``, ``ctc``: one colour for each dataset, one kind of line for each loss."""
+    """Split ``dev_score_ctc`` into ``dev`` and ``ctc``: one colour per dataset, one line style per loss."""
     match = re.match("(.*?)_(?:%s)_?(.*)$" % "|".join(_KINDS), key)
     return (match.group(1), match.group(2)) if match else (key, "")

@@ -1,4 +1,4 @@
-"""What the commands that explain classes share."""
+"""The reference texts that several commands print."""
 
 from __future__ import annotations
 

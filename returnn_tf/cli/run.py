@@ -16,26 +16,25 @@ from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import find_task
 
-#: What a cluster sends; it may do so while the config is read and all is imported. Ctrl-C is an exception as ever.
+#: Signals of a cluster, which may arrive while the config is read and modules are imported. Ctrl-C raises as usual.
 _EARLY = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
 
 
-@register_command(
-    "run", "CONFIG ... [++key value ...]", "run the task which the config names: train, eval, forward, ..."
-)
+@register_command("run", "CONFIG ... [++key value ...]", "run the task of the config: train, eval, forward, ...")
 def run(args: List[str]) -> int:
-    """Runs the task of the config.
+    """Run the task of the config.
 
     :param args: config files, then options and ``++key value``
     :return: the exit code of the task
     """
-    with StopRequest(signals=_EARLY, idle="ending, before the task has begun") as stop:
+    with StopRequest(signals=_EARLY, idle="exiting before the task has begun") as stop:
         return _run(args, stop)
 
 
 def _run(args: List[str], stop: StopRequest) -> int:
-    """
-    :param stop: closed when the task begins, which does with signals as it needs
+    """Read the config, join the other processes and run the task.
+
+    :param stop: closed when the task begins, which handles signals itself
     """
     config = read_config(args)
     stop.config = config
@@ -70,7 +69,7 @@ def _run_task(config: Config, members: world.World, stop: StopRequest) -> int:
 
 
 def read_config(args: List[str]) -> Config:
-    """The config which a command line gives, with ``behavior_version`` checked."""
+    """Read the config of a command line, with ``behavior_version`` checked."""
     parsed = parse_arguments(args)
     config = Config.from_files(parsed.files, parsed.overrides)
     config.behavior_version  # noqa: B018  raises if it is wrong
@@ -78,9 +77,9 @@ def read_config(args: List[str]) -> Config:
 
 
 def configure_log(config: Config) -> None:
-    """Sets up the log as ``log``, ``log_verbosity`` and ``log_format`` say, and warns of misspelt keys.
+    """Set up the log from ``log``, ``log_verbosity`` and ``log_format``, and warn of misspelt keys.
 
-    :raises ConfigError: if a log file can't be written, or for wrong levels or formats
+    :raises ConfigError: a log file can't be written, or a level or format is wrong
     """
     try:
         log.configure(
@@ -90,11 +89,11 @@ def configure_log(config: Config) -> None:
         )
     except OSError as exc:
         raise ConfigError(
-            "%s: %r can't be written: %s" % (LoggingSettings(config).where("log"), exc.filename, exc.strerror)
+            "%s: %r can't be written: %s" % (LoggingSettings(config).describe_source("log"), exc.filename, exc.strerror)
         ) from None
     except ConfigError:
         raise
     except ValueError as exc:
         raise ConfigError(str(exc)) from None
     for key, suggestion in config.misspelt_keys():
-        log.warn("%s has no meaning. Did you mean %r?" % (config.where(key), suggestion))
+        log.warn("%s is not a known setting. Did you mean %r?" % (config.describe_source(key), suggestion))

@@ -11,7 +11,7 @@ from returnn_tf.config.settings.docs import describe_setting, list_settings
 
 @register_command("settings", "[NAME ...]", "list all settings of a config by topic, or explain some")
 def run(args: List[str]) -> int:
-    """Print the list of all settings, or what is known about some.
+    """Print the list of all settings, or the reference of some.
 
     :param args: empty, or names
     """

@@ -1,4 +1,4 @@
-"""``returnn-tf status MODEL_DIR``: how a running or dead training is doing, from its files. Needs no TensorFlow."""
+"""``returnn-tf status MODEL_DIR``: the state of a running or dead training run, from its files, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from returnn_tf.logging.text import hms
 USAGE = "returnn-tf status MODEL_DIR_OR_PREFIX ... [--json | --point]"
 _NO_RUN = "status: no run %s%r: neither *%s nor checkpoints"
 _STEP = re.compile(r"\.step\d+$")
-_SILENT = 120.0  # seconds after which a run on another machine is said to be silent
+_SILENT = 120.0  # seconds after which a run on another machine is reported as silent
 _SHOWN_CHECKPOINTS = 5
 
 
 @register_command(
     "status",
     "MODEL_DIR_OR_PREFIX ... [--json | --point]",
-    "how a running or dead training is doing, from its files",
+    "show the state of a running or dead training run, from its files",
     details="  --json    all facts, for programs\n  --point   only the epoch and step at which a run would resume",
 )
 def run(args: List[str]) -> int:
-    """Shows the status of the runs in folders, or of those with the given prefix of checkpoints (setting ``model``).
+    """Print the status of the runs in folders, or of those with the given checkpoint prefix (setting ``model``).
 
-    :param args: folders and prefixes; ``--json``: all facts, for programs; ``--point``: only where a run would go on
+    :param args: folders and prefixes; ``--json``: all facts, for programs; ``--point``: only the resume point
     """
     options = [arg for arg in args if arg.startswith("-")]
     paths = [arg for arg in args if not arg.startswith("-")]
@@ -59,7 +59,7 @@ def run(args: List[str]) -> int:
 
 
 def _finite(value: Any) -> Any:
-    """With None for NaN and Inf, which JSON does not have: the loss of a run may be that."""
+    """Replace NaN and Inf, which JSON lacks, by None: the loss of a run may be one of them."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -68,7 +68,7 @@ def _finite(value: Any) -> Any:
 
 
 def models_at(path: str) -> List[str]:
-    """The prefixes of checkpoints which a path means: the path itself, or all in a folder.
+    """Return the checkpoint prefixes of a path: the path itself, or all in a folder.
 
     :raises ConfigError: there is no run in a folder
     """
@@ -85,15 +85,15 @@ def models_at(path: str) -> List[str]:
 
 
 def point(model: str) -> str:
-    """Where a run would go on, in words which stay the same as long as it makes no progress."""
+    """Return the resume point of a run as text that changes only when the run makes progress."""
     whole = [name for name, defect in checkpoints(model) if defect is None]
     return whole[0] if whole else "the beginning"
 
 
 def checkpoints(model: str) -> List[Tuple[str, Optional[str]]]:
-    """Names of all checkpoints, the one with the most progress first, and why they can't be used (None: they can).
+    """Return the names of all checkpoints, the most advanced first, each with its defect (None: usable).
 
-    Sizes are checked; checksums aren't, since that means to read everything.
+    Sizes are checked; checksums are not, since that means reading everything.
     """
     found: Dict[Tuple[int, float], str] = {(epoch, math.inf): path for epoch, path in find_checkpoints(model).items()}
     found.update({(epoch, float(step)): path for (epoch, step), path in find_step_checkpoints(model).items()})
@@ -106,7 +106,7 @@ def _defect(prefix: str) -> Optional[str]:
         for name, described in ((manifest or {}).get("files") or {}).items():
             size = os.path.getsize(os.path.join(os.path.dirname(prefix), os.path.basename(name)))
             if size != described["size"]:
-                return "%s has %d bytes, written were %s" % (name, size, described["size"])
+                return "%s has %d bytes, expected %s" % (name, size, described["size"])
     except FileNotFoundError as exc:
         return "%s is missing" % os.path.basename(str(exc.filename))
     except (DataError, OSError, KeyError, TypeError) as exc:
@@ -115,7 +115,7 @@ def _defect(prefix: str) -> Optional[str]:
 
 
 def facts_of(model: str) -> Dict[str, Any]:
-    """Everything that is known: model, status (the facts of the file), alive, checkpoints, epochs, problems."""
+    """Return all known facts: model, status (the facts of the file), alive, checkpoints, epochs, problems."""
     facts: Dict[str, Any] = {"model": model, "status": {}, "alive": False, "problems": [], "epochs": {}}
     try:
         if os.path.exists(model + status_file.SUFFIX):
@@ -137,14 +137,14 @@ def facts_of(model: str) -> Dict[str, Any]:
 
 
 def _best(epochs: Dict[int, EpochData]) -> Dict[str, Tuple[int, float]]:
-    """Score -> the best epoch, and its value."""
+    """Return score name -> (best epoch, its value)."""
     keys = sorted({key for data in epochs.values() for key, value in data.error.items() if isinstance(value, float)})
     best = {key: best_epochs(epochs, key, 1) for key in scores_of(dict.fromkeys(keys))}
     return {key: (found[0], epochs[found[0]].error[key]) for key, found in best.items() if found}
 
 
 def report(facts: Dict[str, Any]) -> List[str]:
-    """The lines for people."""
+    """Return the human-readable lines."""
     status = facts["status"]
     lines = ["%s: %s" % (facts["model"], _state(facts))]
     if status:
@@ -159,7 +159,7 @@ def report(facts: Dict[str, Any]) -> List[str]:
 def _state(facts: Dict[str, Any]) -> str:
     status = facts["status"]
     if not status:
-        return "no status file, so only checkpoints are known"
+        return "no status file, only checkpoints"
     who = "pid %s on %s" % (status.get("pid", "?"), status.get("host", "?"))
     silence = facts["silence"]
     if "ended" in status and facts["alive"] is False:
@@ -168,11 +168,11 @@ def _state(facts: Dict[str, Any]) -> str:
         return "ended (%s%s) at %s; it was %s" % (ended.get("reason", "?"), code, _when(ended.get("time")), who)
     if facts["alive"]:
         running = time.time() - status.get("started", time.time())
-        return "running as %s for %s, last news %s ago" % (who, hms(running), hms(silence))
+        return "running as %s for %s, last update %s ago" % (who, hms(running), hms(silence))
     if facts["alive"] is None:
         verb = "probably running" if silence < _SILENT else "silent, perhaps dead"
-        return "%s as %s, last news %s ago" % (verb, who, hms(silence))
-    return "dead without a last word (killed, or the machine went down): %s, last news at %s" % (
+        return "%s as %s, last update %s ago" % (verb, who, hms(silence))
+    return "dead without a final status (killed, or the machine went down): %s, last update at %s" % (
         who,
         _when(status.get("updated")),
     )
@@ -183,7 +183,7 @@ def _place(status: Dict[str, Any]) -> str:
     if "epoch" in status:
         parts.append("epoch %s of %s" % (status["epoch"], status.get("num_epochs", "?")))
     if "step" in status:
-        parts.append("step %s (in all %s)" % (status["step"], status.get("global_step", "?")))
+        parts.append("step %s (total %s)" % (status["step"], status.get("global_step", "?")))
     if "complete" in status:
         parts.append("%.1f%% of the epoch" % (100 * status["complete"]))
     if "seconds_per_step" in status:
@@ -200,7 +200,7 @@ def _signal(status: Dict[str, Any]) -> List[str]:
 
 
 def _ranks(status: Dict[str, Any]) -> List[str]:
-    """One line per rank: what the run wrote about each."""
+    """Return one line per rank from the status file."""
     ranks = [rank for rank in status.get("ranks", []) if isinstance(rank, dict)]
     if len(ranks) < 2:
         return []
@@ -215,7 +215,7 @@ def _number(value: Any) -> str:
 
 def _checkpoints_line(found: List[Dict[str, Any]]) -> str:
     whole = [each["name"] for each in found if each["defect"] is None]
-    text = "resumes at %s" % (whole[0] if whole else "the beginning: there is no whole checkpoint")
+    text = "resumes at %s" % (whole[0] if whole else "the beginning: there is no valid checkpoint")
     if whole[1:]:
         more = ", ..." if len(whole) > _SHOWN_CHECKPOINTS else ""
         text += "; other checkpoints: %s%s" % (", ".join(whole[1:_SHOWN_CHECKPOINTS]), more)

@@ -1,4 +1,4 @@
-"""``returnn-tf submit``: write the job script of a training for Slurm or SGE, and submit it."""
+"""``returnn-tf submit``: write the job script of a training run for Slurm or SGE, and submit it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from returnn_tf.cli.parser import CommandParser
 from returnn_tf.config import ConfigError
 
 _DOC = """
-Write the job script of a training for Slurm or SGE, and submit it.
+Write the job script of a training run for Slurm or SGE, and submit it.
 
     returnn-tf submit --time 48:00:00 --gpus 1 my.config ++num_epochs 20
     returnn-tf submit --tasks 4 --cpus 8 --mem 16G --queue long --dry-run my.config     shows the script
@@ -26,7 +26,7 @@ its time limit saves, is requeued and resumes. See docs/training-on-clusters.md.
 
 
 def help_text() -> str:
-    """Return what ``--help`` prints."""
+    """Return the text of ``--help``."""
     return _parser().format_help()
 
 
@@ -46,14 +46,14 @@ def run(args: List[str]) -> int:
     if parsed.dry_run:
         print(script, end="")
     else:
-        print("submitted as job %s; its log goes to %s" % (submit(job, script), log_dir(job)))
+        print("submitted as job %s; log folder: %s" % (submit(job, script), log_dir(job)))
     return 0
 
 
 def _parser() -> CommandParser:
     parser = CommandParser("submit", _DOC)
-    parser.add_argument("configs", nargs="+", metavar="CONFIG", help="a config; several make an array of jobs")
-    parser.add_argument("--dry-run", action="store_true", help="print the script; submit nothing")
+    parser.add_argument("configs", nargs="+", metavar="CONFIG", help="a config; several form a job array")
+    parser.add_argument("--dry-run", action="store_true", help="print the script instead of submitting it")
     for field in dataclasses.fields(Description):
         parser.add_argument("--" + field.name.replace("_", "-"), **_argument(field))
     return parser
@@ -62,7 +62,7 @@ def _parser() -> CommandParser:
 def _argument(field: "dataclasses.Field[Any]") -> Dict[str, Any]:
     text = field.metadata["help"].replace("%", "%%")
     if field.name == "env" or isinstance(field.default, tuple):
-        return {"action": "append", "metavar": "TEXT", "help": text + "; may be given several times"}
+        return {"action": "append", "metavar": "TEXT", "help": text + "; repeatable"}
     if isinstance(field.default, bool):
         return {"action": argparse.BooleanOptionalAction, "default": None, "help": text}
     if field.default not in ("", None):
@@ -74,7 +74,7 @@ def _argument(field: "dataclasses.Field[Any]") -> Dict[str, Any]:
 
 
 def _given(args: argparse.Namespace) -> Dict[str, Any]:
-    """Return the options that were set on the command line."""
+    """Return the options set on the command line."""
     values = {field.name: getattr(args, field.name) for field in dataclasses.fields(Description)}
     values = {key: value for key, value in values.items() if value is not None}
     if "env" in values:

@@ -11,7 +11,7 @@ from returnn_tf.ops.cells import UNITS, Cell
 
 @register_command("units", "[NAME ...]", "list all recurrent units, or explain some with their options")
 def run(args: List[str]) -> int:
-    """Print the list of all recurrent units, or what is known about some.
+    """Print the list of all recurrent units, or the reference of some.
 
     :param args: empty, or names
     """

@@ -1,1 +1,1 @@
-"""What configs import from the modules of RETURNN, under the same names; see `returnn_tf.config.foreign_modules`."""
+"""Stand-ins for the modules of RETURNN that configs import; see `returnn_tf.config.compat_modules`."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.foreign_modules import register_foreign
+from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.config.user_code import config_in_use
 
-register_foreign(__name__, "returnn.config", "Config")
+register_compat(__name__, "returnn.config", "Config")
 
 __all__ = ["Config", "get_global_config"]
 
 
 def get_global_config(raise_exception: bool = True) -> Any:
-    """The config whose network is being computed, else the one whose file was read last.
+    """Return the config whose network is being computed, else the one whose file was read last.
 
     :raises ConfigError: there is none
     """

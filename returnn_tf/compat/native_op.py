@@ -1,18 +1,18 @@
 """``from returnn.tf.native_op import ...`` (once TFNativeOp): alignments for the functions of configs.
 
-They run as native ops where these can be used (see `returnn_tf.layers.sequence.alignments`).
+They run as native ops if these are available (see `returnn_tf.layers.sequence.alignments`).
 """
 
 from __future__ import annotations
 
 from typing import Any, List, Tuple
 
-from returnn_tf.config.foreign_modules import register_foreign
+from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, ctc
 from returnn_tf.ops.sequence.edge_lists import acceptors_of_edge_list, ctc_edge_list
 from returnn_tf.util.lazy_tf import tf
 
-register_foreign(__name__, "returnn.tf.native_op", "TFNativeOp")
+register_compat(__name__, "returnn.tf.native_op", "TFNativeOp")
 
 __all__ = ["ctc_loss", "ctc_loss_viterbi", "fast_baum_welch", "fast_viterbi", "get_ctc_fsa_fast_bw"]
 
@@ -20,7 +20,7 @@ __all__ = ["ctc_loss", "ctc_loss_viterbi", "fast_baum_welch", "fast_viterbi", "g
 def fast_baum_welch(
     am_scores: Any, edges: Any, weights: Any, start_end_states: Any, float_idx: Any, state_buffer: Any = None
 ) -> Tuple[Any, Any]:
-    """Posteriors over automata, summed over all their paths. Scores are minus logs of probabilities, in and out.
+    """Compute posteriors over automata, summed over all their paths. Scores are negative log probabilities, in and out.
 
     :param am_scores: [time, batch, classes]
     :param edges: int32 [4, edges]: from, to, class, sequence
@@ -40,7 +40,7 @@ def fast_baum_welch(
 
 
 def fast_viterbi(am_scores: Any, am_seq_len: Any, edges: Any, weights: Any, start_end_states: Any) -> Tuple[Any, Any]:
-    """The best paths through automata. Scores are logs of probabilities.
+    """Compute the best paths through automata. Scores are log probabilities.
 
     :param am_scores: [time, batch, classes]
     :param am_seq_len: int32 [batch]
@@ -54,7 +54,7 @@ def fast_viterbi(am_scores: Any, am_seq_len: Any, edges: Any, weights: Any, star
 
 
 def get_ctc_fsa_fast_bw(targets: Any, seq_lens: Any, blank_idx: int, label_loop: bool = True) -> Tuple[Any, Any, Any]:
-    """The automata of CTC, for `fast_baum_welch` and `fast_viterbi`.
+    """Return the automata of CTC, for `fast_baum_welch` and `fast_viterbi`.
 
     :param targets: int [batch, labels]
     :param seq_lens: int32 [batch]
@@ -75,7 +75,7 @@ def ctc_loss(
     grad_wrt_softmax_in: bool = True,
     blank_index: int = -1,
 ) -> Any:
-    """``-log p(targets | logits)``, the sum over all alignments (Graves et al. 2006).
+    """Compute ``-log p(targets | logits)``, the sum over all alignments (Graves et al. 2006).
 
     :param logits: [time, batch, classes] or [batch, time, classes]
     :param logits_seq_lens: int32 [batch]
@@ -99,7 +99,7 @@ def ctc_loss_viterbi(
     logits: Any, logits_seq_lens: Any, logits_time_major: bool, targets: Any, targets_seq_lens: Any,
     blank_index: int = -1,
 ) -> Any:  # fmt: skip
-    """Minus the log of the probability of the best alignment; parameters as in `ctc_loss`."""
+    """Compute the negative log probability of the best alignment; parameters as in `ctc_loss`."""
     scores = logits if logits_time_major else tf.transpose(logits, [1, 0, 2])
     blank = _blank(scores, blank_index)
     return ctc(scores, *_int32(logits_seq_lens, targets, targets_seq_lens), blank=blank, max_approx=True)
@@ -110,4 +110,4 @@ def _int32(*arrays: Any) -> List[Any]:
 
 
 def _blank(scores: Any, index: int) -> int:
-    return index % scores.shape[-1]
+    return index % int(scores.shape[-1])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.config.epoch_value import WrapEpochValue
-from returnn_tf.config.foreign_modules import register_foreign
 
-register_foreign(__name__, "returnn.pretrain", "Pretrain")
+register_compat(__name__, "returnn.pretrain", "Pretrain")
 
 __all__ = ["WrapEpochValue"]

@@ -1,11 +1,11 @@
-"""TensorFlow as the code of configs sees it: version 2, and ``tf.compat.v1`` for names which that has no more."""
+"""TensorFlow as the code of configs sees it: version 2, with names that it dropped from ``tf.compat.v1``."""
 
 from __future__ import annotations
 
 import types
 from typing import Any
 
-from returnn_tf.config.foreign_modules import REPLACED
+from returnn_tf.config.compat_modules import REPLACED
 from returnn_tf.ops.tf1_names import where, with_old_keywords
 from returnn_tf.util.lazy_tf import tf
 

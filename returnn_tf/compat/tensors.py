@@ -1,16 +1,16 @@
-"""``from returnn.tf.util.data import Dim, Data, ...``: dims and templates, made with the arguments of configs."""
+"""``from returnn.tf.util.data import Dim, Data, ...``: dims and templates, created with the arguments of configs."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
-from returnn_tf.config.foreign_modules import register_foreign
+from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.graph.views import DataView
 from returnn_tf.tensor import Data as _Data
 from returnn_tf.tensor import Dim as _Dim
 from returnn_tf.tensor import DimKind, FeatureDim, SpatialDim, batch_dim, parse_data_key, single_step_dim
 
-register_foreign(__name__, "returnn.tf.util.data")
+register_compat(__name__, "returnn.tf.util.data")
 
 __all__ = ["Data", "Dim", "DimensionTag", "FeatureDim", "SpatialDim", "batch_dim", "single_step_dim"]
 
@@ -31,14 +31,15 @@ class _IsDim(type):
 
 
 class Dim(metaclass=_IsDim):
-    """``Dim(kind=Dim.Types.Spatial, description="time", dimension=None)`` makes a dim of ours."""
+    """Creates a dim of ours: ``Dim(kind=Dim.Types.Spatial, description="time", dimension=None)``.
+
+    :param others: values known at run time only, such as dyn_size; not used
+    """
 
     Types = _Types
 
     def __new__(cls, kind: Any = None, description: str = "", dimension: Optional[int] = None, **others: Any) -> Any:
-        """
-        :param others: what is known at run time only, such as dyn_size; not used
-        """
+        """Return a dim of ours."""
         return _Dim(kind or DimKind.SPATIAL, dimension, description or "")
 
 
@@ -51,11 +52,12 @@ class _IsData(type):
 
 
 class Data(metaclass=_IsData):
-    """``Data(name="x", shape=(None, 40), ...)`` makes a template of ours from the options of ``extern_data``."""
+    """Creates a template of ours from the options of ``extern_data``: ``Data(name="x", shape=(None, 40), ...)``.
+
+    :raises ConfigError: an option is wrong; names it
+    """
 
     def __new__(cls, name: str = "data", **options: Any) -> Any:
-        """
-        :raises ConfigError: names the option which is wrong
-        """
+        """Return a template of ours."""
         given: Dict[str, Any] = {key: value for key, value in options.items() if key not in ("placeholder", "beam")}
         return parse_data_key(name, given)

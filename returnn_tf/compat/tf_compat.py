@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.config.foreign_modules import register_foreign
+from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.util.lazy_tf import tf
 
-register_foreign(__name__, "returnn.tf.compat", "TFCompat")
+register_compat(__name__, "returnn.tf.compat", "TFCompat")
 
 
 def __getattr__(name: str) -> Any:

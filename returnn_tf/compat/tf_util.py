@@ -7,12 +7,12 @@ from typing import Any, List, Optional, Sequence
 import numpy
 
 from returnn_tf.compat.tensors import Data, Dim, DimensionTag, FeatureDim, SpatialDim, batch_dim, single_step_dim
-from returnn_tf.config.foreign_modules import register_foreign
+from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.ops.activations import safe_exp, safe_log
 from returnn_tf.ops.frames.shape import sizes_of
 from returnn_tf.util.lazy_tf import tf
 
-register_foreign(__name__, "returnn.tf.util.basic", "TFUtil")
+register_compat(__name__, "returnn.tf.util.basic", "TFUtil")
 
 __all__ = [
     "Data",
@@ -42,12 +42,12 @@ __all__ = [
 
 
 def where_bc(condition: Any, x: Any, y: Any, name: Optional[str] = None) -> Any:
-    """``tf.where``, all three broadcast to a common shape."""
+    """Return ``tf.where`` with all three arguments broadcast to a common shape."""
     return tf.where(condition, x, y, name=name)
 
 
 def nd_indices(indices: Any, indices_batch_major: bool = True) -> Any:
-    """Indices for ``tf.gather_nd`` which stay within the sequence.
+    """Add the index of the sequence to frame indices, for ``tf.gather_nd``.
 
     :param indices: [batch, ...], or [other, batch] if not batch major
     :return: [batch, ..., 2] with (batch, index), or [other, batch, 2] with (index, batch)
@@ -62,24 +62,24 @@ def nd_indices(indices: Any, indices_batch_major: bool = True) -> Any:
 
 
 def tile_transposed(x: Any, axis: int, multiples: Any) -> Any:
-    """Each entry of an axis so many times in a row: [a, b] becomes [a, a, b, b]."""
+    """Repeat each entry of an axis: [a, b] becomes [a, a, b, b]."""
     return tf.repeat(x, multiples, axis=axis)
 
 
 def get_shape(x: Any) -> List[Any]:
-    """The sizes of all axes, as ints where they are known."""
+    """Return the sizes of all axes, as ints where they are known."""
     return list(sizes_of(tf.convert_to_tensor(x)))
 
 
 def get_shape_dim(x: Any, axis: int) -> Any:
-    """The size of an axis, as an int where it is known."""
+    """Return the size of an axis, as an int if it is known."""
     return get_shape(x)[axis]
 
 
 def dropout(
     x: Any, keep_prob: Any, noise_shape: Optional[Sequence[Any]] = None, seed: Optional[int] = None, **others: Any
 ) -> Any:
-    """Entries are kept with a probability and scaled by its inverse, else zero.
+    """Keep entries with a probability and scale them by its inverse; set the others to zero.
 
     :param noise_shape: 1 where an axis shares the mask
     """
@@ -94,29 +94,29 @@ def dropout(
 
 
 def expand_dims_unbroadcast(x: Any, axis: int, dim: Any, name: Optional[str] = None) -> Any:
-    """A new axis of size ``dim``, along which all is repeated."""
+    """Insert a new axis of size ``dim`` and repeat the entries along it."""
     x = tf.expand_dims(x, axis)
     axis = axis if axis >= 0 else axis + x.shape.rank
     return tf.tile(x, [dim if i == axis else 1 for i in range(x.shape.rank)], name=name)
 
 
 def dot(a: Any, b: Any, transpose_b: bool = False) -> Any:
-    """The product over the last axis of ``a`` and the first of ``b``, or the last if transposed."""
+    """Return the product over the last axis of ``a`` and the first of ``b``, or the last if transposed."""
     return tf.tensordot(a, b, [[-1], [-1 if transpose_b else 0]])
 
 
 def to_int32_64(x: Any) -> Any:
-    """The tensor if it is int32 or int64, else as int32."""
+    """Return the tensor unchanged if it is int32 or int64, else cast to int32."""
     return x if x.dtype in (tf.int32, tf.int64) else tf.cast(x, tf.int32)
 
 
 def sequence_mask(lengths: Any, maxlen: Any = None, **others: Any) -> Any:
-    """Bool [batch, time]: the valid frames."""
+    """Return a mask of the valid frames, bool [batch, time]."""
     return tf.sequence_mask(lengths, maxlen, **others)
 
 
 def sequence_mask_time_major(lengths: Any, maxlen: Any = None, **others: Any) -> Any:
-    """Bool [time, batch]: the valid frames."""
+    """Return a mask of the valid frames, bool [time, batch]."""
     return tf.transpose(tf.sequence_mask(lengths, maxlen, **others))
 
 
@@ -127,7 +127,7 @@ def flatten_with_seq_len_mask(
     time_dim_axis: Optional[int] = None,
     time_major: Any = None,
 ) -> Any:
-    """The valid frames of all sequences, one sequence behind the other (time-major: one time behind the other).
+    """Return the valid frames of all sequences, concatenated (time-major: frame by frame over all sequences).
 
     :param x: [batch, time, ...] or with these axes elsewhere, as said by their indices or by ``time_major``
     :param seq_lens: [batch]
@@ -146,7 +146,7 @@ def flatten_with_seq_len_mask(
 
 
 def matrix_triangular(shape: Sequence[Any], dtype: Any = "float32", lower: bool = False, upper: bool = False) -> Any:
-    """Ones on the diagonal and below (lower) or above (upper) it, else zeros.
+    """Return ones on the diagonal and below (lower) or above (upper) it, else zeros.
 
     :param shape: [..., rows, columns]
     """
@@ -156,5 +156,5 @@ def matrix_triangular(shape: Sequence[Any], dtype: Any = "float32", lower: bool 
 
 
 def get_shared_vocab(vocab_strings: Sequence[str]) -> Any:
-    """The labels as a string tensor [labels]."""
+    """Return the labels as a string tensor [labels]."""
     return tf.constant(numpy.asarray(vocab_strings, dtype=object), dtype=tf.string)

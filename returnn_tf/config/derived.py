@@ -1,4 +1,4 @@
-"""A config with other values for some keys, while the original stays as it is."""
+"""Configs with different values for some keys; the original stays unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MISSING: Any = object()
 def derived(
     config: Config, values: Mapping[str, Any], *, hidden: Mapping[str, Any] = types.MappingProxyType({})
 ) -> Config:
-    """A new config with the values of another, some of them replaced.
+    """Return a new config with the values of another, some of them replaced.
 
     :param values: key -> Python value; a process which rebuilds the config gets them too
     :param hidden: the same, for values which no other process needs, e.g. the network
@@ -25,7 +25,7 @@ def derived(
     result._values = {**config._values, "config": result}
     result._texts = dict(config._texts)
     result._places = dict(config._places)
-    result._used = config._used  # what is read here counts as read there
+    result._used = config._used  # keys read from the copy count as read
     result._recipe = list(config._recipe)
     result.update(values)
     for key, value in hidden.items():
@@ -35,7 +35,7 @@ def derived(
 
 @contextlib.contextmanager
 def overridden(config: Config, values: Mapping[str, Any]) -> Iterator[None]:
-    """Within, the config itself has other values, which its functions see as their globals; restored afterwards."""
+    """Override values of the config itself within the context; its functions see them as globals."""
     names = config._values
     before: Dict[str, Any] = {key: names.get(key, _MISSING) for key in values}
     texts = {key: config._texts.pop(key) for key in values if key in config._texts}

@@ -5,24 +5,23 @@ from __future__ import annotations
 import copy
 from typing import Any, Callable, Dict
 
+from returnn_tf.config.config import Config
 from returnn_tf.config.settings import NetworkSettings, TrainingSettings
 
 
 class WrapEpochValue:
-    """Stands in a network dict for a value which depends on the epoch: ``WrapEpochValue(lambda epoch: ...)``.
+    """A value of a network dict that depends on the epoch: ``WrapEpochValue(lambda epoch: ...)``.
 
-    Configs get it by ``from returnn.pretrain import WrapEpochValue`` or ``from returnn_tf.config import
+    Configs import it by ``from returnn.pretrain import WrapEpochValue`` or ``from returnn_tf.config import
     WrapEpochValue``.
     """
 
     def __init__(self, func: Callable[[int], Any]) -> None:
-        """
-        :param func: epoch, from 1 -> value
-        """
+        """:param func: epoch (from 1) -> value"""
         self.func = func
 
     def get_value(self, epoch: int) -> Any:
-        """The value in an epoch."""
+        """Return the value in an epoch."""
         return self.func(epoch)
 
     def __repr__(self) -> str:
@@ -30,9 +29,9 @@ class WrapEpochValue:
 
 
 def at_epoch(value: Any, epoch: int) -> Any:
-    """A copy of nested dicts, lists and tuples with the values of an epoch in place of each `WrapEpochValue`.
+    """Copy nested dicts, lists and tuples, replacing each `WrapEpochValue` by its value in an epoch.
 
-    What is no container is not copied: dims and functions keep their identity.
+    Anything else is not copied: dims and functions keep their identity.
     """
     if isinstance(value, WrapEpochValue):
         return at_epoch(value.get_value(epoch), epoch)
@@ -43,18 +42,15 @@ def at_epoch(value: Any, epoch: int) -> Any:
     return value
 
 
-def network_of(config: Any) -> Any:
-    """The network dict of a config as it is in the last epoch: ``network``, or what ``get_network`` returns.
-
-    :param config: Config
-    """
+def network_of(config: Config) -> Any:
+    """Return the network dict of a config in the last epoch: ``network``, or the result of ``get_network``."""
     epoch = TrainingSettings(config).num_epochs
     function = NetworkSettings(config).get_network
     return at_epoch(function(epoch=epoch) if callable(function) else NetworkSettings(config).network, epoch)
 
 
 def copied(value: Any) -> Any:
-    """A copy of nested dicts, lists, tuples and sets; all else, such as dims and functions, keeps its identity."""
+    """Copy nested dicts, lists, tuples and sets; anything else, such as dims and functions, keeps its identity."""
     if isinstance(value, dict):
         return _with_items(value, copied)
     if type(value) in (list, tuple, set):
@@ -70,7 +66,7 @@ def _with_items(value: Dict[Any, Any], func: Callable[[Any], Any]) -> Dict[Any, 
 
 
 def same_value(first: Any, second: Any) -> bool:
-    """Whether two nested values mean the same; functions are compared by code, defaults and closure."""
+    """Return whether two nested values are equal; functions are compared by code, defaults and closure."""
     if first is second:
         return True
     if type(first) is not type(second):
@@ -85,7 +81,7 @@ def same_value(first: Any, second: Any) -> bool:
         if hasattr(first, "__code__"):
             return same_value(_parts_of_function(first), _parts_of_function(second))
         return bool(first == second)
-    except Exception:  # whatever the user's object does, e.g. arrays or endless closures: then it counts as changed
+    except Exception:  # whatever the user's object does, e.g. arrays or cyclic closures: it counts as changed
         return False
 
 

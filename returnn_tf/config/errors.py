@@ -1,11 +1,11 @@
-"""Errors that a user can cause and mend, and the "did you mean" helper which they share."""
+"""Errors that a user can cause and fix, and the "did you mean" helper which they share."""
 
 from __future__ import annotations
 
 import difflib
 from typing import Dict, Iterable, List, Optional
 
-#: Longer texts are no misspelt names, and comparing them takes long.
+#: Longer texts are not misspelt names, and comparing them is slow.
 _LONGEST_NAME = 100
 
 
@@ -24,7 +24,7 @@ def shown(value: object, *, most: int = 300) -> str:
 
 
 def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12, in_order: bool = False) -> str:
-    """A sentence with the nearest known spelling, else the list of what is known; ready to be appended to an error.
+    """Return a sentence with the nearest known spelling, else with the list of known names, to append to an error.
 
     :param name: what the user wrote
     :param known: the valid names
@@ -44,10 +44,10 @@ def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12, in
 
 
 def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> Optional[str]:
-    """The known name which is most similar to ``name`` (case-insensitive), or None if none is near.
+    """Return the known name most similar to ``name`` (case-insensitive), or None if none is close.
 
-    Of similar names the one with the fewest typing mistakes counts, swapped letters among them: ``tahn`` is meant to
-    be ``tanh``, not ``tan``.
+    Among similar names, the one with the fewest typing mistakes wins, swapped letters counting as one: ``tahn``
+    suggests ``tanh``, not ``tan``.
     """
     lowered: Dict[str, str] = {}
     for candidate in known:
@@ -72,7 +72,7 @@ def _could_be_meant(wanted: str, other: str) -> bool:
 
 
 def edit_distance(a: str, b: str) -> int:
-    """Insertions, deletions, substitutions and swaps of neighbours which turn ``a`` into ``b``."""
+    """Count the insertions, deletions, substitutions and swaps of neighbours which turn ``a`` into ``b``."""
     before: List[int] = []
     previous = list(range(len(b) + 1))
     for i, char in enumerate(a, 1):

@@ -1,4 +1,4 @@
-"""Reads one config file: finds out which of the three forms it has, and turns its mistakes into ConfigErrors.
+"""Reads one config file: detects which of the three forms it has, and turns its mistakes into ConfigErrors.
 
 The forms: Python (executed, the globals become settings), JSON with comments, and lines "key value" with "include".
 """
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
+from returnn_tf.config.compat_imports import explain_import
 from returnn_tf.config.errors import ConfigError
-from returnn_tf.config.foreign_imports import explain_import
 
 _FORMS = "A config is Python code, JSON (starts with '{'), or lines 'key value'."
 _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -25,7 +25,7 @@ _KEY_VALUE = re.compile(r"([A-Za-z_][\w.-]*)[ \t]+(\S.*)$")
 
 @dataclass
 class PythonSource:
-    """A compiled Python config, with what the misspelling check and error messages want to know of it."""
+    """A compiled Python config, with what the misspelling check and error messages need to know about it."""
 
     code: CodeType
     lines_of_keys: Dict[str, int] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class PythonSource:
 
 
 def read_text(path: str) -> str:
-    """The text of a config file.
+    """Return the text of a config file.
 
-    :raises ConfigError: if it is missing, can't be read or is no text
+    :raises ConfigError: it is missing, unreadable or not text
     """
     try:
         with open(path, encoding="utf8") as f:
@@ -43,13 +43,13 @@ def read_text(path: str) -> str:
     except FileNotFoundError:
         raise ConfigError("config file %r not found (working directory: %s)" % (path, os.getcwd())) from None
     except UnicodeDecodeError:
-        raise ConfigError("%s: this is no text file, so no config. %s" % (path, _FORMS)) from None
+        raise ConfigError("%s: not a text file. %s" % (path, _FORMS)) from None
     except OSError as exc:
         raise ConfigError("config file %r can't be read: %s" % (path, exc.strerror or exc)) from None
 
 
 def form_of(path: str, text: str) -> str:
-    """``"python"``, ``"json"`` or ``"lines"``."""
+    """Return ``"python"``, ``"json"`` or ``"lines"``."""
     if text.startswith("#!") or path.endswith(".py"):
         return "python"
     if text.lstrip().startswith("{"):
@@ -58,7 +58,7 @@ def form_of(path: str, text: str) -> str:
 
 
 def _looks_like_lines(text: str) -> bool:
-    """Whether each line is a key and one value. Python files without "#!" are common, so this is strict."""
+    """Return whether each line is a key and one value. Python files without "#!" are common, so this is strict."""
     found = False
     for _, line in _content_lines(text):
         match = _KEY_VALUE.match(line)
@@ -81,7 +81,7 @@ def _content_lines(text: str) -> Iterator[Tuple[int, str]]:
 
 
 def parse_lines(path: str, text: str) -> Iterator[Tuple[int, str, str]]:
-    """The (line number, key, value text) of a "key value" file; ``include`` is handed out like any key."""
+    """Return (line number, key, value text) for each line of a "key value" file; ``include`` is a key, too."""
     for number, line in _content_lines(text):
         match = _KEY_VALUE.match(line.strip())
         if not match:
@@ -90,7 +90,7 @@ def parse_lines(path: str, text: str) -> Iterator[Tuple[int, str, str]]:
 
 
 def parse_json(path: str, text: str) -> Dict[str, Any]:
-    """The settings of a JSON config with ``//`` and ``/* */`` comments."""
+    """Parse a JSON config with ``//`` and ``/* */`` comments."""
 
     def blank(match: re.Match[str]) -> str:
         token = match.group()
@@ -106,7 +106,7 @@ def parse_json(path: str, text: str) -> Dict[str, Any]:
 
 
 def compile_python(path: str, text: str) -> PythonSource:
-    """Compiles a Python config.
+    """Compile a Python config.
 
     :raises ConfigError: with file, line and the line's text if it isn't Python
     """
@@ -131,9 +131,9 @@ def compile_python(path: str, text: str) -> PythonSource:
 
 
 def _check_duplicate_layers(path: str, text: str, node: ast.Dict) -> None:
-    """Python keeps only the last of two entries with one key, so a network would silently lose a layer.
+    """Refuse duplicate layer names: Python keeps only the last of two equal keys, silently losing a layer.
 
-    :raises ConfigError: if a dict literal has two layers of one name
+    :raises ConfigError: if a dict literal has two layers of the same name
     """
     lines: Dict[str, int] = {}
     for key, value in zip(node.keys, node.values):
@@ -151,7 +151,7 @@ def _check_duplicate_layers(path: str, text: str, node: ast.Dict) -> None:
 
 
 def run_python(path: str, text: str, code: CodeType, namespace: Dict[str, Any]) -> None:
-    """Executes a Python config in ``namespace``.
+    """Execute a Python config in ``namespace``.
 
     :raises ConfigError: with file, line number and the offending line if it raises
     """
@@ -169,7 +169,7 @@ def run_python(path: str, text: str, code: CodeType, namespace: Dict[str, Any]) 
 
 
 def _line_of_exception(path: str, exc: BaseException) -> Optional[int]:
-    """The innermost line of the file itself that was running."""
+    """Return the innermost line of the file itself that was running."""
     if isinstance(exc, SyntaxError) and exc.filename == path:
         return exc.lineno
     lines: List[Optional[int]] = [f.lineno for f in traceback.extract_tb(exc.__traceback__) if f.filename == path]

@@ -1,4 +1,4 @@
-"""Types of options: whether a value of a config fits an annotation, and how a type is shown."""
+"""Types of options: whether a value of a config fits an annotation, and how a type is displayed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Annotated, Any, Tuple, Union
 class Written:
     """In ``Annotated[Any, Written(...)]``: what a config may write where the attribute later holds something else.
 
-    :param type: type of what is written
-    :param name: the type as a reader sees it (default: the name of ``type``)
+    :param type: type of the value in the config
+    :param name: the type as displayed (default: the name of ``type``)
     """
 
     type: Any
@@ -26,7 +26,7 @@ def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
 
     Ints pass as float, numpy scalars as Python ones, lists as tuples, 0 and 1 as bool.
 
-    :param refs: a string is the name of a layer and passes for anything
+    :param refs: strings are layer names and pass for any type
     """
     if expected is Any or (refs and isinstance(value, str)):
         return True
@@ -58,7 +58,7 @@ def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
 
 
 def _is_bool(value: Any) -> bool:
-    """Return whether a value is a bool, also one of numpy, which is not imported for that."""
+    """Return whether a value is a bool of Python or numpy, without importing numpy."""
     return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))
 
 
@@ -71,7 +71,7 @@ def _items_fit(value: Any, origin: Any, args: Tuple[Any, ...], refs: bool) -> bo
 
 
 def type_name(annotation: Any) -> str:
-    """An annotation as a reader sees it."""
+    """Return an annotation as displayed to readers."""
     if annotation is type(None):
         return "None"
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)

@@ -1,8 +1,8 @@
-"""Options of layers, losses, units, datasets, optimizers and settings: declared once with type, default and help; that
-drives validation and the reference docs.
+"""Options declared once, with type, default and help; this drives validation and the reference docs.
 
-A class with options is a dataclass whose fields are made by `option`. `check_options` checks what a config gives,
-`from_options` also makes the instance.
+Layers, losses, units, datasets, optimizers and settings declare theirs so. A class with options is a dataclass whose
+fields are made by `option`. `check_options` checks the options that a config gives, `from_options` also makes the
+instance.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import (
     Any,
     Callable,
     Dict,
+    FrozenSet,
     Iterable,
     Iterator,
     List,
@@ -36,10 +37,10 @@ _LOGGER = logging.getLogger("returnn_tf.config")
 
 
 class OptionError(ConfigError):
-    """The options alone are wrong, whatever the sources of the layer are."""
+    """The options are wrong by themselves, whatever the sources of the layer are."""
 
 
-#: Default of an option which must be given.
+#: Default of a required option.
 REQUIRED: Any = type("_Required", (), {"__repr__": lambda self: "(required)"})()
 
 
@@ -67,19 +68,21 @@ def option(
     keywords: Iterable[str] = (),
     name: Optional[str] = None,
 ) -> Any:
-    """Declare an option in the body of a dataclass: ``n_out: Optional[int] = option(None, help="...")``.
+    """Declare an option in the body of a dataclass.
+
+    For example ``n_out: Optional[int] = option(None, help="...")``.
 
     :param default: value when the config gives none; without it the option is required
     :param help: one line
     :param choices: the allowed values
-    :param check: gives a message if a value of the right type is wrong, e.g. "must be above 0", else None
+    :param check: returns a message if a value of the right type is wrong, e.g. "must be above 0", else None
     :param unsupported: why only the default is allowed, and what to write instead
     :param inert: why the option has no effect; a value other than the default is logged
     :param group: a dict as value holds the options which this class declares
-    :param network: the value may be a network dict (or a single layer dict), whose names are its own
-    :param refs: strings in the value (also inside of lists and dict values) are names of layers
-    :param keywords: with ``refs``: strings which are no layer names
-    :param name: its name in configs, if that is no Python identifier or a keyword
+    :param network: the value may be a network dict (or a single layer dict), with a namespace of its own
+    :param refs: strings in the value (also inside lists and dict values) are names of layers
+    :param keywords: with ``refs``: strings which are not layer names
+    :param name: its name in configs, if that is not a Python identifier or is a keyword
     """
     metadata = {
         "help": help,
@@ -119,21 +122,21 @@ class OptionInfo:
     group: Optional[type] = None
     network: bool = False
     refs: bool = False
-    keywords: frozenset = frozenset()
+    keywords: FrozenSet[str] = frozenset()
 
     @property
     def required(self) -> bool:
-        """Whether the config must give it."""
+        """Return whether the config must give it."""
         return self.default is REQUIRED
 
     @property
     def type_name(self) -> str:
-        """The type as a reader sees it, e.g. ``int | None``; the choices if there are any."""
+        """Return the type as displayed, e.g. ``int | None``; the choices if there are any."""
         return " | ".join(map(repr, self.choices)) if self.choices else type_name(self.type)
 
     @property
     def description(self) -> str:
-        """The help, and whether the option is without effect or unsupported."""
+        """Return the help, and whether the option is without effect or unsupported."""
         parts = [self.help]
         if self.group:
             parts.append("its options: %s" % ", ".join(declared_options(self.group)))
@@ -158,7 +161,7 @@ class OptionInfo:
             _log_inert(where, self.name, str(self.inert))
 
     def fault(self, value: Any) -> Optional[str]:
-        """Return what is wrong with a value, to be put after the name, e.g. ``must be int, got 'x' (str)``; or None."""
+        """Return what is wrong with a value, to append to the name, e.g. ``must be int, got 'x' (str)``; or None."""
         if not fits_type(value, self.type, refs=self.refs):
             return "must be %s, got %s (%s). It is: %s" % (
                 type_name(self.type),
@@ -177,12 +180,12 @@ class OptionInfo:
         return None
 
     def is_ignored(self, value: Any) -> bool:
-        """Return whether a value was given that has no effect."""
+        """Return whether a value is given that has no effect."""
         return bool(self.inert) and not _is_in(value, (self.default,))
 
 
 def _is_in(value: Any, values: Tuple[Any, ...]) -> bool:
-    """Return whether a value is among others; 1 and 1.0 are equal, an array is equal to nothing."""
+    """Return whether a value is among others; 1 and 1.0 are equal, an array equals nothing."""
     return any(value is other or (type(value) in _PLAIN and value == other) for other in values)
 
 
@@ -196,7 +199,7 @@ def _log_inert(where: str, name: str, reason: str) -> None:
 
 
 def declared_options(cls: Any) -> Dict[str, OptionInfo]:
-    """Return all options of a class by the name that configs use, its own and inherited ones."""
+    """Return all options of a class by their names in configs, its own and inherited ones."""
     return _declared_options(cls)
 
 
@@ -217,7 +220,7 @@ def _declared_options(cls: Any) -> Dict[str, OptionInfo]:
 
 
 def own_options_first(cls: Any) -> List[OptionInfo]:
-    """Return all options of a class: those of the class itself before those of its bases, each as declared."""
+    """Return all options of a class: its own before those of its bases, each in the order of declaration."""
     infos = list(declared_options(cls).values())
     depth = {
         name: i
@@ -271,12 +274,12 @@ def from_options(
 
 
 def at_least(least: float) -> Callable[[Any], Optional[str]]:
-    """Return a check that a number is not below ``least``; None passes."""
+    """Return a check that a number is at least ``least``; None passes."""
     return lambda value: None if value is None or value >= least else "must be at least %s" % least
 
 
 def between(least: float, most: float) -> Callable[[Any], Optional[str]]:
-    """Return a check that a number is from ``least`` to ``most``; None passes."""
+    """Return a check that a number is between ``least`` and ``most``, inclusive; None passes."""
     return lambda value: None if value is None or least <= value <= most else "must be from %s to %s" % (least, most)
 
 
@@ -286,12 +289,12 @@ def above(limit: float) -> Callable[[Any], Optional[str]]:
 
 
 def probability(value: Any) -> Optional[str]:
-    """Check that a number is from 0 to 1; None passes."""
+    """Check that a number is between 0 and 1, inclusive; None passes."""
     return between(0, 1)(value)
 
 
 def dropout_rate(value: Any) -> Optional[str]:
-    """Check that a number is from 0 to below 1, as what is kept is divided by the rest; None passes."""
+    """Check that a number is at least 0 and below 1, as the kept entries are divided by the rest; None passes."""
     return None if value is None or 0 <= value < 1 else "must be from 0 to below 1"
 
 
@@ -306,12 +309,12 @@ def axis_size(value: Any) -> Optional[str]:
 
 
 def axis_sizes(value: Optional[Iterable[Optional[int]]]) -> Optional[str]:
-    """Check that numbers can be the sizes of axes; None passes, alone and among them."""
+    """Check that numbers can be the sizes of axes; None passes, as the value and as an entry."""
     return next((message for message in map(axis_size, value or ()) if message), None)
 
 
 def referenced_names(info: OptionInfo, value: Any) -> Iterator[str]:
-    """The layer names inside of an option value."""
+    """Return the layer names inside an option value."""
     if isinstance(value, str):
         if value not in info.keywords:
             yield value
@@ -324,7 +327,7 @@ def referenced_names(info: OptionInfo, value: Any) -> Iterator[str]:
 
 
 def map_strings(info: OptionInfo, value: Any, func: Callable[[str], Any]) -> Any:
-    """The option value with every layer name replaced by ``func(name)``; dicts, lists and tuples keep their form."""
+    """Replace every layer name in an option value by ``func(name)``; dicts, lists and tuples keep their form."""
     if isinstance(value, str):
         return value if value in info.keywords else func(value)
     if isinstance(value, (list, tuple)):
@@ -335,7 +338,7 @@ def map_strings(info: OptionInfo, value: Any, func: Callable[[str], Any]) -> Any
 
 
 def map_values(value: Any, of_type: type, func: Callable[[Any], Any]) -> Any:
-    """Every object of a type inside of lists, tuples, sets and dicts replaced by ``func(object)``."""
+    """Replace every object of a type inside lists, tuples, sets and dicts by ``func(object)``."""
     if isinstance(value, of_type):
         return func(value)
     if type(value) in (list, tuple, set, frozenset):

@@ -1,38 +1,39 @@
-"""How one setting is read as int, float, bool, list, ...: the same setting can come typed or as text.
+"""Converters of one setting to int, float, bool, list, ...: the same setting can be typed or text.
 
 Settings of Python and JSON configs are Python values ("typed"). Settings of "key value" files, and of the command line
-where no config has set the key before, are :class:`Text`: the reader that asks decides what they mean.
-Every reader raises ``ValueError`` with what it expected; :class:`returnn_tf.config.Config` adds key and place.
+if no config has set the key before, are `RawSetting`: the reader decides what they mean.
+Every reader raises ``ValueError`` with what it expected; `returnn_tf.config.Config` adds key and place.
 """
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple, TypeVar
 
 TRUE_WORDS = ("true", "yes", "on")
 FALSE_WORDS = ("false", "no", "off")
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True)
-class Text:
-    """A setting which has no Python type yet. Commas separate the entries of a list."""
+class RawSetting:
+    """A setting that has no Python type yet. Commas separate the entries of a list."""
 
     text: str
 
     @property
     def parts(self) -> List[str]:
-        """The entries; one if there is no comma."""
+        """Return the entries; one if there is no comma."""
         return self.text.split(",")
 
     @property
     def first(self) -> str:
-        """The first entry: what the readers of a single value take."""
+        """Return the first entry, which readers of a single value take."""
         return self.parts[0]
 
     def decoded(self) -> Any:
-        """The Python value if the text is a Python literal, else the text itself."""
+        """Return the Python value if the text is a Python literal, else the text itself."""
         try:
             return ast.literal_eval(self.text)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -40,7 +41,7 @@ class Text:
 
 
 def first_of(value: Any) -> Any:
-    """The first entry of a list or tuple, anything else as it is."""
+    """Return the first entry of a list or tuple, anything else unchanged."""
     if isinstance(value, (list, tuple)):
         if not value:
             raise ValueError("the list is empty")
@@ -49,8 +50,8 @@ def first_of(value: Any) -> Any:
 
 
 def read_int(value: Any) -> int:
-    """An int; a float or a string of a typed config is refused, so that nothing is cut off silently."""
-    if isinstance(value, Text):
+    """Read an int; a float or a string of a typed config is refused, so that nothing is truncated silently."""
+    if isinstance(value, RawSetting):
         return _parsed(int, "an int", value.first)
     value = first_of(value)
     if not isinstance(value, int):
@@ -59,8 +60,8 @@ def read_int(value: Any) -> int:
 
 
 def read_float(value: Any) -> float:
-    """A float or an int (kept as an int); strings that hold a number are accepted."""
-    if isinstance(value, Text):
+    """Read a float or an int (kept as an int); strings that hold a number are accepted."""
+    if isinstance(value, RawSetting):
         return _parsed(float, "a number", value.first)
     value = first_of(value)
     if isinstance(value, str):
@@ -71,8 +72,8 @@ def read_float(value: Any) -> float:
 
 
 def read_bool(value: Any) -> Optional[bool]:
-    """A bool; as text also true/yes/on, false/no/off and ints. None for an empty text."""
-    if isinstance(value, Text):
+    """Read a bool; as text also true/yes/on, false/no/off and ints. None for an empty text."""
+    if isinstance(value, RawSetting):
         return _bool_of_text(value.first)
     value = first_of(value)
     if not isinstance(value, int):
@@ -81,8 +82,8 @@ def read_bool(value: Any) -> Optional[bool]:
 
 
 def read_str(value: Any) -> str:
-    """The value as one string; the entries of a list are joined by commas."""
-    if isinstance(value, Text):
+    """Read the value as one string; the entries of a list are joined by commas."""
+    if isinstance(value, RawSetting):
         return value.text
     if isinstance(value, (list, tuple)):
         return ",".join(str(v) for v in value)
@@ -90,7 +91,7 @@ def read_str(value: Any) -> str:
 
 
 def read_text(value: Any) -> str:
-    """As `read_str`, for a setting that is a name or a path: a dict or function is refused."""
+    """Read a name or a path: like `read_str`, but a dict or function is refused."""
     if isinstance(value, dict) or callable(value):
         raise ValueError("expected a string, got %s" % _shown(value))
     return read_str(value)
@@ -98,29 +99,29 @@ def read_text(value: Any) -> str:
 
 def read_any(value: Any) -> Any:
     """Return the Python value; a text becomes the Python literal that it holds, else a string."""
-    return value.decoded() if isinstance(value, Text) else value
+    return value.decoded() if isinstance(value, RawSetting) else value
 
 
 def read_list(value: Any) -> List[Any]:
-    """A list; a single value becomes a list of one entry. The entries of a text stay strings."""
-    if isinstance(value, Text):
+    """Read a list; a single value becomes a list of one entry. The entries of a text stay strings."""
+    if isinstance(value, RawSetting):
         return value.parts
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def read_str_list(value: Any) -> List[str]:
-    """A list of strings; a single value becomes a list of one entry."""
+    """Read a list of strings; a single value becomes a list of one entry."""
     return [str(entry) for entry in read_list(value)]
 
 
 def read_int_list(value: Any) -> List[int]:
-    """A list of ints."""
-    return [read_int(Text(v) if isinstance(value, Text) else _scalar(v)) for v in read_list(value)]
+    """Read a list of ints."""
+    return [read_int(RawSetting(v) if isinstance(value, RawSetting) else _scalar(v)) for v in read_list(value)]
 
 
 def read_float_list(value: Any) -> List[float]:
-    """A list of numbers; unlike in :func:`read_float`, strings in a typed list are refused."""
-    if isinstance(value, Text):
+    """Read a list of numbers; unlike in `read_float`, strings in a typed list are refused."""
+    if isinstance(value, RawSetting):
         return [_parsed(float, "a number", v) for v in value.parts]
     for entry in read_list(value):
         if not isinstance(entry, (int, float)):
@@ -129,8 +130,8 @@ def read_float_list(value: Any) -> List[float]:
 
 
 def read_bool_or_other(value: Any) -> Any:
-    """A bool where the text says so, else the value itself (or its first entry)."""
-    if isinstance(value, Text):
+    """Read a bool if the text spells one, else return the value itself (or its first entry)."""
+    if isinstance(value, RawSetting):
         try:
             return _bool_of_text(value.first)
         except ValueError:
@@ -139,10 +140,10 @@ def read_bool_or_other(value: Any) -> Any:
 
 
 def read_int_pair(value: Any) -> Tuple[int, int]:
-    """Two ints: a list or tuple of two, ``"50:25"``, or one int which counts twice."""
+    """Read two ints: a list or tuple of two, ``"50:25"``, or one int that counts twice."""
     if isinstance(value, str) and ":" in value:
-        value = Text(value)
-    if isinstance(value, Text):
+        value = RawSetting(value)
+    if isinstance(value, RawSetting):
         entries: List[Any] = [_parsed(int, "two ints as in 50:25", v) for v in value.text.split(":")]
     else:
         entries = read_list(value)
@@ -170,7 +171,7 @@ def _bool_of_text(text: str) -> Optional[bool]:
     return bool(_parsed(int, "true or false", text))
 
 
-def _parsed(kind: Any, expected: str, text: str) -> Any:
+def _parsed(kind: Callable[[str], N], expected: str, text: str) -> N:
     try:
         return kind(text)
     except ValueError:
@@ -178,7 +179,7 @@ def _parsed(kind: Any, expected: str, text: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, Text):
+    if isinstance(value, RawSetting):
         return repr(value.text)
     text = repr(value)
     return "%s (%s)" % (text if len(text) <= 60 else text[:57] + "...", type(value).__name__)

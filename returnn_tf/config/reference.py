@@ -1,4 +1,4 @@
-"""Reference texts of registered classes, made from their docstrings and declared options."""
+"""Reference texts of registered classes, generated from their docstrings and declared options."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def describe(registry: Registry[Any], name: str, where: str, *, options: str = "
 
 
 def split_options(cls: Type[Any], base: Type[Any]) -> Tuple[List[OptionInfo], List[OptionInfo]]:
-    """Return the options of a class that its base lacks or has in another form, and those of the base."""
+    """Return the options of a class that its base lacks or declares differently, and those of the base."""
     common = declared_options(base)
     own: List[OptionInfo] = []
     shared: List[OptionInfo] = []
@@ -58,7 +58,7 @@ def split_options(cls: Type[Any], base: Type[Any]) -> Tuple[List[OptionInfo], Li
 
 
 def option_lines(infos: Sequence[OptionInfo]) -> List[str]:
-    """Return the lines on options: name, type, default, and the help below."""
+    """Return the lines about options: name, type and default, with the help below."""
     lines = [] if infos else ["  (none)"]
     for info in infos:
         default = " (required)" if info.required else " = %r" % (info.default,)

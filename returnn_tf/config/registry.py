@@ -1,8 +1,8 @@
-"""Tables of classes, functions and records by name, which fill themselves: from a package of ours and from plug-ins.
+"""Tables of classes, functions and records by name, filled on first use from a package of ours and from plug-ins.
 
-An entry is a class or function with a decorator in a module of the package of its registry: one new file, no other
-changes. A plug-in is an installed package with an entry point in the group of the registry, e.g. ``returnn_tf.layers``,
-that names a module which registers its entries when it is imported.
+An entry is a class or function with a decorator, in a module of the registry's package: adding one takes one new file
+and no other change. A plug-in is an installed package with an entry point in the group of the registry, e.g.
+``returnn_tf.layers``, that names a module which registers its entries on import.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Registry(Generic[E]):
         self._is_complete = not (package or plugins)
 
     def register(self, *names: str) -> Callable[[C], C]:
-        """Decorate a class or function, so that it is known under these names; the first is the main one."""
+        """Decorate a class or function to register it under these names; the first is the main one."""
 
         def decorate(entry: C) -> C:
             self.add(entry, *names)  # type: ignore[arg-type]
@@ -70,9 +70,9 @@ class Registry(Generic[E]):
     def add(self, entry: E, *names: str, owner: Any = None) -> None:
         """Add an entry.
 
-        What is defined again at the same place replaces its earlier form, so that a config may be loaded twice.
+        An entry defined again at the same place replaces the earlier one, so that a config may be loaded twice.
 
-        :param owner: the class, function or module that tells the place of a record (default: the entry itself)
+        :param owner: the class, function or module that gives the place of a record (default: the entry itself)
         :raises ConfigError: a name is taken; names both places
         """
         owner = entry if owner is None else owner
@@ -113,7 +113,7 @@ class Registry(Generic[E]):
         return entry
 
     def unknown(self, name: Any) -> str:
-        """Return the message that there is no entry of a name, with the nearest known one."""
+        """Return the error message for an unknown name, with the nearest known one."""
         names = self.names()
         near = nearest_name(name, [*names, *self._entries])
         hint = did_you_mean(name, names, max_listed=self._max_listed) if near is None else "Did you mean %r?" % near
@@ -152,7 +152,7 @@ class Registry(Generic[E]):
         return sorted(mains.values(), key=lambda item: item[0])
 
     def load(self) -> None:
-        """Import every module of the package and all plug-ins, once, so that all decorators have run."""
+        """Import every module of the package and all plug-ins once, so that all decorators have run."""
         if self._is_complete:
             return
         with self._lock:

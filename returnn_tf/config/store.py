@@ -1,4 +1,4 @@
-"""Where the values of a config are kept: config files, overrides, and the place where each value was set."""
+"""Storage of the values of a config: config files, overrides, and where each value was set."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import types
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar
 
 from returnn_tf.config import loading, readers
+from returnn_tf.config.compat_modules import builtins_of_configs, compat_modules
 from returnn_tf.config.errors import ConfigError, did_you_mean
-from returnn_tf.config.foreign_modules import builtins_of_configs, foreign_modules
 from returnn_tf.config.recipe import ConfigRecipe
 from returnn_tf.config.user_code import CONFIG_MODULE
 
 _COMMAND_LINE = "the command line"
+T = TypeVar("T")
 _Store = TypeVar("_Store", bound="ConfigStore")
 
 
@@ -25,16 +26,14 @@ class ConfigStore:
     """
 
     def __init__(self, values: Optional[Mapping[str, Any]] = None):
-        """
-        :param values: settings with Python types
-        """
+        """:param values: settings with Python types"""
         self.files: List[str] = []
         self._module = types.ModuleType(CONFIG_MODULE)
         # the globals of Python configs, so that their functions see overrides, too
         self._values: Dict[str, Any] = self._module.__dict__
         self._values["config"] = self
         self._values["__builtins__"] = builtins_of_configs()
-        self._texts: Dict[str, readers.Text] = {}
+        self._texts: Dict[str, readers.RawSetting] = {}
         self._places: Dict[str, str] = {}
         self._used: Set[str] = set()
         self._recipe: List[Tuple[Any, ...]] = []
@@ -43,16 +42,16 @@ class ConfigStore:
 
     @classmethod
     def from_file(cls: Type[_Store], path: str) -> _Store:
-        """Reads one config file: Python, JSON with comments, or lines "key value"."""
+        """Read one config file: Python, JSON with comments, or lines "key value"."""
         return cls.from_files([path])
 
     @classmethod
     def from_files(cls: Type[_Store], paths: Iterable[str], overrides: Sequence[Tuple[str, str]] = ()) -> _Store:
-        """Reads config files in order; later ones win.
+        """Read config files in order; later ones win.
 
         :param paths: the files
         :param overrides: (key, text) as given by ``++key text``; set before the files are read, so that these can
-            look at them, and again at the end, so that they win
+            use them, and again at the end, so that they win
         """
         config = cls()
         for key, text in overrides:
@@ -64,9 +63,9 @@ class ConfigStore:
         return config
 
     def load(self, path: str) -> None:
-        """Reads a further config file into this one.
+        """Read a further config file into this one.
 
-        :raises ConfigError: if it can't be read, is no config, or raises; with file, line number and the line
+        :raises ConfigError: if it can't be read, is not a config, or raises; with file, line number and the line
         """
         self.files.append(path)
         self._recipe.append(("load", os.path.abspath(path)))
@@ -77,11 +76,11 @@ class ConfigStore:
         source = loading.compile_python(path, text)
         folder = os.path.dirname(os.path.abspath(path))
         if folder not in sys.path:
-            sys.path.append(folder)  # configs import files beside them, also later from their functions
-        sys.modules[CONFIG_MODULE] = self._module  # where classes of the config say that they come from
+            sys.path.append(folder)  # configs import files next to them, also later from their functions
+        sys.modules[CONFIG_MODULE] = self._module  # the module of classes defined in the config
         before = dict(self._values)
         self._values["__file__"] = os.path.abspath(path)
-        with foreign_modules():
+        with compat_modules():
             loading.run_python(path, text, source.code, self._values)
         self._values["config"] = self
         self._used |= source.names_read
@@ -111,12 +110,12 @@ class ConfigStore:
     # -- writing
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Sets several keys to Python values."""
+        """Set several keys to Python values."""
         for key, value in values.items():
             self.set(key, value)
 
     def set(self, key: str, value: Any) -> None:
-        """Sets a key to a Python value."""
+        """Set a key to a Python value."""
         if not isinstance(key, str):
             raise ConfigError("config keys are strings, got %r" % (key,))
         self._recipe.append(("set", key, value))
@@ -130,23 +129,23 @@ class ConfigStore:
             self._places[key] = place
 
     def set_text(self, key: str, text: str) -> None:
-        """Sets a key as ``++key text`` does.
+        """Set a key as ``++key text`` does.
 
         If the key has a Python value: a string stays a string, anything else is evaluated as Python (kept as a string
-        if that is no valid Python). If it has none, the reader that asks converts the text.
+        if that is not valid Python). If it has none, each reader converts the text.
         """
         self._recipe.append(("set_text", key, text))
         self._set_text(key, text, _COMMAND_LINE)
 
     def _set_text(self, key: str, text: str, place: str) -> None:
         if not self._is_typed(key):
-            self._texts[key] = readers.Text(text)
+            self._texts[key] = readers.RawSetting(text)
             self._places[key] = place
             return
         old = self._values[key]
         self._set(key, text if isinstance(old, str) else _evaluated(key, text, old, place), place)
 
-    # -- asking
+    # -- reading
 
     def _is_typed(self, key: str) -> bool:
         if key not in self._values or (key.startswith("__") and key.endswith("__")):
@@ -158,27 +157,27 @@ class ConfigStore:
         return key in self._texts or (isinstance(key, str) and self._is_typed(key))
 
     def keys(self) -> List[str]:
-        """All keys which are set, functions and classes of the config among them, but no modules."""
+        """Return all keys that are set, including functions and classes of the config, but no modules."""
         return sorted(set(self._texts) | {key for key in self._values if self._is_typed(key)})
 
     def has(self, key: str) -> bool:
-        """Whether the key is set (to anything, None included)."""
+        """Return whether the key is set (to anything, None included)."""
         return key in self
 
-    def where(self, key: str) -> str:
-        """Where the key was set, for error messages: ``"config key 'x' (my.config:3)"``."""
+    def describe_source(self, key: str) -> str:
+        """Return where the key was set, as a prefix for error messages: ``"config key 'x' (my.config:3)"``."""
         place = self._places.get(key)
         return "config key %r (%s)" % (key, place) if place else "config key %r" % key
 
     def is_override(self, key: str) -> bool:
-        """Whether the key was set on the command line."""
+        """Return whether the key was set on the command line."""
         return self._places.get(key) == _COMMAND_LINE
 
     def __repr__(self) -> str:
         return "<Config %s, %d keys>" % (", ".join(self.files) or "without file", len(self.keys()))
 
     def raw(self, key: str) -> Any:
-        """The value as stored: a Python value, or :class:`readers.Text`.
+        """Return the value as stored: a Python value, or `readers.RawSetting`.
 
         :raises ConfigError: if the key isn't set
         """
@@ -191,8 +190,8 @@ class ConfigStore:
 
     __getitem__ = raw
 
-    def read(self, key: str, default: Any, reader: Callable[[Any], Any]) -> Any:
-        """Return what a reader makes of the value; ``default`` if the key is not set, or set to None.
+    def read(self, key: str, default: T, reader: Callable[[Any], Optional[T]]) -> T:
+        """Return the value converted by a reader; ``default`` if the key is not set, or set to None.
 
         :param reader: raises ValueError if the value is wrong
         :raises ConfigError: with the place where the value was set
@@ -204,13 +203,13 @@ class ConfigStore:
         if value is None:
             return default
         try:
-            value = reader(value)
+            result = reader(value)
         except ValueError as exc:
-            raise ConfigError("%s: %s" % (self.where(key), exc)) from None
-        return default if value is None else value
+            raise ConfigError("%s: %s" % (self.describe_source(key), exc)) from None
+        return default if result is None else result
 
     def unread_values(self) -> List[str]:
-        """Return the keys that neither the config itself nor a reader has used; without functions and private names."""
+        """Return the keys that neither the config itself nor a reader has used, except functions and private names."""
         return [
             key
             for key in self.keys()
@@ -218,12 +217,12 @@ class ConfigStore:
         ]
 
     def recipe(self) -> ConfigRecipe:
-        """Return what rebuilds this config in another process; picklable if the values set from Python are."""
+        """Return the recipe to rebuild this config in another process; picklable if the values set from Python are."""
         return ConfigRecipe(tuple(self._recipe))
 
 
 def _evaluated(key: str, text: str, old: Any, place: str) -> Any:
-    """The Python value of an override text. ``old`` of None: nothing says that it is no string, so it may be one."""
+    """Evaluate an override text. ``old`` of None: the type is unknown, so the value may be a string."""
     try:
         return eval(text.strip(), {})
     except SyntaxError:

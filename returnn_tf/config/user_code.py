@@ -1,4 +1,4 @@
-"""Functions of a config which are called later: the config that they ask for, and errors which they raise."""
+"""Functions of a config that are called later: the config they ask for, and the errors they raise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _in_use: contextvars.ContextVar[Any] = contextvars.ContextVar("config in use", d
 
 @contextlib.contextmanager
 def using_config(config: Any) -> Iterator[None]:
-    """Within, this is the config which functions of a config get when they ask for it."""
+    """Make this the config in use within the context: functions of a config get it when they ask for one."""
     token = _in_use.set(config)
     try:
         yield
@@ -26,13 +26,13 @@ def using_config(config: Any) -> Iterator[None]:
 
 
 def config_in_use() -> Any:
-    """The config whose network is being computed, else the one whose file was read last, else None."""
+    """Return the config whose network is being computed, else the one whose file was read last, else None."""
     config = _in_use.get()
     return getattr(sys.modules.get(CONFIG_MODULE), "config", None) if config is None else config
 
 
 def error_in_config(exc: BaseException) -> Optional[str]:
-    """Place, message and line, if the error arose in the code of a config or in what that called; else None.
+    """Return place, message and line of an error raised in the code of a config or called from there; else None.
 
     :param exc: with its traceback
     """
@@ -42,7 +42,7 @@ def error_in_config(exc: BaseException) -> Optional[str]:
         if module == CONFIG_MODULE:
             found = (frame.f_code.co_filename, line)
         elif module.split(".")[0] == "returnn_tf":
-            found = None  # called by the config, but it is our code which fails
+            found = None  # called by the config, but our own code fails
     if found is None:
         return None
     what = "".join(traceback.format_exception_only(type(exc), exc)).strip()
@@ -51,7 +51,7 @@ def error_in_config(exc: BaseException) -> Optional[str]:
 
 
 def _called_wrongly(exc: BaseException) -> Optional[Tuple[str, int]]:
-    """Where a function of a config begins which did not take the arguments that we gave it."""
+    """Return the first line of a config function that did not accept the arguments that we gave it."""
     match = re.match(r"(?:\S+\.)?([\w<>]+)\(\) (takes|missing|got an unexpected|got multiple)", str(exc))
     if not isinstance(exc, TypeError) or match is None:
         return None

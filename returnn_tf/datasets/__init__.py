@@ -1,4 +1,4 @@
-"""Datasets: corpora of sequences, their order in an epoch, batches, and loading in a process of its own.
+"""Datasets: corpora of sequences, their order in an epoch, batches, and loading in a separate process.
 
 No TensorFlow here: numpy and h5py only.
 """

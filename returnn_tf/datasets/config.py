@@ -1,4 +1,4 @@
-"""Datasets of a config: ``train``, ``dev``, ``eval``, ``eval_datasets``, with what they inherit from its top level."""
+"""Datasets of a config: ``train``, ``dev``, ``eval``, ``eval_datasets``, with options inherited from its top level."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ConfigLike = Union[Config, Mapping[str, Any]]
 
 
 def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defaults: Any) -> Optional[Dataset]:
-    """The dataset ``name`` of a config, or None if the config has none of that name.
+    """Return the dataset ``name`` of a config, or None if the config has none of that name.
 
-    Top-level options (window, context_window, chunking, batching as seq_ordering, min_chunk_size, ...) count for
-    datasets which do not set them. All datasets but "train" are sorted by length and not chunked unless they say so, or
-    ``chunk_eval``, ``chunking="1"`` or ``on_size_limit="chunk"`` does.
+    Top-level options (window, context_window, chunking, batching as seq_ordering, min_chunk_size, ...) apply to
+    datasets that do not set them. All datasets but "train" are sorted by length by default, and not chunked unless
+    they, ``chunk_eval``, ``chunking="1"`` or ``on_size_limit="chunk"`` request it.
 
     :param name: "train", "dev", "eval" or a key of ``eval_datasets``
     :param rank: of this process in multi-process training; gives each rank another random order
@@ -49,7 +49,7 @@ def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defau
 
 
 def dataset_from_config_file(path: str, name: str, overrides: Optional[Mapping[str, Any]] = None) -> Optional[Dataset]:
-    """``dataset_from_config`` for a config file, with values which replace those of the file."""
+    """Call `dataset_from_config` for a config file, with values which replace those of the file."""
     config = Config.from_file(path)
     config.update(dict(overrides or {}))
     return dataset_from_config(config, name)
@@ -57,7 +57,7 @@ def dataset_from_config_file(path: str, name: str, overrides: Optional[Mapping[s
 
 @dataclasses.dataclass(frozen=True)
 class DatasetOfConfig:
-    """Makes the dataset of a config where it is called, e.g. in a loading process.
+    """Creates the dataset of a config where it is called, e.g. in a loading process.
 
     It can be pickled even if the config holds functions, because the config files are executed again there.
     """
@@ -67,6 +67,7 @@ class DatasetOfConfig:
     defaults: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __call__(self) -> Dataset:
+        """Create the dataset."""
         dataset = dataset_from_config(self.config, self.name, **self.defaults)
         if dataset is None:
             raise ConfigError(
@@ -76,9 +77,9 @@ class DatasetOfConfig:
 
 
 def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1) -> Dict[str, Any]:
-    """Options for ``Dataset.batches`` as the config gives them.
+    """Return the options for ``Dataset.batches`` as set in the config.
 
-    :param train: the length limits, ``seq_drop`` and the like count in training only
+    :param train: apply the length limits, ``seq_drop`` and other options for training only
     :param epoch: ``inc_seq_length`` is added to ``max_seq_length`` with every epoch after the first
     """
     settings = DataSettings(_as_config(config))
@@ -97,7 +98,7 @@ def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1
 
 
 class _NamesOfConfig(Mapping[str, Any]):
-    """All names of a config; only what is looked up counts as used."""
+    """Mapping of all names of a config; only names that are looked up count as used."""
 
     def __init__(self, config: Config):
         self._config = config
@@ -141,7 +142,7 @@ def _inherited(config: Config, name: str) -> Dict[str, Any]:
 
 
 def _eval_chunking(config: Config) -> Any:
-    """Datasets for evaluation are read uncut, with three exceptions."""
+    """Return the chunking of evaluation datasets: none, with three exceptions."""
     settings = DataSettings(config)
     if settings.on_size_limit == "chunk":
         return settings.batch_size or 0
@@ -151,7 +152,7 @@ def _eval_chunking(config: Config) -> Any:
 
 
 def _cache_bytes(config: Config, name: str) -> int:
-    """``cache_size``: bytes, or text such as "4G"; a list of three is for train, dev, eval."""
+    """Return ``cache_size`` in bytes, from a number or text such as "4G"; a list of three is for train, dev, eval."""
     value = DataSettings(config).cache_size
     if isinstance(value, str) and "," in value:
         value = value.split(",")

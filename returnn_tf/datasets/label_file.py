@@ -11,9 +11,9 @@ from returnn_tf.datasets.core.safe_files import read_literal, read_plain_pickle,
 def read_labels(path: str) -> List[str]:
     """Read the labels in the order of their indices.
 
-    :param path: a pickled or literal dict from label to index, or a text with a label in each line
+    :param path: a pickled or literal dict from label to index, or a text file with one label per line
     :raises ConfigError: the indices have gaps
-    :raises DataError: the file is missing or no vocabulary
+    :raises DataError: the file is missing or not a vocabulary
     """
     if path.endswith((".pkl", ".pkl.gz")):
         table = read_plain_pickle(path)
@@ -27,7 +27,7 @@ def read_labels(path: str) -> List[str]:
     if not isinstance(table, dict) or not all(type(index) is int for index in table.values()):
         raise DataError("vocab_file %r: expected a dict {label: index, ...} or a list of labels." % path)
     table = {str(label): index for label, index in table.items()}
-    names = {index: label for label, index in sorted(table.items())}  # of two labels the last one is the name
+    names = {index: label for label, index in sorted(table.items())}  # of two labels for an index, the last one wins
     if sorted(names) != list(range(len(names))):
         raise ConfigError("vocab_file %r: the indices of its labels are not 0 to %d." % (path, len(names) - 1))
     return [names[index] for index in range(len(names))]

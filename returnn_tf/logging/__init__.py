@@ -1,1 +1,1 @@
-"""The log: what a person sees of a run, on the terminal, in files and in the output of commands."""
+"""The log: the output of a run for people, on the terminal, in files and piped to commands."""

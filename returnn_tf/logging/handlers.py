@@ -1,4 +1,4 @@
-"""Where the log goes: handlers of `logging` for files, commands and the terminal, and the format of their lines."""
+"""Handlers of `logging` for files, commands and the terminal, and the format of their lines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from returnn_tf.logging.terminal import paint, wants_color
 
 PACKAGE = "returnn_tf"  # the name of the package's logger
 LOG_FORMATS = ("default", "timed", "raw", "verbose")
-_CLOSE_SECONDS = 10.0  # for a command to read the rest
+_CLOSE_SECONDS = 10.0  # time for a command to read the rest
 
 
 class LineFormatter(logging.Formatter):
-    """A line of the log.
+    """Formats a line of the log.
 
     :param log_format: default and raw: the text only; timed: with time; verbose: with time, process and level
     """
@@ -43,9 +43,9 @@ class LineFormatter(logging.Formatter):
 
 
 class StreamHandler(logging.Handler):
-    """Writes lines to a stream. If that fails, e.g. on a full disk, the others hear of it once, and the work goes on.
+    """Writes lines to a stream. If that fails, e.g. on a full disk, the other handlers log it once; the run continues.
 
-    :param target: for that warning
+    :param target: name of the stream in that warning
     """
 
     def __init__(self, target: str, level: int) -> None:
@@ -55,7 +55,7 @@ class StreamHandler(logging.Handler):
         self.failing = False
 
     def put(self, stream: IO[str], line: str) -> Optional[str]:
-        """Write a line; return the warning if it can't be written, the first time."""
+        """Write a line; return the warning the first time that this fails."""
         problem = write_to(stream, line + "\n")
         if problem is None or self.failing:
             return None
@@ -66,9 +66,9 @@ class StreamHandler(logging.Handler):
 
 
 class TargetHandler(StreamHandler):
-    """Lines to a file, or to the input of a command.
+    """Writes lines to a file, or to the standard input of a command.
 
-    :param target: file name (``$date`` becomes the time; folders are made) or "|command"
+    :param target: file name (``$date`` is replaced by the time; folders are created) or "|command"
     :param level: of the log, see `returnn_tf.logging.levels`
     :raises OSError: the file can't be written
     """
@@ -94,26 +94,26 @@ class TargetHandler(StreamHandler):
         self.put(self._stream, self.format(record))
 
     def close(self) -> None:
-        """Close the file, or wait for the command that reads the lines."""
+        """Close the file, or wait for the command to finish."""
         super().close()
         try:
             self._stream.close()
         except OSError:
-            pass  # the reading command is gone
+            pass  # the reading command has exited
         if self._process:
             self._process.wait(timeout=_CLOSE_SECONDS)
 
 
 class TerminalHandler(StreamHandler):
-    """Lines to the standard output.
+    """Writes lines to the standard output.
 
-    :param make_room: called before somebody writes there
+    :param make_room: called before each line
     """
 
     def __init__(self, make_room: Callable[[], None]) -> None:
         super().__init__("the standard output", standard_level(DEFAULT_LEVEL))
         self._make_room = make_room
-        #: Of a process whose log another one writes: only warnings are shown, with this in front.
+        #: Prefix in a process whose log another one writes; then only warnings are shown.
         self.label = ""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -135,7 +135,7 @@ class TerminalHandler(StreamHandler):
 
 
 def write_to(stream: IO[str], text: str) -> Optional[str]:
-    """Write and flush; return why that is impossible, or None. That a reader is gone is no reason."""
+    """Write and flush; return the reason if that fails, else None. A closed pipe is not a failure."""
     try:
         stream.write(text)
         stream.flush()

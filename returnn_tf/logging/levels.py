@@ -1,7 +1,7 @@
-"""Levels of the log and the levels of `logging` which they are.
+"""Levels of the log, and their counterparts in `logging`.
 
-A target of the log shows what is at or below its own level: 1 scores of the epochs, 2 warnings, 3 what happens,
-4 details, 5 every step.
+A target of the log shows everything up to its own level: 1 scores of the epochs, 2 warnings, 3 progress, 4 details,
+5 every step.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ PROGRESS_LEVEL = 3
 DETAIL_LEVEL = 4
 STEP_LEVEL = 5
 
-_NOTICE = logging.WARNING - 5  # shown like a warning, without being called one
+_NOTICE = logging.WARNING - 5  # shown like a warning, without its prefix
 _SCORE = logging.CRITICAL + 10
 _SILENT = _SCORE + 10
-#: By the level of the log; 0 shows nothing.
+#: Levels of `logging` by level of the log; 0 shows nothing.
 _STANDARD = (_SILENT, _SCORE, _NOTICE, logging.INFO, logging.DEBUG, logging.DEBUG - 5)
 
 for _number, _name in ((_SCORE, "SCORE"), (_NOTICE, "NOTICE"), (_STANDARD[STEP_LEVEL], "STEP")):

@@ -1,4 +1,4 @@
-"""The texts of the log about steps, passes and epochs. Programs parse them: change none of them lightly."""
+"""The lines of the log about steps, passes and epochs. Programs parse them: do not change them lightly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Number = Union[int, float]
 
 
 def phase_text(kind: str, epoch: int, dataset: Optional[str] = None, pretrain: bool = False) -> str:
-    """The words at the start of a line: ``train epoch 3``, ``pretrain epoch 3``, ``'dev' eval epoch 3``.
+    """Return the start of a line: ``train epoch 3``, ``pretrain epoch 3``, ``'dev' eval epoch 3``.
 
     :param kind: train, eval, search, forward or analyze
     :param dataset: its name; not for training
@@ -28,14 +28,14 @@ def step_line(
     elapsed: float,
     complete: Optional[float] = None,
 ) -> str:
-    """The line of one step (level 5).
+    """Return the line of one step (level 5).
 
-    :param phase: see :func:`phase_text`
+    :param phase: see `phase_text`
     :param step: from 0
     :param values: cost:<layer>, error:<layer>, loss, max_size:<key>, num_seqs, mem_usage:<device>, ...
     :param seconds_per_step: of this step
     :param elapsed: seconds since the pass began
-    :param complete: share of the pass that is done, 0 - 1, if known
+    :param complete: fraction of the pass that is done, 0 - 1, if known
     """
     fields = [phase, "step %d" % step]
     fields += ["%s %s" % (name, _value_text(value)) for name, value in sorted(values.items())]
@@ -56,12 +56,12 @@ def _value_text(value: Any) -> str:
 def progress_line(
     phase: str, steps: int, elapsed: float, *, complete: Optional[float] = None, loss: Optional[float] = None
 ) -> str:
-    """Return the line, now and then, that says how far a pass is (level 3).
+    """Return the line that reports the progress of a pass at intervals (level 3).
 
     ``train epoch 3, 120 steps, loss 1.234, elapsed 0:01:00, exp. remaining 0:03:10, complete 24.0%``
 
     :param steps: done so far
-    :param complete: share of the pass that is done, 0 - 1, if known
+    :param complete: fraction of the pass that is done, 0 - 1, if known
     :param loss: of the last step
     """
     fields = [phase, "%d steps" % steps]
@@ -75,7 +75,7 @@ def progress_line(
 
 
 def pass_line(phase: str, steps: int, elapsed: float, compute_seconds: float) -> str:
-    """The line at the end of a pass over a dataset (level 3).
+    """Return the line at the end of a pass over a dataset (level 3).
 
     ``train epoch 1, finished after 2941 steps, 0:28:58 elapsed (99.3% computing time)``
     """
@@ -84,7 +84,7 @@ def pass_line(phase: str, steps: int, elapsed: float, compute_seconds: float) ->
 
 
 def time_shares_line(phase: str, elapsed: float, compute_seconds: float, wait_seconds: float) -> str:
-    """Where the time of a pass went: ``train epoch 1, time: 99.3% compute, 0.4% waiting for data, 0.3% rest``."""
+    """Return the time shares: ``train epoch 1, time: 99.3% compute, 0.4% waiting for data, 0.3% rest``."""
     whole = elapsed if elapsed > 0 else 1.0
     rest = max(0.0, elapsed - compute_seconds - wait_seconds)
     compute, wait, other = (100 * part / whole for part in (compute_seconds, wait_seconds, rest))
@@ -92,7 +92,7 @@ def time_shares_line(phase: str, elapsed: float, compute_seconds: float, wait_se
 
 
 def score_text(scores: Union[None, Number, Mapping[str, Number]]) -> str:
-    """One loss: the bare number. Several: name and number of each, sorted. None: ``None``."""
+    """Format losses: one as the bare number, several as sorted names and numbers, None as ``None``."""
     if isinstance(scores, Mapping):
         if len(scores) > 1:
             return " ".join("%s %s" % (name, score_text(value)) for name, value in sorted(scores.items()))
@@ -101,14 +101,14 @@ def score_text(scores: Union[None, Number, Mapping[str, Number]]) -> str:
 
 
 def epoch_line(epoch: int, score: Any, error: Any, elapsed: float) -> str:
-    """The line of a training epoch (level 1): ``epoch 1 score: 0.45 error: 0.21 elapsed: 0:00:07``."""
+    """Return the line of a training epoch (level 1): ``epoch 1 score: 0.45 error: 0.21 elapsed: 0:00:07``."""
     return "epoch %d score: %s error: %s elapsed: %s" % (epoch, score_text(score), score_text(error), hms(elapsed))
 
 
 def eval_line(results: Mapping[str, Tuple[Any, Any]]) -> str:
-    """The line of all evaluation datasets (level 1): ``dev: score 0.26 error 0.12 eval: score 0.30 error 0.16``.
+    """Return the line of all evaluations (level 1): ``dev: score 0.26 error 0.12 eval: score 0.30 error 0.16``.
 
-    :param results: dataset -> (score, error), as for :func:`score_text`
+    :param results: dataset -> (score, error), as for `score_text`
     """
     return " ".join(
         "%s: score %s error %s" % (name, score_text(score), score_text(error))
@@ -117,6 +117,6 @@ def eval_line(results: Mapping[str, Tuple[Any, Any]]) -> str:
 
 
 def start_line(phase: str, learning_rate: Optional[float] = None) -> str:
-    """The line at the start of an epoch (level 4 and below): ``start train epoch 1, learning rate 0.001``."""
+    """Return the line at the start of an epoch (level 4 and below): ``start train epoch 1, learning rate 0.001``."""
     rate = "" if learning_rate is None else ", learning rate %s" % learning_rate
     return "start %s%s" % (phase, rate)

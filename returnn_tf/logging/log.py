@@ -1,4 +1,4 @@
-"""`log`: the one that everybody writes to. Records of `logging` from within the package go the same way."""
+"""`log`, the global log of the program. Records of `logging` from within the package go to the same targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from returnn_tf.logging.text import hms
 
 
 class Log:
-    """The face of the package's logger: its levels, its targets, and the progress bar."""
+    """Facade of the package's logger: its levels, its targets, and the progress bar."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger(PACKAGE)
@@ -31,7 +31,7 @@ class Log:
 
     @property
     def label(self) -> str:
-        """Name of a process whose log another one writes, ``rank 1/4 on host``; "" otherwise."""
+        """Return the name of a process whose log another one writes, ``rank 1/4 on host``; "" otherwise."""
         return self._terminal.label
 
     @label.setter
@@ -40,11 +40,11 @@ class Log:
 
     @property
     def lost_terminal(self) -> bool:
-        """Whether lines could not be written to the standard output."""
+        """Return whether lines could not be written to the standard output."""
         return self._terminal.failing
 
     def become_helper(self, rank: int, label: str) -> None:
-        """Show only warnings from now on: this process works together with another one, which logs the rest.
+        """Show only warnings from now on: the rest is logged by another process of the same run.
 
         :param rank: log files get the suffix ``.rank<n>``
         :param label: for the warnings, ``rank 1/4 on host``
@@ -54,10 +54,10 @@ class Log:
     def configure(
         self, targets: Sequence[str] = (), verbosity: Sequence[int] = (), log_format: str = "default"
     ) -> None:
-        """Set where lines go, besides the standard output.
+        """Configure the targets besides the standard output.
 
-        :param targets: file names (``$date`` becomes the time; folders are made) or "|command"
-        :param verbosity: the level of each target, then that of the standard output; the last one counts for the rest
+        :param targets: file names (``$date`` is replaced by the time; folders are created) or "|command"
+        :param verbosity: the level of each target, then that of the standard output; the last one applies to the rest
         :param log_format: see `LineFormatter`
         :raises OSError: if a file can't be written
         :raises ValueError: for an unknown format or level
@@ -89,13 +89,13 @@ class Log:
         self._logger.warning(text)
 
     def shows(self, level: int) -> bool:
-        """Return whether any target shows this level: otherwise the line needn't be made."""
+        """Return whether any target shows this level, i.e. whether the line needs to be composed."""
         return self._logger.isEnabledFor(standard_level(level))
 
     def progress(self, phase: str) -> ProgressBar:
         """Return a progress bar on the terminal, unless that shows the line of every step.
 
-        Elsewhere, and where the output is no terminal, a line each minute (level 3) says how far the pass is.
+        Elsewhere, and if the output is not a terminal, a line per minute (level 3) reports the progress of the pass.
         """
         visible = is_terminal(sys.stdout) and not self.label and 0 < self._terminal_level < STEP_LEVEL
         each_minute = None if self.shows(STEP_LEVEL) else partial(self.write, PROGRESS_LEVEL, terminal=not visible)
@@ -103,7 +103,7 @@ class Log:
         return self._bar
 
     def close(self) -> None:
-        """Close all files. Lines go to the standard output only, afterwards."""
+        """Close all files. Afterwards, lines go to the standard output only."""
         files, self._files = self._files, []
         self._install(self._terminal.formatter)
         for target in files:
@@ -114,7 +114,7 @@ class Log:
         return "elapsed: %s" % hms(time.monotonic() - self.started)
 
     def _install(self, formatter: Optional[logging.Formatter]) -> None:
-        """Make the targets those of the package's logger."""
+        """Install the targets as the handlers of the package's logger."""
         self._terminal.setLevel(standard_level(self._terminal_level))
         handlers: List[logging.Handler] = [*self._files, self._terminal]
         for handler in handlers:

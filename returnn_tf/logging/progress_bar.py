@@ -14,9 +14,13 @@ from returnn_tf.logging.text import bytes_text, hms
 
 
 class ProgressBar:
-    """One line on a terminal that shows how far a pass over a dataset is.
+    """A line on a terminal that shows the progress of a pass over a dataset.
 
     ``train epoch 3  42% ########------------  step 120  loss 1.23  12.3k frames/s  ETA 0:01:23``
+
+    :param phase: see `phase_text`
+    :param visible: whether it is drawn
+    :param each_minute: receives a line for the log, for readers without the bar
     """
 
     INTERVAL = 0.1
@@ -25,11 +29,6 @@ class ProgressBar:
     def __init__(
         self, phase: str, stream: TextIO, visible: bool, each_minute: Optional[Callable[[str], None]] = None
     ) -> None:
-        """
-        :param phase: see :func:`phase_text`
-        :param visible: whether it is drawn
-        :param each_minute: gets a line for the log, for those who don't see the bar
-        """
         self.phase = phase
         self.stream = stream
         self.visible = visible
@@ -45,10 +44,10 @@ class ProgressBar:
         loss: Optional[float] = None,
         frames: Optional[int] = None,
     ) -> None:
-        """Draws it anew, at most ten times a second.
+        """Redraw the bar, at most ten times a second.
 
         :param step: steps done
-        :param complete: share that is done, 0 - 1
+        :param complete: fraction that is done, 0 - 1
         :param loss: the current one
         :param frames: all frames so far
         """
@@ -67,7 +66,7 @@ class ProgressBar:
     def text(
         self, step: int, complete: Optional[float], loss: Optional[float], frames: Optional[int], elapsed: float
     ) -> str:
-        """The line, without anything for the terminal."""
+        """Return the line, without control characters."""
         parts = [self.phase]
         if complete is not None:
             done = int(20 * min(1.0, complete))
@@ -84,13 +83,13 @@ class ProgressBar:
         return "  ".join(parts)
 
     def clear(self) -> None:
-        """Takes it off the terminal, so that a line can stand there."""
+        """Erase the bar, so that a line can be written in its place."""
         if self._shown:
             write_to(self.stream, "\r\x1b[K")
             self._shown = False
 
     def close(self) -> None:
-        """The pass is over."""
+        """End the bar with the pass."""
         self.clear()
         self.visible = False
 

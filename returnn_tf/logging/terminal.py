@@ -9,7 +9,7 @@ _COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cya
 
 
 def is_terminal(stream: Any) -> bool:
-    """Return whether a person looks at the stream."""
+    """Return whether the stream is a terminal."""
     return bool(getattr(stream, "isatty", lambda: False)())
 
 

@@ -6,6 +6,7 @@ import itertools
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
@@ -14,7 +15,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def align_ops() -> Optional[Any]:
-    """Return the ops, or None if they cannot be used here (a warning gives the reason)."""
+    """Return the ops, or None if they are not available here (a warning gives the reason)."""
     return native_op("align", self_test)
 
 
@@ -201,7 +202,7 @@ def self_test(ops: Any) -> None:
     def op(scores: tf.Tensor) -> List[tf.Tensor]:
         return [native_ctc(ops, scores, lens, labels, label_lens, blank=2)]
 
-    def formula(scores: numpy.ndarray) -> List[numpy.ndarray]:
+    def formula(scores: NDArray[Any]) -> List[NDArray[Any]]:
         scores = scores - numpy.log(numpy.exp(scores).sum(-1, keepdims=True))
         sums = [
             sum(

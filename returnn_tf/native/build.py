@@ -1,4 +1,4 @@
-"""Compiling a native op, unless it is in the cache."""
+"""Compiles a native op, unless it is in the cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Compilers:
 
     @property
     def description(self) -> str:
-        """The versions of the compilers, in one line."""
+        """Return the versions of the compilers, in one line."""
         return self.cpu.version + (", %s for %s" % (self.cuda.version, " ".join(self.cuda.archs)) if self.cuda else "")
 
     def key(self) -> List[str]:
@@ -72,7 +72,7 @@ def build(op: NativeOp) -> Tuple[str, bool]:
         return found.library, False
     entry = new_entry(op.name, key)
     with entry.lock() as alone:
-        if entry.is_whole():  # another process was faster
+        if entry.is_whole():  # built by another process meanwhile
             return entry.library, False
         if alone:
             entry.remove_leftovers()

@@ -120,7 +120,7 @@ def find_entry_of_any_compiler(name: str, place: str) -> Optional[Entry]:
     for folder in filter(_is_trusted, cache_folders()):
         try:
             names = os.listdir(folder)
-        except OSError:  # not readable for this user
+        except OSError:  # not readable by this user
             continue
         for inside in names:
             if inside.startswith(name + "-"):
@@ -158,7 +158,7 @@ def was_tested(library: str) -> bool:
 
 
 def note_tested(library: str) -> None:
-    """Record that the library has passed its self-test. If that fails, each process tests it again, which is cheap."""
+    """Record that the library has passed its self-test. If that fails, each process repeats the cheap test."""
     with contextlib.suppress(OSError), open(library + _TESTED, "w", encoding="utf8"):
         pass
 

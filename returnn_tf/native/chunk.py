@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, List, Optional, Tuple
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
@@ -41,7 +42,7 @@ def _run(
     forward: Callable[..., tf.Tensor], backward: Callable[..., tf.Tensor], x: tf.Tensor, frames: Any, *sizes: int,
     mean: bool,
 ) -> tf.Tensor:  # fmt: skip
-    """Run an op whose gradient is the inverse op, which has to know the number of frames."""
+    """Run an op whose gradient is the inverse op, which needs the number of frames."""
     options = {"size": sizes[0], "step": sizes[1], "mean": mean}
     rest = tf.shape(x)[2:]
     flat = tf.reshape(x, tf.concat([tf.shape(x)[:2], [tf.reduce_prod(rest)]], axis=0))
@@ -76,7 +77,7 @@ def self_test(ops: Any) -> None:
         chunks = native_chunk(ops, x, size, step)
         return [chunks, native_unchunk(ops, chunks * chunks, tf.constant(9), size, step)]
 
-    def formula(x: numpy.ndarray) -> List[numpy.ndarray]:
+    def formula(x: NDArray[Any]) -> List[NDArray[Any]]:
         padded = numpy.pad(x, [(0, size), (0, 0), (0, 0)])
         rows = [padded[c * step : c * step + size, b] for b in range(2) for c in range(count)]
         return [numpy.stack(rows, axis=1), x * x]

@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any, Callable, Iterator, Sequence, Tuple
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.util.lazy_tf import tf
 
-Arrays = Sequence[numpy.ndarray]
+Arrays = Sequence[NDArray[Any]]
 
 _STEP = 1e-4
 
@@ -111,5 +112,5 @@ def exact_products() -> Iterator[None]:
                 flag.enable_tensor_float_32_execution(_before)
 
 
-def _slope(direction: numpy.ndarray, gradient: Any) -> float:
+def _slope(direction: NDArray[Any], gradient: Any) -> float:
     return float((direction * gradient.numpy().astype("float64")).sum())

@@ -1,6 +1,6 @@
 """The CUDA compiler, its target GPUs and its flags.
 
-``python -m returnn_tf.native.cuda_toolchain`` prints which one is found.
+``python -m returnn_tf.native.cuda_toolchain`` prints the one that is found.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CudaToolchain:
         return [self.version, *self.kernel_flags()]
 
     def _places(self, flag: str, *names: str) -> List[str]:
-        """Return flags for folders beside nvcc's own; nvcc does not search those of a toolkit from pip packages."""
+        """Return flags for folders next to nvcc's own; nvcc does not search those of a toolkit from pip packages."""
         top = toolkit_folder(self.nvcc)
         return [flag + os.path.join(top, name) for name in names if os.path.isdir(os.path.join(top, name))]
 
@@ -83,7 +83,7 @@ def visible_archs() -> Tuple[str, ...]:
     for gpu in gpus:
         capability = tf.config.experimental.get_device_details(gpu).get("compute_capability")
         if capability is None:
-            raise NativeOpError("TensorFlow does not say which compute capability %s has" % gpu.name)
+            raise NativeOpError("TensorFlow does not report the compute capability of %s" % gpu.name)
         capabilities.add(tuple(capability))
     return tuple("sm_%d%d" % capability for capability in sorted(capabilities))
 
@@ -96,7 +96,7 @@ def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
     """
     for arch in archs:
         if not _ARCH.match(arch):
-            raise NativeOpError("%r is no GPU architecture; one looks like sm_90" % arch)
+            raise NativeOpError("%r is not a GPU architecture; expected e.g. sm_90" % arch)
     failures = []
     for command in nvcc_candidates():
         try:

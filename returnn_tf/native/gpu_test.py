@@ -1,4 +1,4 @@
-"""Testing an op on GPUs in a separate process, so that a kernel that hangs or crashes does no other harm."""
+"""Tests an op on GPUs in a separate process, so that a kernel that hangs or crashes does no other harm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float 
     :param library: path of the compiled op
     :param gpus: names of the physical devices
     :param seconds: time limit of the process
-    :return: False if it could not use the GPUs, so that nothing is known about the op
+    :return: False if the GPUs could not be used, so that the op was not tested
     :raises NativeOpError: the op gives wrong results there, hangs or crashes
     """
     read, write = os.pipe()
@@ -39,7 +39,9 @@ def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float 
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the driver may hold it; then it has to stay
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # the driver may block its end; then it is left running
                 process.communicate(timeout=5)
             raise NativeOpError("on the GPU: its test did not end within %g seconds" % seconds) from None
     except OSError as exc:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
 from returnn_tf.native.library import check_type, has_type, native_op
@@ -92,13 +93,13 @@ def self_test(ops: Any) -> None:
 
 
 def _numpy_gru(
-    z: numpy.ndarray,
-    w_gates: numpy.ndarray,
-    w_candidate: numpy.ndarray,
-    h: numpy.ndarray,
-    lengths: numpy.ndarray,
+    z: NDArray[Any],
+    w_gates: NDArray[Any],
+    w_candidate: NDArray[Any],
+    h: NDArray[Any],
+    lengths: NDArray[Any],
     reverse: bool,
-) -> Sequence[numpy.ndarray]:
+) -> Sequence[NDArray[Any]]:
     """Evaluate the formula of `native_gru` frame by frame."""
     out, n = numpy.zeros([len(z), *h.shape]), h.shape[1]
     for t in range(len(z))[:: -1 if reverse else 1]:

@@ -1,4 +1,4 @@
-"""Loading native ops on first use, with one warning if an op cannot be used."""
+"""Loads native ops on first use, with one warning if an op cannot be used."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def _load_or_warn(name: str, self_test: SelfTest) -> Optional[Any]:
     try:
         return load(name, self_test)
     except NativeOpError as exc:
-        log.warning("The native op %s cannot be used, its slower form in plain TensorFlow takes over: %s.", name, exc)
+        log.warning(
+            "The native op %s cannot be used; falling back to plain TensorFlow, which is slower: %s.", name, exc
+        )
         return None
 
 

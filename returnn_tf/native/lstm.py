@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
 from returnn_tf.native.library import check_type, has_type, native_op
@@ -83,8 +84,8 @@ def self_test(ops: Any) -> None:
 
 
 def _numpy_lstm(
-    z: numpy.ndarray, w_re: numpy.ndarray, c: numpy.ndarray, h: numpy.ndarray, lengths: numpy.ndarray, reverse: bool
-) -> Sequence[numpy.ndarray]:
+    z: NDArray[Any], w_re: NDArray[Any], c: NDArray[Any], h: NDArray[Any], lengths: NDArray[Any], reverse: bool
+) -> Sequence[NDArray[Any]]:
     """Evaluate the formula of `native_lstm` frame by frame."""
     out = numpy.zeros([len(z), *h.shape])
     for t in range(len(z))[:: -1 if reverse else 1]:

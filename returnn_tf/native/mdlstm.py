@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import check_type, native_op
@@ -92,7 +93,7 @@ def self_test(ops: Any) -> None:
     def op(z: tf.Tensor, left: tf.Tensor, up: tf.Tensor) -> List[tf.Tensor]:
         return native_mdlstm(ops, [z], [left], [up], sizes[:, 0], sizes[:, 1], [(True, False)])
 
-    def formula(z: numpy.ndarray, left: numpy.ndarray, up: numpy.ndarray) -> List[numpy.ndarray]:
+    def formula(z: NDArray[Any], left: NDArray[Any], up: NDArray[Any]) -> List[NDArray[Any]]:
         out = numpy.zeros((batch, height, width, n))
         for b, (rows, columns) in enumerate(sizes):
             out[b, :rows, :columns] = _image(z[b, :rows, :columns][::-1], left, up)[::-1]
@@ -101,7 +102,7 @@ def self_test(ops: Any) -> None:
     compare("MDLSTM", op, formula, inputs)
 
 
-def _image(z: numpy.ndarray, left: numpy.ndarray, up: numpy.ndarray) -> numpy.ndarray:
+def _image(z: NDArray[Any], left: NDArray[Any], up: NDArray[Any]) -> NDArray[Any]:
     """Return h of one image, starting in the upper left corner, with the stable cell."""
     height, width, n = z.shape[0], z.shape[1], len(left)
     h, c = numpy.zeros((2, height + 1, width + 1, n))
@@ -111,4 +112,5 @@ def _image(z: numpy.ndarray, left: numpy.ndarray, up: numpy.ndarray) -> numpy.nd
             i, f, mix, o = (1 / (1 + numpy.exp(-gates[: 4 * n]))).reshape(4, n)
             c[y, x] = f * (mix * c[y, x - 1] + (1 - mix) * c[y - 1, x]) + i * numpy.tanh(gates[4 * n :])
             h[y, x] = o * numpy.tanh(c[y, x])
-    return h[1:, 1:]
+    result: NDArray[Any] = h[1:, 1:]
+    return result

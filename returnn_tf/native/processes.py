@@ -1,4 +1,4 @@
-"""Running compilers and extracting the most informative line of their output."""
+"""Runs compilers and extracts the most informative line of their output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def command_in(variable: str) -> List[str]:
     try:
         return shlex.split(value)
     except ValueError as exc:
-        raise NativeOpError("$%s = %r is no command: %s" % (variable, value, exc)) from exc
+        raise NativeOpError("$%s = %r is not a command: %s" % (variable, value, exc)) from exc
 
 
 def output_of(command: Sequence[str], text: str = "") -> str:

@@ -6,6 +6,7 @@ from functools import lru_cache, partial
 from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import c_library, native_op
@@ -118,7 +119,7 @@ def self_test(ops: Any) -> None:
         def op(a: tf.Tensor, b: tf.Tensor, bias: tf.Tensor) -> Tuple[tf.Tensor]:
             return (native_matmul(ops, a, b, bias, transpose_a=transpose_a, transpose_b=transpose_b),)  # noqa: B023
 
-        def formula(a: numpy.ndarray, b: numpy.ndarray, bias: numpy.ndarray) -> Tuple[numpy.ndarray]:
+        def formula(a: NDArray[Any], b: NDArray[Any], bias: NDArray[Any]) -> Tuple[NDArray[Any]]:
             return ((a.T if transpose_a else a) @ (b.T if transpose_b else b) + bias,)  # noqa: B023
 
         compare("product", op, formula, [a.T if transpose_a else a, b.T if transpose_b else b, bias])

@@ -14,7 +14,7 @@ from returnn_tf.config.registry import Registry
 from returnn_tf.native.errors import NativeOpError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# beside the package in a checkout, inside it in an installation
+# next to the package in a checkout, inside it in an installation
 _FOLDERS = (os.path.join(os.path.dirname(_PACKAGE), "native_ops"), os.path.join(_PACKAGE, "native_ops"))
 
 
@@ -52,7 +52,7 @@ OPS: Registry[NativeOp] = Registry("native op", "returnn_tf.native", plugins="re
 def register_op(
     name: str, *, kernels: Sequence[str], bindings: Sequence[str], cuda: Sequence[str] = (), folder: str = ""
 ) -> Callable[[SelfTest], SelfTest]:
-    """Decorate the self-test of an op, which makes the op known; for the parameters see `NativeOp`."""
+    """Decorate the self-test of an op, which registers the op; for the parameters see `NativeOp`."""
 
     def decorate(self_test: SelfTest) -> SelfTest:
         op = NativeOp(name, tuple(kernels), tuple(bindings), tuple(cuda), self_test, folder)

@@ -87,7 +87,7 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
 
 
 def machine_key() -> List[str]:
-    """Return what a compiled op depends on besides its sources and the compiler.
+    """Return the machine properties that a compiled op depends on.
 
     Machines with equal keys can load each other's ops.
     """

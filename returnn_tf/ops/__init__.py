@@ -1,0 +1,1 @@
+"""Functions on tensors, independent of layers and networks."""

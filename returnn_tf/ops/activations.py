@@ -1,8 +1,8 @@
-"""Activation functions by the names that configs use."""
+"""Activation functions by their names in configs."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.util.lazy_tf import tf
@@ -93,7 +93,7 @@ def check_activation(name: Any) -> None:
         try:
             compile(name.strip(), "<activation>", "eval")
         except SyntaxError as exc:
-            message = "the activation %r is no expression: %s. Write e.g. 'tf.minimum(x, 1.0)'." % (name, exc)
+            message = "the activation %r is not a valid expression: %s. Write e.g. 'tf.minimum(x, 1.0)'." % (name, exc)
             raise ConfigError(message) from exc
         return
     for part in _parts(name):
@@ -141,5 +141,5 @@ def _is_expression(name: Any) -> bool:
     return isinstance(name, str) and "(" in name
 
 
-def _parts(name: str) -> list:
+def _parts(name: str) -> List[str]:
     return [part.strip().lower() for part in str(name).split("|")]

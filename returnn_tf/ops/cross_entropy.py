@@ -113,8 +113,9 @@ def smoothed_targets(labels: Any, classes: int, smoothing: float, dtype: Any) ->
 
 
 def gaussian_targets(labels: Any, classes: int, smoothing: float, dtype: Any) -> Any:
-    """Return the unnormalised density of a normal distribution around the label, with standard deviation ``1 -
-    smoothing``.
+    """Return the unnormalised density of a normal distribution around the label.
+
+    Its standard deviation is ``1 - smoothing``.
 
     :param labels: int [...]
     :return: [..., classes]
@@ -155,7 +156,7 @@ def with_gradient(value: Any, x: Any, gradient: Any) -> Any:
     """Return the value with a custom gradient.
 
     :param value: any tensor
-    :param x: where the gradient goes to
+    :param x: tensor that receives the gradient
     :param gradient: function: gradient of the value -> gradient of x
     """
     value = tf.stop_gradient(value)

@@ -1,4 +1,4 @@
-"""The identity with another gradient."""
+"""The identity with a custom gradient."""
 
 from __future__ import annotations
 

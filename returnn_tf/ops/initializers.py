@@ -1,6 +1,6 @@
-"""Parameter initialisers as numpy functions ``(shape, generator) -> array``, by the names that configs use.
+"""Parameter initialisers as numpy functions ``(shape, generator) -> array``, by their names in configs.
 
-No TensorFlow, so that a wrong name is found while planning and the values depend on nothing but the seed.
+No TensorFlow, so that a wrong name is found while planning and the values depend only on the seed.
 Fans: the last two axes are (in, out), all before them are a receptive field (Glorot & Bengio 2010; He et al. 2015).
 """
 
@@ -11,10 +11,11 @@ import math
 from typing import Any, Callable, Dict, Tuple
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, did_you_mean
 
-Initializer = Callable[[Tuple[int, ...], numpy.random.Generator], numpy.ndarray]
+Initializer = Callable[[Tuple[int, ...], numpy.random.Generator], NDArray[Any]]
 
 
 def constant(value: Any = 0.0) -> Initializer:
@@ -30,7 +31,7 @@ def random_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
 def truncated_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
     """Draw from a normal distribution, redrawing values beyond two standard deviations."""
 
-    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> numpy.ndarray:
+    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
         values = rng.standard_normal(shape)
         while True:
             bad = numpy.abs(values) > 2.0
@@ -48,13 +49,14 @@ def random_uniform(minval: float = -0.05, maxval: float = 0.05) -> Initializer:
 
 
 def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Initializer:
-    """Draw with variance ``scale / n``, n the number of inputs, outputs, or their mean (``fan_in``, ``fan_out``,
-    ``fan_avg``).
+    """Draw with variance ``scale / n``.
+
+    n is the number of inputs, outputs, or their mean (``fan_in``, ``fan_out``, ``fan_avg``).
     """
     if mode not in ("fan_in", "fan_out", "fan_avg"):
         raise ConfigError("variance_scaling: unknown mode %r. Use fan_in, fan_out or fan_avg." % mode)
 
-    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> numpy.ndarray:
+    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
         fan_in, fan_out = fans(shape)
         n = max(1.0, {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2.0}[mode])
         variance = scale / n
@@ -72,13 +74,13 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
 def orthogonal(gain: float = 1.0) -> Initializer:
     """Draw orthogonal rows or columns, with all axes but the last flattened to one (Saxe et al. 2014)."""
 
-    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> numpy.ndarray:
+    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
         if len(shape) < 2:
             raise ConfigError("The orthogonal initialiser needs a matrix, not the shape %s." % (shape,))
         rows, cols = int(numpy.prod(shape[:-1])), shape[-1]
         q, r = numpy.linalg.qr(rng.standard_normal((max(rows, cols), min(rows, cols))))
-        q = q * numpy.sign(numpy.diag(r))
-        return gain * (q.T if rows < cols else q).reshape(shape)
+        matrix: NDArray[Any] = q * numpy.sign(numpy.diag(r))
+        return gain * (matrix.T if rows < cols else matrix).reshape(shape)
 
     return init
 
@@ -131,7 +133,8 @@ def get_initializer(spec: Any) -> Initializer:
     :raises ConfigError: unknown name or arguments
     """
     if callable(spec):
-        return spec
+        function: Initializer = spec
+        return function
     if isinstance(spec, (bool, int, float, numpy.ndarray, numpy.number)):
         return constant(spec)
     if not isinstance(spec, str):

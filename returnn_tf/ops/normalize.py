@@ -12,10 +12,11 @@ def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> Tuple[An
     """Compute mean and (biased) variance over axes, kept with size 1.
 
     :param x: float tensor [...]
-    :param mask: bool of the rank of ``x``, the entries which count; None: all
+    :param mask: bool of the rank of ``x``, the entries to include; None: all
     """
     if mask is None:
-        return tf.nn.moments(x, list(axes), keepdims=True)
+        mean, variance = tf.nn.moments(x, list(axes), keepdims=True)
+        return mean, variance
     count = tf.maximum(masked_count(x, axes, mask, keepdims=True), 1)
     mean = tf.reduce_sum(fill_masked(x, mask, 0), list(axes), keepdims=True) / count
     square = fill_masked(tf.square(x - mean), mask, 0)

@@ -11,8 +11,9 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def log_uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Sample from ``p(k) = log((k + 2) / (k + 1)) / log(classes + 1)``: fits labels sorted by descending frequency
-    (Zipf).
+    """Sample from ``p(k) = log((k + 2) / (k + 1)) / log(classes + 1)``.
+
+    Fits labels sorted by descending frequency (Zipf).
     """
     total = math.log(classes + 1)
 
@@ -95,6 +96,6 @@ def sampled_softmax_loss(logits: Any) -> Any:
 
 
 def nce_loss(logits: Any) -> Any:
-    """Compute the loss of telling labels from noise in `sampled_logits` (Gutmann & Hyvarinen 2010), [frames]."""
+    """Compute the loss of separating labels from noise in `sampled_logits` (Gutmann & Hyvarinen 2010), [frames]."""
     targets = tf.one_hot(tf.zeros([tf.shape(logits)[0]], tf.int32), tf.shape(logits)[1], dtype=logits.dtype)
     return tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits), axis=1)

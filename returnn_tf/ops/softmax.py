@@ -13,12 +13,12 @@ def masked_softmax(
     """Compute the softmax over the last axis, or jointly over several axes.
 
     :param x: float tensor [...]
-    :param mask: bool, broadcasts to ``x``: the entries which count; None: all. The others get exactly 0, in log space
-        -inf, also where no entry counts; no gradient flows to them.
+    :param mask: bool, broadcasts to ``x``: the entries to include; None: all. The others get exactly 0, in log space
+        -inf, even if no entry is included; no gradient flows to them.
     :param log_space: log softmax
     """
     if mask is not None:
-        # The lowest number instead of -inf: a row without any entry must not make NaN.
+        # The lowest number instead of -inf: a row without any entry must not yield NaN.
         x = tf.where(mask, x, tf.constant(x.dtype.min, x.dtype))
     if axes is None:
         y = tf.nn.log_softmax(x) if log_space else tf.nn.softmax(x)

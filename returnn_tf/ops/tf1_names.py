@@ -12,8 +12,8 @@ _SUBMODULES = ("nn", "math", "random", "train", "layers", "summary", "strings", 
 def where(condition: Any, x: Any = None, y: Any = None, name: Optional[str] = None) -> Any:
     """Extend ``tf.where`` by TensorFlow 1's selection along the first axis with a vector as condition.
 
-    Old configs choose sequences of a batch so, e.g. in SpecAugment. Where the size of the vector is known to be that of
-    the last axis, it means that one, as in TensorFlow 2.
+    Old configs select sequences of a batch this way, e.g. in SpecAugment. If the size of the vector is known to be that
+    of the last axis, it denotes that one, as in TensorFlow 2.
     """
     if x is None or y is None:
         return tf.where(condition, x, y, name=name)
@@ -27,7 +27,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: Optional[str] = No
 
 
 def with_old_keywords(name: str, value: Any) -> Any:
-    """Return the function, extended by ``keep_dims`` and ``reduction_indices`` if it is ``reduce_sum`` or the like."""
+    """Return the function, extended by ``keep_dims`` and ``reduction_indices`` if it is a reduction."""
     if not name.startswith("reduce_"):
         return value
 
@@ -41,7 +41,7 @@ class Tf1Names:
     """Attributes of TensorFlow 2, else of ``tf.compat.v1``; random ops are seeded by layer and step.
 
     :param module: the module, e.g. tensorflow
-    :param seed: gives the seed for stateless random ops
+    :param seed: returns the seed for stateless random ops
     :param old: the same module of TensorFlow 1
     """
 
@@ -98,7 +98,7 @@ _RANDOM: Dict[str, str] = {
 
 _OLD_KEYWORDS: Dict[str, str] = {"keep_dims": "keepdims", "reduction_indices": "axis"}
 
-# In TensorFlow they warn on the terminal that they are old.
+# TensorFlow's versions print deprecation warnings.
 _CASTS: Dict[str, str] = {
     "to_float": "float32",
     "to_double": "float64",

@@ -2,8 +2,9 @@
 
 from returnn_tf.tensor.axes import AxisDesc, resolve_axes, resolve_axis
 from returnn_tf.tensor.data import DTYPES, NUMERIC_DTYPES, Beam, Data
+from returnn_tf.tensor.data_key import parse_data_key
 from returnn_tf.tensor.dim import Dim, DimExpr, DimKind, FeatureDim, SpatialDim, batch_dim, single_step_dim
-from returnn_tf.tensor.extern_data import extern_data_options, parse_data_key, parse_extern_data
+from returnn_tf.tensor.extern_data import extern_data_options, parse_extern_data
 
 __all__ = [
     "AxisDesc",

@@ -34,7 +34,7 @@ _NAMES = ["B", "T", "F", *_GROUPS, "dim:<size>", "stag:<part of the name>", "tag
 def resolve_axes(data: Data, desc: Union[AxisDesc, Sequence[AxisDesc]], *, behavior_version: int = 0) -> List[int]:
     """Return the indices of the axes that a description denotes, in its order; empty if there are none.
 
-    :param data: template whose axes are meant
+    :param data: template with the axes
     :param desc: a dim, a name, an int (counted with batch; not since behavior version 5), or a list of them
     :raises ConfigError: for an unknown name, or one which this behavior version does not allow
     """
@@ -94,7 +94,7 @@ def _by_name(data: Data, desc: str, behavior_version: int) -> List[int]:
     group, _, index = name.rpartition(":")
     if group in _GROUPS and index.lstrip("-").isdigit():
         return _indexed_group(data, desc, group, int(index), behavior_version)
-    raise ConfigError("Axis %r is no known name. %s" % (desc, did_you_mean(desc, _NAMES)))
+    raise ConfigError("Axis %r is not a known name. %s" % (desc, did_you_mean(desc, _NAMES)))
 
 
 def _indexed_group(data: Data, desc: str, group: str, index: int, behavior_version: int) -> List[int]:

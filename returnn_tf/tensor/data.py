@@ -39,11 +39,11 @@ class Data:
     :param dims: all dims in order, batch included; the same dim may occur twice
     :param dtype: numpy name, e.g. "float32"
     :param feature_axis: index of the feature axis, or None
-    :param time_axis: index of the axis which ``"T"`` means, or None
+    :param time_axis: index of the axis denoted by ``"T"``, or None
     :param sparse_dim: if the entries are label indices: the dim they index
-    :param beam: the search whose hypotheses ride in the batch axis, or None
+    :param beam: the search whose hypotheses are part of the batch axis, or None
     :param vocab: label names, if known
-    :param unknown: only while a loop is planned: nothing is known yet of what the previous step gives
+    :param unknown: only while a loop is planned: nothing is known yet about the value of the previous step
     """
 
     dims: Tuple[Dim, ...]
@@ -69,8 +69,7 @@ class Data:
         """Return a template with default time and feature axes where these are not given.
 
         Time is the first dynamic spatial axis. Feature (dense data only) is the last axis of feature kind, else the
-        last
-        static axis other than batch and time.
+        last static axis other than batch and time.
         """
         dims = tuple(dims)
         if time_axis is _UNSET:
@@ -79,7 +78,7 @@ class Data:
             feature_axis = None if sparse_dim is not None else default_feature_axis(dims, time_axis)
         return cls(dims, dtype, feature_axis, time_axis, sparse_dim, **kwargs)
 
-    # --- what is where ---
+    # --- axes ---
 
     @property
     def rank(self) -> int:
@@ -183,7 +182,7 @@ class Data:
         )
 
     def with_axis(self, axis: int, dim: Dim, *, feature: bool = False, time: bool = False) -> Data:
-        """Insert an axis in front of the one at this index; optionally marked as feature or time."""
+        """Insert an axis before the one at this index; optionally marked as feature or time."""
 
         def moved(i: Optional[int]) -> Optional[int]:
             return i if i is None or i < axis else i + 1

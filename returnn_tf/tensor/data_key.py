@@ -1,4 +1,4 @@
-"""What `extern_data` says about one data key: the declared options, and the template that they describe."""
+"""One data key in `extern_data`: the declared options, and the template that they describe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from returnn_tf.tensor.dim import EXTERN_PREFIX, Dim, DimKind, batch_dim
 
 
 class _Auto(enum.Enum):
-    """An axis that nothing was said about; None says that there is no such axis."""
+    """Marks an axis that the options do not mention; None means that there is no such axis."""
 
     AUTO = "found by the shape"
 
@@ -69,7 +69,7 @@ def parse_data_key(key: str, options: Any) -> Data:
 
 
 def options_of_pair(where: str, pair: Tuple[int, ...]) -> Dict[str, Any]:
-    """Return the options which (dim, number of axes with time and without batch) stands for."""
+    """Return the options for the short form (dim, number of axes with time and without batch)."""
     dim, axes = pair
     if not 1 <= axes <= 10:
         raise ConfigError(
@@ -80,7 +80,7 @@ def options_of_pair(where: str, pair: Tuple[int, ...]) -> Dict[str, Any]:
 
 
 class _DataKey:
-    """The options of one data key on their way to a template.
+    """The options of one data key during conversion to a template.
 
     :param where: how errors begin
     """
@@ -133,7 +133,7 @@ class _DataKey:
             raise self.error("dim_tags must hold batch_dim at most once, got %r." % (dims,))
         shape = [d.size for d in dims if not d.is_batch]
         if self.opts.shape is not None and list(self.opts.shape) != shape:
-            raise self.error("shape is %s, but dim_tags say %s. Leave out shape." % (self.opts.shape, tuple(shape)))
+            raise self.error("shape is %s, but dim_tags give %s. Remove shape." % (self.opts.shape, tuple(shape)))
         time_axis = self._index("time_dim_axis", len(dims))
         if isinstance(time_axis, _Auto):
             time_axis = default_time_axis(dims)

@@ -2,8 +2,7 @@
 
 Two dims are equal because they were declared as the same object, or because they are the same expression over the same
 dims; never because their sizes happen to agree. A `Dim` holds no tensor: the lengths of a dynamic dim are a value of
-the
-lowering, looked up by dim, and those of a derived dim are computed from its expression.
+the lowering, looked up by dim, and those of a derived dim are computed from its expression.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ class DimKind(enum.Enum):
     SPATIAL = "spatial"
     FEATURE = "feature"
     #: The steps of a loop, for layers of the loop that are computed for all steps at once: names such as "T" or
-    #: "spatial" never mean it, so that a layer means the same axes inside and outside of the loop.
+    #: "spatial" never denote it, so that a layer refers to the same axes inside and outside of the loop.
     LOOP = "loop"
 
 
-# name -> (integer function for sizes and lengths, how it is printed). `size` and `amount` are ints or integer arrays.
+# name -> (integer function for sizes and lengths, display form). `size` and `amount` are ints or integer arrays.
 _INT_OPS: Dict[str, Tuple[Callable[[Any, Any], Any], str]] = {
     "add": (lambda a, b: a + b, "%s+%s"),
     "sub": (lambda a, b: a - b, "%s-%s"),
@@ -70,9 +69,9 @@ class Dim:
 
     :param kind: batch, spatial or feature
     :param size: static size, or None if it is dynamic (different from batch to batch)
-    :param description: the name that users see, e.g. in `returnn-tf check`; also what ``stag:`` axis names look at
-    :param expr: how a derived dim is computed; such dims are made with the operators, not with the constructor
-    :param auto: made by the program for a number such as `n_out`, not declared by the user: it agrees with every
+    :param description: the name displayed to users, e.g. in `returnn-tf check`; also searched by ``stag:`` axis names
+    :param expr: expression of a derived dim; such dims are created with the operators, not with the constructor
+    :param auto: created by the program for a number such as `n_out`, not declared by the user: it agrees with every
         static dim of its size
     """
 
@@ -93,7 +92,7 @@ class Dim:
         self.expr = expr
 
     def __copy__(self) -> Dim:
-        return self  # it is what it is by identity, also in the copy of a network dict
+        return self  # a dim is identified by its object, also in the copy of a network dict
 
     def __deepcopy__(self, memo: Any) -> Dim:
         return self
@@ -144,7 +143,7 @@ class Dim:
         base, factor = self._split_op("ceildiv")
         return self._derive("ceildiv", by) if base is None else base._derive("ceildiv", by * factor)
 
-    def _split_op(self, op: str) -> Tuple[Any, int]:
+    def _split_op(self, op: str) -> Tuple[Optional[Dim], int]:
         """Return (operand, int) if this dim is ``operand <op> int``, else (None, 0)."""
         if self.expr is not None and self.expr.op == op and isinstance(self.expr.args[-1], int):
             first = self.expr.args[0]
@@ -194,8 +193,9 @@ class Dim:
         return dim
 
     def _shifted(self, amount: int) -> Dim:
-        """Return ``self + amount``. A grown dim folds, ``(t+1)+1 = t+2``, ``(t+1)-1 = t``; a shrunk one was clipped at
-        0.
+        """Return ``self + amount``.
+
+        A grown dim folds, ``(t+1)+1 = t+2``, ``(t+1)-1 = t``; a shrunk one does not, since it was clipped at 0.
         """
         base, grown = self._split_op("add")
         if base is None:
@@ -251,7 +251,7 @@ def _brief(value: Union[Dim, int]) -> str:
     return _brief_name(value) or str(value)
 
 
-#: How the automatic dims of `extern_data` are described; ``stag:`` names in configs look at this text.
+#: Descriptions of the automatic dims of `extern_data`; ``stag:`` names in configs search this text.
 EXTERN_PREFIX = "time:var:extern_data:"
 
 

@@ -1,4 +1,4 @@
-"""`extern_data` and `num_inputs`/`num_outputs` of a config: the templates of what a dataset feeds."""
+"""`extern_data` and `num_inputs`/`num_outputs` of a config: the templates of the data that a dataset feeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_extern_data(options: Mapping[str, Any]) -> Dict[str, Data]:
 
 
 def extern_data_options(given: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return `extern_data`, or what the older `num_inputs` and `num_outputs` say.
+    """Return `extern_data`, or the equivalent of the older `num_inputs` and `num_outputs`.
 
     :param given: the settings extern_data, num_inputs and num_outputs, those which are set
     :raises ConfigError: names the setting which is wrong
@@ -30,7 +30,7 @@ def extern_data_options(given: Mapping[str, Any]) -> Dict[str, Any]:
     num_inputs, num_outputs = given.get("num_inputs"), given.get("num_outputs")
     if num_inputs is None and num_outputs is None:
         raise ConfigError(
-            "The config says nothing about the data. Add e.g. extern_data = {'data': {'dim': 40}, "
+            "The config does not declare its data. Add e.g. extern_data = {'data': {'dim': 40}, "
             "'classes': {'dim': 10, 'sparse': True}}."
         )
     result: Dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The correspondence of axes of several templates: the common layout for broadcasting, and how to reach it."""
+"""The correspondence of axes of several templates, and their common layout for broadcasting."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, i
     :param ignore_feature: the sizes of the feature axes may differ (they will be concatenated)
     :raises ConfigError: if no template has all axes and ``allow_broadcast_all`` is off
     """
-    # While a loop is planned, what its previous step gives may still be unknown: that fits everywhere.
+    # While a loop is planned, the value of its previous step may still be unknown: it fits everywhere.
     datas = [d for d in datas if not d.unknown] or datas
     common = max(datas, key=lambda d: d.rank - len(d.loop_axes))
     for data in datas:
@@ -66,7 +66,7 @@ def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, i
             raise ConfigError(
                 "The dims don't fit: %s has the axis %s, which is in no other source with all axes; the sources "
                 "are %s. "
-                "If both axes have the same lengths, say so with a reinterpret_data layer (option size_base) or by "
+                "If both axes have the same lengths, declare it with a reinterpret_data layer (option size_base) or by "
                 "declaring one Dim for both; to combine every frame with every frame, set allow_broadcast_all_sources."
                 % (data, ", ".join(str(data.dims[a]) for a in missing), "; ".join(str(d) for d in datas))
             )
@@ -79,7 +79,7 @@ def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, i
 
 
 def _with_missing(common: Data, data: Data, missing: Sequence[int]) -> Data:
-    """Insert the missing axes in front of the feature axis; a missing feature axis goes to the end."""
+    """Insert the missing axes before the feature axis; a missing feature axis goes to the end."""
     for a in missing:
         is_feature = a == data.feature_axis and common.feature_axis is None
         axis = common.rank

@@ -1,1 +1,1 @@
-"""Helpers which know nothing of the rest of the package."""
+"""Helpers that depend on nothing else in the package."""

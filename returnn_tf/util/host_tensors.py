@@ -1,7 +1,7 @@
-"""Tensors from numpy arrays, without the memory that TensorFlow itself loses with each of them.
+"""Tensors from numpy arrays, without TensorFlow's memory leak.
 
-``tf.convert_to_tensor`` leaks some 340 bytes for each array on Python 3.11 and later (tensorflow issue 62551): 1 kB a
-training step. What goes through DLPack does not, and takes a tenth of the time.
+``tf.convert_to_tensor`` leaks some 340 bytes per array on Python 3.11 and later (tensorflow issue 62551): 1 kB per
+training step. DLPack does not, and takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import functools
 from typing import Any
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.util.lazy_tf import tf
 
-_ALIGNMENT = 64  # bytes; what kernels of TensorFlow expect of a buffer
+_ALIGNMENT = 64  # bytes; alignment that TensorFlow kernels expect
 _DTYPES = frozenset(["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"])
 
 
-def host_tensor(array: numpy.ndarray, dtype: Any) -> Any:
-    """Return a tensor with the values of an array, copied.
+def host_tensor(array: NDArray[Any], dtype: Any) -> Any:
+    """Return a tensor with a copy of an array.
 
-    :param array: of a type that can become ``dtype``
+    :param array: of a type that can be cast to ``dtype``
     :param dtype: ``tf.DType``
     """
     name = dtype.name
@@ -29,7 +30,7 @@ def host_tensor(array: numpy.ndarray, dtype: Any) -> Any:
     return tf.experimental.dlpack.from_dlpack(_aligned_copy(array, name).__dlpack__())
 
 
-def _aligned_copy(array: numpy.ndarray, dtype: str) -> numpy.ndarray:
+def _aligned_copy(array: NDArray[Any], dtype: str) -> NDArray[Any]:
     wanted = numpy.dtype(dtype)
     size = array.size * wanted.itemsize
     memory = numpy.empty(size + _ALIGNMENT, numpy.uint8)
@@ -41,5 +42,5 @@ def _aligned_copy(array: numpy.ndarray, dtype: str) -> numpy.ndarray:
 
 @functools.lru_cache(maxsize=None)
 def _has_gpu() -> bool:
-    """Whether tensors belong on a GPU: DLPack would leave them on the host, to be copied in the step."""
+    """Return whether tensors belong on a GPU: DLPack would leave them on the host, to be copied in each step."""
     return bool(tf.config.list_logical_devices("GPU"))

@@ -33,7 +33,7 @@ def test_forms(args, files, overrides):
         (["a", "--taks", "eval"], "unknown option '--taks'. Did you mean '--task'"),
         (["a", "--profil"], "unknown option '--profil'. Did you mean '--profile'"),
         (["a", "-Q", "3"], "unknown option '-Q'"),
-        (["a", "++x", "1", "b"], "'b' stands alone"),
+        (["a", "++x", "1", "b"], "unexpected argument 'b'"),
         (["a", "+x", "1"], "unknown option '+x'. Any setting"),
     ],
 )

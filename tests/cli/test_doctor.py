@@ -39,7 +39,7 @@ def test_everything_is_missing(monkeypatch, probed, capsys):
     probed(None)
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
-    assert "Needed, but missing: numpy, h5py, TensorFlow" in out
+    assert "Required, but missing: numpy, h5py, TensorFlow" in out
     for advice in ("returnn-tf[cpu]", "returnn-tf[horovod]", "returnn-tf[audio]", "g++", "CUDA"):
         assert advice in out
 

@@ -150,7 +150,9 @@ def test_misspelt_override_is_reported(config, task, capsys):
     """Also if the config sets the right key."""
     task(lambda config: 0)
     assert main([config("batch_size = 3\n"), "++task", "for_test", "++bacth_size", "5"]) == 0
-    assert "'bacth_size' (the command line) has no meaning. Did you mean 'batch_size'?" in capsys.readouterr().out
+    assert (
+        "'bacth_size' (the command line) is not a known setting. Did you mean 'batch_size'?" in capsys.readouterr().out
+    )
 
 
 def test_traceback_at_level_5(config, task, capsys):
@@ -200,7 +202,7 @@ def test_misspelt_key_is_reported(config, task, capsys):
     task(lambda config: 0)
     path = config("bacth_size = 3\n")
     assert main([path, "++task", "for_test"]) == 0
-    assert "Warning: config key 'bacth_size' (%s:2) has no meaning. Did you mean 'batch_size'?" % path in (
+    assert "Warning: config key 'bacth_size' (%s:2) is not a known setting. Did you mean 'batch_size'?" % path in (
         capsys.readouterr().out
     )
 
@@ -243,7 +245,7 @@ def test_output_that_nobody_reads():
         (">&-", "layers linear", 0, ""),
         (">&-", "layers no_such_layer", 2, "There is no layer class"),
         (">&- 2>&- <&-", "layers no_such_layer", 2, ""),
-        (">/dev/full", "layers", 1, "error: No space left on device, while something was written"),
+        (">/dev/full", "layers", 1, "error: No space left on device, while writing"),
         (">/dev/full 2>/dev/full", "layers", 1, ""),
     ],
 )
@@ -258,9 +260,9 @@ def test_standard_streams_that_are_closed_or_full(redirection, args, code, messa
 @pytest.mark.parametrize(
     "exc, message",
     [
-        (MemoryError(), "memory is used up: no more of it. Raise the limit"),
-        (ImportError("lib.so: failed to map segment from shared object"), "memory is used up: lib.so"),
-        (OSError(errno.ENOSPC, "No space left"), "No space left on device, while something was written"),
+        (MemoryError(), "out of memory: allocation failed. Raise the limit"),
+        (ImportError("lib.so: failed to map segment from shared object"), "out of memory: lib.so"),
+        (OSError(errno.ENOSPC, "No space left"), "No space left on device, while writing"),
     ],
 )
 def test_what_the_machine_lacks_is_no_bug(config, task, capsys, exc, message):

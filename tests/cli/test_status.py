@@ -45,12 +45,12 @@ def test_everything_in_one_report(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("%s: ended (stopped, exit code 143) at 20" % model)
     assert lines[0].endswith("it was pid %d on %s" % (os.getpid(), os.uname().nodename))
-    expected = "epoch 3 of 5, step 20 (in all 90), 25.0% of the epoch, 0.500 s/step, 1000 frames/s, loss 1.25"
+    expected = "epoch 3 of 5, step 20 (total 90), 25.0% of the epoch, 0.500 s/step, 1000 frames/s, loss 1.25"
     assert lines[1] == "  " + expected
     assert lines[2].startswith("  last signal: SIGTERM at 20")
     assert lines[3:5] == ["  rank 0 on a: wait 0.25", "  rank 1 on b: wait 0.125"]
     assert lines[5] == "  best: dev_score 1.5 (epoch 2)"
-    bad = "net.003.step90 (net.003.step90.index has 5 bytes, written were 6)"
+    bad = "net.003.step90 (net.003.step90.index has 5 bytes, expected 6)"
     assert lines[6] == "  resumes at net.003.step70; other checkpoints: net.002, net.001; not usable: " + bad
     assert len(lines) == 7
     assert main(["status", "--point", model]) == 0
@@ -67,8 +67,8 @@ def test_all_runs_of_a_folder(tmp_path, capsys):
     assert capsys.readouterr().out == "a.pretrain.001\nb.001\nthe beginning\n"
     assert main(["status", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "a: no status file, so only checkpoints are known" in out
-    assert "c: dead without a last word" in out  # nobody holds its lock
+    assert "a: no status file, only checkpoints" in out
+    assert "c: dead without a final status" in out  # nobody holds its lock
 
 
 def test_the_first_checkpoint_within_an_epoch_is_a_run_too(tmp_path, capsys):

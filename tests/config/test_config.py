@@ -10,7 +10,7 @@ import pytest
 
 from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.config import Config, ConfigError, config_from_recipe, nearest_name
-from returnn_tf.config.readers import Text
+from returnn_tf.config.readers import RawSetting
 
 DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "config")
 with open(os.path.join(DATA, "config_parsing.json"), encoding="utf8") as _f:
@@ -44,11 +44,11 @@ def test_recorded_readers(case, monkeypatch):
     config = from_arguments(case["args"])
     for key, expected in case["read"].items():
         raw = config.raw(key)
-        assert expected["typed"] == (not isinstance(raw, Text)), key
+        assert expected["typed"] == (not isinstance(raw, RawSetting)), key
         if expected["raw"] == "function":
             assert callable(raw)
             continue
-        assert repr(raw.parts if isinstance(raw, Text) else raw) == expected["raw"], key
+        assert repr(raw.parts if isinstance(raw, RawSetting) else raw) == expected["raw"], key
         for name, value in expected.items():
             if name in ("typed", "raw"):
                 continue
@@ -105,8 +105,8 @@ def test_python_config(tmp_path):
     assert config.keys() == ["OrderedDict", "_private", "f", "old", "x"]
     assert config.int("old") == 10 and config.typed("f")(1) == 11
     assert "config" not in config and "numpy" not in config
-    assert config.where("x") == "config key 'x' (the command line)"
-    assert config.where("old") == "config key 'old' (%s:5)" % path
+    assert config.describe_source("x") == "config key 'x' (the command line)"
+    assert config.describe_source("old") == "config key 'old' (%s:5)" % path
 
 
 def test_python_without_shebang_and_dataclass(tmp_path):
@@ -158,7 +158,7 @@ def test_errors_of_files(tmp_path):
     with pytest.raises(ConfigError, match="not found"):
         Config.from_file(str(tmp_path / "none.config"))
     (tmp_path / "b.config").write_bytes(b"\x89HDF\r\n\xff\xfe")
-    with pytest.raises(ConfigError, match="no text file"):
+    with pytest.raises(ConfigError, match="not a text file"):
         Config.from_file(str(tmp_path / "b.config"))
     with pytest.raises(ConfigError, match="can't be read"):
         Config.from_file(str(tmp_path))

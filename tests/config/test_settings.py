@@ -32,7 +32,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 READERS = {"int", "float", "bool", "str", "value", "list", "int_list", "float_list", "int_pair", "bool_or_other"} | {
     *("typed", "get", "typed_value", "opt_typed_value", "raw", "has", "where", "is_override", "read")
 }
-BY_NAME = {"value", "where", "is_set", "is_given"}  # methods of a group
+BY_NAME = {"value", "describe_source", "is_set", "is_given"}  # methods of a group
 GROUP_NAMES = {group.__name__ for group in GROUPS}
 
 
@@ -189,7 +189,7 @@ def test_defaults_aliases_and_places() -> None:
     group = Example(Config({"number": 7}))
     group.rates.append(1.0)
     assert group.rates == [] and group.count == 7 and not group.is_set("flag")
-    assert group.where("count") == "config key 'number'" and group.is_set("count")
+    assert group.describe_source("count") == "config key 'number'" and group.is_set("count")
     assert Example(Config({"number": 7, "count": 2})).count == 2
 
 

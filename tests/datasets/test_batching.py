@@ -219,7 +219,7 @@ def test_too_large_sequences_are_reported_once_and_counted(caplog):
 def test_what_was_left_out_is_counted():
     dataset = _dataset(_same(3, 50, 2, 60, 7))
     list(dataset.batches(epoch=1, batch_size=100, max_seq_length=50, min_seq_length=3))
-    assert dataset.batch_stats.summary() == "1 left out as too long, 1 left out as too short"
+    assert dataset.batch_stats.summary() == "1 dropped as too long, 1 dropped as too short"
     assert dataset.batch_stats.num_used == 3
 
 

@@ -209,7 +209,7 @@ BAD_FILES = {
         _scalar_inputs,
         "is a single value, not an array of frames",
     ),
-    "no_dim": (_flat_inputs, "attribute inputPattSize must say the number of classes"),
+    "no_dim": (_flat_inputs, "attribute inputPattSize must give the number of classes"),
     "external_link": (_external_link, "a link to another file"),
     "external_storage": (_external_storage, "refers to other files"),
     "huge_claim": (_huge_claim, "claims 1000000000 sequences, more than the file can hold"),

@@ -59,7 +59,7 @@ def test_gradient():
     [
         ({"axes": "BT"}, r"'BT' says none .* Give a list of axes, e.g. \['B', 'T'\]"),
         ({"axes": [STATIC, FEATURE], "n_out": 5}, "n_out is 5, but the merged axis has"),
-        ({"axes": ["X"]}, "Axis 'X' is no known name"),
+        ({"axes": ["X"]}, "Axis 'X' is not a known name"),
     ],
 )
 def test_errors(options, message):

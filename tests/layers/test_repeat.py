@@ -149,7 +149,7 @@ def test_concat_gradient_and_dim():
             [("data", "F"), ("data:other", "F")],
             "the sources .* have different axes besides the concatenated ones: .*time",
         ),
-        ([("data", "X"), ("data", "F")], "Axis 'X' is no known name"),
+        ([("data", "X"), ("data", "F")], "Axis 'X' is not a known name"),
     ],
 )
 def test_concat_errors(sources, message):

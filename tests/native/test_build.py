@@ -182,7 +182,7 @@ def test_a_compiler_that_does_not_work(tiny, monkeypatch, script, message):
 
 def test_a_compiler_that_is_no_command(tiny, monkeypatch):
     monkeypatch.setenv("CXX", "g++ 'and more")
-    with pytest.raises(NativeOpError, match="CXX = .* is no command: No closing quotation"):
+    with pytest.raises(NativeOpError, match="CXX = .* is not a command: No closing quotation"):
         build(TINY)
 
 
@@ -206,7 +206,7 @@ def test_one_warning_and_the_plain_form_takes_over(tiny, monkeypatch, caplog):
     assert library.native_op("lstm", lambda ops: None) is None
     assert library.native_op("lstm", lambda ops: None) is None
     assert len(caplog.records) == 1
-    assert "The native op lstm cannot be used, its slower form in plain TensorFlow takes over: $CXX" in caplog.text
+    assert "The native op lstm cannot be used; falling back to plain TensorFlow, which is slower: $CXX" in caplog.text
 
 
 def test_switched_off(monkeypatch, caplog):

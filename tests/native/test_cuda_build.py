@@ -162,7 +162,7 @@ def test_a_gpu_that_nvcc_does_not_know(tiny, monkeypatch):
 
 
 def test_no_architecture():
-    with pytest.raises(NativeOpError, match="'hopper' is no GPU architecture; one looks like sm_90"):
+    with pytest.raises(NativeOpError, match="'hopper' is not a GPU architecture; expected e.g. sm_90"):
         find_cuda_toolchain(["hopper"])
 
 
@@ -206,7 +206,7 @@ def test_architectures_of_the_gpus(gpus):
     gpus((9, 0), cuda=False)
     assert visible_archs() == ()
     gpus(None)
-    with pytest.raises(NativeOpError, match="does not say which compute capability /physical_device:GPU:0 has"):
+    with pytest.raises(NativeOpError, match="does not report the compute capability of /physical_device:GPU:0"):
         visible_archs()
 
 
@@ -217,8 +217,8 @@ def test_a_gpu_without_nvcc_is_one_warning(tiny, gpus, monkeypatch, caplog):
     monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter(()))
     assert library.native_op("tiny", lambda ops: None) is None and library.native_op("tiny", lambda ops: None) is None
     assert [record.getMessage() for record in caplog.records] == [
-        "The native op tiny cannot be used, its slower form in plain TensorFlow takes over: the CUDA compiler nvcc was "
-        "not found; install the CUDA toolkit (version 12 or later) or set CUDA_HOME to where it is."
+        "The native op tiny cannot be used; falling back to plain TensorFlow, which is slower: the CUDA compiler nvcc "
+        "was not found; install the CUDA toolkit (version 12 or later) or set CUDA_HOME to where it is."
     ]
 
 

@@ -61,7 +61,7 @@ def test_one_warning_and_the_plain_form(on_gpu, child, caplog, code, message):
     child(code)
     assert library.native_op("lstm", lambda ops: None) is None and library.native_op("lstm", lambda ops: None) is None
     assert [record.getMessage() for record in caplog.records] == [
-        "The native op lstm cannot be used, its slower form in plain TensorFlow takes over: %s." % message
+        "The native op lstm cannot be used; falling back to plain TensorFlow, which is slower: %s." % message
     ]
     assert not was_tested(on_gpu)
 
@@ -73,7 +73,7 @@ def test_a_kernel_that_hangs(on_gpu, child, tmp_path, caplog):
     start = time.time()
     assert library.native_op("lstm", lambda ops: None) is None
     assert time.time() - start < 20
-    assert "takes over: on the GPU: its test did not end within 1.5 seconds." in caplog.text
+    assert "slower: on the GPU: its test did not end within 1.5 seconds." in caplog.text
     assert not was_tested(on_gpu)
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)

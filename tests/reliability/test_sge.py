@@ -36,7 +36,7 @@ def test_a_job_that_is_warned_saves_and_goes_back_to_the_queue(sge, folder, numb
     assert "restarts so far: 0" in text and "restarts so far: 1" in text
     assert text.count("got SIGUSR1") == 1 and "%s: the training is told" % number.name in text
     assert "training ['a.config', '++key', \"a 'value'\"] from 1" in text and "finished" in text
-    assert "goes on at: net.001" in text
+    assert "resumes at: net.001" in text
 
 
 def test_a_deleted_job_saves_and_stays_away(sge, folder):  # noqa: F811
@@ -46,7 +46,7 @@ def test_a_deleted_job_saves_and_stays_away(sge, folder):  # noqa: F811
     sge.delete(job)
     sge.wait(job, 120, log)
     text = log.read_text()
-    assert "SIGUSR2: the training is told to save" in text and (folder / "net.001.index").exists()
+    assert "SIGUSR2: asking the training to save" in text and (folder / "net.001.index").exists()
     assert text.count("restarts so far") == 1
 
 
@@ -74,4 +74,4 @@ def test_the_soft_limit_of_time(sge, folder):  # noqa: F811
     job, log = _submit(sge, folder, "--time", "2m", "--lead", "1m", "a.config")
     sge.wait(job, 300, log)
     text = log.read_text()
-    assert "SIGUSR1: the training is told to save" in text and "finished" in text
+    assert "SIGUSR1: asking the training to save" in text and "finished" in text

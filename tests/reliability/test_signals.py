@@ -110,7 +110,7 @@ def test_before_the_task_has_begun(tmp_path: pathlib.Path, place: str, code: int
         finally:
             process.kill()
     lines = toy.text_of(tmp_path).splitlines()
-    assert lines.count("Warning: SIGTERM: ending, before the task has begun") == 1
+    assert lines.count("Warning: SIGTERM: exiting before the task has begun") == 1
     assert lines[-1] == "error: interrupted" and not any("Traceback" in line for line in lines)
 
 

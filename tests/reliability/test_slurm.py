@@ -40,7 +40,7 @@ def test_a_job_that_is_warned_saves_and_goes_back_to_the_queue(slurm, folder):  
     for start in range(3):
         assert "start on %s, restarts so far: %d" % (os.uname().nodename, start) in text
         assert "training ['a b.config', '++key', \"a 'value'\"] from %d" % start in text
-    assert "goes on at: the beginning" in text and "goes on at: net.002" in text
+    assert "resumes at: the beginning" in text and "resumes at: net.002" in text
     assert text.count("got SIGUSR1") == 2 and text.count("ended with exit code 138") == 2
     assert "ended with exit code 0" in text
     assert int(slurm.facts(job)["Restarts"]) == 2
@@ -116,4 +116,4 @@ def test_a_refused_job_says_why(slurm, folder):  # noqa: F811
     command = [sys.executable, str(ROOT / "tools" / "submit.py"), "--queue", "nowhere", "a.config"]
     done = subprocess.run(command, cwd=folder, env=slurm.env, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "sbatch refuses the job" in done.stderr and "invalid partition" in done.stderr
+    assert "sbatch rejected the job" in done.stderr and "invalid partition" in done.stderr

@@ -62,7 +62,7 @@ def _ended_alike(node, job, folder, expected, restarts):
     assert int(node.facts(job)["Restarts"]) == restarts
     for number in range(restarts):
         assert "restarts so far: %d" % (number + 1) in text
-    assert len(re.findall(r"goes on at: toy\.\d+\.step\d+", text)) == restarts
+    assert len(re.findall(r"resumes at: toy\.\d+\.step\d+", text)) == restarts
     toy.assert_same_end(folder, expected)
     status = subprocess.run(
         [sys.executable, "-m", "returnn_tf", "status", "net"],

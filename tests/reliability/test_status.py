@@ -60,7 +60,7 @@ def test_running_then_stopped_then_resumed_then_finished(warm: toy.Warm, tmp_pat
     os.kill(pid, signal.SIGKILL)
     assert warm.wait(pid) == -9
     text = _text(tmp_path, capsys)
-    assert "dead without a last word (killed, or the machine went down): pid %d on " % pid in text
+    assert "dead without a final status (killed, or the machine went down): pid %d on " % pid in text
     assert "resumes at toy.001.step" in text
 
 

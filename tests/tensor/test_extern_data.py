@@ -103,7 +103,7 @@ def test_old_keys(config: Dict[str, Any], expected: Dict[str, Tuple[int, int]]) 
         ({"num_outputs": "x"}, r"num_outputs must be a number .*\(number, number of axes\), got 'x'"),
         ({"num_outputs": {"bpe": True}}, r"num_outputs\['bpe'\] must be a number .*, got True"),
         ({"num_outputs": {"bpe": (9, -1)}}, r"num_outputs\['bpe'\] must be a number .*, got \(9, -1\)"),
-        ({}, r"says nothing about the data"),
+        ({}, r"does not declare its data"),
     ],
 )
 def test_errors_name_the_setting(config: Dict[str, Any], message: str) -> None:
@@ -143,12 +143,12 @@ def test_errors_name_the_setting(config: Dict[str, Any], message: str) -> None:
         ({"dim_tags": [batch_dim, 3]}, "option 'dim_tags' must be"),
         ({"dim_tags": [batch_dim, batch_dim]}, "dim_tags must hold batch_dim at most once"),
         ({"dim_tags": [batch_dim, TIME], "dims": [batch_dim, TIME]}, "give either dims or dim_tags"),
-        ({"dim_tags": [batch_dim, TIME, FEATURE], "shape": (None, 4)}, r"shape is \(None, 4\), but dim_tags say"),
+        ({"dim_tags": [batch_dim, TIME, FEATURE], "shape": (None, 4)}, r"shape is \(None, 4\), but dim_tags give"),
         ({"dim_tags": [batch_dim, TIME, FEATURE], "dim": 4}, "dim is 4, but the shape .* a feature axis of size 5"),
         ({"dim_tags": [batch_dim, TIME], "feature_dim": FEATURE}, "feature_dim .* is not among dim_tags"),
         ({"dim": 4, "feature_dim": FEATURE}, "the axis 'F' is .*, so it can't have the dim feature=5"),
         ({"dim": 3, "same_dim_tags_as": {"T": FEATURE}}, "the axis 'T' is .*, so it can't have the dim feature=5"),
-        ({"dim": 3, "same_dim_tags_as": {"X": TIME}}, "Axis 'X' is no known name"),
+        ({"dim": 3, "same_dim_tags_as": {"X": TIME}}, "Axis 'X' is not a known name"),
         ({"dim": 3, "same_dim_tags_as": TIME}, "option 'same_dim_tags_as' must be"),
         ((40, 0), r"the number of axes in \(40, 0\) must be 1 for labels or 2 for vectors"),
         ((0, 2), "option 'shape' must be from 1|option 'dim' must be from 1 to 2147483647, got 0"),

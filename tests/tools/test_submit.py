@@ -127,22 +127,22 @@ def test_dry_run_of_the_tool(tmp_path):
         ({"scheduler": "slrum"}, r"option 'scheduler' is 'slrum'. Did you mean 'slurm'\?"),
         ({"time": "one day"}, r"submit\['time'\]: expected a time such as '24:00:00'.*got 'one day'"),
         ({"time": 24}, "'time' must be str, got 24"),
-        ({"time": "2m"}, "nothing is left if the signal comes 180s before its end"),
+        ({"time": "2m"}, "the time 2m is too short for a signal 180s before its end"),
         ({"mem": "16"}, r"submit\['mem'\]: expected an amount of memory"),
         ({"tasks": 3, "nodes": 2}, "3 tasks can't be spread evenly over 2 nodes"),
         ({"tasks": 0}, r"'tasks' must be at least 1"),
         ({"tasks": "2"}, r"'tasks' must be int, got '2'"),
         ({"requeue": 2}, "must be bool"),
         ({"gpus": -1}, "'gpus' must be at least 0"),
-        ({"tasks": 2, "scheduler": "sge", "launcher": "srun"}, "srun is a part of Slurm"),
+        ({"tasks": 2, "scheduler": "sge", "launcher": "srun"}, "srun is part of Slurm"),
         ({"name": "my job"}, r"'name' must be letters, digits"),
-        ({"env": {"A B": "x"}}, "'A B' can't be the name of a variable"),
+        ({"env": {"A B": "x"}}, "'A B' is not a valid variable name"),
         ({"env": ["A=1"]}, "'env' must be dict"),
         ({"modules": "cuda"}, r"'modules' must be tuple.*, got 'cuda'"),
         ({"log_dir": "a\n#SBATCH --uid=0"}, "line break"),
         (
             {"scheduler": "sge", "log_dir": "$HOME/log"},
-            "Grid Engine gives . : , a meaning in paths; rename a folder of .*HOME/log",
+            ". : , are special in paths of Grid Engine; rename a folder of .*HOME/log",
         ),
         ({"extra": ["--a\n#SBATCH -b"]}, "line break"),
     ],
@@ -170,7 +170,7 @@ def test_jobs_of_an_array_are_alike(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, time in (("a", "2h"), ("b", "3h")):
         pathlib.Path(name).write_text("submit = {'time': %r}\n" % time)
-    with pytest.raises(ConfigError, match="differs from that of a, but the jobs of an array are all alike"):
+    with pytest.raises(ConfigError, match="differs from that of a, but the jobs of an array share one description"):
         read_job(["a", "b"], [], {})
 
 

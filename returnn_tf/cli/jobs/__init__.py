@@ -1,1 +1,1 @@
-"""Jobs for clusters: one description of what a training needs, written as a job script for Slurm or SGE."""
+"""Cluster jobs: one description of the resources of a training run, written as a job script for Slurm or SGE."""

@@ -1,4 +1,4 @@
-"""What a job needs, in words that mean the same for every scheduler. Each option is declared once, here."""
+"""The resources of a job, in terms that mean the same for every scheduler. Each option is declared once, here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEDULERS = ("slurm", "sge")
 LAUNCHERS = ("mpirun", "horovodrun", "srun")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*$")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
-_LEAST_RUN = 60  # seconds between start and signal without which a job makes no sense
+_LEAST_RUN = 60  # seconds; a job with less time between start and signal is pointless
 
 
 def _is_name(value: str) -> Optional[str]:
@@ -31,33 +31,31 @@ EnvOption = Annotated[Dict[str, str], Written(Dict[str, Union[str, int, float]])
 class Description:
     """The options; in a config: ``submit = {"time": "24:00:00", "tasks": 4, "gpus": 1, ...}``."""
 
-    scheduler: str = option("slurm", help="which scheduler the script is for", choices=SCHEDULERS)
+    scheduler: str = option("slurm", help="scheduler for which the script is written", choices=SCHEDULERS)
     name: str = option("", help="name of the job; default: that of the config file", check=_is_name)
-    time: str = option("24:00:00", help="wall time after which the job is taken down: 24:00:00, 36h, 90m")
+    time: str = option("24:00:00", help="wall time limit of the job: 24:00:00, 36h, 90m")
     mem: str = option("8G", help="memory of each task: 500M, 16G")
-    tasks: int = option(1, help="processes which train together by Horovod; 1: no Horovod", check=at_least(1))
+    tasks: int = option(1, help="Horovod processes; 1: no Horovod", check=at_least(1))
     nodes: int = option(
         1,
-        help="machines over which the tasks are spread evenly (for SGE the parallel environment does it)",
+        help="machines over which the tasks are spread evenly (SGE: by the parallel environment)",
         check=at_least(1),
     )
     cpus: int = option(1, help="CPU cores of each task", check=at_least(1))
     gpus: int = option(0, help="GPUs of each task", check=at_least(0))
     queue: str = option("", help="partition (Slurm) or queue (SGE); default: that of the cluster")
-    launcher: str = option("mpirun", help="what starts several tasks", choices=LAUNCHERS)
+    launcher: str = option("mpirun", help="launcher of several tasks", choices=LAUNCHERS)
     launcher_args: Tuple[str, ...] = option((), help="further arguments for mpirun, horovodrun or srun")
-    requeue: bool = option(True, help="go on by itself in a new allocation after preemption or at the end of the time")
-    lead: str = option("180s", help="how long before the end of the time the training is told to save and stop")
-    max_starts: int = option(
-        3, help="starts at the same point of the training before the job gives up; 0: any number", check=at_least(0)
-    )
-    program: str = option("returnn-tf", help="how returnn-tf is called, e.g. python3 -m returnn_tf")
+    requeue: bool = option(True, help="resume in a new allocation after preemption or at the wall time limit")
+    lead: str = option("180s", help="how long before the wall time limit the training is signalled to save and stop")
+    max_starts: int = option(3, help="starts without progress before the job gives up; 0: no limit", check=at_least(0))
+    program: str = option("returnn-tf", help="command that runs returnn-tf, e.g. python3 -m returnn_tf")
     venv: str = option("", help="folder of a virtual environment to activate")
     modules: Tuple[str, ...] = option((), help="environment modules to load, e.g. cuda/12.3")
     env: EnvOption = option({}, help="environment variables: NAME=VALUE")
     setup: Tuple[str, ...] = option((), help="lines of shell code to run before the training")
     workdir: str = option("", help="folder to run in; default: the current one")
-    log_dir: str = option("log", help="folder for what the job prints; made if it is missing")
+    log_dir: str = option("log", help="folder for the output of the job; created if missing")
     pe: str = option(
         "", help="SGE: parallel environment; default: smp for one task with several cores, mpi for more tasks"
     )
@@ -67,7 +65,7 @@ class Description:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str) -> Description:
-        """Checked and converted.
+        """Check and convert the options.
 
         :param where: the place, for messages
         :raises ConfigError: naming the option
@@ -92,22 +90,21 @@ class Description:
                 "%s: %d tasks can't be spread evenly over %d nodes; take a multiple" % (where, self.tasks, self.nodes)
             )
         if self.scheduler == "sge" and self.launcher == "srun" and self.tasks > 1:
-            raise ConfigError("%s['launcher']: srun is a part of Slurm; SGE has 'mpirun' and 'horovodrun'" % where)
+            raise ConfigError("%s['launcher']: srun is part of Slurm; use 'mpirun' or 'horovodrun' with SGE" % where)
         path = os.path.join(self.workdir or os.getcwd(), self.log_dir)
         if self.scheduler == "sge" and any(char in path for char in "$:,"):
-            raise ConfigError("%s: Grid Engine gives $ : , a meaning in paths; rename a folder of %s" % (where, path))
+            raise ConfigError("%s: $ : , are special in paths of Grid Engine; rename a folder of %s" % (where, path))
         if self.seconds < self.lead_seconds + _LEAST_RUN:
             raise ConfigError(
-                "%s: of the time %s nothing is left if the signal comes %s before its end"
-                % (where, self.time, self.lead)
+                "%s: the time %s is too short for a signal %s before its end" % (where, self.time, self.lead)
             )
         for name in self.env:
             if not _VARIABLE.match(name):
-                raise ConfigError("%s['env']: %r can't be the name of a variable" % (where, name))
+                raise ConfigError("%s['env']: %r is not a valid variable name" % (where, name))
         megabytes_of("%s['mem']" % where, self.mem)
         for key, value in self._texts():
             if "\n" in value or "\0" in value:
-                raise ConfigError("%s[%r]: a line break can't be a part of %r" % (where, key, value))
+                raise ConfigError("%s[%r]: line breaks are not allowed, got %r" % (where, key, value))
 
     def _texts(self) -> Any:
         for key in ("queue", "venv", "workdir", "log_dir", "pe", "sge_mem", "sge_gpu", "program"):
@@ -118,20 +115,20 @@ class Description:
 
     @property
     def seconds(self) -> int:
-        """Wall time."""
+        """Return the wall time in seconds."""
         return seconds_of("time", self.time)
 
     @property
     def lead_seconds(self) -> int:
-        """From the signal to the end of the wall time."""
+        """Return the seconds from the signal to the end of the wall time."""
         return seconds_of("lead", self.lead)
 
     @property
     def megabytes(self) -> int:
-        """Memory of a task."""
+        """Return the memory of a task in megabytes."""
         return megabytes_of("mem", self.mem)
 
     @property
     def tasks_per_node(self) -> int:
-        """Tasks on each machine."""
+        """Return the number of tasks on each machine."""
         return self.tasks // self.nodes

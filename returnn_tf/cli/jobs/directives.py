@@ -1,4 +1,4 @@
-"""The comment lines at the head of a job script by which Slurm (``#SBATCH``) and SGE (``#$``) learn what it needs."""
+"""The comment lines at the head of a job script that request resources from Slurm (``#SBATCH``) and SGE (``#$``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from returnn_tf.cli.jobs.quantities import clock
 
 
 def slurm_directives(job: Description, name: str, count: int) -> List[str]:
-    """For sbatch.
+    """Return the directives for sbatch.
 
     :param name: of the job
     :param count: jobs of the array; 1: no array
@@ -39,7 +39,7 @@ def slurm_directives(job: Description, name: str, count: int) -> List[str]:
 
 
 def sge_directives(job: Description, name: str, count: int) -> List[str]:
-    """For qsub. Slots are tasks, or the cores of a single task.
+    """Return the directives for qsub. Slots are tasks, or the cores of a single task.
 
     :param name: of the job
     :param count: jobs of the array; 1: no array
@@ -77,7 +77,7 @@ DIRECTIVES: Dict[str, Callable[[Description, str, int], List[str]]] = {
 
 
 def _quoted(text: str) -> str:
-    """As the schedulers read a line of options: neither is a shell, but both know double quotes."""
+    """Quote for the option parsers of the schedulers: neither is a shell, but both know double quotes."""
     if not any(char in text for char in " \t#\"'\\"):
         return text
     return '"%s"' % text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,4 +1,4 @@
-"""Times and sizes of memory as people write them in a description, and as the schedulers want them."""
+"""Times and memory sizes, in the notations of users and of the schedulers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _MEGABYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def seconds_of(option: str, text: object) -> int:
-    """``24:00:00`` (h:mm:ss), ``12:30`` (h:mm), ``2-00:00:00`` (with days), ``36h``, ``90m`` or ``300s`` in seconds.
+    """Convert ``24:00:00`` (h:mm:ss), ``12:30`` (h:mm), ``2-00:00:00`` (with days), ``36h``, ``90m`` or ``300s``.
 
     :param option: for the message
-    :raises ConfigError: it is none of these
+    :return: seconds
+    :raises ConfigError: the text has none of these forms
     """
     text = str(text)
     clock = _CLOCK.match(text)
@@ -29,14 +30,14 @@ def seconds_of(option: str, text: object) -> int:
 
 
 def clock(seconds: int) -> str:
-    """``26:05:00``: hours, minutes, seconds, as Slurm and SGE both read it."""
+    """Format as ``26:05:00`` (hours, minutes, seconds), which both Slurm and SGE read."""
     return "%d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
 
 
 def megabytes_of(option: str, text: object) -> int:
-    """``500M``, ``16G`` or ``1T`` in megabytes.
+    """Convert ``500M``, ``16G`` or ``1T`` to megabytes.
 
-    :raises ConfigError: it is none of these
+    :raises ConfigError: the text has none of these forms
     """
     found = _MEMORY.match(str(text))
     if not found or not int(found.group(1)):

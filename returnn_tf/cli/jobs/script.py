@@ -1,4 +1,4 @@
-"""The job script: a bash script whose values are all in variables at its head, quoted, and whose rest is fixed."""
+"""The job script in bash: all values are quoted variables at its head, the rest is fixed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from returnn_tf.cli.jobs.description import Description
 from returnn_tf.cli.jobs.directives import DIRECTIVES
 
 _NAME_CHARS = re.compile(r"[^A-Za-z0-9_.+-]+")
-#: seconds for which mpirun lets its processes save, once it got SIGTERM, before it kills them
+#: seconds for which mpirun, after SIGTERM, lets its processes save before it kills them
 _MPIRUN_PATIENCE = 60
-#: what processes on other machines need to know, if it is set
+#: environment variables passed to processes on other machines, if set
 _PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
 
@@ -34,7 +34,7 @@ class Training:
 
 
 def job_name(job: Description, trainings: Sequence[Training]) -> str:
-    """The given name, else that of the first config file."""
+    """Return the given name, else that of the first config file."""
     if job.name:
         return job.name
     stem = os.path.splitext(os.path.basename(trainings[0].config))[0]
@@ -43,9 +43,9 @@ def job_name(job: Description, trainings: Sequence[Training]) -> str:
 
 
 def job_script(job: Description, trainings: Sequence[Training], arguments: Sequence[str] = ()) -> str:
-    """The text of the script.
+    """Return the text of the script.
 
-    :param trainings: several: a job for each, as an array
+    :param trainings: with several: one job of an array for each
     :param arguments: ``++key value`` for all of them
     """
     name = job_name(job, trainings)

@@ -1,16 +1,16 @@
-"""The parts of a job script which are the same in every job: signals, waiting, and going on in a new allocation.
+"""The parts of a job script that are the same in every job: signals, waiting, and resuming in a new allocation.
 
 Signals. Both schedulers warn the script first: Slurm by SIGUSR1 (``--signal=B:USR1@<lead>``), SGE by SIGUSR1 at the
-soft limit and SIGUSR2 before SIGKILL (``-notify``). The script passes SIGUSR1 on; the training saves and exits. Job
+soft limit and SIGUSR2 before SIGKILL (``-notify``). The script forwards SIGUSR1; the training saves and exits. Job
 control (``set -m``) gives the training a process group of its own, as SGE signals the whole group of the script.
-SIGTERM comes from Slurm to every process of the job at once when the job is taken away (``scontrol requeue``, a
-preempting partition, ``scancel``): it is not passed on, since a second one would end the training before it has saved,
+Slurm sends SIGTERM to every process of the job at once when the job is taken away (``scontrol requeue``, a
+preempting partition, ``scancel``): it is not forwarded, since a second one would end the training before it has saved,
 and Slurm itself knows whether the job comes back.
 """
 
 from __future__ import annotations
 
-#: scheduler -> how its job knows itself: $id, $index in the array, $restarts as text
+#: scheduler -> how a job identifies itself: $id, $index in the array, $restarts
 IDENTITY = {
     "slurm": """\
 id=$SLURM_JOB_ID
@@ -25,7 +25,7 @@ restarts=${RESTARTED:-0}
 """,
 }
 
-#: a job which starts again and again at the same point of the training gives up
+#: give up a job that keeps starting at the same point of the training
 COUNT_STARTS = """\
 say "start on $(hostname), restarts so far: $restarts"
 if [ "$max_starts" -gt 0 ] && [ -n "$model" ]; then
@@ -37,21 +37,21 @@ if [ "$max_starts" -gt 0 ] && [ -n "$model" ]; then
     say "giving up: $max_starts starts ended without progress, all at: $point"
     exit 1
   fi
-  say "goes on at: $point"
+  say "resumes at: $point"
 fi
 """
 
-#: what the traps need; they stand before anything that takes time
+#: functions for the traps, which are set before anything that takes time
 COMMON = """\
 child='' interrupted='' warned='' taken=''
 say() { echo "$(date '+%Y-%m-%d %H:%M:%S') job $id: $*"; }
-warn() { say "$1: the training is told to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
+warn() { say "$1: asking the training to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
 """
 #: scheduler -> its signals
 TRAPS = {
     "slurm": """\
 trap 'warn SIGUSR1' USR1
-trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1; end_launcher' TERM
+trap 'say "SIGTERM from Slurm, which also reaches the training"; interrupted=1; taken=1; end_launcher' TERM
 """,
     "sge": """\
 trap 'warn SIGUSR1' USR1
@@ -59,12 +59,12 @@ trap 'warn SIGUSR2' USR2
 """,
 }
 
-#: how SIGUSR1 reaches the training; horovodrun itself would die of it, so rank 0 gets it, which tells the others
+#: how SIGUSR1 reaches the training; it would kill horovodrun, so it goes to rank 0, which informs the others
 STOP_BY_CHILD = """\
 stop_training() { kill -s USR1 "$child"; }
 end_launcher() { :; }
 """
-#: after SIGTERM mpirun sleeps for all of its patience, even if its processes have ended long ago
+#: after SIGTERM mpirun sleeps for its whole timeout, even if its processes have long ended
 STOP_BY_MPIRUN = """\
 stop_training() { kill -s USR1 "$child"; }
 end_launcher() {
@@ -78,10 +78,10 @@ trap 'rm -f "$rank_0"' EXIT
 stop_training() { kill -s USR1 "$(cat "$rank_0")"; }
 end_launcher() { :; }
 """
-#: what horovodrun starts: rank 0 writes its process id, then becomes the training
+#: command run by horovodrun: rank 0 writes its process id, then becomes the training
 NOTE_RANK_0 = '[ "${HOROVOD_RANK:-$OMPI_COMM_WORLD_RANK}" != 0 ] || echo $$ > "$0"; exec "$@"'
 
-#: a second wait gives 127 if the training ended while a trap ran: then the first one knew the code
+#: a second wait gives 127 if the training ended while a trap ran: then the first one returned the code
 RUN = """\
 "${command[@]}" < /dev/null &
 child=$!
@@ -97,7 +97,7 @@ done
 say "the training ended with exit code $code"
 """
 
-#: 138: SIGUSR1, 143: SIGTERM; horovodrun exits with 1 whatever its processes said
+#: 138: SIGUSR1, 143: SIGTERM; horovodrun exits with 1 whatever its processes returned
 GO_ON = """\
 go_on=''
 case $code in
@@ -106,12 +106,12 @@ case $code in
   *) [ -z "$warned" ] || [ "$launcher" != horovodrun ] || go_on=1 ;;
 esac
 if [ -n "$go_on" ] && [ -z "$taken" ]; then
-  say "goes back to the queue"
+  say "requeueing"
 %s
 fi
 """
 
-#: scheduler -> how a job goes back to its queue
+#: scheduler -> how a job is requeued
 REQUEUE = {
     "slurm": """\
   trap '' TERM

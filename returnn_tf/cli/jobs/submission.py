@@ -1,4 +1,4 @@
-"""Read what a job needs from configs and options, and hand its script to the scheduler."""
+"""Reads the description of a job from configs and options, and submits its script to the scheduler."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings
 
 _COMMANDS = {"slurm": ("sbatch", "--parsable"), "sge": ("qsub", "-terse")}
-_SECONDS = 120  # a scheduler which takes longer to answer hangs
+_SECONDS = 120  # a scheduler that takes longer to answer is assumed to hang
 
 
 def read_job(
     paths: Sequence[str], overrides: Sequence[str], options: Dict[str, Any]
 ) -> Tuple[Description, List[Training]]:
-    """The description, from ``submit`` of the configs and the options, and what each config trains.
+    """Return the description, from ``submit`` of the configs and the options, and what each config trains.
 
     :param paths: config files, one per job
     :param overrides: ``++key value``
-    :param options: by name; they count more than those of the config
+    :param options: by name; they take precedence over those of the config
     :raises ConfigError: something is wrong with a config or an option
     """
     described: Dict[str, Any] = {}
@@ -34,8 +34,8 @@ def read_job(
         own = TaskSettings(config).submit or {}
         if trainings and own != described:
             raise ConfigError(
-                "%s differs from that of %s, but the jobs of an array are all alike. Submit them one by one."
-                % (TaskSettings(config).where("submit"), paths[0])
+                "%s differs from that of %s, but the jobs of an array share one description. Submit them separately."
+                % (TaskSettings(config).describe_source("submit"), paths[0])
             )
         described = own
         trainings.append(
@@ -48,28 +48,27 @@ def read_job(
 
 
 def submit(job: Description, script: str) -> str:
-    """Hands the script to the scheduler; the id of the job.
+    """Submit the script to the scheduler and return the id of the job.
 
-    :raises ConfigError: there is no such scheduler here, or it refuses
+    :raises ConfigError: the scheduler is not installed here, or refuses the job
     """
     command = _COMMANDS[job.scheduler]
     if shutil.which(command[0]) is None:
         raise ConfigError(
-            "%s is not installed here. Submit on a machine of the cluster, or look at the script: --dry-run"
-            % command[0]
+            "%s is not installed here. Submit on a machine of the cluster, or print the script: --dry-run" % command[0]
         )
     try:
         os.makedirs(log_dir(job), exist_ok=True)
     except OSError as exc:
-        raise ConfigError("log_dir %r can't be made: %s" % (log_dir(job), exc.strerror)) from None
+        raise ConfigError("log_dir %r can't be created: %s" % (log_dir(job), exc.strerror)) from None
     done = subprocess.run(
         command, input=script, cwd=job.workdir or None, capture_output=True, text=True, timeout=_SECONDS
     )
     if done.returncode:
-        raise ConfigError("%s refuses the job: %s" % (command[0], (done.stderr or done.stdout).strip()))
+        raise ConfigError("%s rejected the job: %s" % (command[0], (done.stderr or done.stdout).strip()))
     return done.stdout.strip().split(";")[0]
 
 
 def log_dir(job: Description) -> str:
-    """Return the folder for what the job prints."""
+    """Return the folder for the output of the job."""
     return os.path.join(job.workdir, job.log_dir)

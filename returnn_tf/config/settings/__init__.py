@@ -1,6 +1,6 @@
-"""The settings of a config, each declared once: type, default, help, and what depends on it.
+"""The settings of a config, each declared once: type, default, help and effect.
 
-Read one by the class of its topic: ``TrainingSettings(config).num_epochs``.
+Read one through the class of its topic: ``TrainingSettings(config).num_epochs``.
 """
 
 from returnn_tf.config.settings.catalog import (

@@ -1,4 +1,4 @@
-"""All settings: by name, by what they have an effect on, and the one that a misspelt name means."""
+"""All settings: by name, by effect, and by likely misspelling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROUPS: Tuple[Type[SettingGroup], ...] = (
     LoggingSettings,
 )
 
-# shorter names are too likely to be meant as they are
+# shorter names are too likely to be intended
 _MIN_LENGTH = 4
 # in shorter ones the first letter must be right (or swapped with the second): "mask" is not "task"
 _LENGTH_OF_FREE_START = 8
@@ -48,18 +48,18 @@ def all_settings() -> Dict[str, Setting]:
 
 @functools.lru_cache(maxsize=None)
 def setting_by_key() -> Dict[str, Setting]:
-    """Return all settings by every key that sets them, older names among them."""
+    """Return all settings by every key that sets them, including older names."""
     return {key: info for name, info in all_settings().items() for key in (name, *info.aliases)}
 
 
 @functools.lru_cache(maxsize=None)
 def settings_with(effect: Effect) -> FrozenSet[str]:
-    """Return the names of the settings that have one of several effects."""
+    """Return the names of the settings that have at least one of several effects."""
     return frozenset(name for name, info in all_settings().items() if info.effect & effect)
 
 
 def misspelt(key: str, known: Optional[Iterable[str]] = None) -> Optional[str]:
-    """Return the setting that ``key`` is probably meant to be, or None if it is one or far from all of them."""
+    """Return the setting that ``key`` probably misspells, or None if it is a setting or resembles none."""
     known = setting_by_key() if known is None else known
     if key in known or len(key) < _MIN_LENGTH:
         return None

@@ -1,4 +1,4 @@
-"""Checks all settings of a config at once, so that a run does not find the wrong one after hours."""
+"""Checks all settings of a config up front, so that a run does not fail on a wrong one hours later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_settings(config: ConfigStore, keys: Optional[Iterable[str]] = None) ->
     """Read each setting that a config sets.
 
     :param keys: only these, if they are settings
-    :raises ConfigError: wrong types or values, or what is not supported; all of them, each with its place
+    :raises ConfigError: wrong types or values, or unsupported settings; lists all of them, each with its place
     """
     by_key = setting_by_key()
     infos = all_settings().values() if keys is None else [by_key[key] for key in keys if key in by_key]
@@ -28,6 +28,6 @@ def check_settings(config: ConfigStore, keys: Optional[Iterable[str]] = None) ->
 
 
 def ignored_settings(config: ConfigStore) -> List[str]:
-    """Return ``name (reason)`` for each setting that a config sets without any effect."""
+    """Return ``name (reason)`` for each setting that a config sets without effect."""
     infos = [info for info in all_settings().values() if info.inert and info.is_ignored(info.read(config))]
     return ["%s (%s)" % (info.key_in(config), info.inert) for info in infos]

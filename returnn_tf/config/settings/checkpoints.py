@@ -11,10 +11,12 @@ from returnn_tf.config.settings.declaration import SettingGroup, setting
 class CheckpointSettings(SettingGroup):
     """Checkpoints."""
 
-    model: str = setting("", help="where checkpoints are written: path prefix")
-    load: str = setting("", help="checkpoint to load; a training takes it if it has none of its own")
+    model: str = setting("", help="path prefix of the checkpoints to write")
+    load: str = setting("", help="checkpoint to load; task train uses it only if it has none of its own")
     load_epoch: Optional[int] = setting(None, help="epoch of the checkpoint to load", between_runs=True)
-    epoch: Optional[int] = setting(None, help="epoch of the model for tasks other than train; load_epoch goes first")
+    epoch: Optional[int] = setting(
+        None, help="epoch of the model for tasks other than train; load_epoch takes precedence"
+    )
     import_model_train_epoch1: str = setting("", help="checkpoint whose parameters start epoch 1")
     init_params: Union[str, Dict[str, Any], None] = setting(
         None, help="checkpoint for initial parameters, also of parts: a path, or a dict as in preload_from_files"

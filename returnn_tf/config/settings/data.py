@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional, Union
 from returnn_tf.config.options import probability
 from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
 
-#: A number for all data keys, or by data key.
+#: One number for all data keys, or a dict by data key.
 PerKey = Union[int, Dict[str, Optional[int]]]
 
 _TRAINING_DATA = Effect.DATASETS | Effect.ORDER
@@ -28,8 +28,8 @@ class DataSettings(SettingGroup):
     )
     sprint_interface_dataset_opts: Any = setting(
         None,
-        help="options of the dataset that a program around the training feeds",
-        inert="the program always runs on its own and reads its datasets itself",
+        help="options of the dataset that an outer program feeds",
+        inert="the program always runs standalone and reads its datasets itself",
     )
     cache_size: Any = setting(
         None,
@@ -37,7 +37,7 @@ class DataSettings(SettingGroup):
         effect=Effect.DATASETS,
     )
 
-    # how the sequences are ordered and cut; datasets inherit these
+    # order and chunking of the sequences; datasets inherit these
     batching: Any = setting(
         None,
         help="order of the sequences of the training data, as seq_ordering of a dataset",
@@ -46,7 +46,7 @@ class DataSettings(SettingGroup):
     )
     chunking: Any = setting(
         None,
-        help="cuts sequences: 'size:step', a pair, or a pair of dicts by data key",
+        help="chunks of sequences: 'size:step', a pair, or a pair of dicts by data key",
         dataset_option="chunking",
         effect=_TRAINING_DATA,
     )
@@ -54,9 +54,9 @@ class DataSettings(SettingGroup):
         None, help="random chunk sizes", dataset_option="chunking_variance", effect=_TRAINING_DATA
     )
     min_chunk_size: Any = setting(
-        None, help="shorter last chunks are left out", dataset_option="min_chunk_size", effect=_TRAINING_DATA
+        None, help="drop last chunks that are shorter", dataset_option="min_chunk_size", effect=_TRAINING_DATA
     )
-    chunk_eval: bool = setting(False, help="cut dev and eval datasets, too", effect=Effect.DATASETS)
+    chunk_eval: bool = setting(False, help="chunk dev and eval datasets, too", effect=Effect.DATASETS)
     on_size_limit: Optional[str] = setting(
         None, help="'chunk': cut sequences of dev and eval datasets at batch_size", effect=Effect.DATASETS
     )
@@ -68,12 +68,12 @@ class DataSettings(SettingGroup):
     )
     shuffle_frames_of_nseqs: Any = setting(
         None,
-        help="older option of HDF files that are kept in memory: shuffle the frames of that many sequences",
+        help="older option of HDF files that are kept in memory: shuffle the frames of n sequences together",
         dataset_option="shuffle_frames_of_nseqs",
         effect=_TRAINING_DATA,
     )
 
-    # how the sequences are grouped; the defaults are those of `Dataset.batches`
+    # grouping into batches; the defaults are those of `Dataset.batches`
     batch_size: Optional[PerKey] = setting(
         None,
         help="frames in a batch, padding included; for all data keys or by key",
@@ -81,30 +81,30 @@ class DataSettings(SettingGroup):
         effect=_BATCHES,
     )
     max_seqs: Optional[int] = setting(
-        None, help="most sequences in a batch; -1: no limit", batch_option="all", effect=_BATCHES
+        None, help="maximum number of sequences in a batch; -1: no limit", batch_option="all", effect=_BATCHES
     )
     max_seq_length: Union[PerKey, float, None] = setting(
         None,
-        help="longer sequences are left out of the training; -n: a limit for key 'classes'",
+        help="drop longer sequences in training; -n: a limit for key 'classes'",
         batch_option="train",
         effect=_BATCHES,
     )
     inc_seq_length: int = setting(0, help="added to max_seq_length with each epoch after the first", effect=_BATCHES)
     min_seq_length: Optional[PerKey] = setting(
-        None, help="shorter sequences are left out of the training", batch_option="train", effect=_BATCHES
+        None, help="drop shorter sequences in training", batch_option="train", effect=_BATCHES
     )
     max_pad_size: Optional[PerKey] = setting(
-        None, help="most padding frames in a training batch", batch_option="train", effect=_BATCHES
+        None, help="maximum number of padding frames in a training batch", batch_option="train", effect=_BATCHES
     )
     max_total_num_seqs: Optional[int] = setting(
         None,
-        help="stop a training epoch after that many sequences (and one more); -1 or 0: no limit",
+        help="stop a training epoch after n + 1 sequences; -1 or 0: no limit",
         batch_option="train",
         effect=_BATCHES,
     )
     seq_drop: Optional[float] = setting(
         None,
-        help="probability to leave a training sequence out",
+        help="probability to drop a training sequence",
         check=probability,
         batch_option="train",
         effect=_BATCHES,
@@ -112,7 +112,7 @@ class DataSettings(SettingGroup):
     seq_drop_freq: int = setting(
         10,
         help="with seq_drop: drop sequences in every n-th epoch",
-        unsupported="seq_drop acts in all epochs alike; remove it",
+        unsupported="seq_drop applies to every epoch; remove it",
     )
     shuffle_batches: Optional[bool] = setting(
         None, help="shuffle cached lists of batches", batch_option="train", effect=_BATCHES

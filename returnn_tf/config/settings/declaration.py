@@ -1,12 +1,14 @@
-"""How a setting is declared, and how it is read: once, with type, default and help, in a class for its topic::
+"""Declaration and reading of settings: type, default and help, once, in a class for each topic.
+
+Example::
 
     class TrainingSettings(SettingGroup):
         num_epochs: int = setting(5, help="number of epochs to train", check=at_least(1))
 
     TrainingSettings(config).num_epochs
 
-A value is read and checked when it is asked for. Python values must fit the annotation; text (of "key value" files, or
-of ``++key value``) is converted as the annotation says.
+A value is read and checked on access. Python values must fit the annotation; text (of "key value" files, or of
+``++key value``) is converted as the annotation says.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from returnn_tf.config.store import ConfigStore
 
 
 class Effect(enum.Flag):
-    """What another value of a setting changes, so that a run knows what to do again."""
+    """The effect of changing a setting: what a run has to redo."""
 
     NOTHING = 0
-    #: The datasets: they are opened again.
+    #: The datasets have to be reopened.
     DATASETS = enum.auto()
-    #: How the sequences of a dataset become batches.
+    #: Sequences are grouped into different batches.
     BATCHES = enum.auto()
-    #: The sequence of training batches: a position within an epoch is void.
+    #: The order of training batches differs: a position within an epoch is void.
     ORDER = enum.auto()
-    #: The learning rates of the epochs.
+    #: The learning rates of the epochs differ.
     RATES = enum.auto()
 
 
@@ -57,16 +59,16 @@ class Setting(OptionInfo):
 
     @property
     def description(self) -> str:
-        """The help and the other facts that matter to a user."""
+        """Return the help and the other facts that matter to a user."""
         parts = [super().description]
         if self.dataset_option:
             parts.append("datasets that do not set their option %r inherit it" % self.dataset_option)
         if self.batch_option:
             parts.append("the batches of %s inherit it" % {"all": "all datasets", "train": "train"}[self.batch_option])
         if self.effect & Effect.ORDER:
-            parts.append("a training cannot resume within an epoch with another value")
+            parts.append("training cannot resume within an epoch with another value")
         if self.per_rank:
-            parts.append("may differ between the processes of a training")
+            parts.append("may differ between the processes of a run")
         return "; ".join(parts)
 
     def key_in(self, config: ConfigStore) -> str:
@@ -74,7 +76,7 @@ class Setting(OptionInfo):
         return next((key for key in (self.name, *self.aliases) if not _is_unset(config, key)), self.name)
 
     def is_set(self, config: ConfigStore) -> bool:
-        """Return whether the config sets it, to anything but None."""
+        """Return whether the config sets it to anything but None."""
         key = self.key_in(config)
         return not _is_unset(config, key) and (not self.on_command_line or config.is_override(key))
 
@@ -89,7 +91,7 @@ class Setting(OptionInfo):
             return copy.copy(self.default)
         fault = self.fault(value)
         if fault:
-            raise ConfigError("%s %s" % (config.where(key), fault))
+            raise ConfigError("%s %s" % (config.describe_source(key), fault))
         return float(value) if self.reader is readers.read_float else value
 
 
@@ -126,10 +128,10 @@ def setting(
     :param aliases: older names
     :param dataset_option: datasets that do not set this option of theirs inherit the value
     :param batch_option: "all": an option of the batches of every dataset; "train": of the training batches
-    :param effect: what another value changes
-    :param between_runs: whether it may change between two runs of one training without a remark
-    :param per_rank: whether it may differ between the ranks of a training
-    :param on_command_line: only an override counts; in configs the name is one of their own
+    :param effect: what a run has to redo if it changes
+    :param between_runs: whether it may change when training is resumed, without a message
+    :param per_rank: whether it may differ between ranks
+    :param on_command_line: only an override applies; in configs the name is free for other use
     """
     facts = {
         "help": help,
@@ -149,15 +151,16 @@ def setting(
 
 
 def option_of(group: Type[SettingGroup], name: str) -> Any:
-    """Declare an option of a dataclass with default, help, choices and check of a setting: what is set for all can
-    also be set for a part.
+    """Declare an option of a dataclass with default, help, choices and check of a setting.
+
+    A value set for all can then also be set for a part.
     """
     info = group.declared()[name]
     return option(info.default, help=info.help, choices=info.choices, check=info.check)
 
 
 class _Declaration:
-    """The attribute of a `SettingGroup` that `setting` makes: reads the value where the group has a config."""
+    """The attribute of a `SettingGroup` created by `setting`: reads the value if the group has a config."""
 
     def __init__(self, default: Any, reader: Optional[Callable[[Any], Any]], facts: Mapping[str, Any]) -> None:
         self._default, self._reader, self._facts = default, reader, facts
@@ -167,7 +170,7 @@ class _Declaration:
 
     @functools.cached_property
     def info(self) -> Setting:
-        """All facts about the setting; annotations are evaluated when they are first needed."""
+        """Return all facts about the setting; annotations are evaluated on first use."""
         annotation = self._owner.annotations()[self._name]
         reader = self._reader or _reader_of(annotation)
         return Setting(
@@ -200,9 +203,7 @@ class SettingGroup:
     """The settings of one topic in a config. The first line of the docstring is the title of the topic."""
 
     def __init__(self, config: ConfigStore) -> None:
-        """
-        :param config: read whenever a setting is asked for
-        """
+        """:param config: read on every access to a setting"""
         self.config = config
 
     @classmethod
@@ -216,16 +217,16 @@ class SettingGroup:
         """Return the settings of the group by name, in the order of their declaration."""
         return {name: value.info for name, value in vars(cls).items() if isinstance(value, _Declaration)}
 
-    def where(self, name: str) -> str:
+    def describe_source(self, name: str) -> str:
         """Return how error messages about a setting begin: ``"config key 'x' (my.config:3)"``."""
-        return self.config.where(self.declared()[name].key_in(self.config))
+        return self.config.describe_source(self.declared()[name].key_in(self.config))
 
     def is_set(self, name: str) -> bool:
         """Return whether the config sets a setting to anything but None."""
         return self.declared()[name].is_set(self.config)
 
     def is_given(self, name: str) -> bool:
-        """Return whether the config sets a setting, be it to None."""
+        """Return whether the config sets a setting, even to None."""
         return self.declared()[name].key_in(self.config) in self.config
 
     def value(self, name: str) -> Any:

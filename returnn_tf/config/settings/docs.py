@@ -1,4 +1,4 @@
-"""Reference docs of the settings, made from their declarations: `returnn-tf settings`."""
+"""Reference docs of the settings, generated from their declarations: `returnn-tf settings`."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ class HorovodSettings(SettingGroup):
     use_horovod: bool = setting(False, help="train with several processes", effect=Effect.ORDER)
     horovod_dataset_distribution: str = setting(
         SHARD,
-        help="shard: the processes share the data out; random_seed_offset: each reads all, in an order of its own",
+        help="shard: each process reads its share; random_seed_offset: each reads all data, in its own order",
         choices=[SHARD, SEED],
         effect=Effect.ORDER,
     )
     horovod_reduce_type: str = setting(
         GRAD,
-        help="what the processes average: gradients in each step, or parameters now and then",
+        help="what the processes average: gradients in each step, or parameters at intervals",
         choices=[GRAD, PARAM],
     )
     horovod_param_sync_step: Optional[int] = setting(
@@ -34,7 +34,7 @@ class HorovodSettings(SettingGroup):
     )
     horovod_scale_lr: bool = setting(False, help="multiply the learning rate by the number of processes")
     horovod_avg_grad: bool = setting(False, help="take the mean of the gradients of all processes instead of their sum")
-    horovod_avg_param_on_cpu: bool = setting(False, help="average parameters in the memory of the host")
-    horovod_compression: str = setting("none", help="how gradients are sent", choices=["none", "fp16"])
+    horovod_avg_param_on_cpu: bool = setting(False, help="average parameters in host memory")
+    horovod_compression: str = setting("none", help="compression of gradients for transfer", choices=["none", "fp16"])
     horovod_timeout: float = setting(40.0, help="seconds without progress of a process until all end", check=above(0))
-    horovod_check_world_size: bool = setting(True, help="whether the number of processes must be that of the scheduler")
+    horovod_check_world_size: bool = setting(True, help="check that the number of processes is that of the scheduler")

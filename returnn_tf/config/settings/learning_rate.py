@@ -22,20 +22,20 @@ class LearningRateSettings(SettingGroup):
     learning_rates: Any = setting(
         None, help="learning rates of the first epochs: a list, or a dict epoch -> rate", effect=Effect.RATES
     )
-    min_learning_rate: float = setting(0.0, help="decays stop here")
+    min_learning_rate: float = setting(0.0, help="lower bound for decay")
     dynamic_learning_rate: Union[Dict[str, Any], Callable[..., Any], None] = setting(
         None, help="learning rate of each step: a function, or a dict with interval and decay"
     )
-    learning_rate_file: str = setting("", help="file to which learning rates and scores of the epochs are written")
+    learning_rate_file: str = setting("", help="file for the learning rates and scores of the epochs")
     learning_rate_control: str = setting(
         "constant", help="how scores change the rate: constant, newbob, newbob_abs, newbob_multi_epoch"
     )
     learning_rate_control_error_measure: List[str] = setting([], help="score that decides, e.g. dev_score")
     learning_rate_control_relative_error_relative_lr: bool = setting(
-        False, help="divide relative errors by the current rate over the first one"
+        False, help="divide relative errors by (current rate / first rate)"
     )
     learning_rate_control_min_num_epochs_per_new_lr: int = setting(
-        0, help="number of epochs for which a rate stays at least"
+        0, help="minimum number of epochs between changes of the rate"
     )
     learning_rate_decay: Factor = setting(
         0.5,

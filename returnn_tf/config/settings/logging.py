@@ -10,22 +10,22 @@ from returnn_tf.config.settings.declaration import SettingGroup, setting
 class LoggingSettings(SettingGroup):
     """Logging."""
 
-    log: List[str] = setting([], help="log files, besides the terminal", between_runs=True, per_rank=True)
+    log: List[str] = setting([], help="log files, in addition to the terminal", between_runs=True, per_rank=True)
     log_verbosity: List[int] = setting(
         [], help="log level from 0 to 5 of each log target; 3 by default", between_runs=True, per_rank=True
     )
     log_format: str = setting(
-        "default", help="form of the lines: default, timed, raw, verbose", between_runs=True, per_rank=True
+        "default", help="line format: default, timed, raw, verbose", between_runs=True, per_rank=True
     )
-    log_batch_size: bool = setting(False, help="sizes of the batch in the line of each step")
-    tf_log_memory_usage: bool = setting(False, help="memory in the line of each step", per_rank=True)
+    log_batch_size: bool = setting(False, help="show the batch sizes in the line of each step")
+    tf_log_memory_usage: bool = setting(False, help="show the memory usage in the line of each step", per_rank=True)
     tf_log_dir: Any = setting(
         None,
-        help="folder of TensorBoard events, by default 'events' beside the model; None or False: none",
+        help="folder of TensorBoard events; default: 'events' next to the model; None or False: none",
         per_rank=True,
     )
     tf_session_opts: Optional[Dict[str, Any]] = setting(
-        None, help="older options of TensorFlow sessions, of which the numbers of threads count", per_rank=True
+        None, help="older options of TensorFlow sessions; only the numbers of threads are used", per_rank=True
     )
     profile: Any = setting(
         None,

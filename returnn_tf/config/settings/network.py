@@ -25,10 +25,10 @@ class NetworkSettings(SettingGroup):
     extern_data: Any = setting(None, help="data key -> its dims and dtype")
     num_inputs: Any = setting(None, help="older form of extern_data: dim of the input")
     num_outputs: Any = setting(None, help="older form of extern_data: data key -> (dim, number of axes)")
-    target: str = setting("classes", help="data key that layers use as target by default")
+    target: str = setting("classes", help="default data key of targets")
     beam_size: Optional[int] = setting(
         None,
-        help="beam size of all choices, from the command line only: in configs the name is one of their own",
+        help="beam size of all choices; command line only: in configs the name is free for other use",
         check=at_least(1),
         on_command_line=True,
     )

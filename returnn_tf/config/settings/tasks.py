@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Union
 from returnn_tf.config.settings.data import PerKey
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
-_NO_ANALYSIS = "only the tasks analyze and analyze_data read it, which do not exist"
+_NO_ANALYSIS = "it belongs to the tasks analyze and analyze_data, which do not exist"
 
 
 def _is_true(value: bool) -> Optional[str]:
@@ -17,14 +17,14 @@ def _is_true(value: bool) -> Optional[str]:
 class TaskSettings(SettingGroup):
     """Tasks."""
 
-    task: str = setting("train", help="what to do: train, eval, forward, search or another one", between_runs=True)
+    task: str = setting("train", help="the task: train, eval, forward, search or another one", between_runs=True)
     device: str = setting("all", help="cpu, gpu or gpu<index>; by default a GPU if there is one", per_rank=True)
     startup_callback: Optional[Callable[..., Any]] = setting(None, help="function(config) to call before the task")
     submit: Optional[Dict[str, Any]] = setting(
         None, help="options of returnn-tf submit: {'time': '24:00:00', 'gpus': 1, ...}"
     )
     dry_run: bool = setting(False, help="task cleanup_old_models: only show what would be deleted")
-    failure: str = setting("", help="task replay: the folder that a failed step left")
+    failure: str = setting("", help="task replay: the folder of a failed step")
 
     # eval
     loss_name: str = setting("", help="layer whose loss is written for each sequence")
@@ -40,14 +40,14 @@ class TaskSettings(SettingGroup):
     forward_override_hdf_output: bool = setting(False, help="whether task forward may overwrite output_file")
     output_file: str = setting("", help="HDF file that task forward writes; dump-fwd-epoch-<epoch>.hdf by default")
     forward_use_search: bool = setting(
-        False, help="task forward: search", unsupported="use task search, which writes what it finds"
+        False, help="task forward: search", unsupported="use task search, which writes its results"
     )
     forward_callback: Any = setting(
         None,
-        help="object or function that gets the outputs of task forward",
+        help="object or function that receives the outputs of task forward",
         unsupported="task forward writes an HDF file, which a script can read; or write a task config:<function>",
     )
-    combine_labels: Any = setting(None, help="older option of task forward", inert="outputs are written as they are")
+    combine_labels: Any = setting(None, help="older option of task forward", inert="outputs are written unchanged")
 
     # search
     search_data: Any = setting(None, help="dataset of task search, its name or the dataset itself; 'eval' by default")
@@ -58,7 +58,7 @@ class TaskSettings(SettingGroup):
     search_output_file: str = setting("", help="file that task search writes")
     search_output_file_format: str = setting("txt", help="format of search_output_file", choices=["txt", "py"])
 
-    # of tasks that do not exist
+    # settings of tasks that do not exist
     sil_label_idx: Any = setting(None, help="index of silence", inert=_NO_ANALYSIS)
     ctc_prior_file: Any = setting(None, help="priors of a CTC output", inert=_NO_ANALYSIS)
     analyze_dataset: Any = setting(None, help="dataset to analyze", inert=_NO_ANALYSIS)
@@ -70,5 +70,5 @@ class TaskSettings(SettingGroup):
     )
     use_tensorflow: bool = setting(True, help="older switch between backends", check=_is_true, inert="it is always on")
     patch_atfork: Any = setting(
-        None, help="older switch for processes that fork", inert="loading processes are started without fork"
+        None, help="older switch for forking processes", inert="loading processes start without fork"
     )

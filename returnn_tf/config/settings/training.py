@@ -1,4 +1,4 @@
-"""Settings: epochs, steps, and what a training does with bad ones; pretraining."""
+"""Settings: epochs, steps and failed steps; pretraining."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from returnn_tf.config import readers
 from returnn_tf.config.options import at_least
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
-#: Of all random numbers, where nothing else is said.
+#: Seed of all random numbers, unless set otherwise.
 DEFAULT_SEED = 42
 _MAX_SEED = 2**31 - 1
 
@@ -30,25 +30,23 @@ class TrainingSettings(SettingGroup):
     )
     start_epoch: Union[int, str] = setting(
         "auto",
-        help="epoch to begin with, whatever checkpoints there are; auto: after the newest",
+        help="first epoch, whatever checkpoints exist; auto: the one after the newest checkpoint",
         check=_is_auto_or_epoch,
         between_runs=True,
     )
     start_batch: Union[int, str] = setting(
         "auto",
-        help="batch to begin with",
+        help="first batch",
         choices=["auto", 0],
-        inert="a training resumes where its checkpoint was saved",
+        inert="training resumes where its checkpoint was saved",
     )
-    stop_on_nonfinite_train_score: bool = setting(
-        True, help="stop at a loss of NaN or Inf; else such steps are left out"
-    )
-    max_skipped_steps: int = setting(50, help="maximum number of consecutive steps that are left out")
+    stop_on_nonfinite_train_score: bool = setting(True, help="stop at a loss of NaN or Inf; otherwise skip such steps")
+    max_skipped_steps: int = setting(50, help="maximum number of consecutive skipped steps")
     loss_spike: Any = setting(
         None, help="what to do when the loss jumps: True, or a dict with factor, measure, policy, warmup, decay"
     )
     failure_params: Optional[bool] = setting(
-        None, help="keep the parameters with a failed step; by default if they are below 100 MiB"
+        None, help="save the parameters with a failed step; by default if below 100 MiB"
     )
     calculate_exp_loss: bool = setting(False, help="log exp(loss), the perplexity")
     requeue_exit_code: Optional[int] = setting(
@@ -57,7 +55,7 @@ class TrainingSettings(SettingGroup):
     search_train_network_layers: Any = setting(
         None,
         help="layers to search in while training",
-        unsupported="a training does not search; search with task search in a run of its own",
+        unsupported="training does not search; use task search in a separate run",
     )
     use_last_best_model: Any = setting(
         None, help="return to the best model when scores get worse", unsupported="remove it to train without"
@@ -69,7 +67,7 @@ class TrainingSettings(SettingGroup):
         help='networks that grow over the first epochs: "default" or a dict of options',
         reader=readers.read_bool_or_other,
     )
-    pretrain_repetitions: Any = setting(None, help="with pretrain: epochs of each step")
+    pretrain_repetitions: Any = setting(None, help="with pretrain: number of epochs of each step")
     pretrain_construction_algo: Any = setting(None, help="with pretrain: from_output, from_input or a function")
     pretrain_copy_output_layer: Any = setting(
         None,

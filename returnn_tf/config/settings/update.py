@@ -22,10 +22,10 @@ class UpdateSettings(SettingGroup):
     momentum: float = setting(0.0, help="momentum of gradient descent and RMSprop; older form of optimizer")
     optimizer_epsilon: Optional[float] = setting(None, help="epsilon of Adam and its relatives")
     accum_grad_multiple_step: int = setting(
-        0, help="sum up the gradients of that many steps before an update", check=at_least(0)
+        0, help="number of steps whose gradients are summed before an update", check=at_least(0)
     )
     gradient_noise: float = setting(
-        0.0, help="standard deviation of noise on the gradients, truncated at two deviations", check=at_least(0)
+        0.0, help="standard deviation of gradient noise, truncated at two deviations", check=at_least(0)
     )
     gradient_clip: float = setting(0.0, help="limit of the absolute value of each entry", check=at_least(0))
     gradient_clip_norm: float = setting(0.0, help="limit of the L2 norm of each gradient", check=at_least(0))
@@ -36,26 +36,26 @@ class UpdateSettings(SettingGroup):
         0.0, help="limit of the L2 norm of all gradients together", check=at_least(0)
     )
     gradient_clip_global_norm_tag: Optional[str] = setting(
-        None, help="the global norm counts only the parameters with this tag"
+        None, help="restrict the global norm to the parameters with this tag"
     )
     gradient_nan_inf_filter: bool = setting(False, help="set gradients of NaN or Inf to zero")
     grad_norm_to_clip_to_zero: float = setting(
-        0.0, help="a gradient whose global norm is above, or NaN, is set to zero", check=at_least(0)
+        0.0, help="set the gradient to zero if its global norm is above this, or NaN", check=at_least(0)
     )
     maximize_grad_norm: float = setting(
         0.0, help="weight of a term that rewards a large gradient norm", check=at_least(0)
     )
-    decouple_constraints: bool = setting(False, help="L2 acts on the weights, apart from the gradient")
+    decouple_constraints: bool = setting(False, help="apply L2 to the weights directly, not to the gradient")
     decouple_constraints_factor: Optional[float] = setting(
         None,
         help="factor of L2 with decouple_constraints",
         unsupported="the learning rate is the factor; scale the option L2 of the layers",
     )
     extra_updates: Optional[Dict[str, Callable[..., Any]]] = setting(
-        None, help="parameter name -> function that runs after its update"
+        None, help="parameter name -> function to run after its update"
     )
     reset_updater_vars_mod_step: int = setting(
         0,
         help="reset the state of the optimizer every n-th step",
-        unsupported="the state of the optimizer always goes on; remove it",
+        unsupported="the state of the optimizer is never reset; remove it",
     )

@@ -6,7 +6,7 @@ import random
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type
 from typing import Sequence as SequenceOf
 
-import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
@@ -29,10 +29,9 @@ _CUTTING = ("chunking", "min_chunk_size", "chunking_variance", "context_window")
 class Dataset(Corpus):
     """A corpus of sequences.
 
-    A subclass declares its own options in the nested class ``Options``, sets itself
-    up in ``setup`` and says what there is:
-    ``data_specs``, ``num_seqs``, ``tag``, ``read``, and ``lengths`` and ``seq_lengths`` if
-    lengths are known without reading.
+    A subclass declares its own options in the nested class ``Options``, initialises itself in ``setup`` and implements
+    ``data_specs``, ``num_seqs``, ``tag``, ``read``, and ``lengths`` and ``seq_lengths`` if lengths are known without
+    reading.
 
     >>> from returnn_tf.datasets import Dataset
     >>> dataset = Dataset.from_config({"class": "Task12AX", "num_seqs": 3})
@@ -52,7 +51,7 @@ class Dataset(Corpus):
     def from_config(cls, spec: Any, **defaults: Any) -> Dataset:
         """Create a dataset from a dict with "class", a function returning one, or its string form.
 
-        :param defaults: options which count if the spec does not have them
+        :param defaults: options for those that the spec does not set
         :raises ConfigError: for an unknown class or option, with the nearest known one
         """
         if isinstance(spec, Dataset):
@@ -61,15 +60,15 @@ class Dataset(Corpus):
         return make_dataset(dataset_cls, options, defaults)
 
     def __reduce__(self) -> Any:
-        # files are opened anew, and what was read is not carried along
+        # files are reopened, cached data is not copied
         return _rebuild, (type(self), self._given)
 
-    # ---- what a subclass gives, besides num_seqs, tag and seq_lengths
+    # ---- implemented by subclasses, in addition to num_seqs, tag and seq_lengths
 
     def setup(self) -> None:
         """Prepare the dataset; called once with ``self.opts`` checked and complete."""
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, NDArray[Any]]:
         """Read the data of one sequence: key -> [time, ...].
 
         :param index: position in the corpus
@@ -82,7 +81,7 @@ class Dataset(Corpus):
         """Return frames by key without reading the data, or None if that is impossible."""
         return None
 
-    # ---- what it looks like
+    # ---- format
 
     @property
     def data_keys(self) -> List[str]:
@@ -110,7 +109,7 @@ class Dataset(Corpus):
         """Return class names by key, where known."""
         return {key: list(spec.labels) for key, spec in self.data_specs.items() if spec.labels is not None}
 
-    def with_window(self, data: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    def with_window(self, data: Dict[str, NDArray[Any]]) -> Dict[str, NDArray[Any]]:
         """Apply the option ``window`` to key "data"."""
         if self.opts.window > 1 and "data" in data:
             data = {**data, "data": stack_frames(data["data"], self.opts.window)}
@@ -135,7 +134,7 @@ class Dataset(Corpus):
         """
         reader = Epoch(self, epoch, self._explicit_order(epoch, seq_list, seq_order), self.data_keys)
         position = start
-        while reader.is_less_than_num_seqs(position):
+        while reader.has(position):
             yield reader.sequence(position)
             reader.release(position + 1)
             position += 1
@@ -167,13 +166,13 @@ class Dataset(Corpus):
     ) -> Iterator[Batch]:
         """Iterate over the batches of an epoch in its order, padded and ready for ``Network.run``.
 
-        ``batch_stats`` tells what was left out, while and after they are read.
+        ``batch_stats`` counts the dropped sequences, during and after the iteration.
 
         :param epoch: from 1
-        :param start_batch: skips so many batches without reading them, to go on where another run stopped
+        :param start_batch: number of batches to skip without reading them, to resume another run
         :param seq_list: tags to read instead of the epoch's own order
         :param seq_order: corpus indices to read instead of it
-        :param declared: data key -> what its data is checked against, see ``Declared.checked``
+        :param declared: data key -> declaration to check its data against, see ``Declared.checked``
         :param options: `GivenBatchOptions`, and chunking, min_chunk_size, chunking_variance, context_window
             instead of the options of the dataset
         """
@@ -200,7 +199,7 @@ class Dataset(Corpus):
             reader.release(plan.parts[-1].position)
 
 
-def _rebuild(cls: Any, given: Dict[str, Any]) -> Dataset:
+def _rebuild(cls: Type[Dataset], given: Dict[str, Any]) -> Dataset:
     """Recreate a dataset in another process."""
     return cls(**given)
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.declared import Declared
@@ -33,20 +34,20 @@ class BatchPlan:
 class Batch:
     """One batch, batch axis first, ready for ``Network.run``.
 
-    :param feed: key -> array [batch, time, ...], zero behind the end of each row; key + "/size0" -> int32 [batch],
+    :param feed: key -> array [batch, time, ...], zero after the end of each row; key + "/size0" -> int32 [batch],
         frames by row; key + "/size<i>" likewise for another axis i (not counting batch) whose size differs. A key
         without time axis is [batch] or [batch, ...].
     :param slices: key -> list of (position in the epoch, first frame, frame after the last one), one per part
     :param rows: (row, first frame in the row) of each part. Sequence batches have one part per row, frame batches
-        one row with all parts one after the other.
+        one row with all parts concatenated.
     :param seq_tags: tag of each part
     :param seq_indices: position in the corpus of each part
     :param num_frames: key -> true frames, without padding
-    :param number: how many batches came before it in this epoch
-    :param complete: share of the epoch's sequences that is done with this batch, or None for an endless dataset
+    :param number: number of batches before it in this epoch
+    :param complete: fraction of the epoch's sequences that is done with this batch, or None for an endless dataset
     """
 
-    feed: Dict[str, np.ndarray]
+    feed: Dict[str, NDArray[Any]]
     slices: Dict[str, List[Tuple[int, int, int]]]
     rows: List[Tuple[int, int]]
     seq_tags: List[str]
@@ -81,15 +82,15 @@ def assemble(
 
     :param epoch: ``datasets.epoch.Epoch``
     :param keys: the data keys to deliver
-    :param declared: what the data must look like, by key
-    :raises DataError: it does not; names sequence, key and value
+    :param declared: the declared format, by key
+    :raises DataError: the data does not match it; names sequence, key and value
     """
 
     def places(part: int) -> Tuple[str, int]:
         return epoch.place(plan.parts[part].position, with_file=True), max(plan.parts[part].start[key], 0)
 
     sequences = {part.position: epoch.sequence(part.position) for part in plan.parts}
-    feed: Dict[str, np.ndarray] = {}
+    feed: Dict[str, NDArray[Any]] = {}
     for key in keys:
         cuts = [_cut(sequences[part.position].data[key], part, key) for part in plan.parts]
         entries = _padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ())
@@ -107,7 +108,7 @@ def assemble(
     )
 
 
-def _cut(value: np.ndarray, part: Slice, key: str) -> np.ndarray:
+def _cut(value: NDArray[Any], part: Slice, key: str) -> NDArray[Any]:
     """Return frames start..end of one sequence, zero outside of it."""
     start, end = part.start[key], part.end[key]
     if value.ndim == 0:
@@ -121,8 +122,8 @@ def _cut(value: np.ndarray, part: Slice, key: str) -> np.ndarray:
 
 
 def _padded(
-    key: str, cuts: List[np.ndarray], plan: BatchPlan, static: Sequence[Optional[int]]
-) -> Dict[str, np.ndarray]:
+    key: str, cuts: List[NDArray[Any]], plan: BatchPlan, static: Sequence[Optional[int]]
+) -> Dict[str, NDArray[Any]]:
     """Return the feed entries of one key.
 
     :param cuts: frames of each part, [time, ...] or []

@@ -1,4 +1,4 @@
-"""The options which say how sequences are grouped into batches."""
+"""Options for grouping sequences into batches."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class GivenBatchOptions:
     )
     max_seqs: int = option(-1, help="sequences of a batch; -1 = no limit")
     max_seq_length: Union[float, Dict[str, Any]] = option(
-        0, help="longer sequences are left out; 0 = no limit; -n = n for key 'classes'"
+        0, help="drop longer sequences; 0 = no limit; -n = n for key 'classes'"
     )
-    min_seq_length: Union[int, Dict[str, Any]] = option(0, help="shorter sequences are left out")
+    min_seq_length: Union[int, Dict[str, Any]] = option(0, help="drop shorter sequences")
     max_pad_size: Union[None, int, Dict[str, Any]] = option(None, help="padding frames of a batch")
     packed_batch_size: Union[None, int, Dict[str, Any]] = option(None, help="true frames of a batch, without padding")
     seq_drop: float = option(0.0, help="probability to leave a sequence or chunk out", check=probability)
     max_total_num_seqs: int = option(-1, help="the epoch ends after n + 1 sequences (as elsewhere); -1 or 0 = no limit")
     shuffle_batches: bool = option(
-        False, help="shuffle batches that are kept for a second pass", inert="there is no second pass over kept batches"
+        False, help="shuffle batches that are kept for a second pass", inert="batches are not kept for a second pass"
     )
     recurrent_net: bool = option(True, help="False: no layer needs frame order, so sequences are joined frame by frame")
     used_data_keys: Optional[List[Any]] = option(None, help="the data keys which the network uses; default all")
@@ -57,10 +57,10 @@ class BatchOptions:
 
     @classmethod
     def make(cls, owner: str, data_keys: List[str], options: Mapping[str, Any]) -> BatchOptions:
-        """Checks the options; ``batch_size=None`` together with ``packed_batch_size`` means no limit with padding.
+        """Check the options; ``batch_size=None`` together with ``packed_batch_size`` means no limit with padding.
 
         :param owner: for error messages
-        :param data_keys: what the dataset has
+        :param data_keys: of the dataset
         :raises ConfigError: for an unknown option or key, or an impossible value
         """
         opts = from_options(GivenBatchOptions, options, where=owner, none_is_absent=True)
@@ -107,7 +107,7 @@ def _used_keys(owner: str, data_keys: List[str], used: Optional[List[str]]) -> L
 
 
 def _max_seq_length(value: Any, keys: List[str]) -> Dict[str, Optional[int]]:
-    """0 and infinity are no limit; a negative number is a limit for key "classes"."""
+    """Convert the option: 0 and infinity are no limit; a negative number is a limit for key "classes"."""
     if isinstance(value, Mapping):
         limits = per_key(value, keys, option="max_seq_length")
         return {key: limit if limit and limit > 0 else None for key, limit in limits.items()}

@@ -27,8 +27,8 @@ class BatchStats:
     def summary(self) -> str:
         """Return one line for the log; empty if nothing was dropped or oversized."""
         texts = [
-            (self.num_too_long, "%d left out as too long"),
-            (self.num_too_short, "%d left out as too short"),
+            (self.num_too_long, "%d dropped as too long"),
+            (self.num_too_short, "%d dropped as too short"),
             (self.num_dropped, "%d dropped at random"),
             (self.num_oversize, "%d larger than batch_size by themselves"),
         ]
@@ -43,7 +43,7 @@ def plan_batches(
     :param slices: all sequences or chunks
     :param epoch: ``datasets.epoch.Epoch``, for names in messages
     :param rng: for ``seq_drop``
-    :param stats: is counted up
+    :param stats: updated in place
     """
     if options.recurrent_net:
         yield from _plan_sequences(slices, options, epoch=epoch, rng=rng, stats=stats)
@@ -77,8 +77,9 @@ class _Filter:
         return True
 
     def is_end(self, part: Slice) -> bool:
-        """Return whether ``max_total_num_seqs`` is used up; as in the reference, sequence n + 1 (or its first chunk) is
-        the last.
+        """Return whether ``max_total_num_seqs`` is used up.
+
+        As in the reference, sequence n + 1 (or its first chunk) is the last.
         """
         limit = self.options.max_total_num_seqs
         if limit is not None and self._num_seqs > limit:
@@ -89,14 +90,15 @@ class _Filter:
         return False
 
     def _report_oversize(self, part: Slice) -> None:
-        """Report a sequence that exceeds the limits and makes a batch of its own; logged once per epoch, counted for
-        the summary.
+        """Report a sequence that exceeds the limits and makes a batch of its own.
+
+        Logged once per epoch, counted for the summary.
         """
         self.stats.num_oversize += 1
         if self.stats.num_oversize == 1:
             log.warning(
-                "%s has %s frames, more than batch_size %s. It becomes a batch of its own, as will others like it. "
-                "Raise batch_size, cut with chunking, or leave such sequences out with max_seq_length.",
+                "%s has %s frames, more than batch_size %s. It becomes a separate batch, as will others like it. "
+                "Raise batch_size, cut with chunking, or drop such sequences with max_seq_length.",
                 self.epoch.place(part.position),
                 _short(part.num_frames),
                 _short({key: limit for key, limit in self.options.batch_size.items() if limit is not None}),
@@ -142,7 +144,7 @@ def _is_over(options: BatchOptions, count: int, longest: Dict[str, int], total: 
 
 
 def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: BatchStats) -> Iterator[BatchPlan]:
-    """Plan all frames in one row; a sequence is cut where the batch is full, and continues in the next one."""
+    """Plan all frames in one row; a sequence that does not fit is split and continues in the next batch."""
     limits = {key: size for key, size in options.batch_size.items() if size is not None}
     plan = BatchPlan()
     filled = dict.fromkeys(options.keys, 0)

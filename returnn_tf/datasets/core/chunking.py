@@ -19,7 +19,7 @@ class Chunking:
 
     :param size: frames of a chunk, for all keys or by key
     :param step: frames between the starts of two chunks, likewise; 0 for one key of several: that key does not move
-    :param min_chunk_size: no further chunk if a key has only that many frames left
+    :param min_chunk_size: no further chunk if a key has at most this number of frames left
     :param variance: v in [0, 1): sizes and steps are multiplied by 1 - u * v, u uniform in [0, 1), per sequence
     :param function: the user's generator of (position, start, end) instead of all this
     """
@@ -50,8 +50,8 @@ class Chunking:
     def chunks(self, lengths: Dict[str, int], rng: random.Random) -> Iterator[Chunk]:
         """Return the chunks of one sequence, at least one.
 
-        :param lengths: key -> frames of the sequence, for the keys which count
-        :raises DataError: if the lengths do not fit together
+        :param lengths: key -> frames of the sequence, for the keys to chunk
+        :raises DataError: the lengths are inconsistent
         """
         sizes, steps = self._sizes_and_steps(lengths, rng)
         if not any(steps.values()):

@@ -8,6 +8,7 @@ from typing import Any, Dict, Optional, Set
 from typing import Sequence as SequenceOf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import from_options
@@ -25,7 +26,7 @@ class Corpus:
 
     @dataclass
     class Options(BaseOptions):
-        """Options in the config; a subclass adds its own ones in such a class of its own."""
+        """Options in the config; a subclass adds its own ones in a nested class of this name."""
 
     def __init__(self, **given: Any):
         self._given = given
@@ -33,7 +34,7 @@ class Corpus:
         self.opts: Any = from_options(self.Options, given, where=self._owner(), none_is_absent=True)
         self._ordering = self._check_order_options()
         self._tag_to_index: Optional[Dict[str, int]] = None
-        self._order_lengths: Optional[np.ndarray] = None
+        self._order_lengths: Optional[NDArray[Any]] = None
 
     def __repr__(self) -> str:
         return "<%s %r>" % (type(self).__name__, self.name)
@@ -51,12 +52,13 @@ class Corpus:
         return "seq-%d" % index
 
     def file_of(self, index: int) -> str:
-        """Name of the file which holds the sequence at this position in the corpus; empty if there is none."""
+        """Return the file of the sequence at this position in the corpus; empty if there is none."""
         return ""
 
-    def seq_lengths(self) -> Optional[np.ndarray]:
-        """Return lengths [num_seqs] by which ``sorted`` etc. order the corpus, or None: then these count as
-        ``default``.
+    def seq_lengths(self) -> Optional[NDArray[Any]]:
+        """Return lengths [num_seqs] by which ``sorted`` etc. order the corpus.
+
+        None: these orders then count as ``default``.
         """
         return None
 
@@ -92,8 +94,9 @@ class Corpus:
 
     @property
     def random_seed_offset(self) -> int:
-        """Return the offset of the seed of each epoch: the option, else environment variable
-        RETURNN_RANDOM_SEED_OFFSET, else 0.
+        """Return the offset of the seed of each epoch.
+
+        The option, else environment variable RETURNN_RANDOM_SEED_OFFSET, else 0.
         """
         if self.opts.random_seed_offset is not None:
             return int(self.opts.random_seed_offset)
@@ -113,12 +116,12 @@ class Corpus:
             offset=self.random_seed_offset,
         )
 
-    def seq_order(self, epoch: int = 1) -> Optional[np.ndarray]:
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
         """Return corpus indices (int64) in the order in which this epoch reads them; None: endless, in corpus order.
 
-        Full order, unique tags, partition and shard, repetition, filter: in this sequence.
+        Applied in this order: full order, unique tags, partition and shard, repetition, filter.
 
-        :raises DataError: if the corpus is empty or the filter leaves nothing
+        :raises DataError: the corpus is empty or the filter leaves nothing
         """
         if self.num_seqs == 0:
             raise DataError("%s is empty: it has no sequences" % self._owner())
@@ -151,7 +154,7 @@ class Corpus:
                 "%s is endless, so it has the order 'default' only, and no parts; give it num_seqs" % self._owner()
             )
 
-    def _unique(self, order: np.ndarray) -> np.ndarray:
+    def _unique(self, order: NDArray[Any]) -> NDArray[Any]:
         seen: Set[str] = set()
         keep = []
         for index in order:
@@ -161,7 +164,7 @@ class Corpus:
                 keep.append(index)
         return np.asarray(keep, np.int64)
 
-    def _filtered(self, order: np.ndarray, epoch: int) -> np.ndarray:
+    def _filtered(self, order: NDArray[Any], epoch: int) -> NDArray[Any]:
         path = self.opts.seq_list_filter_file
         tags = set(safe_files.read_seq_tags(path))
         order = np.asarray([index for index in order if self.tag(int(index)) in tags], np.int64)
@@ -173,7 +176,7 @@ class Corpus:
             )
         return order
 
-    def _lengths_for_order(self) -> Optional[np.ndarray]:
+    def _lengths_for_order(self) -> Optional[NDArray[Any]]:
         if self._order_lengths is None:
             path = self.opts.seq_order_seq_lens_file
             if path:
@@ -183,7 +186,7 @@ class Corpus:
                 self._order_lengths = None if lengths is None else np.asarray(lengths)
         return self._order_lengths
 
-    def _lengths_of_file(self, path: str) -> np.ndarray:
+    def _lengths_of_file(self, path: str) -> NDArray[Any]:
         table = safe_files.read_seq_lens(path)
         lengths = []
         for index in range(self.num_seqs or 0):
@@ -193,7 +196,7 @@ class Corpus:
             lengths.append(table[tag])
         return np.asarray(lengths)
 
-    def _needed_lengths(self) -> np.ndarray:
+    def _needed_lengths(self) -> NDArray[Any]:
         lengths = self._lengths_for_order()
         if lengths is None:
             raise ConfigError(
@@ -202,7 +205,7 @@ class Corpus:
             )
         return lengths
 
-    def indices_of_tags(self, tags: SequenceOf[str]) -> np.ndarray:
+    def indices_of_tags(self, tags: SequenceOf[str]) -> NDArray[Any]:
         """Return corpus indices of sequences given by tag; DataError for an unknown one."""
         if self.num_seqs is None:
             raise ConfigError(
@@ -220,7 +223,7 @@ class Corpus:
 
     def _explicit_order(
         self, epoch: int, seq_list: Optional[SequenceOf[str]], order: Optional[SequenceOf[int]]
-    ) -> Optional[np.ndarray]:
+    ) -> Optional[NDArray[Any]]:
         if seq_list is not None and order is not None:
             raise ConfigError("%s: give seq_list or seq_order, not both" % self._owner())
         if seq_list is not None:

@@ -7,6 +7,7 @@ from typing import Any, Dict, Optional, Tuple
 from typing import Sequence as SequenceOf
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +33,9 @@ class DataSpec:
         return self.ndim <= 1 and np.dtype(self.dtype).kind in "iu"
 
     def as_extern_data(self) -> Dict[str, Any]:
-        """Return an entry of ``extern_data``: dim, sparse, shape (time = None), and the dtype in which networks
-        compute.
+        """Return an entry of ``extern_data``.
+
+        It has dim, sparse, shape (time = None), and the dtype in which networks compute.
         """
         dtype = "int32" if self.sparse else {"object": "string", "float64": "float32"}.get(self.dtype, self.dtype)
         time: Tuple[Optional[int], ...] = (None,) if self.ndim > 0 else ()
@@ -57,7 +59,7 @@ class Sequence:
 
     index: int
     tag: str
-    data: Dict[str, np.ndarray]
+    data: Dict[str, NDArray[Any]]
     position: int = 0
 
     @property
@@ -66,12 +68,12 @@ class Sequence:
         return {key: num_frames(value) for key, value in self.data.items()}
 
 
-def num_frames(value: np.ndarray) -> int:
+def num_frames(value: NDArray[Any]) -> int:
     """Return the size of the time axis (axis 0); 1 if there is none."""
     return int(value.shape[0]) if value.ndim else 1
 
 
-def spec_of_array(value: np.ndarray, dim: Optional[int] = None, labels: Optional[SequenceOf[str]] = None) -> DataSpec:
+def spec_of_array(value: NDArray[Any], dim: Optional[int] = None, labels: Optional[SequenceOf[str]] = None) -> DataSpec:
     """Return the spec of a key, derived from one of its arrays.
 
     :param value: [time, ...] or []

@@ -1,4 +1,4 @@
-"""What ``extern_data`` promises the network about a data key, and whether the data keeps it."""
+"""The declaration of a data key in ``extern_data``, and whether the data matches it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import dataclasses
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.tensor import Data
 
-#: Place of a part of a batch, for messages: number of the part -> (words, frame at which the part begins).
+#: Place of a part of a batch, for messages: number of the part -> (text, frame at which the part begins).
 Places = Callable[[int], Tuple[str, int]]
 
 
@@ -35,15 +36,15 @@ class Declared:
 
     @property
     def has_time(self) -> bool:
-        """Whether an axis differs between sequences."""
+        """Return whether an axis differs between sequences."""
         return None in self.sizes
 
-    def checked(self, key: str, entries: Dict[str, np.ndarray], cuts: List[np.ndarray], places: Places) -> Any:
-        """Return the feed entries of a key; where no time axis is declared, without one of a single frame.
+    def checked(self, key: str, entries: Dict[str, NDArray[Any]], cuts: List[NDArray[Any]], places: Places) -> Any:
+        """Return the feed entries of a key; a time axis of a single frame is removed if none is declared.
 
         :param entries: of a batch, see ``Batch.feed``
         :param cuts: the parts of which it was made
-        :raises DataError: naming the first sequence whose type, axes, sizes or labels differ from what is declared
+        :raises DataError: naming the first sequence whose type, axes, sizes or labels differ from the declaration
         """
         value = entries[key]
         if value.ndim == len(self.sizes) + 2 and not self.has_time:
@@ -57,7 +58,7 @@ class Declared:
         self._check_range(key, value, cuts, places)
         return entries
 
-    def _check_type(self, key: str, cuts: List[np.ndarray], places: Places) -> None:
+    def _check_type(self, key: str, cuts: List[NDArray[Any]], places: Places) -> None:
         for number, cut in enumerate(cuts):
             reason = type_mismatch(cut.dtype, self)
             if reason:
@@ -65,7 +66,9 @@ class Declared:
             if not number and all(other.dtype == cut.dtype for other in cuts):
                 return
 
-    def _check_sizes(self, key: str, entries: Dict[str, np.ndarray], cuts: List[np.ndarray], places: Places) -> None:
+    def _check_sizes(
+        self, key: str, entries: Dict[str, NDArray[Any]], cuts: List[NDArray[Any]], places: Places
+    ) -> None:
         shape = entries[key].shape[1:]
         varies = any("%s/size%d" % (key, axis) in entries for axis, size in enumerate(self.sizes) if size is not None)
         if len(shape) == len(self.sizes) and not varies and not _differ(shape, self.sizes):
@@ -73,9 +76,9 @@ class Declared:
         for number, cut in enumerate(cuts):
             if cut.ndim != len(self.sizes) or _differ(cut.shape, self.sizes):
                 text = "the shape is %s, but extern_data declares %s" % (list(cut.shape), _shape_text(self.sizes))
-                raise _error(key, places, number, text, "Correct the data, or what extern_data says of it")
+                raise _error(key, places, number, text, "Correct the data, or its declaration in extern_data")
 
-    def _check_range(self, key: str, value: np.ndarray, cuts: List[np.ndarray], places: Places) -> None:
+    def _check_range(self, key: str, value: NDArray[Any], cuts: List[NDArray[Any]], places: Places) -> None:
         limits = self._limits(value.dtype)
         if limits is None or not value.size or (limits[0] <= int(value.min()) and int(value.max()) <= limits[1]):
             return
@@ -115,9 +118,9 @@ class Declared:
 
 
 def type_mismatch(dtype: np.dtype[Any], declared: Declared) -> Optional[Tuple[str, str]]:
-    """Return why values of a type cannot become those that are declared without loss, and the fix; None if they can.
+    """Return why values of a type cannot be converted to the declared one without loss, and the fix; None if they can.
 
-    Whether integers are in the range of the declared type is a matter of the single value.
+    Whether integers are in the range of the declared type depends on the single value.
     """
     wanted = declared.dtype
     given = "text" if dtype.kind in "OSU" else dtype.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional
 from typing import Sequence as SequenceOf
 
-import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, num_frames
@@ -22,7 +22,7 @@ class Epoch:
     :param keys: the data keys to read
     """
 
-    def __init__(self, dataset: Any, epoch: int, order: Optional[np.ndarray], keys: List[str]):
+    def __init__(self, dataset: Any, epoch: int, order: Optional[NDArray[Any]], keys: List[str]):
         self.dataset = dataset
         self.epoch = epoch
         self.keys = keys
@@ -37,9 +37,10 @@ class Epoch:
     @property
     def specs(self) -> Dict[str, DataSpec]:
         """Return the format of each data key."""
-        return self.dataset.data_specs
+        specs: Dict[str, DataSpec] = self.dataset.data_specs
+        return specs
 
-    def is_less_than_num_seqs(self, position: int) -> bool:
+    def has(self, position: int) -> bool:
         """Return whether there is a sequence at this position."""
         return self._order is None or position < len(self._order)
 
@@ -49,10 +50,10 @@ class Epoch:
 
     def tag(self, position: int) -> str:
         """Return the tag of the sequence at this position."""
-        return self.dataset.tag(self.index(position))
+        return str(self.dataset.tag(self.index(position)))
 
     def place(self, position: int, *, with_file: bool = False) -> str:
-        """Words for messages: dataset and tag; the file too if wanted and if there is one."""
+        """Return the dataset and tag for messages; also the file if requested and if there is one."""
         file = self.dataset.file_of(self.index(position)) if with_file else ""
         return "dataset %r%s, sequence %r (position %d of epoch %d)" % (
             self.dataset.name,
@@ -64,7 +65,7 @@ class Epoch:
 
     def lengths(self, position: int) -> Dict[str, int]:
         """Return the number of frames by key; reads the sequence only if the dataset cannot know otherwise."""
-        lengths = self.dataset.lengths(self.index(position))
+        lengths: Optional[Dict[str, int]] = self.dataset.lengths(self.index(position))
         if lengths is None:
             return self.sequence(position).lengths
         return lengths
@@ -89,28 +90,34 @@ class Epoch:
         self._kept[position] = sequence
         return sequence
 
-    def _check_lengths(self, index: int, data: Dict[str, np.ndarray]) -> None:
+    def _check_lengths(self, index: int, data: Dict[str, NDArray[Any]]) -> None:
         lengths = self.dataset.lengths(index) or {}
         for key, value in data.items():
             if key in lengths and num_frames(value) != lengths[key]:
-                raise DataError("key %r has %d frames, but %d were announced" % (key, num_frames(value), lengths[key]))
+                raise DataError(
+                    "key %r has %d frames, but its length was given as %d" % (key, num_frames(value), lengths[key])
+                )
 
     def release(self, position: int) -> None:
         """Drop the sequences before this position."""
         for old in [kept for kept in self._kept if kept < position]:
             del self._kept[old]
 
-    # the names by which chunking functions know these
+    # the names that chunking functions use
+
+    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
+        """Return `has`."""
+        return self.has(seq_idx)
 
     def get_seq_length(self, seq_idx: int) -> Dict[str, int]:
-        """Return ``lengths``."""
+        """Return `lengths`."""
         return self.lengths(seq_idx)
 
     def get_tag(self, seq_idx: int) -> str:
-        """Return ``tag``."""
+        """Return `tag`."""
         return self.tag(seq_idx)
 
-    def get_data(self, seq_idx: int, key: str) -> np.ndarray:
+    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return one array of a sequence, [time, ...]."""
         return self.sequence(seq_idx).data[key]
 
@@ -121,5 +128,5 @@ class Epoch:
     def load_seqs(self, start: int, end: int) -> None:
         """Read ahead the sequences at the positions start..end-1."""
         for position in range(start, end):
-            if self.is_less_than_num_seqs(position):
+            if self.has(position):
                 self.sequence(position)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 from typing import Sequence as SequenceOf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
@@ -18,7 +19,7 @@ from returnn_tf.datasets.core.window import window_spec
 class GeneratingDataset(Dataset):
     """Sequences come from ``generate``, with a separate random generator for each epoch seed and corpus index.
 
-    So the content of a sequence depends neither on the order of reading nor on what was read before. Lengths are not
+    So the content of a sequence depends neither on the reading order nor on previous reads. Lengths are not
     known before generating, so the orders ``sorted`` and ``sorted_reverse`` count as ``default``.
     """
 
@@ -52,11 +53,11 @@ class GeneratingDataset(Dataset):
         """Return the format by data key, before ``window``."""
         raise NotImplementedError("%s.make_specs" % type(self).__name__)
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
         """Generate one sequence, key -> [time, ...]."""
         raise NotImplementedError("%s.generate" % type(self).__name__)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, NDArray[Any]]:
         """Generate one sequence."""
         data = self.generate(np.random.RandomState((self.epoch_seed(epoch), index)), index, epoch)
         return {key: data[key] for key in keys}
@@ -65,7 +66,7 @@ class GeneratingDataset(Dataset):
 class SymbolTask(GeneratingDataset):
     """A task on sequences of symbols: one-hot float32 input [time, symbols], sparse target [time].
 
-    A subclass gives ``input_symbols``, ``output_symbols``, ``make_input`` and ``make_output``.
+    A subclass defines ``input_symbols``, ``output_symbols``, ``make_input`` and ``make_output``.
     """
 
     input_symbols = ""
@@ -89,7 +90,7 @@ class SymbolTask(GeneratingDataset):
         """Return the target text, as long as the input text; a function of it alone."""
         raise NotImplementedError("%s.make_output" % cls.__name__)
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
         """Return input and target as arrays."""
         text = self.make_input(rng)
         inputs = [self.input_symbols.index(symbol) for symbol in text]

@@ -15,14 +15,14 @@ def _key(name: str) -> str:
     return name[: -len(_SUFFIX)] if name.endswith(_SUFFIX) else name
 
 
-#: Names count with and without "Dataset" at the end.
+#: Names are known with and without "Dataset" at the end.
 DATASETS: Registry[Type[Any]] = Registry(
     "dataset class", "returnn_tf.datasets", plugins="returnn_tf.datasets", key=_key, max_listed=30
 )
 
 
 def register_dataset(name: Optional[str] = None) -> Callable[[_T], _T]:
-    """Class decorator: makes a dataset class available as ``{"class": name, ...}``.
+    """Register a dataset class as ``{"class": name, ...}``; a class decorator.
 
     :param name: defaults to the name of the Python class
 
@@ -35,7 +35,10 @@ def register_dataset(name: Optional[str] = None) -> Callable[[_T], _T]:
 
 
 def dataset_class(name: Any) -> Type[Any]:
-    """The class registered as ``name``, or as ``name + "Dataset"``; else a ConfigError with the nearest known name."""
+    """Return the class registered as ``name`` or ``name + "Dataset"``.
+
+    :raises ConfigError: there is none; gives the nearest known name
+    """
     if not isinstance(name, str):
         raise ConfigError('dataset "class" must be a string, not %r' % (name,))
     cls = DATASETS.find(name)
@@ -45,5 +48,5 @@ def dataset_class(name: Any) -> Type[Any]:
 
 
 def dataset_class_names() -> List[str]:
-    """Names of all registered dataset classes, sorted."""
+    """Return the names of all registered dataset classes, sorted."""
     return DATASETS.names()

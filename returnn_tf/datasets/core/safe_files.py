@@ -51,7 +51,7 @@ def read_literal(path: str) -> Any:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Admits only containers, strings and numbers: a pickle could otherwise run any program."""
+    """Admits only containers, strings and numbers: otherwise a pickle could run any program."""
 
     allowed = {
         (module, cls.__name__): cls for module in ("builtins", "__builtin__") for cls in (set, frozenset)
@@ -69,8 +69,9 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_plain_pickle(path: str) -> Any:
-    """Read a pickle of lists, tuples, sets, dicts, strings and numbers; anything else is a DataError and is not
-    executed.
+    """Read a pickle of lists, tuples, sets, dicts, strings and numbers.
+
+    Anything else is a DataError and is not executed.
     """
     try:
         return _PlainUnpickler(io.BytesIO(read_bytes(path))).load()

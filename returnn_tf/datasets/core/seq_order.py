@@ -6,13 +6,14 @@ Random orders come from ``numpy.random.RandomState(seed)`` (MT19937, legacy func
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, did_you_mean
 
-Lengths = Callable[[], np.ndarray]  # computes the lengths [num_seqs] of all sequences, only if an order needs them
+Lengths = Callable[[], NDArray[Any]]  # computes the lengths [num_seqs] of all sequences, only if an order needs them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Ordering:
     :param kind: name without suffixes
     :param count: number of bins, or n of ``default_every_n``
     :param seqs_per_bin: alternative to ``count``, from ".k"
-    :param nth: the random order stays the same for so many full epochs
+    :param nth: number of full epochs for which the random order stays the same
     """
 
     kind: str
@@ -60,7 +61,7 @@ def epoch_seed(
     return full_epoch + offset
 
 
-def order_sequences(ordering: Ordering, num_seqs: int, lengths: Lengths, seed: int) -> np.ndarray:
+def order_sequences(ordering: Ordering, num_seqs: int, lengths: Lengths, seed: int) -> NDArray[Any]:
     """Return corpus indices (int64) in the order of one full pass.
 
     :param lengths: called at most once
@@ -73,46 +74,47 @@ def bin_borders(num_seqs: int, num_bins: int) -> List[int]:
     return [i * num_seqs // num_bins for i in range(num_bins + 1)]
 
 
-def partition(order: np.ndarray, *, num_parts: int, part: int) -> np.ndarray:
+def partition(order: NDArray[Any], *, num_parts: int, part: int) -> NDArray[Any]:
     """Return one of ``num_parts`` consecutive pieces; the first (N mod parts) ones are longer by one."""
     size, longer = divmod(len(order), num_parts)
     start = part * size + min(part, longer)
     return order[start : start + size + (1 if part < longer else 0)]
 
 
-def _default(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
+def _default(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
     return np.arange(num_seqs)
 
 
-def _every_n(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
+def _every_n(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
     count = ordering.count or 1
     rows = num_seqs // count
     return np.arange(rows * count).reshape(count, rows).T.reshape(-1)
 
 
-def _reverse(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
+def _reverse(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
     return np.arange(num_seqs)[::-1]
 
 
-def _sorted(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
+def _sorted(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
     return np.argsort(lengths(), kind="stable")
 
 
-def _sorted_reverse(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
+def _sorted_reverse(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
     return np.argsort(-lengths(), kind="stable")
 
 
-def _random(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
+def _random(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
     return rng.permutation(num_seqs)
 
 
-def _random_sample(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
+def _random_sample(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
     return rng.randint(0, num_seqs, size=num_seqs)
 
 
-def _laplace(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
-    """Sort bins of a permutation in alternately ascending and descending order, so that neighbours have similar
-    lengths.
+def _laplace(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
+    """Sort bins of a permutation in alternately ascending and descending order.
+
+    Neighbours then have similar lengths.
     """
     order = rng.permutation(num_seqs)
     sizes = lengths()
@@ -124,7 +126,7 @@ def _laplace(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random
     return order
 
 
-def _sort_bin_shuffle(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> np.ndarray:
+def _sort_bin_shuffle(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
     """Shuffle bins of similar lengths; ``_x2``: also within the bins."""
     order = rng.permutation(num_seqs)
     order = order[np.argsort(lengths()[order], kind="stable")]
@@ -183,7 +185,7 @@ _SUFFIXES: Dict[str, Callable[[str, List[str]], Ordering]] = {
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    function: Callable[[Ordering, int, Lengths, np.random.RandomState], np.ndarray]
+    function: Callable[[Ordering, int, Lengths, np.random.RandomState], NDArray[Any]]
     suffixes: str
     form: str
 

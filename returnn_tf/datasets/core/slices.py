@@ -1,4 +1,4 @@
-"""Sequences and parts of sequences from the view of batches: positions and frame ranges, no data."""
+"""Sequences and parts of sequences as seen by batches: positions and frame ranges, no data."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def iterate_slices(
     """Iterate over all sequences of an epoch in its order, cut into chunks if requested, with their context.
 
     :param epoch: ``datasets.epoch.Epoch``
-    :param keys: the data keys which count
-    :param recurrent_net: False: chunking is left out, unless it is a function
+    :param keys: the data keys to slice
+    :param recurrent_net: False: no chunking, unless it is a function
     :param rng: for chunks of random size
     """
     for part in _plain_slices(epoch, keys, chunking, recurrent_net, rng):
@@ -106,7 +106,7 @@ def _plain_slices(
         yield from _function_slices(epoch, keys, chunking, recurrent_net)
         return
     position = 0
-    while epoch.is_less_than_num_seqs(position):
+    while epoch.has(position):
         lengths = {key: epoch.lengths(position)[key] for key in keys}
         if chunking is None or not recurrent_net:
             yield Slice(position, dict.fromkeys(keys, 0), lengths)
@@ -120,8 +120,9 @@ def _plain_slices(
 
 
 def _function_slices(epoch: Any, keys: List[str], chunking: Chunking, recurrent_net: bool) -> Iterator[Slice]:
-    """Iterate over the result of a user's chunking function: (position, start, end), start and end as int or dict by
-    key.
+    """Iterate over the result of a user's chunking function.
+
+    Its items are (position, start, end), with start and end as int or dict by key.
     """
     assert chunking.function is not None
     parts = chunking.function(dataset=epoch, seq_idx_start=0, recurrent_net=recurrent_net, used_data_keys=list(keys))
@@ -131,7 +132,7 @@ def _function_slices(epoch: Any, keys: List[str], chunking: Chunking, recurrent_
         if not isinstance(part, (tuple, list)) or len(part) != 3 or not is_int(part[0]):
             raise DataError("the chunking function must yield (position, start, end), but yields %s" % shown(part))
         position, start, end = part
-        if not epoch.is_less_than_num_seqs(position):
+        if not epoch.has(position):
             raise DataError(
                 "the chunking function yields position %r, but there are %s sequences" % (position, epoch.num_seqs)
             )

@@ -74,7 +74,7 @@ def _key_values(text: str, rest: str) -> Dict[str, Any]:
         if not call.args and all(entry.arg is not None for entry in call.keywords):
             return {str(entry.arg): ast.literal_eval(entry.value) for entry in call.keywords}
     except (SyntaxError, ValueError):
-        pass  # words without quotes, such as seq_ordering=laplace:.10
+        pass  # text without quotes, such as seq_ordering=laplace:.10
     options: Dict[str, Any] = {}
     for entry in rest.split(","):
         key, equals, value = entry.partition("=")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.data_spec import DataSpec
 
 
-def stack_frames(value: np.ndarray, window: int) -> np.ndarray:
+def stack_frames(value: NDArray[Any], window: int) -> NDArray[Any]:
     """Stack the frames t - w//2 .. t + w//2 of each frame t, zeros outside of the sequence.
 
     :param value: [time, dim]

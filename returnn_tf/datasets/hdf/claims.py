@@ -1,7 +1,7 @@
 """Plausibility of the string lengths that an HDF5 file declares, checked before the library allocates memory for them.
 
 A string of variable length is stored as its length, 4 bytes, and the place of its characters, 12 bytes. The library
-takes memory for as much as the length says, up to 4 GB for each, before it looks whether the characters are there.
+allocates memory for the declared length, up to 4 GB each, before it checks whether the characters exist.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Iterator
 import h5py
 import numpy as np
 
-_ADDRESS = 8  # bytes of a place in the file, as nearly all files have it
+_ADDRESS = 8  # bytes of a file offset, in nearly all files
 _RECORD = 4 + _ADDRESS + 4
 _DEFLATE = 1  # number of the filter "gzip" in HDF5
 
 
 def longest_string(dataset: h5py.Dataset) -> int:
-    """Return the largest length that an array of strings declares; 0 for other arrays, and where it is expensive to
-    know.
+    """Return the largest length that an array of strings declares.
+
+    0 for other arrays, and if it is expensive to find out.
 
     :raises Exception: nearly any, from the HDF5 library, for damaged files
     """

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 from typing import Sequence as SequenceOf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import option
@@ -31,11 +32,11 @@ _OPEN_FILES_RANGE = 64, 1024
 
 
 def max_open_files() -> int:
-    """Return how many HDF files a dataset holds open: half of what the system allows the process, at most 1024."""
+    """Return the number of HDF files a dataset keeps open: half of the system's limit for the process, at most 1024."""
     lowest, highest = _OPEN_FILES_RANGE
     if resource is None:
         return lowest
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    allowed: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if allowed == resource.RLIM_INFINITY:
         return highest
     return max(min(allowed // 2, highest), min(lowest, allowed // 4), 1)
@@ -43,10 +44,10 @@ def max_open_files() -> int:
 
 @register_dataset()
 class HDFDataset(Dataset):
-    """Sequences of one or several HDF files, one file after the other.
+    """Sequences of one or several HDF files, concatenated.
 
-    The files are indexed once; data is read when a sequence is. All files need the keys of the first one with the same
-    dims; further keys of later files are left out. The length of a sequence for ``sorted`` etc. is that of "data", or
+    The files are indexed once; data is read with each sequence. All files need the keys of the first one with the same
+    dims; further keys of later files are ignored. The length of a sequence for ``sorted`` etc. is that of "data", or
     of the first target if there is none.
 
     >>> from returnn_tf.datasets import Dataset
@@ -62,7 +63,7 @@ class HDFDataset(Dataset):
         use_cache_manager: bool = option(
             False, help="copy the files to a local disk", inert="the files are read where they are"
         )
-        cache_byte_size: int = option(0, help="keeps read sequences up to so many bytes; 0 = none, -1 = all")
+        cache_byte_size: int = option(0, help="bytes of read sequences to keep; 0 = none, -1 = all")
 
     def setup(self) -> None:
         """Open and index all files."""
@@ -83,7 +84,7 @@ class HDFDataset(Dataset):
             self.data_specs["data"] = window_spec(first.specs["data"], self.opts.window, self._owner())
         self._max_open = max_open_files()
         self._open: collections.OrderedDict[int, HDFFile] = collections.OrderedDict()
-        self._cache: Dict[Tuple[int, str], np.ndarray] = {}
+        self._cache: Dict[Tuple[int, str], NDArray[Any]] = {}
         self._cached_bytes = 0
 
     def _check_same_format(self, first: HDFFile, other: HDFFile) -> None:
@@ -104,7 +105,7 @@ class HDFDataset(Dataset):
 
     @property
     def num_outputs(self) -> Dict[str, Tuple[int, int]]:
-        """Return (dim, number of axes with time) by key, as the files declare them."""
+        """Return (dim, number of axes with time) by key, as declared in the files."""
         return dict(self.files[0].num_outputs)
 
     def _locate(self, index: int) -> Tuple[int, int]:
@@ -118,7 +119,7 @@ class HDFDataset(Dataset):
         return self.files[number].tags[local]
 
     def file_of(self, index: int) -> str:
-        """Path of the HDF file."""
+        """Return the path of the HDF file."""
         return self.files[self._locate(index)[0]].path
 
     def lengths(self, index: int) -> Dict[str, int]:
@@ -127,15 +128,15 @@ class HDFDataset(Dataset):
         columns = self.files[number].column_lengths
         return {key: int(columns[key][local]) for key in self.data_specs}
 
-    def seq_lengths(self) -> np.ndarray:
+    def seq_lengths(self) -> NDArray[Any]:
         """Return lengths [num_seqs] of the first stream."""
         return np.concatenate([file.column_lengths[file.keys[0]] for file in self.files])
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, NDArray[Any]]:
         """Read the frames of one sequence."""
         return {key: self._read_key(index, key) for key in keys}
 
-    def _read_key(self, index: int, key: str) -> np.ndarray:
+    def _read_key(self, index: int, key: str) -> NDArray[Any]:
         cached = self._cache.get((index, key))
         if cached is not None:
             return cached

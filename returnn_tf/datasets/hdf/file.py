@@ -1,6 +1,6 @@
 """Reading one HDF corpus file: checked and indexed once, then read sequence by sequence.
 
-Layout: ``/inputs`` and ``/targets/data/<key>`` hold all sequences one after the other on axis 0; ``/seqLengths``
+Layout: ``/inputs`` and ``/targets/data/<key>`` hold all sequences concatenated on axis 0; ``/seqLengths``
 [num_seqs, streams] has one column for the inputs and one per target key in sorted order; ``/seqTags`` the names.
 """
 
@@ -11,12 +11,13 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.hdf.claims import longest_string
 
-_MAX_RATIO = 1100  # gzip cannot compress better; a file which claims more holds nothing of the kind
+_MAX_RATIO = 1100  # gzip cannot compress better; a file that claims more is damaged
 
 
 class _Process:
@@ -62,13 +63,15 @@ class HDFFile:
         if has_inputs and "data" in self.target_keys:
             raise self._error("it has /inputs and also a target key 'data'; rename that key")
         if not has_inputs and not self.target_keys:
-            raise self._error("it has neither /inputs nor /targets/data, so it is no HDF corpus file; see HDFWriter")
+            raise self._error(
+                "it has neither /inputs nor /targets/data, so it is not an HDF corpus file; see HDFWriter"
+            )
         self.keys: List[str] = (["data"] if has_inputs else []) + self.target_keys
         self.paths = {key: "inputs" if key == "data" and has_inputs else "targets/data/" + key for key in self.keys}
         lengths = self._read_lengths(root)
         self.num_seqs = int(lengths.shape[0])
-        self.column_lengths: Dict[str, np.ndarray] = {key: lengths[:, i] for i, key in enumerate(self.keys)}
-        self.offsets: Dict[str, np.ndarray] = {}
+        self.column_lengths: Dict[str, NDArray[Any]] = {key: lengths[:, i] for i, key in enumerate(self.keys)}
+        self.offsets: Dict[str, NDArray[Any]] = {}
         for key, column in self.column_lengths.items():
             self.offsets[key] = np.concatenate([[0], np.cumsum(column, dtype=np.int64)])
         self.tags: List[str] = self._read_tags(root)
@@ -78,11 +81,11 @@ class HDFFile:
     def __repr__(self) -> str:
         return "<HDFFile %r>" % self.path
 
-    def read(self, key: str, index: int) -> np.ndarray:
+    def read(self, key: str, index: int) -> NDArray[Any]:
         """Read one sequence of one key: [length, ...], with the dtype of the file; strings as str objects."""
         start, end = int(self.offsets[key][index]), int(self.offsets[key][index + 1])
         try:
-            value = self._stream(key)[start:end]
+            value: NDArray[Any] = self._stream(key)[start:end]
         except DataError:
             raise
         except Exception as exc:  # from the HDF5 library, of nearly any class
@@ -114,7 +117,7 @@ class HDFFile:
         if not os.path.exists(self.path):
             raise self._error("it does not exist (current directory: %s)" % os.getcwd())
         if not (os.path.isfile(self.path) or os.path.isdir(self.path)):
-            raise self._error("it is a pipe or a device, which can't be read here and there; copy it to a regular file")
+            raise self._error("it is a pipe or a device, which has no random access; copy it to a regular file")
         try:
             self._handle = h5py.File(self.path, "r", locking=False)  # network file systems often have no locks
         except OSError as exc:
@@ -153,7 +156,7 @@ class HDFFile:
         return group
 
     def _checked_strings(self, root: h5py.File, path: str) -> h5py.Dataset:
-        """Return the array at a path; of strings, each one must be able to have its declared length."""
+        """Return the array at a path; for strings, check that each can have its declared length."""
         dataset = self._dataset(root, path)
         longest = longest_string(dataset)
         if longest > os.path.getsize(self.path):
@@ -172,7 +175,7 @@ class HDFFile:
             raise self._error("target %r is declared in /targets/size, but /targets/data/%s is missing" % (key, key))
         return sorted(data)
 
-    def _read_lengths(self, root: h5py.File) -> np.ndarray:
+    def _read_lengths(self, root: h5py.File) -> NDArray[Any]:
         """Read the used columns of ``seqLengths``, int64 [num_seqs, keys]."""
         dataset = self._dataset(root, "seqLengths")
         if dataset.ndim != 2 or dataset.dtype.kind not in "iu":
@@ -188,7 +191,7 @@ class HDFFile:
                 "/seqLengths has %d columns, but there are %d streams (%s)"
                 % (columns, len(self.keys), ", ".join(self.keys))
             )
-        lengths = dataset[:, : len(self.keys)].astype(np.int64)
+        lengths: NDArray[np.int64] = dataset[:, : len(self.keys)].astype(np.int64)
         if (lengths < 0).any():
             raise self._error("/seqLengths has a negative length, in row %d" % int(np.argwhere(lengths < 0)[0][0]))
         return lengths
@@ -231,7 +234,7 @@ class HDFFile:
         if dataset.ndim > 1:
             return int(dataset.shape[1]), dataset.ndim
         if "inputPattSize" not in root.attrs:
-            raise self._error("/inputs has one axis, so the attribute inputPattSize must say the number of classes")
+            raise self._error("/inputs has one axis, so the attribute inputPattSize must give the number of classes")
         return int(root.attrs["inputPattSize"]), 1
 
     def _target_dim(self, root: h5py.File, key: str, dataset: h5py.Dataset) -> Tuple[int, int]:
@@ -249,7 +252,7 @@ class HDFFile:
         return tuple(_strings(self._checked_strings(root, path)[:])) if path in root else None
 
 
-def _strings(value: np.ndarray) -> np.ndarray:
+def _strings(value: NDArray[Any]) -> NDArray[Any]:
     """Convert bytes or str to str objects, cut at the first NUL."""
     out = np.empty(value.shape, object)
     for position, entry in np.ndenumerate(value):

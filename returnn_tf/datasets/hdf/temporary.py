@@ -1,4 +1,4 @@
-"""The temporary file of an ``HDFWriter``: its name, what killed processes left behind, and the end on a full disk."""
+"""The temporary file of an ``HDFWriter``: its name, leftovers of killed processes, and closing on a full disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("returnn_tf.datasets")
 
 
 def temporary_name(filename: str) -> str:
-    """Return where this process writes a file before it takes its name."""
+    """Return the temporary name under which this process writes a file."""
     return "%s.%d.tmp" % (filename, os.getpid())
 
 
@@ -33,7 +33,7 @@ def remove_stale(filename: str) -> None:
         if found and not _alive(int(found.group(1))) and not _locked(path):
             with contextlib.suppress(OSError):
                 os.unlink(path)
-                log.info("removed %r, which a killed process left behind", path)
+                log.info("removed %r, which a killed process left", path)
 
 
 def _alive(pid: int) -> bool:
@@ -60,7 +60,7 @@ def _locked(path: str) -> bool:
 
 @contextlib.contextmanager
 def reporting(filename: str) -> Iterator[None]:
-    """Within it, errors of the HDF5 library while it writes become a :class:`DataError` with the reason."""
+    """Turn write errors of the HDF5 library within the context into a `DataError` with the reason."""
     try:
         yield
     except (OSError, RuntimeError) as exc:
@@ -75,8 +75,8 @@ def reporting(filename: str) -> Iterator[None]:
 def discard(file: h5py.File, path: str, *, broken: bool) -> None:
     """Close and remove a file that is not to be completed.
 
-    :param broken: writing it has failed. The library writes what it still holds when it closes a file, and where that
-        fails it crashes at the end of the process; so the rest goes to memory
+    :param broken: writing it has failed. On closing, the library writes its buffers; if that fails, it crashes at the
+        end of the process; so the buffers go to memory
     """
     if broken:
         with contextlib.suppress(OSError, RuntimeError):
@@ -88,7 +88,7 @@ def discard(file: h5py.File, path: str, *, broken: bool) -> None:
 
 
 def _redirect_to_memory(file: h5py.File) -> None:
-    """Let what the library writes from now on go to a sparse file in memory: a few MB at most."""
+    """Redirect further writes of the library to a sparse file in memory: a few MB at most."""
     if hasattr(os, "memfd_create"):
         memory = os.memfd_create("discarded")
         os.ftruncate(memory, file.id.get_filesize())

@@ -10,17 +10,18 @@ from typing import Sequence as SequenceOf
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.hdf.temporary import discard, remove_stale, reporting, temporary_name
 
 _PLACEHOLDER = b"dummy-label"  # /targets/labels/<key> must not be empty for other readers
-_BYTES_TO_FLUSH = 1 << 24  # so that a full disk is found soon, and by an error that can be caught
-Lengths = Union[SequenceOf[int], np.ndarray, Mapping[int, Any]]
+_BYTES_TO_FLUSH = 1 << 24  # so that a full disk is detected early, and by an error that can be caught
+Lengths = Union[SequenceOf[int], NDArray[Any], Mapping[int, Any]]
 
 
 class HDFWriter:
-    """Writes to a temporary file beside the target, renamed to it when ``close`` succeeds.
+    """Writes to a temporary file next to the target, renamed to it when ``close`` succeeds.
 
     >>> from returnn_tf.datasets import HDFWriter
     >>> with HDFWriter("out.hdf", dim=4) as writer:   # doctest: +SKIP
@@ -30,11 +31,11 @@ class HDFWriter:
     :param dim: feature dimension or number of classes of the main data
     :param labels: their names
     :param ndim: axes of the main data without batch; default 2 if ``dim`` is given, else 1
-    :param extra_type: key -> (dim, ndim, dtype) of further data; what is not declared is taken from the first batch
-    :param extend_existing_file: goes on with an existing file; it is replaced as a whole when all is written
+    :param extra_type: key -> (dim, ndim, dtype) of further data; undeclared keys are inferred from the first batch
+    :param extend_existing_file: append to an existing file; it is replaced as a whole when all is written
     :param extra_labels: key -> names of the classes of further data
     :param replace: an existing file is replaced when all is written
-    :raises DataError: if the file exists, or is not there to be extended
+    :raises DataError: the file exists, or the file to be extended does not
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class HDFWriter:
         self.num_timesteps = 0
         self._extend = extend_existing_file
         self._replace = replace
-        # kept open: the library reports nothing if it can't write what is left when a stream is closed
+        # kept open: the library reports no error if it can't flush a stream on closing
         self._streams: Dict[str, h5py.Dataset] = {}
         self._unflushed = 0  # bytes
         self._broken = False
@@ -108,7 +109,7 @@ class HDFWriter:
 
     def insert_batch(
         self,
-        inputs: np.ndarray,
+        inputs: NDArray[Any],
         seq_len: Lengths,
         seq_tag: SequenceOf[str],
         extra: Optional[Mapping[str, Any]] = None,
@@ -156,7 +157,7 @@ class HDFWriter:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Within it, what the library can't write is a DataError, after which the file can't be completed."""
+        """Turn write errors of the library into a DataError within the context; the file is then incomplete."""
         try:
             with reporting(self.filename):
                 yield
@@ -164,7 +165,7 @@ class HDFWriter:
             self._broken = isinstance(exc.__cause__, (OSError, RuntimeError))
             raise
 
-    def _axis_lengths(self, inputs: np.ndarray, seq_len: Lengths, batch: int) -> Dict[int, np.ndarray]:
+    def _axis_lengths(self, inputs: NDArray[Any], seq_len: Lengths, batch: int) -> Dict[int, NDArray[Any]]:
         if inputs.ndim != self.ndim + 1 or inputs.shape[0] != batch:
             raise DataError(
                 "HDFWriter %r: inputs of shape %s, but expected [%d sequences] and %d more axes"
@@ -179,7 +180,7 @@ class HDFWriter:
         for axis, size in lengths.items():
             if size.shape != (batch,) or (size < 0).any() or (size > inputs.shape[axis + 1]).any():
                 raise DataError(
-                    "HDFWriter %r: lengths %s of axis %d do not fit to inputs of shape %s"
+                    "HDFWriter %r: lengths %s of axis %d do not fit inputs of shape %s"
                     % (self.filename, size.tolist(), axis, inputs.shape)
                 )
         return lengths
@@ -204,7 +205,7 @@ class HDFWriter:
                 % (self.filename, sorted(targets), self._keys)
             )
 
-    def _append(self, path: str, values: List[np.ndarray], key: Optional[str]) -> List[int]:
+    def _append(self, path: str, values: List[NDArray[Any]], key: Optional[str]) -> List[int]:
         """Append sequences to one stream, and return their lengths."""
         assert self._file is not None
         if path not in self._file:
@@ -230,7 +231,7 @@ class HDFWriter:
             self._streams[path] = self._file[path]
         return self._streams[path]
 
-    def _create(self, path: str, value: np.ndarray, key: Optional[str]) -> None:
+    def _create(self, path: str, value: NDArray[Any], key: Optional[str]) -> None:
         """Create an empty stream, with its metadata, in the format of its first value [time, ...]."""
         assert self._file is not None
         dim, ndim, dtype = self.dim, value.ndim, value.dtype
@@ -284,7 +285,7 @@ class HDFWriter:
     def close(self) -> None:
         """Complete the file and rename it to its target.
 
-        :raises DataError: if nothing was written, or the target has come into being meanwhile
+        :raises DataError: nothing was written, or the target has been created meanwhile
         """
         if self._file is None:
             return
@@ -326,7 +327,7 @@ class HDFWriter:
         self.remove_temporary()
 
     def remove_temporary(self) -> None:
-        """Remove the temporary file, and leave all else as it is: the process is about to end."""
+        """Remove the temporary file without closing anything: the process is about to end."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._temp)
 
@@ -340,7 +341,7 @@ class HDFWriter:
             self.abort()
 
 
-def _cut_and_join(value: np.ndarray, lengths: Dict[int, int]) -> np.ndarray:
+def _cut_and_join(value: NDArray[Any], lengths: Dict[int, int]) -> NDArray[Any]:
     """Cut one sequence to its lengths and flatten these axes into one; without any, one frame."""
     if not lengths:
         return value[None]
@@ -349,5 +350,5 @@ def _cut_and_join(value: np.ndarray, lengths: Dict[int, int]) -> np.ndarray:
     return value.reshape((joined,) + value.shape[len(lengths) :])
 
 
-def _with_time(value: np.ndarray) -> np.ndarray:
+def _with_time(value: NDArray[Any]) -> NDArray[Any]:
     return value if value.ndim else value.reshape(1)

@@ -1,1 +1,1 @@
-"""Loading batches in a process of its own."""
+"""Loading batches in a separate process."""

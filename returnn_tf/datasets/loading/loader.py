@@ -30,12 +30,12 @@ class BatchLoader:
     ...     [batch.seq_tags for batch in loader.batches(epoch=1, batch_size=1000, max_seqs=2)]
     [['seq-0', 'seq-1'], ['seq-2', 'seq-3']]
 
-    At most ``prefetch`` batches wait here, two more are on their way. The process ends with ``close``, with this
-    process (within some seconds, however that ends), and never outlives it. What goes wrong there is raised here.
+    At most ``prefetch`` batches are buffered here, two more are in transit. The process ends with ``close``, or within
+    some seconds of this process, however that ends. Its errors are raised here.
 
-    :param source: a dataset, or a function without arguments which makes one
-    :param name: for messages; default the name of the dataset
-    :param prefetch: batches to hold ready
+    :param source: a dataset, or a function without arguments that creates one
+    :param name: for messages; default: the name of the dataset
+    :param prefetch: number of batches to buffer
     """
 
     def __init__(self, source: Union[Dataset, Callable[[], Dataset]], *, name: Optional[str] = None, prefetch: int = 8):
@@ -67,7 +67,7 @@ class BatchLoader:
     @property
     def pid(self) -> int:
         """Return the process id of the loading process."""
-        return self._process.pid
+        return int(self._process.pid)
 
     def batches(self, epoch: int = 1, *, start_batch: int = 0, **options: Any) -> LoadedBatches:
         """Start to load the batches of an epoch; those of an earlier call end.
@@ -91,7 +91,7 @@ class BatchLoader:
         try:
             self._connection.send(message)
         except (BrokenPipeError, ConnectionError):
-            pass  # it has ended; reading from the buffer tells why
+            pass  # it has exited; reading from the buffer raises the reason
         except Exception as exc:
             raise ConfigError(
                 "batch options of dataset %r cannot be sent to the loading process: %s. Make functions options of the "
@@ -102,7 +102,8 @@ class BatchLoader:
         """Return the next batch of a request; None at its end."""
         kind, *content = self._buffer.get()
         if kind == "batch":
-            return content[1]
+            batch: Batch = content[1]
+            return batch
         if kind == "end":
             self.batch_stats = content[1]
             return None
@@ -134,7 +135,7 @@ class BatchLoader:
 class LoadedBatches:
     """Iterator over the batches of one epoch.
 
-    ``position`` is the number of the next batch: with it as ``start_batch``, another run goes on exactly here.
+    ``position`` is the number of the next batch: passed as ``start_batch``, it lets another run resume exactly here.
     """
 
     def __init__(self, loader: BatchLoader, request: int, epoch: int, start_batch: int):
@@ -206,7 +207,7 @@ class _Buffer:
                 self._changed.notify_all()
 
     def get(self) -> Tuple[Any, ...]:
-        """Wait for a message; ("dead",) if none can come any more."""
+        """Wait for a message; ("dead",) if no more can arrive."""
         with self._changed:
             while not self._items and not self._ended:
                 self._changed.wait()

@@ -1,9 +1,9 @@
-"""Starting the loading process: fresh where the dataset can be sent to it, forked otherwise.
+"""Starting the loading process: fresh if the dataset can be sent to it, forked otherwise.
 
-A fresh interpreter is the safe way: no locks, threads, signal handlers or GPU state of the parent come along, and the
-user's main script is not executed again. It needs the factory of the dataset to be pickled. A factory which cannot be,
-e.g. because of a lambda in the options, goes by fork: the child then only runs numpy and h5py code, exits without the
-parent's clean-up, and never frees what it inherited. Where there is no fork (Windows), such a factory is an error.
+A fresh interpreter is the safe way: it inherits no locks, threads, signal handlers or GPU state of the parent, and the
+user's main script is not executed again. It requires the factory of the dataset to be pickled. If that is impossible,
+e.g. because of a lambda in the options, the process is forked: the child then only runs numpy and h5py code, exits
+without the parent's clean-up, and never frees what it inherited. Without fork (Windows), such a factory is an error.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class ForkedProcess:
 def start_process(factory: Callable[[], Any]) -> Tuple[Any, Connection]:
     """Start a loading process.
 
-    :param factory: makes the dataset, there
+    :param factory: creates the dataset in that process
     :return: the process (poll, wait, kill, pid) and the connection to it
-    :raises ConfigError: if the factory cannot be pickled and there is no fork
+    :raises ConfigError: the factory cannot be pickled and there is no fork
     """
     content, reason = pickled(factory)
     if content is not None and os.name == "posix":
@@ -88,7 +88,7 @@ def _start_fresh(content: bytes) -> Tuple[Any, Connection]:
     ours, theirs = Pipe()
     fd = theirs.fileno()
     arguments = [str(fd), str(os.getpid()), json.dumps([os.path.abspath(path) for path in sys.path])]
-    # should a config import TensorFlow, it must not take memory of a GPU here
+    # if a config imports TensorFlow, it must not allocate GPU memory here
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     with _without_stop_signals():
         process = subprocess.Popen(

@@ -76,7 +76,7 @@ def _send_epoch(connection: Connection, dataset: Any, request: int, arguments: D
 
 
 def _describe(exc: Exception) -> Any:
-    """Return class name and text; user errors as they are, all others with a traceback."""
+    """Return class name and text of an exception; user errors unchanged, all others with a traceback."""
     if isinstance(exc, (ConfigError, DataError)):
         return type(exc).__name__, str(exc)
     return "DataError", "%s: %s\n%s" % (type(exc).__name__, exc, traceback.format_exc())
@@ -103,7 +103,7 @@ class _ToParent(logging.Handler):
         self.connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
-        """As ("log", level, text)."""
+        """Send the record as ("log", level, text)."""
         self.connection.send(("log", record.levelno, record.getMessage()))
 
 

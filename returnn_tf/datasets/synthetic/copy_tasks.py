@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict
+from typing import Any, Dict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
@@ -63,7 +64,7 @@ class CopyTaskDataset(GeneratingDataset):
             raise ConfigError("%s: nsymbols is %d, but must be from 1 to 128" % (self._owner(), count))
         return {key: DataSpec(dim=count, ndim=1, dtype="int8") for key in ("data", "classes")}
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
         """Draw random symbols."""
         opts = self.opts
         low = int(opts.minlen + opts.minlen_epoch_factor * epoch)

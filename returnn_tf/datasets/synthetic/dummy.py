@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.option_types import Written
@@ -23,10 +24,8 @@ class _CounterDataset(GeneratingDataset):
         """Options in the config."""
 
         input_max_value: float = option(10.0, help="the counter of the input wraps here")
-        input_shift: Optional[float] = option(
-            None, help="is added to the wrapped counter; default -input_max_value / 2"
-        )
-        input_scale: Optional[float] = option(None, help="times the shifted counter; default 1 / input_max_value")
+        input_shift: Optional[float] = option(None, help="added to the wrapped counter; default -input_max_value / 2")
+        input_scale: Optional[float] = option(None, help="factor of the shifted counter; default 1 / input_max_value")
 
     dense_dtype = "float64"
     sparse_dtype = "int64"
@@ -35,7 +34,7 @@ class _CounterDataset(GeneratingDataset):
         """Return frames by key, in the order in which the counter visits the keys."""
         raise NotImplementedError("%s.seq_lens" % type(self).__name__)
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
         """Generate all keys with one running counter."""
         maximum = self.opts.input_max_value
         shift = -maximum / 2 if self.opts.input_shift is None else self.opts.input_shift

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List
+from typing import Any, Dict, List
 from typing import Sequence as SequenceOf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
@@ -30,8 +31,8 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
 
         input_base: int = option(8, help="base of the input")
         output_base: int = option(2, help="base of the target")
-        min_input_seq_len: int = option(1, help="fewest digits")
-        max_input_seq_len: int = option(8, help="most digits")
+        min_input_seq_len: int = option(1, help="minimum number of digits")
+        max_input_seq_len: int = option(8, help="maximum number of digits")
 
     def make_specs(self) -> Dict[str, DataSpec]:
         """Return sparse specs for both keys."""
@@ -46,7 +47,7 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
             key: DataSpec(dim=base, ndim=1, dtype="int64", labels=tuple(_DIGITS[:base])) for key, base in bases.items()
         }
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, np.ndarray]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
         """Draw a number, and write it in both bases."""
         opts = self.opts
         length = rng.randint(opts.min_input_seq_len, opts.max_input_seq_len + 1)

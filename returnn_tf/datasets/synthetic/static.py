@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional
 from typing import Sequence as SequenceOf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
@@ -46,7 +47,7 @@ class StaticDataset(Dataset):
 
     def setup(self) -> None:
         """Take over the arrays, and derive the formats."""
-        self._data: List[Dict[str, np.ndarray]] = [self._arrays(i, seq) for i, seq in enumerate(self.opts.data)]
+        self._data: List[Dict[str, NDArray[Any]]] = [self._arrays(i, seq) for i, seq in enumerate(self.opts.data)]
         first = self._data[0] if self._data else {}
         self.data_specs = {key: self._spec(key, value) for key, value in sorted(first.items(), key=_data_first)}
         for index, seq in enumerate(self._data):
@@ -59,14 +60,14 @@ class StaticDataset(Dataset):
             if first and key not in first:
                 raise ConfigError("%s: there is no data key %r. %s" % (self._owner(), key, did_you_mean(key, first)))
 
-    def _arrays(self, index: int, seq: Any) -> Dict[str, np.ndarray]:
+    def _arrays(self, index: int, seq: Any) -> Dict[str, NDArray[Any]]:
         if not isinstance(seq, dict) or not seq:
             raise ConfigError(
                 "%s: sequence %d must be a dict of arrays, not %s" % (self._owner(), index, type(seq).__name__)
             )
         return {key: np.asarray(value) for key, value in seq.items()}
 
-    def _spec(self, key: str, value: np.ndarray) -> DataSpec:
+    def _spec(self, key: str, value: NDArray[Any]) -> DataSpec:
         given = (self.opts.output_dim or {}).get(key)
         if given is None and key == "data":
             given = self.opts.input_dim
@@ -93,12 +94,12 @@ class StaticDataset(Dataset):
         """Return frames by key."""
         return {key: num_frames(self._data[index][key]) for key in self.data_specs}
 
-    def seq_lengths(self) -> np.ndarray:
+    def seq_lengths(self) -> NDArray[Any]:
         """Return lengths [num_seqs] of "data", or of the first key."""
         key = reference_key(self.data_specs)
         return np.array([num_frames(seq[key]) for seq in self._data], np.int64)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, np.ndarray]:
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, NDArray[Any]]:
         """Return the arrays as given."""
         return {key: self._data[index][key] for key in keys}
 

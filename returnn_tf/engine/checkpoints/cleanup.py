@@ -27,7 +27,7 @@ def options_from_config(config: Config) -> Optional[CleanupOptions]:
     :raises ConfigError: for an unknown option or one of a wrong type
     """
     value = CheckpointSettings(config).cleanup_old_models
-    where = CheckpointSettings(config).where("cleanup_old_models")
+    where = CheckpointSettings(config).describe_source("cleanup_old_models")
     if not value and not isinstance(value, dict):
         return None
     if not isinstance(value, dict):

@@ -74,7 +74,7 @@ def leftover_warning(config: Config, choice: ModelChoice) -> Optional[str]:
     model = CheckpointSettings(config).model
     if not start_epoch_fixed(config):
         return None
-    where, first = TrainingSettings(config).where("start_epoch"), choice.start_epoch
+    where, first = TrainingSettings(config).describe_source("start_epoch"), choice.start_epoch
     within = {epoch for (epoch, _), path in find_step_checkpoints(model).items() if not checkpoint.unfinished(path)}
     mid_epoch = ["%s.step*" % prefix_of_epoch(model, epoch) for epoch in sorted(within) if epoch >= first]
     if mid_epoch:

@@ -61,11 +61,11 @@ def select_model(
         load_epoch = asked.epoch
     if is_train:
         return _select_for_training(config, own, exists, load_epoch, steps)
-    load = _path_to_load(asked.load, asked.where("load"), exists)
+    load = _path_to_load(asked.load, asked.describe_source("load"), exists)
     if load:
         return _loaded(load, load_epoch)
     if load_epoch is not None:
-        return _choice(load_epoch, _own_checkpoint(own, load_epoch, asked.where("load_epoch"), steps))
+        return _choice(load_epoch, _own_checkpoint(own, load_epoch, asked.describe_source("load_epoch"), steps))
     return _newest(own)
 
 
@@ -78,21 +78,21 @@ def _select_for_training(
     asked = CheckpointSettings(config)
     has_load = bool(asked.load)
     if load_epoch is not None and not has_load:
-        _own_checkpoint(own, load_epoch, asked.where("load_epoch"))
+        _own_checkpoint(own, load_epoch, asked.describe_source("load_epoch"))
     if start_epoch_fixed(config) and (own or steps or not has_load):
         return _at_start_epoch(config, own)
     if own or steps:
         return _newest(own, steps)
-    load = _path_to_load(asked.load, asked.where("load"), exists)
+    load = _path_to_load(asked.load, asked.describe_source("load"), exists)
     if load:
         return _loaded(load, load_epoch)
-    first = _path_to_load(asked.import_model_train_epoch1, asked.where("import_model_train_epoch1"), exists)
+    first = _path_to_load(asked.import_model_train_epoch1, asked.describe_source("import_model_train_epoch1"), exists)
     return _choice(0, first) if first else ModelChoice()
 
 
 def _at_start_epoch(config: Config, own: Mapping[int, str]) -> ModelChoice:
     start = TrainingSettings(config).start_epoch
-    where = TrainingSettings(config).where("start_epoch")
+    where = TrainingSettings(config).describe_source("start_epoch")
     assert isinstance(start, int)
     if start < 1:
         raise ConfigError("%s: epochs count from 1, got %d" % (where, start))

@@ -43,7 +43,8 @@ def check(world: Any, config: Config) -> None:
     if _in_elastic_mode(world) and start_epoch_fixed(config):
         raise ConfigError(
             "%s: whenever a process is lost, elastic training resumes from its newest checkpoint, but start_epoch "
-            "would restart it. Remove it, or start without --min-np." % TrainingSettings(config).where("start_epoch")
+            "would restart it. Remove it, or start without --min-np."
+            % TrainingSettings(config).describe_source("start_epoch")
         )
 
 

@@ -203,5 +203,6 @@ def given_rates(config: Config) -> Dict[int, float]:
         return {int(epoch): float(rate) for epoch, rate in items}
     except (TypeError, ValueError):
         raise ConfigError(
-            "%s: expected a list of rates or a dict epoch -> rate, got %r" % (settings.where("learning_rates"), rates)
+            "%s: expected a list of rates or a dict epoch -> rate, got %r"
+            % (settings.describe_source("learning_rates"), rates)
         ) from None

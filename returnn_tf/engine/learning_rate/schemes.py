@@ -20,7 +20,7 @@ register_schedule = SCHEMES.register
 def scheme_from_config(config: Config) -> Scheme:
     """Return the scheme named by ``learning_rate_control``; "constant" by default."""
     settings = LearningRateSettings(config)
-    return SCHEMES.get(settings.learning_rate_control, settings.where("learning_rate_control"))(config)
+    return SCHEMES.get(settings.learning_rate_control, settings.describe_source("learning_rate_control"))(config)
 
 
 @dataclass(frozen=True)

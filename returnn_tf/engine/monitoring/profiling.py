@@ -83,7 +83,7 @@ def profile_options(config: Config) -> Optional[ProfileOptions]:
     :raises ConfigError: unknown or wrong option
     """
     given = LoggingSettings(config).profile
-    where = LoggingSettings(config).where("profile")
+    where = LoggingSettings(config).describe_source("profile")
     every = LoggingSettings(config).store_metadata_mod_step or 0
     if given is None or given is False:
         return ProfileOptions(first_step=every, steps=1, every=every) if every > 0 else None

@@ -44,7 +44,7 @@ def options_from_config(config: Config) -> Optional[PretrainOptions]:
     :raises ConfigError: unknown option or a wrong value
     """
     settings = TrainingSettings(config)
-    given, where = settings.pretrain, settings.where("pretrain")
+    given, where = settings.pretrain, settings.describe_source("pretrain")
     if not given:
         return None
     if given is True or given == "default":

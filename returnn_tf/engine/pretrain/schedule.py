@@ -79,7 +79,7 @@ class NetworkSchedule:
         if self._get_network is not None:
             self._check_get_network(options)
         elif options is not None:
-            where = TrainingSettings(config).where("pretrain")
+            where = TrainingSettings(config).describe_source("pretrain")
             self._steps = make_steps(self._network_of_config(), self._options, where)
         self._by_epoch: Dict[int, EpochNetwork] = {}
         self._warned: List[str] = []
@@ -178,6 +178,6 @@ class NetworkSchedule:
         return network
 
     def _check_get_network(self, options: Optional[PretrainOptions]) -> None:
-        where = NetworkSettings(self._config).where("get_network")
+        where = NetworkSettings(self._config).describe_source("get_network")
         if options is not None:
             raise ConfigError("%s: pretrain and get_network exclude each other; remove one of them." % where)

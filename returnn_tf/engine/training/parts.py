@@ -144,6 +144,6 @@ class TrainingParts:
 def _num_epochs(config: Config) -> int:
     settings = TrainingSettings(config)
     if settings.num_epochs < 1:
-        where = settings.where("num_epochs")
+        where = settings.describe_source("num_epochs")
         raise ConfigError("%s: at least one epoch is needed, got %d." % (where, settings.num_epochs))
     return settings.num_epochs

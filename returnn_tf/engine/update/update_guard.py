@@ -133,7 +133,7 @@ def spike_options(config: Config) -> Optional[SpikeOptions]:
     :raises ConfigError: unknown or wrong option
     """
     given = TrainingSettings(config).loss_spike
-    where = TrainingSettings(config).where("loss_spike")
+    where = TrainingSettings(config).describe_source("loss_spike")
     if given is None or given is False:
         return None
     if given is True:

@@ -32,9 +32,9 @@ class ParamSpec:
 
     :param name: below ``<layer>/rec/``
     :param shape: all dims are known
-    :param kind: which initialiser of the user applies: "forward", "recurrent", "bias", or "fixed" for none
-    :param default: initial value if the user gives no initialiser of that kind: None is the general default for
-        weights. A number, or one value for each column.
+    :param kind: the user's initialiser that applies: "forward", "recurrent", "bias", or "fixed" for none
+    :param default: initial value if the user gives no initialiser of that kind: a number, one value for each column, or
+        None for the general default of weights
     """
 
     name: str
@@ -46,14 +46,14 @@ class ParamSpec:
 class Cell:
     """A recurrent unit: pure functions of parameters, input and state.
 
-    What does not depend on the state is computed for all frames at once by `project_input`, before the loop; what does
-    not depend on the frame (permuted weights, a dropout mask which stays for the whole sequence) once by `prepare`.
+    Terms independent of the state are computed for all frames at once by `project_input`, before the loop; terms
+    independent of the frame (permuted weights, a dropout mask for the whole sequence) once by `prepare`.
 
     :param n_out: dimension ``n`` of the output and of each state
     :param in_dim: dimension of the input (number of classes, if sparse)
     :param sparse_input: the input holds class indices: the input weights are then a lookup table
     :param unit_opts: see `Options`
-    :param input_projection: False: the input is taken as already projected, there are no input weights and no bias
+    :param input_projection: False: the input is already projected, there are no input weights and no bias
     :param behavior_version: selects old or new defaults
     :param where: place for error messages, such as the path of the layer
     """
@@ -66,7 +66,7 @@ class Cell:
 
     @dataclass
     class Options:
-        """What ``unit_opts`` may hold; a subclass with options has such a dataclass of its own."""
+        """The options in ``unit_opts``; a subclass with options has such a nested dataclass."""
 
     gates: ClassVar[int] = 1
     """Width of the projected input, in units of ``n``."""
@@ -142,7 +142,7 @@ class Cell:
         return None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Compute once, before the loop, what `step` needs besides frame and state.
+        """Compute once, before the loop, all that `step` needs besides frame and state.
 
         :param batch: int scalar, number of sequences
         :param seed: int [2]: training, draw noise from it; None: no noise
@@ -156,8 +156,8 @@ class Cell:
 
         :param weights: from `prepare`
         :param z: [batch, gates * n], a frame of `project_input`
-        :param state: of the frame before
-        :param seed: int [2], another one in each frame; None: no noise
+        :param state: of the previous frame
+        :param seed: int [2], different in each frame; None: no noise
         :return: output [batch, n], new state
         """
         raise NotImplementedError
@@ -176,12 +176,12 @@ class Cell:
 
 
 def all_lengths(lengths: Optional[tf.Tensor], z: tf.Tensor) -> tf.Tensor:
-    """Return int32 [batch] lengths; without any, all sequences have all frames of ``z`` [time, batch, ...]."""
+    """Return int32 [batch] lengths; None: all sequences have all frames of ``z`` [time, batch, ...]."""
     return tf.fill([tf.shape(z)[1]], tf.shape(z)[0]) if lengths is None else tf.cast(lengths, tf.int32)
 
 
 def drop_rate(rate: float) -> Optional[str]:
-    """Check the rate of dropout or zoneout."""
+    """Check a dropout or zoneout rate."""
     return None if 0 <= rate < 1 else "must be in the range 0 <= x < 1"
 
 

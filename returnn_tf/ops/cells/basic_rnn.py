@@ -23,7 +23,7 @@ class BasicRnn(Cell):
 
     @dataclass
     class Options(Cell.Options):
-        """What ``unit_opts`` may hold."""
+        """The options in ``unit_opts``."""
 
         activation: str = option("tanh", help="activation of the output")
 

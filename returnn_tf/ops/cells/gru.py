@@ -28,7 +28,7 @@ class Gru(Cell):
 
     @dataclass
     class Options(Cell.Options):
-        """What ``unit_opts`` may hold."""
+        """The options in ``unit_opts``."""
 
         activation: str = option("tanh", help="activation of the candidate")
 
@@ -65,7 +65,7 @@ class Gru(Cell):
         return h, (h,)
 
     def native_kernel(self, dtype: tf.DType) -> Optional[NativeKernel]:
-        """See `Cell.native_kernel`."""
+        """Return the native GRU; see `Cell.native_kernel`."""
         return _run_native if self.opts.activation == "tanh" and gru_ops(dtype) is not None else None
 
 
@@ -78,7 +78,7 @@ def _run_native(
     seed: Optional[tf.Tensor],
     reverse: bool,
 ) -> Tuple[tf.Tensor, State]:
-    """See `NativeKernel`."""
+    """Run the native GRU; see `NativeKernel`."""
     w_gates, w_candidate = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
     (h0,) = state
     lengths = all_lengths(lengths, z)

@@ -1,4 +1,4 @@
-"""How a cell runs over all frames in plain TensorFlow; see `Cell.native_kernel` for the native ops."""
+"""The loop of a cell over all frames in plain TensorFlow; see `Cell.native_kernel` for the native ops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ after the end of a sequence may hold anything: the caller replaces them."""
 
 
 def kernel_for(cell: Cell) -> Kernel:
-    """Return how a cell runs over all frames in plain TensorFlow."""
+    """Return the function that runs a cell over all frames in plain TensorFlow."""
     return plain_lstm if isinstance(cell, LstmCell) and cell.is_plain else step_loop
 
 
@@ -32,7 +32,7 @@ def step_loop(
     state: State,
     seed: Optional[tf.Tensor],
 ) -> Tuple[tf.Tensor, State]:
-    """A loop over `Cell.step`, for any cell; see `Kernel`. A sequence keeps its state after its end."""
+    """Run `Cell.step` in a loop, for any cell; see `Kernel`. A sequence keeps its state after its end."""
     n_frames, batch = tf.shape(z)[0], tf.shape(z)[1]
     weights = cell.prepare(params, batch=batch, seed=seed)
     inputs = tf.TensorArray(z.dtype, n_frames, element_shape=z.shape[1:]).unstack(z)
@@ -56,7 +56,7 @@ def step_loop(
 
 
 def _frame_seed(seed: Optional[tf.Tensor], t: tf.Tensor) -> tf.Tensor:
-    """Another seed in each frame, and another than that of `Cell.prepare`."""
+    """Return a seed that differs in each frame, and from that of `Cell.prepare`."""
     assert seed is not None
     return seed + tf.cast(tf.stack([0, t + 1]), seed.dtype)
 
@@ -69,10 +69,10 @@ def plain_lstm(
     state: State,
     seed: Optional[tf.Tensor],
 ) -> Tuple[tf.Tensor, State]:
-    """The LSTM loop with its own gradient, for LSTMs without further options; see `Kernel`."""
+    """Run the LSTM loop with its own gradient, for LSTMs without further options; see `Kernel`."""
     assert isinstance(cell, LstmCell)
     c0, h0 = state
     c, h = lstm_loop(z, cell.recurrent_weights(params, seed), c0, h0)
-    # The loop runs on after the end of a sequence: its state is the one at the end, not that of the last frame.
+    # The loop continues after the end of a sequence: its state is the one at its end, not that of the last frame.
     last: Sequence[tf.Tensor] = (c[-1], h[-1]) if lengths is None else (state_at(c, lengths), state_at(h, lengths))
     return h[1:], tuple(last)

@@ -40,7 +40,7 @@ class LayerNormLstm(Cell):
 
     @dataclass
     class Options(Cell.Options):
-        """What ``unit_opts`` may hold."""
+        """The options in ``unit_opts``."""
 
         global_norm: bool = option(True, help="norms of input and recurrent part, each over all gates")
         global_norm_joined: bool = option(False, help="one norm of the sum of input and recurrent part, over all gates")
@@ -109,8 +109,9 @@ class LayerNormLstm(Cell):
         return z
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return the recurrent weights, then gamma [4 n] and beta [4 n] of the gates, gamma and beta of new c and new
-        h.
+        """Return the recurrent weights and the parameters of the norms.
+
+        In this order: gamma [4 n] and beta [4 n] of the gates, gamma and beta of new c, of new h; only those in use.
         """
         weights = [params["W_re"]]
         if self.gate_norm == "global_norm":
@@ -139,8 +140,8 @@ class LayerNormLstm(Cell):
             z = self._norm(z, weights.pop(0)) + weights.pop(0)
         if self.gate_norm == "per_gate_norm":
             z = self._norm(tf.reshape(z, [-1, 4, self.n_out]), weights.pop(0)) + weights.pop(0)
-            return tf.unstack(z, axis=1)
-        return tf.split(z, 4, axis=-1)
+            return list(tf.unstack(z, axis=1))
+        return list(tf.split(z, 4, axis=-1))
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]

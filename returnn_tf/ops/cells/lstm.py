@@ -51,7 +51,7 @@ class LstmCell(Cell):
         return h, (c, h)
 
     def native_kernel(self, dtype: tf.DType) -> Optional[NativeKernel]:
-        """See `Cell.native_kernel`."""
+        """Return the native LSTM; see `Cell.native_kernel`."""
         return _run_native if self.is_plain and lstm_ops(dtype) is not None else None
 
 
@@ -64,7 +64,7 @@ def _run_native(
     seed: Optional[tf.Tensor],
     reverse: bool,
 ) -> Tuple[tf.Tensor, State]:
-    """See `NativeKernel`."""
+    """Run the native LSTM; see `NativeKernel`."""
     assert isinstance(cell, LstmCell)
     c0, h0 = state
     weights = cell.recurrent_weights(params, seed)
@@ -91,7 +91,7 @@ class NativeLstm(LstmCell):
 
     @dataclass
     class Options(LstmCell.Options):
-        """What ``unit_opts`` may hold."""
+        """The options in ``unit_opts``."""
 
         rec_weight_dropout: float = option(
             0.0, help="dropout on the recurrent weights, one mask for the whole batch", check=drop_rate

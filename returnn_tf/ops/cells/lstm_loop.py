@@ -18,8 +18,8 @@ def lstm_loop(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> Tu
 
     ``j, i, f, o = split(z_t + h W_re);  c = sigmoid(f) c + sigmoid(i) tanh(j);  h = sigmoid(o) tanh(c)``
 
-    There is no mask: frames after the end of a sequence are computed like all others, and it is the caller who must not
-    use them (then no gradient comes from there either).
+    There is no mask: frames after the end of a sequence are computed like all others, and the caller must not use them
+    (then no gradient comes from there either).
 
     :param z: projected input, with bias [time, batch, 4 n]
     :param w_re: recurrent weights [n, 4 n]
@@ -71,7 +71,8 @@ def _forward(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor, n: int
         _array(z.dtype, n_frames, n),
         _array(z.dtype, n_frames, 3 * n),
     )
-    return tf.while_loop(lambda t, *_: t < n_frames, step, (0, c0, h0) + arrays, parallel_iterations=1)[3:]
+    _, _, _, *results = tf.while_loop(lambda t, *_: t < n_frames, step, (0, c0, h0) + arrays, parallel_iterations=1)
+    return tuple(results)
 
 
 def _backward(  # type: ignore[no-untyped-def]

@@ -1,8 +1,8 @@
-"""Recurrent units by name, with the names under which configs know them."""
+"""Recurrent units by their names in configs."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Type, TypeVar
+from typing import Any, Callable, List, Tuple, Type, TypeVar
 
 from returnn_tf.config.registry import Registry
 from returnn_tf.ops.cells.base import Cell
@@ -23,11 +23,11 @@ UNITS: Registry[Type[Cell]] = Registry(
 STEP_UNITS: Registry[Type[Cell]] = Registry("unit", key=normalized)
 
 
-def register_cell(*names: str, step_names: tuple = ()) -> Callable[[CellType], CellType]:
-    """Class decorator: makes a cell known under ``names``.
+def register_cell(*names: str, step_names: Tuple[str, ...] = ()) -> Callable[[CellType], CellType]:
+    """Register a cell under ``names``; a class decorator.
 
     :param names: the first one is the canonical name; case and a final "Cell" do not matter in configs
-    :param step_names: names which mean this unit when it runs as a single step (`rnn_cell`), and another one in `rec`
+    :param step_names: names which mean this unit when it runs as a single step (`rnn_cell`), but another one in `rec`
     """
 
     def register(cls: CellType) -> CellType:

@@ -26,7 +26,7 @@ class RecurrentHighway(Cell):
 
     @dataclass
     class Options(Cell.Options):
-        """What ``unit_opts`` may hold."""
+        """The options in ``unit_opts``."""
 
         depth: int = option(5, help="number of highway layers within one frame", check=between(1, 1000))
         dropout: float = option(

@@ -29,10 +29,10 @@ def run_cell(
     :param direction: -1: each sequence runs from its last frame to its first one; the output has the order of the input
     :param seed: int [2]: training, draw noise from it; None: no noise
     :return: outputs [time, batch, n], which are 0 after the end of a sequence, and the state of each sequence after the
-        frame that ran last (the initial state if it has none)
+        frame that ran last (the initial state if there is none)
     """
     native = cell.native_kernel(next(iter(params.values())).dtype)
-    # A plain kernel knows one direction only. Then the narrower array of x and z is reversed.
+    # A plain kernel has one direction only: the narrower array of x and z is reversed for it.
     reverse = direction == -1
     reverse_x = reverse and not native and (x.dtype.is_integer or cell.in_dim <= cell.gates * cell.n_out)
     z = cell.project_input(params, _reversed(x, lengths) if reverse_x else x)

@@ -1,4 +1,4 @@
-"""One step of a cell inside an outer loop, with everything that is constant over the steps prepared in advance."""
+"""One step of a cell inside an outer loop, with everything constant over the steps prepared in advance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PreparedCell:
         return self.step_projected(project(x, *self.projection), state, step)
 
     def step_projected(self, z: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> Tuple[tf.Tensor, State]:
-        """Compute one step from an input [batch, gates * n] that is projected already."""
+        """Compute one step from an already projected input [batch, gates * n]."""
         noise = self.seed
         if noise is not None:
             if not self.cell.step_noise:
@@ -47,6 +47,6 @@ class PreparedCell:
 
 
 def prepare_cell(cell: Cell, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> PreparedCell:
-    """Prepare what the steps of a cell share; see `Cell.prepare`."""
+    """Prepare everything that the steps of a cell share; see `Cell.prepare`."""
     weights = cell.prepare(params, batch=batch, seed=seed)
     return PreparedCell(cell, params, weights, cell.input_weights(params), seed)

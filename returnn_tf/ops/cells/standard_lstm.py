@@ -58,9 +58,11 @@ class BasicLstm(KernelLstm):
 
     @dataclass
     class Options(KernelLstm.Options):
-        """What ``unit_opts`` may hold."""
+        """The options in ``unit_opts``."""
 
-        forget_bias: float = option(1.0, help="added to the forget gate in every frame, besides the trained bias")
+        forget_bias: float = option(
+            1.0, help="added to the forget gate in every frame, in addition to the trained bias"
+        )
         activation: str = option(
             "tanh", help="activation of the cell input and of the cell state before the output gate"
         )
@@ -68,7 +70,7 @@ class BasicLstm(KernelLstm):
     @property
     def is_plain(self) -> bool:
         """Return whether a plain kernel applies; see `LstmCell.is_plain`."""
-        return self.opts.activation == "tanh"
+        return bool(self.opts.activation == "tanh")
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
@@ -92,9 +94,11 @@ class StandardLstm(KernelLstm):
 
     @dataclass
     class Options(KernelLstm.Options):
-        """What ``unit_opts`` may hold."""
+        """The options in ``unit_opts``."""
 
-        forget_bias: float = option(1.0, help="added to the forget gate in every frame, besides the trained bias")
+        forget_bias: float = option(
+            1.0, help="added to the forget gate in every frame, in addition to the trained bias"
+        )
         use_peepholes: bool = option(False, help="the gates see the cell state: i and f the old one, o the new one")
         cell_clip: Optional[float] = option(None, help="clip the cell state to [-cell_clip, cell_clip]", check=above(0))
         activation: str = option(

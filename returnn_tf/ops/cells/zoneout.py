@@ -24,14 +24,16 @@ class ZoneoutLstm(KernelLstm):
 
     @dataclass
     class Options(KernelLstm.Options):
-        """What ``unit_opts`` may hold."""
+        """The options in ``unit_opts``."""
 
-        forget_bias: float = option(1.0, help="added to the forget gate in every frame, besides the trained bias")
+        forget_bias: float = option(
+            1.0, help="added to the forget gate in every frame, in addition to the trained bias"
+        )
         zoneout_factor_cell: float = option(0.0, help="rate zc of the cell state", check=drop_rate)
         zoneout_factor_output: float = option(0.0, help="rate zh of the output state", check=drop_rate)
         use_zoneout_output: Optional[bool] = option(
             None,
-            help="put out h', not the new h before zoneout; default True from behavior_version 17",
+            help="output h', not the new h before zoneout; default True from behavior_version 17",
         )
 
     def __init__(self, n_out: int, in_dim: int, *, unit_opts: Optional[Mapping[str, Any]] = None, **kwargs: Any):

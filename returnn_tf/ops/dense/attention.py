@@ -31,9 +31,9 @@ def left_only_mask(size: Any) -> Any:
 def empty_history(shape: Sequence[Any], axis: int, dtype: str) -> Any:
     """Return a tensor with size 0 on one axis, which may grow in a `tf.while_loop`.
 
-    :param shape: sizes of all axes, ints or scalars; what is said of ``axis`` is ignored
+    :param shape: sizes of all axes, ints or scalars; the entry of ``axis`` is ignored
     """
-    # A constant 0 would be part of the static shape, and the loop would insist on it.
+    # A constant 0 would be part of the static shape, which the loop would require to stay the same.
     nothing = tf.raw_ops.PlaceholderWithDefault(input=tf.constant(0), shape=[])
     sizes = list(shape)
     sizes[axis] = nothing

@@ -21,8 +21,9 @@ def convolution(
     groups: int = 1,
     padding: Sequence[AxisPadding],
 ) -> Any:
-    """Compute the cross-correlation ``y[n, t, o] = sum over k, c of x[n, t * stride + k * dilation - left, c] * w[k, c,
-    o]``.
+    """Compute the cross-correlation.
+
+    ``y[n, t, o] = sum over k, c of x[n, t * stride + k * dilation - left, c] * w[k, c, o]``
 
     :param x: [N, spatial..., in]
     :param w: [filter..., in / groups, out]; outputs of group g see the inputs of group g
@@ -57,11 +58,11 @@ def pad_spatial(
     *,
     value: Any = 0,
 ) -> Tuple[Any, List[Any]]:
-    """Pad the spatial axes of [N, spatial..., channels] so that an unpadded operation gives the result asked for.
+    """Pad the spatial axes of [N, spatial..., channels] so that an unpadded operation gives the requested result.
 
-    An axis which is shorter than the window gets as long as the window, since not all kernels can do nothing.
+    An axis shorter than the window is padded to the window, since not all kernels accept empty outputs.
 
-    :return: the tensor, and for `cut_spatial` the number of output frames per axis, None where nothing is to be cut
+    :return: the tensor, and for `cut_spatial` the number of output frames per axis, None for no cut
     """
     pads: List[Any] = []
     frames: List[Any] = []

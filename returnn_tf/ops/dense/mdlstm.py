@@ -50,20 +50,20 @@ def mdlstm(
 ) -> List[Any]:
     """Run all directions in one loop over the anti-diagonals, in plain TensorFlow.
 
-    :param z: of each direction the projected input, with bias [batch, height, width, 5 n]
-    :param left: of each direction V_h [n, 5 n]
-    :param up: of each direction V_v [n, 5 n]
+    :param z: per direction, the projected input, with bias [batch, height, width, 5 n]
+    :param left: per direction, V_h [n, 5 n]
+    :param up: per direction, V_v [n, 5 n]
     :param heights: int32 [batch], at most ``height``
     :param widths: int32 [batch], at most ``width``
-    :param flips: of each direction, where it starts
+    :param flips: per direction, where it starts
     :param stable: the stable cell, else two forget gates
-    :return: of each direction h [batch, height, width, n], 0 in the padding
+    :return: per direction, h [batch, height, width, n], 0 in the padding
     """
     n = left[0].shape[0]
     height, width = tf.shape(z[0])[1], tf.shape(z[0])[2]
     i, j = tf.range(height)[:, None], tf.range(width)
     inside = tf.logical_and(i < heights[:, None, None], j < widths[:, None, None])[..., None]
-    # What is in the padding reaches neither a cell nor a gradient, were it NaN.
+    # Padding reaches neither a cell nor a gradient, even if it is NaN.
     inputs = [_flipped(tf.where(inside, x, tf.zeros_like(x)), heights, widths, flip) for x, flip in zip(z, flips)]
     diagonals = _skewed(tf.stack(inputs), height, width)
     h = _run(diagonals, tf.concat([tf.stack(left), tf.stack(up)], axis=1), width, stable)
@@ -87,7 +87,7 @@ def _run(diagonals: Any, weights: Any, width: Any, stable: bool) -> Any:
     count, height = shape[0], shape[2]
     inputs = tf.TensorArray(tf.float32, count, element_shape=diagonals.shape[1:]).unstack(diagonals)
     nothing = tf.zeros(tf.stack([shape[1], height, shape[3], n]))
-    # Entry 0 is what is before the image, so that the array can be stacked without any pixel.
+    # Entry 0 is the state before the image, so that the array can be stacked without any pixel.
     outputs = tf.TensorArray(tf.float32, count + 1, element_shape=[None, None, None, n]).write(0, nothing)
 
     def step(d: Any, h: Any, c: Any, outputs: Any) -> Any:
@@ -147,5 +147,5 @@ def native_mdlstm_or_none() -> Optional[Callable[..., List[Any]]]:
 
 
 def run_mdlstm(*args: Any, **options: Any) -> List[Any]:
-    """Run all directions by the native op where it can be used, else by `mdlstm`."""
+    """Run all directions by the native op if available, else by `mdlstm`."""
     return (native_mdlstm_or_none() or mdlstm)(*args, **options)

@@ -22,7 +22,7 @@ def pool(
 
     :param x: [N, spatial..., channels]
     :param mode: "max" or "avg"
-    :param mask: bool, broadcasts to ``x``, with a channel axis of size 1: the entries which count; None: all
+    :param mask: bool, broadcasts to ``x``, with a channel axis of size 1: the entries to include; None: all
     :return: [N, spatial'..., channels]
     """
     if all(k == 1 and s == 1 for k, s in zip(size, strides)):
@@ -42,7 +42,7 @@ def pool(
         x, frames = pad_spatial(x, size, strides, dilations, padding)
         return cut_spatial(_unpadded(x, "AVG", size, strides, dilations), frames)
     weights = tf.ones_like(x[..., :1]) if mask is None else tf.cast(mask, x.dtype)
-    # Both means are over the whole window, so their quotient is the mean of what counts.
+    # Both means are over the whole window, so their quotient is the mean of the unmasked entries.
     parts = []
     for part in (tf.where(weights > 0, x, tf.zeros_like(x)), tf.broadcast_to(weights, tf.shape(x[..., :1]))):
         part, frames = pad_spatial(part, size, strides, dilations, padding)

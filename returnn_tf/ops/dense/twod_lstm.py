@@ -25,8 +25,8 @@ from returnn_tf.util.lazy_tf import tf
 class Weights:
     """The recurrent weights.
 
-    :param left: V_h [n, 5 n], from the source frame before
-    :param up: V_v [n, 5 n], from the target frame before
+    :param left: V_h [n, 5 n], for the previous source frame
+    :param up: V_v [n, 5 n], for the previous target frame
     """
 
     left: Any
@@ -43,7 +43,7 @@ def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) ->
     """
     n = h_up.shape[-1]
     size, batch = tf.shape(h_up)[0], tf.shape(h_up)[1]
-    # What comes from the row before is known for the whole row: one product.
+    # The contribution of the previous row is known for the whole row: one product.
     z = z_source + z_target[None] + _product(h_up, weights.up)
     inputs = _array(size, GATES * n).unstack(z)
     above = _array(size, n).unstack(c_up)
@@ -53,7 +53,7 @@ def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) ->
         return j + 1, h, c, h_all.write(j + 1, h), c_all.write(j + 1, c)
 
     zeros = tf.zeros([batch, n])
-    # Entry 0 is what is before the row, so that the arrays can be stacked without any frame.
+    # Entry 0 is the state before the row, so that the arrays can be stacked without any frame.
     arrays = [_array(size + 1, n).write(0, zeros) for _ in range(2)]
     _, _, _, h_all, c_all = tf.while_loop(lambda j, *_: j < size, step, (0, zeros, zeros, *arrays))
     return h_all.stack()[1:], c_all.stack()[1:]
@@ -128,7 +128,7 @@ def pooled_row(h: Any, source_lens: Any, pooling: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Pooling:
-    """How the cells of a row are pooled to one vector.
+    """Pooling of the cells of a row to one vector.
 
     :param initial: value of the accumulator before the first cell
     :param add: (accumulator, h, whether the cell is valid, whether it is the last one) -> accumulator

@@ -14,9 +14,9 @@ def slices(x: Any, start: Any, size: Any, limit: Any, *, axis: int, batch_dims: 
     :param x: the first ``batch_dims`` axes are common with ``start``
     :param start: int32 [*common, *own]
     :param size: int or scalar
-    :param limit: entries from this index on count as zero; broadcasts against ``start``
+    :param limit: entries from this index on are zeroed; broadcasts against ``start``
     :param axis: the axis of ``x``
-    :return: [*common, *axes of x in front of axis, *own, size, *rest]
+    :return: [*common, *axes of x before axis, *own, size, *rest]
     """
     index = tf.expand_dims(start, -1) + tf.range(size)
     last = tf.shape(x)[axis] - 1

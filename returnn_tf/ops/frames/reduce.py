@@ -51,7 +51,7 @@ def masked_reduce(mode: str, x: Any, axes: Sequence[int], mask: Optional[Any] = 
 
     :param mode: key of the modes above, canonical; "argmax" and "argmin" take a single axis and give int32
     :param x: tensor [...]
-    :param mask: bool, broadcasts to ``x``; None: all entries count
+    :param mask: bool, broadcasts to ``x``; None: all entries
     """
     entry = _MODES[mode]
     axes = list(axes)

@@ -19,6 +19,6 @@ def repeat_frames(x: Any, counts: Any) -> Tuple[Any, Any]:
     size = tf.reduce_max(tf.concat([lens, [0]], axis=0))
     position = tf.broadcast_to(tf.range(size)[tf.newaxis], [tf.shape(x)[0], size])
     frame = tf.searchsorted(ends, position, side="right")
-    # Frames after the end come from the zeros behind the last one.
+    # Frames after the end come from the zeros after the last one.
     padded = tf.pad(x, [[0, 0], [0, 1]] + [[0, 0]] * (x.shape.rank - 2))
     return tf.gather(padded, frame, batch_dims=1), lens

@@ -37,7 +37,7 @@ def ctc_loss(logits: Any, lens: Any, labels: Any, label_lens: Any, *, label_loop
     """
     empty = tf.equal(label_lens, 0)
     usual = tf.logical_and(tf.logical_not(empty), needed_frames(labels, label_lens, label_loop=label_loop) <= lens)
-    # TensorFlow's op rejects sequences without labels, and gives infinity for some that are too short. All but the
+    # TensorFlow's op rejects sequences without labels, and returns infinity for some that are too short. All but the
     # usual ones get one label here, and their values are replaced.
     labels = tf.pad(labels, [[0, 0], [0, 1]])
     sparse = sparse_sequences(labels, tf.where(usual, label_lens, tf.ones_like(label_lens)))

@@ -12,9 +12,9 @@ from returnn_tf.util.lazy_tf import tf
 def acceptors_of_edge_list(edges: Any, costs: Any, start_end_states: Any) -> Acceptors:
     """Convert a list with the edges of all sequences to acceptors.
 
-    :param edges: int32 [4, edges]: from, to, class, sequence. The states of a sequence may begin at any number.
-    :param costs: float [edges], minus logs of probabilities
-    :param start_end_states: int32 [2, batch]: where a sequence begins and ends; they have to be different states
+    :param edges: int32 [4, edges]: from, to, class, sequence. The states of a sequence may be numbered from any value.
+    :param costs: float [edges], negative log probabilities
+    :param start_end_states: int32 [2, batch]: initial and final state of each sequence; they must differ
     :raises tf.errors.InvalidArgumentError: they are the same
     """
     edges, start_end_states = tf.cast(edges, tf.int32), tf.cast(start_end_states, tf.int32)
@@ -22,7 +22,7 @@ def acceptors_of_edge_list(edges: Any, costs: Any, start_end_states: Any) -> Acc
     sequence = edges[3]
     start, end = start_end_states[0], start_end_states[1]
     same = tf.debugging.assert_none_equal(
-        start, end, message="automata as lists of edges: the state where a sequence begins must not be where it ends"
+        start, end, message="automata as lists of edges: the initial and the final state of a sequence must differ"
     )
     with tf.control_dependencies([] if same is None else [same]):
         order = tf.argsort(sequence, stable=True)
@@ -54,7 +54,7 @@ def _swapped(state: Any, a: Any, b: Any) -> Any:
 def ctc_edge_list(labels: Any, label_lens: Any, blank: int, *, label_loop: bool = True) -> Tuple[Any, Any, Any]:
     """Return the edges of the CTC automata (Graves et al. 2006), or of RNA (Sak et al. 2017) without ``label_loop``.
 
-    State 0 of a sequence is where it begins, then come its blanks and labels, then a state where it ends.
+    State 0 of a sequence is the initial one, followed by those of its blanks and labels, then the final state.
 
     :param labels: int [batch, labels]
     :param label_lens: int32 [batch]

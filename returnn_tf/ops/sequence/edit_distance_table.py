@@ -35,13 +35,13 @@ def completions(row: Any, reference: Any, lens: Any, labels: int) -> Any:
     :param row: int32 [batch, size + 1]
     :param reference: int [batch, size]
     :param lens: int32 [batch], of the reference
-    :param labels: how many there are
+    :param labels: number of labels
     :return: int32 [batch, labels]
     """
     far = tf.int32.max // 2
     batch, size = tf.shape(reference)[0], tf.shape(reference)[1]
     any_label = tf.reduce_min(tf.where(tf.sequence_mask(lens + 1, size + 1), row, far), axis=1) + 1
-    # The label that the reference has next costs nothing. Those outside of the labels are not asked for.
+    # The next label of the reference costs nothing. Labels out of range are ignored.
     label = tf.cast(reference, tf.int32)
     valid = tf.logical_and(tf.sequence_mask(lens, size), tf.logical_and(label >= 0, label < labels))
     place = tf.stack([tf.broadcast_to(tf.range(batch)[:, None], [batch, size]), tf.where(valid, label, 0)], axis=2)

@@ -1,6 +1,6 @@
 """Forward-backward and Viterbi over linear alignment topologies, batched, in log space.
 
-A topology is a chain of states per sequence; each state emits one class per frame. From a state one can stay (if it
+A topology is a chain of states per sequence; each state emits one class per frame. Transitions stay in a state (if it
 has a loop), go to the next one, or skip one (if allowed). That covers CTC, its variant with labels of exactly one
 frame (RNA, Sak et al. 2017), and plain left-to-right chains.
 """
@@ -17,10 +17,10 @@ from returnn_tf.util.lazy_tf import tf
 class Topology:
     """A chain of states for every sequence of a batch.
 
-    :param classes: int32 [batch, states], what a state emits; padded with any class
+    :param classes: int32 [batch, states], the class that each state emits; padded with any class
     :param num_states: int32 [batch]
-    :param loop: bool [batch, states], whether one can stay in the state
-    :param skip: bool [batch, states], whether one can come to the state from the one before the last
+    :param loop: bool [batch, states], whether the state may be repeated
+    :param skip: bool [batch, states], whether the state may be entered from two states before
     :param optional_ends: whether the first and the last state may be left out (the blanks of CTC)
     """
 
@@ -31,7 +31,7 @@ class Topology:
     optional_ends: bool
 
     def reversed(self) -> Topology:
-        """Reverse the chain."""
+        """Return the topology with all chains reversed."""
 
         def flip(x: Any) -> Any:
             return tf.reverse_sequence(x, self.num_states, seq_axis=1, batch_axis=0)
@@ -69,7 +69,7 @@ def ctc_topology(labels: Any, label_lens: Any, blank: int, *, label_loop: bool =
     )
     is_label = tf.broadcast_to(tf.range(2 * length + 1) % 2 == 1, [batch, 2 * length + 1])
     num_states = 2 * label_lens + 1
-    # Behind the end of a sequence are no states, so nothing has to be masked there.
+    # There are no states after the end of a sequence, so nothing has to be masked there.
     position = tf.range(2 * length + 1)
     skip = tf.logical_and(is_label, position >= 2)
     loop = tf.ones_like(is_label)
@@ -213,8 +213,9 @@ def _accumulate(emission: Any, topology: Topology) -> Any:
 
 
 def _accumulate_best(emission: Any, topology: Topology) -> Tuple[Any, Any]:
-    """Return the score of the best path to each state [time, batch, states], and the number of states it came from
-    (int32).
+    """Return the score of the best path to each state [time, batch, states], and its predecessor.
+
+    The predecessor is an int32 number of states to go back.
     """
     loop, skip = _penalty(topology.loop, emission.dtype), _penalty(topology.skip, emission.dtype)
     frames = tf.shape(emission)[0]

@@ -1,7 +1,7 @@
 """Batched forward-backward and Viterbi over finite-state acceptors: one per sequence, with classes on the edges.
 
-An acceptor has the states 0, 1, ..., n - 1. State 0 is where it begins, state n - 1 where it ends. Each edge reads one
-frame: it goes from a state to a state, has the class whose score counts, and a cost (minus the log of a probability).
+An acceptor has the states 0, 1, ..., n - 1. State 0 is the initial one, state n - 1 the final one. Each edge consumes
+one frame: it goes from a state to a state, has a class whose score applies, and a cost (negative log probability).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
     start = tf.where(tf.range(states) > 0, _NEG, 0.0) + tf.zeros([batch, 1])
     _, alpha, alphas = tf.while_loop(lambda t, *_: t < frames, forward, (0, start, alphas))
     total = tf.gather(alpha, (acceptors.num_states - 1)[:, None], batch_dims=1)[:, 0]
-    found = tf.logical_not(total <= _NEG / 2)  # NaN stays, to be noticed
+    found = tf.logical_not(total <= _NEG / 2)  # NaN is passed on for detection
     ids = label + first * classes
 
     def backward(t: Any, beta: Any, posteriors: Any) -> Any:
@@ -137,7 +137,7 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
 def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
     """Return the class of every frame on the best path, and its score (Viterbi).
 
-    Of paths that are equally good up to a state, that with the earlier last edge is taken.
+    Of several best paths up to a state, the one with the earlier last edge wins.
 
     :param scores: [time, batch, classes] log scores
     :param lens: int32 [batch], frames
@@ -162,7 +162,7 @@ def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tupl
         is_best = tf.logical_and(exists, tf.equal(ways, tf.gather(best, goal, batch_dims=1)))
         last = by_state(tf.math.unsorted_segment_min, tf.where(is_best, number, tf.int32.max))
         is_nan = by_state(tf.math.unsorted_segment_max, tf.cast(tf.math.is_nan(ways), tf.int32)) > 0
-        best = tf.where(is_nan, tf.cast(float("nan"), best.dtype), best)  # comes through, to be noticed
+        best = tf.where(is_nan, tf.cast(float("nan"), best.dtype), best)  # passed on for detection
         return t + 1, tf.where((t < lens)[:, None], best, alpha), last_edges.write(t, last)
 
     last_edges = tf.TensorArray(tf.int32, size=frames, element_shape=[None, None])

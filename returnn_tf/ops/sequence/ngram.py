@@ -1,4 +1,4 @@
-"""Back-off n-gram models: ARPA files, or the KenLM library where installed. No TensorFlow."""
+"""Back-off n-gram models: ARPA files, or the KenLM library if installed. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ class ArpaModel:
     """An n-gram model with back-off (Katz 1987) from a text file in the ARPA format.
 
     The state is the tuple of the last words.
+
+    :param path: decompressed if it ends in ``.gz``
+    :raises DataError: it is missing or not an ARPA file
     """
 
     def __init__(self, path: str) -> None:
-        """
-        :param path: decompressed if it ends in ``.gz``
-        :raises DataError: it is missing or no ARPA file
-        """
         self._grams: Dict[Tuple[str, ...], Tuple[float, float]] = {}  # -> log10 of probability and back-off weight
         self.order = 0
         try:
@@ -36,7 +35,7 @@ class ArpaModel:
                 "lm_file %r can't be read as ARPA file: %s. For a binary file install kenlm." % (path, exc)
             ) from exc
         if not self.order:
-            raise DataError("lm_file %r is no ARPA file: it has no section \\1-grams:." % path)
+            raise DataError("lm_file %r is not an ARPA file: it has no section \\1-grams:." % path)
 
     def _read(self, lines: Iterable[bytes]) -> None:
         order = 0
@@ -115,8 +114,8 @@ class LabelScorer:
 
     :param model: `ArpaModel` or `KenLmModel`
     :param labels: by index
-    :param unknown: the label for what is not among the labels
-    :param merge: what pieces of words end with if they go on, e.g. "@@"; "" if labels are words
+    :param unknown: the label for words that are not among the labels
+    :param merge: suffix of word pieces that continue, e.g. "@@"; "" if labels are words
     """
 
     _MAX_CACHED = 200000
@@ -125,7 +124,7 @@ class LabelScorer:
         self._model = model
         self._labels = [UNKNOWN if label == unknown else label for label in labels]
         self._merge = merge
-        #: label indices -> (score so far, state, piece of a word that goes on)
+        #: label indices -> (score so far, state, piece of an incomplete word)
         self._known: Dict[Tuple[int, ...], Tuple[float, Any, str]] = {}
 
     def next_scores(self, history: Tuple[int, ...]) -> List[float]:

@@ -21,19 +21,19 @@ def transducer_loss(
 ) -> Any:
     """Compute ``-log p(labels | scores)``, summed over all alignments.
 
-    An alignment begins at frame 0 and without labels. A label or the blank follows, with the score for this frame and
-    the number of labels so far. The blank goes on to the next frame; it ends with the blank of the last frame.
+    An alignment starts at frame 0 without labels. Each step emits a label or the blank, with the score for this frame
+    and the number of labels so far. The blank advances to the next frame; the last step is the blank of the last frame.
 
     :param scores: [batch, time, labels + 1, classes]; logits, or log probabilities if ``normalized``
     :param lens: int32 [batch]
     :param labels: int32 [batch, labels]
     :param label_lens: int32 [batch]
-    :param label_takes_frame: a label goes on to the next frame too (RNA, Sak et al. 2017); it ends after the last frame
+    :param label_takes_frame: a label also advances to the next frame (RNA, Sak et al. 2017); ends after the last frame
     :return: [batch]; 0 with a gradient of 0 where there is no alignment
     """
     inside = tf.sequence_mask(lens, tf.shape(scores)[1])[:, :, None]
     inside = tf.logical_and(inside, tf.sequence_mask(label_lens + 1, tf.shape(scores)[2])[:, None])
-    # Padding may hold anything. This way no NaN of it gets into the gradient.
+    # Padding may hold anything; this keeps its NaN out of the gradient.
     clean = tf.where(inside[..., None], scores, tf.zeros_like(scores))
     clean = clean if normalized else tf.nn.log_softmax(clean)
     stay, label = _ways(clean, inside, labels, label_lens, blank)
@@ -42,7 +42,7 @@ def transducer_loss(
     else:  # a step is a frame or a label; then the scores of a step are not of one frame
         alpha = _forward(_skewed(stay), _skewed(label), lens + label_lens)
     total = tf.gather(alpha, label_lens[:, None], batch_dims=1)[:, 0]
-    found = tf.logical_not(total <= _NEG / 2)  # NaN stays, to be noticed
+    found = tf.logical_not(total <= _NEG / 2)  # NaN is passed on for detection
     return tf.where(found, -tf.where(found, total, tf.zeros_like(total)), tf.zeros_like(total))
 
 
@@ -68,8 +68,8 @@ def _skewed(x: Any) -> Any:
 def _forward(stay: Any, label: Any, steps: Any) -> Any:
     """Return the log of the sum over all paths of ``steps`` steps to each number of labels; [batch, labels + 1].
 
-    :param stay: [batch, labels + 1, steps], the score of the way that keeps the number of labels
-    :param label: that of the way to one more
+    :param stay: [batch, labels + 1, steps], the scores of keeping the number of labels
+    :param label: those of adding one label
     :param steps: int32 [batch]
     """
     n_steps, dtype = tf.shape(stay)[2], stay.dtype

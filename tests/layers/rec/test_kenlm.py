@@ -84,7 +84,7 @@ def test_pieces_of_words_are_scored_when_the_word_is_complete() -> None:
 
 def test_files_which_are_no_models(tmp_path: pathlib.Path) -> None:
     (tmp_path / "x").write_text("nothing here")
-    with pytest.raises(DataError, match="is no ARPA file"):
+    with pytest.raises(DataError, match="is not an ARPA file"):
         ArpaModel(str(tmp_path / "x"))
     (tmp_path / "y").write_bytes(b"\xff\xfe\x00mmap lm http")
     with pytest.raises(DataError, match="install kenlm"):

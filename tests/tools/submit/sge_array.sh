@@ -20,7 +20,7 @@ if [ "${SGE_TASK_ID:-undefined}" != undefined ]; then id=$JOB_ID.$SGE_TASK_ID; i
 restarts=${RESTARTED:-0}
 child='' interrupted='' warned='' taken=''
 say() { echo "$(date '+%Y-%m-%d %H:%M:%S') job $id: $*"; }
-warn() { say "$1: the training is told to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
+warn() { say "$1: asking the training to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
 trap 'warn SIGUSR1' USR1
 trap 'warn SIGUSR2' USR2
 
@@ -48,7 +48,7 @@ if [ "$max_starts" -gt 0 ] && [ -n "$model" ]; then
     say "giving up: $max_starts starts ended without progress, all at: $point"
     exit 1
   fi
-  say "goes on at: $point"
+  say "resumes at: $point"
 fi
 
 training=("${program[@]}" "$config" "${arguments[@]}")
@@ -76,7 +76,7 @@ case $code in
   *) [ -z "$warned" ] || [ "$launcher" != horovodrun ] || go_on=1 ;;
 esac
 if [ -n "$go_on" ] && [ -z "$taken" ]; then
-  say "goes back to the queue"
+  say "requeueing"
   exit 99
 fi
 

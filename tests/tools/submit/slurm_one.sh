@@ -19,9 +19,9 @@ index=${SLURM_ARRAY_TASK_ID:-0}
 restarts=${SLURM_RESTART_COUNT:-0}
 child='' interrupted='' warned='' taken=''
 say() { echo "$(date '+%Y-%m-%d %H:%M:%S') job $id: $*"; }
-warn() { say "$1: the training is told to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
+warn() { say "$1: asking the training to save and stop"; interrupted=1; warned=1; [ -z "$child" ] || stop_training; }
 trap 'warn SIGUSR1' USR1
-trap 'say "SIGTERM from Slurm: the training has got it too"; interrupted=1; taken=1; end_launcher' TERM
+trap 'say "SIGTERM from Slurm, which also reaches the training"; interrupted=1; taken=1; end_launcher' TERM
 
 name=a
 log_dir=log
@@ -47,7 +47,7 @@ if [ "$max_starts" -gt 0 ] && [ -n "$model" ]; then
     say "giving up: $max_starts starts ended without progress, all at: $point"
     exit 1
   fi
-  say "goes on at: $point"
+  say "resumes at: $point"
 fi
 
 training=("${program[@]}" "$config" "${arguments[@]}")
@@ -75,7 +75,7 @@ case $code in
   *) [ -z "$warned" ] || [ "$launcher" != horovodrun ] || go_on=1 ;;
 esac
 if [ -n "$go_on" ] && [ -z "$taken" ]; then
-  say "goes back to the queue"
+  say "requeueing"
   trap '' TERM
   scontrol requeue "$SLURM_JOB_ID" && exit 0
 fi

@@ -1,7 +1,7 @@
-"""Says what to do when a config imports a module which does not exist here.
+"""Explains what to do when a config imports a module that does not exist here.
 
-Many public configs import helpers from the code of RETURNN. Those which are used most stand in for it (see
-`returnn_tf.config.foreign_modules`); for some others there is something to write instead.
+Many public configs import helpers from the code of RETURNN. The most used ones have stand-ins (see
+`returnn_tf.config.compat_modules`); for some others, a replacement is suggested.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import List
 
-from returnn_tf.config.foreign_modules import is_known
+from returnn_tf.config.compat_modules import is_known
 
-FOREIGN_MODULES = (
+RETURNN_MODULES = (
     "returnn",
     "TFUtil",
     "TFCompat",
@@ -38,13 +38,13 @@ REPLACEMENTS = {
 
 
 def explain_import(exc: ImportError, line: str = "") -> str:
-    """What is missing, and what to write instead if that is known.
+    """Return what is missing, and what to write instead if that is known.
 
     :param exc: what the import raised
-    :param line: the line of the config; tells which names were wanted
+    :param line: the line of the config; shows which names were wanted
     """
     module = exc.name or ""
-    if module.split(".")[0] not in FOREIGN_MODULES:
+    if module.split(".")[0] not in RETURNN_MODULES:
         return "%s: %s. Install it, or put the file into the folder of the config." % (type(exc).__name__, exc)
     names = imported_names(line)
     text = "%s needs %s %r of RETURNN, which is not part of returnn_tf." % (
@@ -55,10 +55,10 @@ def explain_import(exc: ImportError, line: str = "") -> str:
     replacements = ["instead of %s: %s" % (name, REPLACEMENTS[name]) for name in names if name in REPLACEMENTS]
     if replacements:
         return text + " Use " + "; ".join(replacements) + "."
-    return text + " Copy what you need of it into the config, or into a file beside it."
+    return text + " Copy what you need of it into the config, or into a file next to it."
 
 
 def imported_names(line: str) -> List[str]:
-    """The names which a ``from ... import a, b as c`` on this line asks for; empty for anything else."""
+    """Return the names imported by ``from ... import a, b as c`` on this line; empty for anything else."""
     match = re.match(r"\s*from\s+\S+\s+import\s+\(?([^#)]*)", line)
     return [part.split()[0] for part in match.group(1).split(",") if part.strip()] if match else []

@@ -51,8 +51,8 @@ def test_imports_of_configs(tmp_path: pathlib.Path, line: str, name: str) -> Non
 
 
 def test_helpers_beside_the_config_may_import_too(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "helper_of_foreign_test.py").write_text("from Pretrain import WrapEpochValue\nvalue = WrapEpochValue\n")
-    assert load(tmp_path, "from helper_of_foreign_test import value\n").typed("value") is WrapEpochValue
+    (tmp_path / "helper_of_compat_test.py").write_text("from Pretrain import WrapEpochValue\nvalue = WrapEpochValue\n")
+    assert load(tmp_path, "from helper_of_compat_test import value\n").typed("value") is WrapEpochValue
 
 
 def test_a_real_module_wins(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

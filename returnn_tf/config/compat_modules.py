@@ -1,7 +1,7 @@
 """Makes ``from TFUtil import where_bc`` and the like work in configs which were written for RETURNN.
 
-The import statements of a config, at its top level and in its functions, first do what they do anywhere. Where nothing
-is found, modules of `returnn_tf.compat` stand in. ``sys.modules`` and the imports of other code stay as they are.
+The import statements of a config, at its top level and in its functions, first do what they do anywhere. If nothing is
+found, modules of `returnn_tf.compat` stand in. ``sys.modules`` and the imports of other code are not changed.
 ``import tensorflow as tf`` gives TensorFlow with the names of TensorFlow 1 added, since old configs use both.
 """
 
@@ -18,31 +18,31 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from returnn_tf.config.registry import Registry
 
-#: Modules of RETURNN by the names that configs use; a module in `returnn_tf.compat` registers those it stands in for.
-FOREIGN: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat")
-#: Modules which configs see in another form than other code does.
+#: Stand-ins by the names of RETURNN modules that configs use; registered by the modules of `returnn_tf.compat`.
+COMPAT: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat")
+#: Modules that configs see in another form than other code.
 REPLACED: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat", module_per_entry=True)
 _ROOT = "returnn"
 
 
-def register_foreign(module: str, name: str, old_name: str = "") -> None:
-    """Let a module of ours stand in for one of RETURNN in configs.
+def register_compat(module: str, name: str, old_name: str = "") -> None:
+    """Register a module of ours as the stand-in for one of RETURNN in configs.
 
     :param module: ``__name__`` of the module of ours
     :param name: e.g. "returnn.tf.util.basic"
-    :param old_name: an older name, which is known both with and without "returnn." in front
+    :param old_name: an older name, which is known both with and without the prefix "returnn."
     """
     names = [name] + ([old_name, "%s.%s" % (_ROOT, old_name)] if old_name else [])
-    FOREIGN.add(sys.modules[module], *names, owner=sys.modules[module])
+    COMPAT.add(sys.modules[module], *names, owner=sys.modules[module])
 
 
 def _is_package(name: str) -> bool:
-    """Return whether foreign modules lie below this name, and nothing else is known of it."""
-    return name not in FOREIGN and any(other.startswith(name + ".") for other in FOREIGN)
+    """Return whether the name is only a package that contains stand-ins."""
+    return name not in COMPAT and any(other.startswith(name + ".") for other in COMPAT)
 
 
-class _ForeignModule(types.ModuleType):
-    """Stands for a module of RETURNN; its names are those of one of ours, or it is a mere package."""
+class _CompatModule(types.ModuleType):
+    """Stand-in for a module of RETURNN: it has the names of one of ours, or is an empty package."""
 
     def __init__(self, name: str, home: Optional[types.ModuleType]) -> None:
         super().__init__(name)
@@ -56,30 +56,30 @@ class _ForeignModule(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the modules which stand in; it is asked last."""
+    """Meta path finder for the stand-ins; it comes last."""
 
     def __init__(self) -> None:
-        self.modules: Dict[str, _ForeignModule] = {}
+        self.modules: Dict[str, _CompatModule] = {}
 
-    def module(self, name: str) -> Optional[_ForeignModule]:
-        """Return what stands in for a module, always the same one; None if nothing does."""
-        if name not in self.modules and (name in FOREIGN or _is_package(name)):
-            self.modules[name] = _ForeignModule(name, FOREIGN.find(name))
+    def module(self, name: str) -> Optional[_CompatModule]:
+        """Return the stand-in for a module, always the same one; None if there is none."""
+        if name not in self.modules and (name in COMPAT or _is_package(name)):
+            self.modules[name] = _CompatModule(name, COMPAT.find(name))
         return self.modules.get(name)
 
     def find_spec(self, name: str, path: Optional[Sequence[str]], target: Any = None) -> Any:
-        """The spec of one of ours, unless it is to be part of a real package."""
+        """Return the spec of a stand-in, unless it would be part of a real package."""
         parent = name.rpartition(".")[0]
         if self.module(name) is None or (parent and sys.modules.get(parent) is not self.modules.get(parent)):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: Any) -> Any:
-        """Always the same one."""
+        """Return the stand-in, always the same one."""
         return self.modules[spec.name]
 
     def exec_module(self, module: Any) -> None:
-        """Nothing: the names come when they are asked for."""
+        """Do nothing: names are looked up on access."""
 
 
 _TENSORFLOW = "tensorflow"
@@ -89,8 +89,8 @@ _depth = 0
 
 
 @contextlib.contextmanager
-def foreign_modules() -> Iterator[None]:
-    """Within, imports which find nothing else find the modules that stand in; afterwards these are forgotten."""
+def compat_modules() -> Iterator[None]:
+    """Resolve imports that find nothing else to the stand-ins within the context; remove these on exit."""
     global _depth
     FOREIGN.load()  # now: the finder may be asked while a module that ours need is half imported
     with _lock:
@@ -116,15 +116,15 @@ def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
     except ModuleNotFoundError:
         if level or _finder.module(name.split(".")[0]) is None:
             raise
-    with foreign_modules():
+    with compat_modules():
         return builtins.__import__(name, globals, locals, fromlist, level)
 
 
 def is_known(module: str) -> bool:
-    """Whether there is a module of this name which stands in."""
+    """Return whether a module of this name has a stand-in."""
     return _finder.module(module) is not None
 
 
 def builtins_of_configs() -> Dict[str, Any]:
-    """The ``__builtins__`` for the code of configs."""
+    """Return the ``__builtins__`` for the code of configs."""
     return {**vars(builtins), "__import__": _import}
