@@ -92,7 +92,7 @@ _depth = 0
 def compat_modules() -> Iterator[None]:
     """Resolve imports that find nothing else to the stand-ins within the context; remove these on exit."""
     global _depth
-    FOREIGN.load()  # now: the finder may be asked while a module that ours need is half imported
+    COMPAT.load()  # now: the finder may be asked while a module that ours need is half imported
     with _lock:
         _depth += 1
         if _depth == 1:
