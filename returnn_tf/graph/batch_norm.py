@@ -16,7 +16,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(eq=False)
 class BatchNormOptions:
-    """The options, with their meaning for one layer."""
+    """The batch normalisation options, with their meaning for one layer."""
 
     use_shift: bool = option(True, help="whether there is a beta")
     use_std: bool = option(True, help="whether there is a gamma")
@@ -43,7 +43,7 @@ class BatchNormOptions:
     fused_bn: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
 
     def fill_defaults(self, ctx: PlanContext, data: Data) -> None:
-        """Fill in what the behavior version prescribes where the config is silent."""
+        """Fill in the defaults of the behavior version for options that the config omits."""
         new = ctx.behavior_version >= 12
         if self.masked_time is None:
             if new:
@@ -66,7 +66,7 @@ class BatchNormOptions:
             raise ctx.error("batch_norm is per feature: axes can only be 'F', got %r." % (self.axes,))
 
     def param_name(self, ctx: Any, name: str) -> str:
-        """Return the name below the scope of the layer."""
+        """Return the parameter name relative to the scope of the layer."""
         if self.param_version == 2:
             return "batch_norm/v2_" + name
         if self.param_version == 1:
@@ -76,7 +76,7 @@ class BatchNormOptions:
 
 
 def declare_batch_norm(ctx: PlanContext, data: Data, opts: BatchNormOptions) -> None:
-    """The parameters, for values in this layout."""
+    """Declare the parameters, for values in this layout."""
     dim = ctx.need_feature(data, "what batch_norm gets")
     opts.fill_defaults(ctx, data)
     shape: Tuple[Any, ...] = (dim,)
@@ -91,7 +91,7 @@ def declare_batch_norm(ctx: PlanContext, data: Data, opts: BatchNormOptions) -> 
 
 
 def emit_batch_norm(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions) -> Any:
-    """The values normalised; notes the update of the running statistics."""
+    """Return the normalised values, and schedule the update of the running statistics."""
     axis = data.feature_axis
     assert axis is not None and opts.momentum is not None
     layout = [ctx.size(d) if i == axis else 1 for i, d in enumerate(data.dims)]
@@ -125,7 +125,7 @@ def _mix(of_batch: Any, sample: Any, share: float) -> Any:
 
 
 def declare_batch_norm_option(ctx: PlanContext, opts: Any) -> None:
-    """The parameters for the option ``batch_norm`` of a layer, whose output template is known.
+    """Declare the parameters for the option ``batch_norm`` of a layer whose output template is known.
 
     :param opts: True, or a dict of `BatchNormOptions`
     """
@@ -137,12 +137,13 @@ def declare_batch_norm_option(ctx: PlanContext, opts: Any) -> None:
 
 
 def apply_batch_norm_option(ctx: EmitContext, x: Any) -> Any:
-    """The layer output normalised."""
+    """Return the normalised output of a layer."""
     return emit_batch_norm(ctx, x, ctx.output, ctx.node.layer.batch_norm_options)  # type: ignore[attr-defined]
 
 
 def _parse(opts: Any) -> BatchNormOptions:
-    """
+    """Parse the options.
+
     :raises ConfigError: unknown or wrong options
     """
     result = BatchNormOptions()

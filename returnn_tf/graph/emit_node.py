@@ -1,4 +1,4 @@
-"""Emits the ops of one node, with errors that name it."""
+"""Emission of the ops of one node, with errors that name the node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoweringError(ConfigError):
 
 
 def emit_node(state: Lowering, node: Node) -> None:
-    """Emits the ops of a node, checks them against its template, and keeps the value.
+    """Emit the ops of a node, check them against its template, and store the value.
 
     :raises LoweringError: with the path of the layer, its sources and its output
     """
@@ -65,7 +65,7 @@ def emit_node(state: Lowering, node: Node) -> None:
 
 
 def _dependencies(ctx: EmitContext, value: Any, given: Any) -> List[Any]:
-    """The ops that run before the output is used: of layers, or what a function of the layer gives."""
+    """Return the ops that must run before the output is used: layers, or what a function of the layer returns."""
     if callable(given):
         ctx.lowering.values[ctx.node] = value
         return list(given(LayerView(ctx, ctx.node)) or [])
@@ -81,14 +81,14 @@ def _check_tensor(node: Node, value: Any) -> None:
 
 
 def _function_hint(node: Node) -> str:
-    """Return where to look for the cause if code of the user runs in a layer, e.g. as an activation."""
+    """Return a hint where to look for the cause if user code runs in a layer, e.g. as an activation."""
     infos = declared_options(type(node.layer)).values()
     names = [info.name for info in infos if callable(getattr(node.layer, info.attribute))]
     return " Look at the function in the option %r." % names[0] if names else ""
 
 
 def _check_shape(node: Node, value: Any) -> None:
-    """The static shape of what was emitted fits the template; only our own bug or user code can break it."""
+    """Check that the emitted static shape fits the template; only a bug here or user code can break it."""
     data = node.output
     rank = value.shape.rank
     fits = rank is None or (
@@ -110,5 +110,5 @@ def _check_shape(node: Node, value: Any) -> None:
 
 
 def op_scope(path: str) -> str:
-    """A valid TF op scope; only for people who look at the graph."""
+    """Return a valid TF op scope; it only serves readers of the graph."""
     return re.sub("[^A-Za-z0-9_/.]", "_", path).strip("/_.") or "layer"
