@@ -117,7 +117,7 @@ class EmitContext:
         return dim.expr is not None and all(self.has_lens(a) for a in dim.expr.args if isinstance(a, Dim))
 
     def mask(self, data: Data, axis: int) -> Any:
-        """Return the bool mask of the valid frames of a dynamic axis; size 1 on the other axes of ``data`` but batch."""
+        """Return the bool mask of the valid frames of a dynamic axis, with size 1 on all other axes but batch."""
         dim = data.dims[axis]
         if self.differs_by_frame(dim):
             return self._mask_by_frame(data, axis)
@@ -155,7 +155,7 @@ class EmitContext:
         return expand_at(mask, [i for i in range(data.rank) if i not in (axis, frames)])
 
     def seq_mask(self, dim: Dim) -> Any:
-        """Return the bool mask [batch, size] of the valid frames, or [size] if the lengths are equal for all sequences."""
+        """Return the bool mask [batch, size] of the valid frames, or [size] if all sequences have the same length."""
         cache = self.lowering.masks
         if (dim, self.beam) not in cache:
             cache[dim, self.beam] = tf.sequence_mask(self.lens(dim), self.size(dim))

@@ -59,7 +59,7 @@ CASES = {
     ),
     "cycle": (
         {"a": {**LIN, "from": "b"}, "b": {**LIN, "from": "a"}, "output": {**LIN, "from": "a"}},
-        r"in a cycle: a <- b <- a\. Only inside of a 'rec' layer",
+        r"in a cycle: a <- b <- a\. Only inside a 'rec' layer",
     ),
     "self loop": ({"output": {**LIN, "from": "output"}}, r"in a cycle: output <- output"),
     "dims do not fit": (
@@ -81,7 +81,7 @@ CASES = {
     "n_out of 0": ({"output": {**LIN, "n_out": 0}}, r"option 'n_out' must be from 1 to 2147483647, got 0"),
     "huge parameter": (
         {"output": {**LIN, "n_out": 2 * 10**9}},
-        r"Layer 'output' .*the parameter 'W' would have the shape \(4, 2000000000\), which is 8e\+09 numbers",
+        r"Layer 'output' .*the parameter 'W' would have the shape \(4, 2000000000\), i\.e\. 8e\+09 numbers",
     ),
     "reuse_params by parts": (
         {"a": LIN, "output": {**LIN, "reuse_params": {"map": {"W": {"reuse_leyer": "a"}}}}},
@@ -158,7 +158,7 @@ CASES = {
         {"a": {**LIN, "name_scope": "x"}, "output": {**LIN, "name_scope": "x", "from": ["a", "data"]}},
         r"Layers 'a' and 'output' both have a parameter named 'x/W'",
     ),
-    "wrong out_shape": ({"output": {**LIN, "out_shape": set()}}, r"which out_shape does not name"),
+    "wrong out_shape": ({"output": {**LIN, "out_shape": set()}}, r"which out_shape lacks"),
     "eval that does not parse": (
         {"output": {"class": "eval", "eval": "source(0) +* 2", "from": "data"}},
         r"the eval code does not parse",

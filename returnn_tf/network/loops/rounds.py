@@ -1,10 +1,10 @@
-"""How the layers of a step are planned: in rounds, until the templates of all ``prev:`` values are known.
+"""Planning the layers of a step in rounds, until the templates of all ``prev:`` values are known.
 
 The template of a layer follows from those of its sources. In a loop that is circular: ``prev:output`` has the template
 of ``output``, which follows from that of ``prev:output``. So all layers of a step are planned several times. In each
-round ``prev:x`` has the template that ``x`` had in the round before, and in the first round none: it is unknown. A
-layer which cannot be planned because a source is unknown gets a guess instead of a template: [batch, n_out] where its
-options give the size of the output, else unknown again. Planning ends with the first round in which
+round ``prev:x`` has the template that ``x`` had in the previous round; in the first round it is unknown. A layer that
+cannot be planned because a source is unknown gets a guess instead of a template: [batch, n_out] where its options
+give the output size, else unknown again. Planning ends with the first round in which
 
 * each layer has the template that its ``prev:`` value was given (`same_template`), and
 * nothing was guessed.
@@ -46,10 +46,10 @@ MAX_ROUNDS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """What a round has found out.
+    """The findings of one round.
 
-    :param templates: by name of the layers which are asked for by ``prev:``
-    :param states: the hidden states that these carry
+    :param templates: by name of the layers referenced by ``prev:``
+    :param states: the hidden states of these layers
     :param guessed: paths of the layers whose templates are guesses
     """
 
@@ -63,11 +63,11 @@ class Findings:
 
 
 class KnownPrev(PrevLayer):
-    """`PrevLayer` with the template that the layer had in the round before.
+    """`PrevLayer` with the template that the layer had in the previous round.
 
     :param of: name of the layer
     :param data: its template, None in the first round
-    :param hidden_state: the state which it carries from step to step, if any
+    :param hidden_state: the state that it carries from step to step, if any
     """
 
     def __init__(self, of: str, data: Optional[Data], hidden_state: Optional[HiddenState]) -> None:
@@ -76,12 +76,12 @@ class KnownPrev(PrevLayer):
         self.hidden_state = hidden_state
 
     def template(self, ctx: Any) -> Data:
-        """Return what is known."""
+        """Return the template known so far."""
         return Data((), unknown=True) if self._data is None else self._data
 
 
 def same_template(a: Data, b: Data) -> bool:
-    """Return whether two templates are the same, but for dims that were made again in a later round."""
+    """Return whether two templates are the same, except for dims that a later round created again."""
     return (
         a.unknown == b.unknown
         and a.rank == b.rank
