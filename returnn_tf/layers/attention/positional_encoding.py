@@ -24,7 +24,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
     """``y[t] = [sin(t / s_0), ..., sin(t / s_n), cos(t / s_0), ..., cos(t / s_n)]``, with add_to_input ``x[t] + y[t]``.
 
     The time scales s go from 1 to 10000, in equal ratios; with an odd n_out the last feature is 0. Frames count from
-    0. In a loop, and without a time axis, t is the number of the step.
+    0. In a loop, and without a time axis, t is the step index.
 
     No parameters. Lengths: unchanged. Vaswani et al. 2017.
 

@@ -32,7 +32,7 @@ class ReshapeLayer(ConcatInputLayer):
     """
 
     in_dims: List[Dim] = option(help="dims of the source")
-    out_dims: List[Dim] = option(help="dims of the output in their place")
+    out_dims: List[Dim] = option(help="dims of the output that replace them")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the new axes in the place of the first of the in_dims."""

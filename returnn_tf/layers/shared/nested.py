@@ -9,12 +9,12 @@ from returnn_tf.graph.registry import LAYERS
 
 
 def network_options(cls: Optional[Type[Any]]) -> Tuple[str, ...]:
-    """Return the names of the options of a layer class which may hold a network; None has none."""
+    """Return the names of the options of a layer class that may hold a network; empty for None."""
     return () if cls is None else tuple(info.name for info in declared_options(cls).values() if info.network)
 
 
 def is_network(value: Any) -> bool:
-    """Return whether the value is a network rather than a single layer, whose names refer to the network around it."""
+    """Return whether the value is a network rather than a single layer, whose names refer to the enclosing network."""
     return isinstance(value, Mapping) and not isinstance(value.get("class"), str)
 
 
