@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
+from returnn_tf.config import Config
 from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.graph.node import Node
 from returnn_tf.util.lazy_tf import tf
@@ -12,11 +13,8 @@ from returnn_tf.util.lazy_tf import tf
 OUTPUTS, ALL = "outputs", "all"
 
 
-def option(config: Any) -> str:
-    """Return what the config wants checked: ``ALL``, ``OUTPUTS``, or "" for nothing.
-
-    :param config: Config or None
-    """
+def option(config: Optional[Config]) -> str:
+    """Return what the config wants checked: ``ALL``, ``OUTPUTS``, or "" for nothing."""
     if config is None:
         return ""
     if NetworkSettings(config).debug_add_check_numerics_ops:

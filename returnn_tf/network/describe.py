@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, List, Optional, Sequence
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import NetworkSettings, TaskSettings
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.loops.loop_run import LoopRunLayer
@@ -21,7 +21,7 @@ _LONGEST_CHAIN = 8  # names
 _HEADER = ("layer", "class", "output", "dtype", "parameters", "time")
 
 
-def describe_config(config: Any, *, graph: Optional[str] = None, color: bool = False) -> str:
+def describe_config(config: Config, *, graph: Optional[str] = None, color: bool = False) -> str:
     """Return the table of the network of a config, as its task plans it; optionally draw it too.
 
     :param graph: file name of an SVG picture to write

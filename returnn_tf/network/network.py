@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.epoch_value import network_of
 from returnn_tf.config.settings import DEFAULT_SEED, NetworkSettings, TrainingSettings
 from returnn_tf.config.user_code import using_config
@@ -25,10 +25,9 @@ from returnn_tf.tensor import Data, extern_data_options, parse_extern_data
 from returnn_tf.util.lazy_tf import tf
 
 
-def plan_from_config(config: Any, *, train: bool = False, search: bool = False) -> Plan:
+def plan_from_config(config: Config, *, train: bool = False, search: bool = False) -> Plan:
     """Plan the network of a config; needs no TensorFlow.
 
-    :param config: a `Config`
     :raises ConfigError: with layer path and fix
     """
     network = network_of(config)
@@ -73,7 +72,7 @@ class Network:
         self._functions: Dict[Tuple[Tuple[str, ...], bool, bool], FeedFunction] = {}
 
     @classmethod
-    def from_config(cls, config: Any, *, train: bool = False, search: bool = False) -> Network:
+    def from_config(cls, config: Config, *, train: bool = False, search: bool = False) -> Network:
         """Plan the network of a config and create its variables.
 
         :param train: whether dropout etc. are active

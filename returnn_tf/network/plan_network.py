@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional
 
+from returnn_tf.config import Config
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.builder import NetworkBuilder
@@ -21,7 +22,7 @@ def plan_network(
     train: bool = False,
     search: bool = False,
     default_target: str = "classes",
-    config: Any = None,
+    config: Optional[Config] = None,
 ) -> Plan:
     """Plan a network dict. The plan is immutable afterwards.
 

@@ -132,13 +132,13 @@ class ZoneBuilder(NetworkBuilder):
         except OptionError:
             raise
         except ConfigError as exc:
-            self._note(node, exc)
+            self._record_error(node, exc)
             node.params.clear()
             node.owned.clear()
             self._has_guessed = True
             return self.loop.guess(node, ctx)
 
-    def _note(self, node: Node, error: ConfigError) -> None:
+    def _record_error(self, node: Node, error: ConfigError) -> None:
         if not any(s.output.unknown or s in self._guesses for s in node.deps):
             try:
                 with located(node.path, node.layer.class_name, node):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set
 
+from returnn_tf.config import Config
 from returnn_tf.graph.freezing import read_only
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
@@ -30,7 +31,7 @@ class Plan:
     behavior_version: int
     train: bool
     search: bool
-    config: Any = None
+    config: Optional[Config] = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
