@@ -85,7 +85,7 @@ class PreActivation:
         return PreActivation(func(self.values), self.activation)
 
 
-#: The reference knows only the probabilities of a softmax outside of a searching loop, which matters where scores tie.
+#: The reference knows only the probabilities of a softmax outside a searching loop, which matters where scores tie.
 PRE_ACTIVATION: Aux[PreActivation] = Aux(
     "pre-activation",
     batch_axis=batch_of_output,

@@ -18,14 +18,14 @@ from returnn_tf.util.lazy_tf import tf
 class BatchNormOptions:
     """The batch normalisation options, with their meaning for one layer."""
 
-    use_shift: bool = option(True, help="whether there is a beta")
-    use_std: bool = option(True, help="whether there is a gamma")
-    use_sample: float = option(0.0, help="share of the running statistics in training, 0 to 1")
-    force_sample: bool = option(False, help="use_sample also outside of training, where it is 1 otherwise")
+    use_shift: bool = option(True, help="whether to add beta")
+    use_std: bool = option(True, help="whether to multiply by gamma")
+    use_sample: float = option(0.0, help="weight of the running statistics in training, 0 to 1")
+    force_sample: bool = option(False, help="apply use_sample outside training too, where it is 1 otherwise")
     momentum: Optional[float] = option(None, help="weight of the batch in the update (default 0.1, old 0.99)")
-    epsilon: float = option(1e-3, help="added to the variance")
+    epsilon: float = option(1e-3, help="constant added to the variance")
     update_sample_only_in_training: Optional[bool] = option(
-        None, help="running statistics stay outside of training (default since behavior version 12)"
+        None, help="keep the running statistics fixed outside training (default since behavior version 12)"
     )
     delay_sample_update: Optional[bool] = option(
         None, help="use the running statistics before their update (default since behavior version 12)"
@@ -36,9 +36,9 @@ class BatchNormOptions:
     gamma_init: Init = option(1.0, help="initialiser of gamma")
     beta_init: Init = option(0.0, help="initialiser of beta")
     masked_time: Optional[bool] = option(
-        None, help="frames after the end of a sequence don't count; must be given since behavior version 12"
+        None, help="ignore frames after the end of a sequence; required since behavior version 12"
     )
-    axes: Optional[Axes] = option(None, help="the axes of the parameters; can only be the feature axis")
+    axes: Optional[Axes] = option(None, help="the axes of the parameters; only the feature axis is supported")
     fused: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
     fused_bn: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
 
@@ -48,8 +48,8 @@ class BatchNormOptions:
         if self.masked_time is None:
             if new:
                 raise ctx.error(
-                    "batch_norm needs 'masked_time' since behavior version 12: True, so that only the frames of the "
-                    "sequences count in mean and variance, or False."
+                    "batch_norm needs 'masked_time' since behavior version 12: True, so that mean and variance ignore "
+                    "padded frames, or False."
                 )
             self.masked_time = True
         if self.momentum is None:

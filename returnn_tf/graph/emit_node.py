@@ -20,8 +20,8 @@ from returnn_tf.util.lazy_tf import tf
 class LoweringError(ConfigError):
     """The ops of a layer could not be built; the message names it.
 
-    Nearly always an option, or code in the config, asks for what TensorFlow can't do. The cause is kept, so that log
-    level 5 shows the traceback.
+    Usually an option, or code in the config, asks for something that TensorFlow does not support. The cause is chained,
+    so that log level 5 shows the traceback.
     """
 
 
@@ -48,7 +48,7 @@ def emit_node(state: Lowering, node: Node) -> None:
                     ctx.set_aux(node, OUTPUT_LOSS, loss)
         except (ConfigError, LoweringError):
             raise
-        except Exception as exc:  # TensorFlow and code of the user raise whatever they like
+        except Exception as exc:  # TensorFlow and user code may raise anything
             raise LoweringError(
                 "Layer %r (class %r): its ops could not be built: %s: %s\n  sources: %s\n  output: %s"
                 % (
@@ -84,7 +84,7 @@ def _function_hint(node: Node) -> str:
     """Return a hint where to look for the cause if user code runs in a layer, e.g. as an activation."""
     infos = declared_options(type(node.layer)).values()
     names = [info.name for info in infos if callable(getattr(node.layer, info.attribute))]
-    return " Look at the function in the option %r." % names[0] if names else ""
+    return " Check the function in the option %r." % names[0] if names else ""
 
 
 def _check_shape(node: Node, value: Any) -> None:
@@ -98,13 +98,13 @@ def _check_shape(node: Node, value: Any) -> None:
     if not fits:
         raise LoweringError(
             "Layer %r (class %r): the value has the shape %s, but the output was declared as %s.%s "
-            "If the layer runs your own function, say in out_type what it returns."
+            "If the layer runs your own function, declare its result in out_type."
             % (node.path, node.layer.class_name, value.shape, data, _function_hint(node))
         )
     if value.dtype.base_dtype.name != data.dtype:
         raise LoweringError(
             "Layer %r (class %r): the value is %s, but the output was declared as %s. "
-            "Say so in out_type: {'dtype': %r}."
+            "Declare it in out_type: {'dtype': %r}."
             % (node.path, node.layer.class_name, value.dtype.name, data.dtype, value.dtype.name)
         )
 

@@ -1,7 +1,7 @@
 """The base of all layer classes: inferring a template and emitting ops.
 
 A layer class declares its options as typed fields, infers the template of its output (`template`, no TensorFlow), and
-emits its ops (`emit`). See `returnn_tf.layers.math.linear` for a model to follow.
+emits its ops (`emit`). `returnn_tf.layers.math.linear` is a model to follow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Layer(LayerBase):
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the output, and declare the parameters. No TensorFlow.
 
-        :raises ConfigError: by ``ctx.error``, if the sources or options don't fit
+        :raises ConfigError: by ``ctx.error``, if the sources or options are invalid
         """
         return super().template(ctx)
 

@@ -1,7 +1,6 @@
 """What the compiler knows about a layer: the facts about its class, and the options that every layer has.
 
-Nodes and contexts refer to this class, and `returnn_tf.graph.layer.Layer`, the base of all layer classes, refers to
-them.
+Nodes and contexts depend on this class; `returnn_tf.graph.layer.Layer`, the base of all layer classes, depends on them.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class LossContext:
 class Loss(Freezable):
     """The options of every loss, given by ``loss_opts``.
 
-    A loss gives its value as a sum over frames or sequences, and optionally an error in the same unit.
+    A loss returns its value as a sum over frames or sequences, and optionally an error in the same unit.
     """
 
     class_name: ClassVar[str] = ""

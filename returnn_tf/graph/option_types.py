@@ -1,6 +1,6 @@
 """Types of layer options as configs write them: axes, dims, activations, initialisers.
 
-The attributes may hold something else once the layer is planned, so that type checkers see `Any`.
+The attributes may hold values of other types once the layer is planned, so type checkers see `Any`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class OutTypeOptions:
     dim: Optional[int] = option(None, check=axis_size, help="size of the feature axis, or number of labels")
     sparse: Optional[bool] = option(None, help="the values are label indices")
     sparse_dim: Optional[Dim] = option(None, help="the labels")
-    feature_dim: Optional[Dim] = option(None, help="the feature dim", inert="the axes say which one it is")
+    feature_dim: Optional[Dim] = option(None, help="the feature dim", inert="the axes determine it")
     batch_dim_axis: Optional[int] = option(None, help="place of the batch axis")
     time_dim_axis: Optional[int] = option(None, help="index of the time axis, counting batch")
     feature_dim_axis: Optional[int] = option(None, help="index of the feature axis, counting batch")

@@ -252,7 +252,7 @@ class PlanContext:
                 got = tuple(d.size for d in dims)
                 if got != shape or set(dims) != set(node.output.dims):
                     raise self.error(
-                        "reuse_params: %r needs shape %s, layer_output gives %s." % (name, shape, node.output)
+                        "reuse_params: %r needs shape %s, but layer_output has %s." % (name, shape, node.output)
                     )
                 return LayerAsParam(node, dims), ""
             entry = entry.get("reuse_layer")
@@ -311,7 +311,7 @@ class PlanContext:
         operands = [a for a in dim.expr.args if isinstance(a, Dim)] if dim.expr is not None else []
         if not operands:
             raise self.error(
-                "the lengths of the dim %s are not known here. Use the dim of a data key or of a layer which this "
+                "the lengths of the dim %s are not known here. Use the dim of a data key or of a layer that this "
                 "layer has as a source or in an option such as shape_deps." % dim
             )
         for operand in operands:

@@ -140,7 +140,7 @@ def test_reshape(ins, outs, expected):
     "ins,outs,message",
     [
         ([STATIC, FEATURE], [SpatialDim("a", 5)], "have different numbers of entries"),
-        ([STATIC, FEATURE], [SpatialDim("a"), SpatialDim("b", 4)], "6 is no multiple of 4"),
+        ([STATIC, FEATURE], [SpatialDim("a"), SpatialDim("b", 4)], "6 is not a multiple of 4"),
         ([STATIC, FEATURE], [SpatialDim("a"), SpatialDim("b")], "only one dim of unknown size"),
     ],
 )

@@ -145,14 +145,14 @@ CASES = {
     "layer is no dict": ({"output": "linear"}, r"layer 'output' must be a dict"),
     "network is no dict": ([LIN], r"network must be a dict"),
     "prev outside of a loop": ({"output": {**LIN, "from": "prev:output"}}, r"needs the previous step of a loop"),
-    "base at the top": ({"output": {**LIN, "from": "base:x"}}, r"this network is not inside of a layer"),
+    "base at the top": ({"output": {**LIN, "from": "base:x"}}, r"this network is not nested in a layer"),
     "inner error has the full path": (
         {"output": {"class": "subnetwork", "from": "data", "subnetwork": {"output": {**LIN, "from": "xx"}}}},
         r"Layer 'output/output' \(class 'linear'\): there is no layer 'xx'",
     ),
     "subnetwork without output": (
         {"output": {"class": "subnetwork", "from": "data", "subnetwork": {"out": {**LIN, "is_output_layer": True}}}},
-        r"Layer 'output': the network inside has no layer 'output'\. Did you mean 'out'\?",
+        r"Layer 'output': the nested network has no layer 'output'\. Did you mean 'out'\?",
     ),
     "same parameter twice": (
         {"a": {**LIN, "name_scope": "x"}, "output": {**LIN, "name_scope": "x", "from": ["a", "data"]}},

@@ -112,7 +112,7 @@ def test_end_that_is_no_flag():
 
 def test_a_layer_outside_needs_base() -> None:
     fails(
-        "there is no layer 'mean'. Write 'base:mean' for the layer outside", {"output": linear("mean", "prev:output")}
+        "there is no layer 'mean'. Write 'base:mean' for the outer layer", {"output": linear("mean", "prev:output")}
     )
 
 

@@ -136,7 +136,7 @@ def test_user_code_of_wrong_shape_or_dtype_names_the_layer() -> None:
     with pytest.raises(LoweringError, match=r"Layer 'output' \(class 'eval'\): the value has the shape .* out_type"):
         net.run(feed)
     net = _net({"output": {"class": "eval", "eval": "tf.cast(source(0), tf.int32)", "from": "data"}})
-    with pytest.raises(LoweringError, match=r"the value is int32, .* Say so in out_type: \{'dtype': 'int32'\}"):
+    with pytest.raises(LoweringError, match=r"the value is int32, .* Declare it in out_type: \{'dtype': 'int32'\}"):
         net.run(feed)
     net = _net({"output": {"class": "eval", "eval": "source(3)", "from": "data"}})
     with pytest.raises(LoweringError, match=r"source\(3\): the layer has only 1 sources"):

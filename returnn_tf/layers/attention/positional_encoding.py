@@ -61,7 +61,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         if self.add_to_input:
             size = ctx.need_static(ctx.need_feature(frames), "the feature axis of the source")
             if self.n_out not in (None, size):
-                raise ctx.error("n_out is %s, but add_to_input adds to %d features. Leave it out." % (self.n_out, size))
+                raise ctx.error("n_out is %s, but add_to_input adds to %d features. Omit it." % (self.n_out, size))
             return frames.replace(vocab=None)
         out = ctx.out_feature(default=frames.feature_dim)
         ctx.need_static(out, "out_dim")

@@ -91,7 +91,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         rank = shift.rank - (0 if shift.batch_axis is None else 1)
         if rank != (2 if self._single_step else 3) or shift.dims[-1].size != self._key:
             raise ctx.error(
-                "key_shift is %s, but it must be [%s, key=%d], as a relative_positional_encoding with n_out %d gives."
+                "key_shift is %s, but it must be [%s, key=%d], like a relative_positional_encoding with n_out %d."
                 % (shift, "time" if self._single_step else "time, time", self._key, self._key)
             )
         if shift.batch_axis not in (None, 0) or (shift.batch_axis == 0 and self._rows.rank != rank - 1):

@@ -200,7 +200,7 @@ def _from_layer(ctx: PlanContext, node: Node, state: HiddenState) -> List[Initia
         return [InitialState(node=node, state_index=index) for index in range(state.count)]
     if state.keys:
         raise ctx.error(
-            "initial_state: layer %r has no hidden state, and its output cannot stand for both of %s. Give a layer for "
+            "initial_state: layer %r has no hidden state, and its output cannot serve as both of %s. Give a layer for "
             "each, as initial_state: {%s}."
             % (node.path, " and ".join(state.keys), ", ".join("%r: 'some layer'" % key for key in state.keys))
         )

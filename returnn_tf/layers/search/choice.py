@@ -221,7 +221,7 @@ class ChoiceLayer(Layer):
         targets = self.target_names
         if len(targets) not in (0, len(self.sources)):
             raise ctx.error(
-                "there are %d sources but %d targets; the i-th source gives the scores of the labels of the i-th "
+                "there are %d sources but %d targets; the i-th source has the scores of the labels of the i-th "
                 "target." % (len(self.sources), len(targets))
             )
         padded: List[Optional[str]] = [*targets] or [None] * len(self.sources)

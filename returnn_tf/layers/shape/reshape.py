@@ -73,7 +73,7 @@ class ReshapeLayer(ConcatInputLayer):
             return outs
         if not dynamic:
             if have % want:
-                raise ctx.error("%s don't fit: %d is no multiple of %d." % (what, have, want))
+                raise ctx.error("%s don't match: %d is not a multiple of %d." % (what, have, want))
             size = Dim(outs[open_outs[0]].kind, have // want, "%s:reshaped" % self.node.path, auto=True)
         else:
             size = (product(dynamic) * have).ceildiv_right(want)

@@ -24,12 +24,12 @@ Example, with a source of dim 4::
 
 Round 2 guesses nothing and confirms [batch,3], so it is the last.
 
-In these rounds errors are kept back, since they may only show that something is unknown yet. Two things end that: all
-values are known but have not settled, or they have settled and the same layers as in the round before are guessed, so
-that no further round will find out more. The next round is then strict: a layer which cannot be planned is an error.
-If a round before has found an error in a layer all of whose sources were known, that one is raised, since it is nearer
-to the cause. Loops whose templates change for ever, e.g. because each step appends to an axis, end with an error after
-`MAX_ROUNDS`.
+In these rounds errors are held back, since they may only mean that something is still unknown. Two conditions end
+this: all values are known but have not converged, or they have converged and the same layers as in the previous round
+are guessed, so that no further round will add information. The next round is then strict: a layer that cannot be
+planned is an error. If a previous round found an error in a layer whose sources were all known, that one is raised,
+since it is closer to the cause. Loops whose templates never converge, e.g. because each step appends to an axis, end
+with an error after `MAX_ROUNDS`.
 """
 
 from __future__ import annotations

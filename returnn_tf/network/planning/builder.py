@@ -173,7 +173,7 @@ class NetworkBuilder:
         if ref.startswith("base:"):
             if self.parent is None:
                 raise LayerError(
-                    "%s: %r refers to the network outside, but this network is not inside of a layer." % (where, ref)
+                    "%s: %r refers to the outer network, but this network is not nested in a layer." % (where, ref)
                 )
             return self.parent.resolve(ref[len("base:") :], where)
         if ref.startswith("prev:"):
@@ -190,7 +190,7 @@ class NetworkBuilder:
         known = list(self.specs) + ["data:%s" % key for key in self._input_keys()] + ["data"]
         hint = "Write 'data:%s' for the data key." % ref if ref in self._input_keys() else did_you_mean(ref, known)
         if self.parent is not None and ref in self.parent.specs:
-            hint = "Write 'base:%s' for the layer outside." % ref
+            hint = "Write 'base:%s' for the outer layer." % ref
         raise LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
 
     def find(self, ref: str, where: str) -> Optional[Node]:
@@ -208,7 +208,7 @@ class NetworkBuilder:
         if self.inputs is not None and key in self.inputs:
             return self.inputs[key]
         if self.inputs is not None and key == "data":
-            raise LayerError("%s: the network inside has no input 'data', since the layer has no sources." % where)
+            raise LayerError("%s: the nested network has no input 'data', since the layer has no sources." % where)
         level = self.parent
         while level is not None and key not in self.state.extern_data:
             if key in level._registered:
@@ -362,7 +362,7 @@ class NetworkBuilder:
             builder.loop_dim = loop_dim
         if "output" not in builder.specs:
             raise LayerError(
-                "Layer %r: the network inside has no layer 'output'. %s"
+                "Layer %r: the nested network has no layer 'output'. %s"
                 % (owner.path, did_you_mean("output", builder.specs))
             )
         self.state.nested[owner] = builder

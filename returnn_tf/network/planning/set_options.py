@@ -15,7 +15,7 @@ def set_options(scope: Scope, node: Node, spec: LayerSpec) -> None:
     """Set the options as attributes of the layer: layers by node, dims by definition."""
     layer = node.layer
     infos = declared_options(spec.cls)
-    # A layer may keep the plain dict of its sources' axes, see `concat`.
+    # A layer may use the plain extras of its sources, such as the axes of `concat`.
     layer.source_options = [None if isinstance(s, str) else s[1:] for s in spec.sources]  # type: ignore[attr-defined]
     for name, value in spec.options.items():
         info = infos[name]
