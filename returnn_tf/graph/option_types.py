@@ -99,7 +99,7 @@ class ReuseOptions:
 
 @dataclasses.dataclass(frozen=True)
 class OutTypeOptions:
-    """What ``out_type`` may hold."""
+    """The options in ``out_type``."""
 
     dtype: Optional[str] = option(None, choices=(None, *DTYPES), help="e.g. 'float32'")
     dims: Optional[List[Dim]] = option(None, help="all dims of the output")

@@ -111,9 +111,7 @@ def test_end_that_is_no_flag():
 
 
 def test_a_layer_outside_needs_base() -> None:
-    fails(
-        "there is no layer 'mean'. Write 'base:mean' for the outer layer", {"output": linear("mean", "prev:output")}
-    )
+    fails("there is no layer 'mean'. Write 'base:mean' for the outer layer", {"output": linear("mean", "prev:output")})
 
 
 def test_a_choice_has_no_initial_output_on_zeros() -> None:

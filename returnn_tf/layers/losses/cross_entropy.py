@@ -28,7 +28,7 @@ INPUT_TYPES = ("prob", "log_prob", "logits")
 
 @dataclasses.dataclass(frozen=True)
 class SafeLogOptions:
-    """What ``safe_log_opts`` may hold."""
+    """The options in ``safe_log_opts``."""
 
     eps: float = option(1e-20, help="lower bound of the probabilities", check=above(0))
     use_fake_grad: Optional[bool] = option(

@@ -19,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True)
 class CtcOptions:
-    """What ``ctc_opts`` may hold."""
+    """The options in ``ctc_opts``."""
 
     ignore_longer_outputs_than_inputs: bool = option(False, help="ignore sequences with too long targets")
     ctc_merge_repeated: bool = option(True, help="allow a label to span several frames")
@@ -30,7 +30,7 @@ class CtcOptions:
 
 @dataclasses.dataclass
 class _Sequences:
-    """What value and error share. Scores are time-major, all lengths [batch]."""
+    """The inputs shared by value and error. Scores are time-major, all lengths [batch]."""
 
     logits: Any
     lens: Any

@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True)
 class UnigramOptions:
-    """What ``sampler_args`` may hold."""
+    """The options in ``sampler_args``."""
 
     unigrams: List[float] = option((), help="counts of all labels")
     distortion: float = option(1.0, help="exponent of the counts")

@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 class SoftmaxOverSpatialLayer(ConcatInputLayer):
     """``y = softmax(energy_factor * x)`` over one axis, by default time; that axis is the last one of the output.
 
-    Frames after the end of a sequence, before ``start`` or outside of the window
+    Frames after the end of a sequence, before ``start`` or outside the window
     ``window_start <= frame < window_start + window_size`` get exactly 0 (in log_space -inf). Where no frame is left,
     all are 0. No parameters. Lengths: unchanged.
 

@@ -30,7 +30,7 @@ _HOST = "CPU:0"
 
 @dataclasses.dataclass(frozen=True)
 class CtcTopologyOptions:
-    """What ``ctc_opts`` of `fast_bw` may hold."""
+    """The options in ``ctc_opts`` of `fast_bw`."""
 
     blank_idx: int = option(-1, help="class of the blank; default: the last one")
     label_loop: bool = option(True, help="allow a label to span several frames")

@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("seq_len_mask")
 class SeqLenMaskLayer(ConcatInputLayer):
-    """Frames outside of the sequence, or outside of a window in it, are set to ``mask_value``.
+    """Frames outside the sequence, or outside a window in it, are set to ``mask_value``.
 
     Lengths: unchanged.
 

@@ -18,7 +18,7 @@ def frames_of(ctx: PlanContext, data: Data, desc: Any = "T") -> Tuple[Data, Opti
     In a loop, "T" without a time axis, and dims or tags that the source lacks, refer to the steps. A value equal in all
     steps gets their axis in front.
 
-    :raises ConfigError: no such axis, and not inside of a loop
+    :raises ConfigError: no such axis, and not inside a loop
     """
     tag = isinstance(desc, str) and (desc.lower() in _TIME or desc.lower().startswith(("stag:", "tag:")))
     steps = tag or isinstance(desc, Dim)

@@ -28,7 +28,7 @@ def base_references(value: Any) -> Iterator[str]:
         for key, item in value.items():
             names = base_references(item)
             if key in nested and is_network(item):
-                # One level deeper, ``base:`` means this network and ``base:base:`` the one outside of it.
+                # One level deeper, ``base:`` means this network and ``base:base:`` the one outside it.
                 names = (n[len("base:") :] for n in names if n.startswith("base:"))
             yield from names
     elif isinstance(value, (list, tuple, set)):

@@ -30,7 +30,7 @@ MAX_DEPTH = 40
 
 
 class StepPlanner(Protocol):
-    """Plans the network inside of a `rec` layer; builds on `NetworkBuilder`, see `returnn_tf.network.loops`."""
+    """Plans the network inside a `rec` layer; builds on `NetworkBuilder`, see `returnn_tf.network.loops`."""
 
     def __call__(self, owner: Node, parent: NetworkBuilder) -> Node:
         """Return the output for all steps.
