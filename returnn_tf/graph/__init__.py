@@ -1,1 +1,1 @@
-"""The framework of layers: `Layer`, `Loss`, nodes, the registry, and the contexts for planning and emitting."""
+"""The layer framework: `Layer`, `Loss`, nodes, the registry, and the contexts for planning and emitting."""

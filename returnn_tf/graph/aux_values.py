@@ -1,8 +1,8 @@
-"""Values beside the output of a layer, which other layers and losses may ask for, e.g. the values before a softmax.
+"""Auxiliary values of a layer besides its output, e.g. the values before a softmax, for other layers and losses.
 
-Each kind of value is declared once, as an `Aux`. Layers set and ask for them by `EmitContext.set_aux` and
-`EmitContext.aux`. Whatever changes or hands on the output of a layer asks the declaration what becomes of the values
-beside it: a choice in a beam search, which reorders the batch entries, the end of a loop, and layers such as `copy`.
+Each kind of value is declared once, as an `Aux`. Layers store and read them by `EmitContext.set_aux` and
+`EmitContext.aux`. Whatever changes or forwards the output of a layer consults the declaration on how to treat the
+values: a choice in a beam search, which reorders the batch entries, the end of a loop, and layers such as `copy`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 class OnExit(enum.Enum):
-    """What becomes of a value where the output of a layer leaves a loop, with the axis of the steps in front."""
+    """How an auxiliary value changes where the output of a layer leaves a loop and gains the step axis in front."""
 
-    #: It is not known outside.
+    #: It is unknown outside.
     DROP = "drop"
-    #: Its tensors are in the layout of the output, and the axis of the steps comes first in them too.
+    #: Its tensors are in the layout of the output, so the step axis is their first one too.
     MOVE = "move"
 
 
@@ -41,20 +41,20 @@ def first_axis(node: Node) -> Optional[int]:
 
 
 def apply_to_value(func: Callable[[Any], Any], value: Any) -> Any:
-    """Return the value changed as a whole, where it is a tensor."""
+    """Apply the function to the whole value, where it is a tensor."""
     return func(value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Aux(Generic[T]):
-    """A kind of value beside the output of a layer.
+    """A kind of auxiliary value.
 
-    :param name: for people
-    :param batch_axis: the batch axis of its tensors by the node that they belong to, or None: where the batch entries
-        of the output are reordered by a choice, or repeated once per hypothesis, so are these
+    :param name: for error messages and debugging
+    :param batch_axis: the batch axis of its tensors by the node that they belong to, or None; where a choice reorders
+        the batch entries of the output, or they are repeated once per hypothesis, so are these
     :param each: applies a function to each tensor in the value, and returns a value of the same type
-    :param on_exit: what becomes of it at the end of a loop
-    :param forwarded: whether it holds for a layer with the same output too, e.g. a copy
+    :param on_exit: how it changes at the end of a loop
+    :param forwarded: whether it also holds for a layer with the same output, e.g. a copy
     :param enters_search: whether the layers of a searching loop see those of layers outside
     """
 
@@ -71,7 +71,7 @@ class Aux(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class PreActivation:
-    """The values which a layer put into its activation function.
+    """The input values of a layer's activation function.
 
     :param values: in the layout of the output
     :param activation: the option of the layer, usually a name
@@ -81,11 +81,11 @@ class PreActivation:
     activation: Any
 
     def changed(self, func: Callable[[Any], Any]) -> PreActivation:
-        """Return the same with other values."""
+        """Return a copy with the values replaced."""
         return PreActivation(func(self.values), self.activation)
 
 
-#: The reference knows only the probabilities of a softmax outside of a searching loop, which matters where scores tie.
+#: The reference knows only the probabilities of a softmax outside a searching loop, which matters where scores tie.
 PRE_ACTIVATION: Aux[PreActivation] = Aux(
     "pre-activation",
     batch_axis=batch_of_output,
@@ -94,5 +94,5 @@ PRE_ACTIVATION: Aux[PreActivation] = Aux(
     forwarded=True,
     enters_search=False,
 )
-#: A loss [batch] which the layer has computed along with its output, for the loss "via_layer".
+#: A loss [batch] that the layer computes along with its output, for the loss "via_layer".
 OUTPUT_LOSS: Aux[Any] = Aux("output loss", batch_axis=first_axis, forwarded=True)

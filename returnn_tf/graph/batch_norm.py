@@ -16,16 +16,16 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(eq=False)
 class BatchNormOptions:
-    """The options, with their meaning for one layer."""
+    """The batch normalisation options, with their meaning for one layer."""
 
-    use_shift: bool = option(True, help="whether there is a beta")
-    use_std: bool = option(True, help="whether there is a gamma")
-    use_sample: float = option(0.0, help="share of the running statistics in training, 0 to 1")
-    force_sample: bool = option(False, help="use_sample also outside of training, where it is 1 otherwise")
+    use_shift: bool = option(True, help="whether to add beta")
+    use_std: bool = option(True, help="whether to multiply by gamma")
+    use_sample: float = option(0.0, help="weight of the running statistics in training, 0 to 1")
+    force_sample: bool = option(False, help="apply use_sample outside training too, where it is 1 otherwise")
     momentum: Optional[float] = option(None, help="weight of the batch in the update (default 0.1, old 0.99)")
-    epsilon: float = option(1e-3, help="added to the variance")
+    epsilon: float = option(1e-3, help="constant added to the variance")
     update_sample_only_in_training: Optional[bool] = option(
-        None, help="running statistics stay outside of training (default since behavior version 12)"
+        None, help="keep the running statistics fixed outside training (default since behavior version 12)"
     )
     delay_sample_update: Optional[bool] = option(
         None, help="use the running statistics before their update (default since behavior version 12)"
@@ -36,20 +36,20 @@ class BatchNormOptions:
     gamma_init: Init = option(1.0, help="initialiser of gamma")
     beta_init: Init = option(0.0, help="initialiser of beta")
     masked_time: Optional[bool] = option(
-        None, help="frames after the end of a sequence don't count; must be given since behavior version 12"
+        None, help="ignore frames after the end of a sequence; required since behavior version 12"
     )
-    axes: Optional[Axes] = option(None, help="the axes of the parameters; can only be the feature axis")
+    axes: Optional[Axes] = option(None, help="the axes of the parameters; only the feature axis is supported")
     fused: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
     fused_bn: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
 
     def fill_defaults(self, ctx: PlanContext, data: Data) -> None:
-        """Fill in what the behavior version prescribes where the config is silent."""
+        """Fill in the defaults of the behavior version for options that the config omits."""
         new = ctx.behavior_version >= 12
         if self.masked_time is None:
             if new:
                 raise ctx.error(
-                    "batch_norm needs 'masked_time' since behavior version 12: True, so that only the frames of the "
-                    "sequences count in mean and variance, or False."
+                    "batch_norm needs 'masked_time' since behavior version 12: True, so that mean and variance ignore "
+                    "padded frames, or False."
                 )
             self.masked_time = True
         if self.momentum is None:
@@ -66,7 +66,7 @@ class BatchNormOptions:
             raise ctx.error("batch_norm is per feature: axes can only be 'F', got %r." % (self.axes,))
 
     def param_name(self, ctx: Any, name: str) -> str:
-        """Return the name below the scope of the layer."""
+        """Return the parameter name relative to the scope of the layer."""
         if self.param_version == 2:
             return "batch_norm/v2_" + name
         if self.param_version == 1:
@@ -76,7 +76,7 @@ class BatchNormOptions:
 
 
 def declare_batch_norm(ctx: PlanContext, data: Data, opts: BatchNormOptions) -> None:
-    """The parameters, for values in this layout."""
+    """Declare the parameters, for values in this layout."""
     dim = ctx.need_feature(data, "what batch_norm gets")
     opts.fill_defaults(ctx, data)
     shape: Tuple[Any, ...] = (dim,)
@@ -91,7 +91,7 @@ def declare_batch_norm(ctx: PlanContext, data: Data, opts: BatchNormOptions) -> 
 
 
 def emit_batch_norm(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions) -> Any:
-    """The values normalised; notes the update of the running statistics."""
+    """Return the normalised values, and schedule the update of the running statistics."""
     axis = data.feature_axis
     assert axis is not None and opts.momentum is not None
     layout = [ctx.size(d) if i == axis else 1 for i, d in enumerate(data.dims)]
@@ -125,7 +125,7 @@ def _mix(of_batch: Any, sample: Any, share: float) -> Any:
 
 
 def declare_batch_norm_option(ctx: PlanContext, opts: Any) -> None:
-    """The parameters for the option ``batch_norm`` of a layer, whose output template is known.
+    """Declare the parameters for the option ``batch_norm`` of a layer whose output template is known.
 
     :param opts: True, or a dict of `BatchNormOptions`
     """
@@ -137,12 +137,13 @@ def declare_batch_norm_option(ctx: PlanContext, opts: Any) -> None:
 
 
 def apply_batch_norm_option(ctx: EmitContext, x: Any) -> Any:
-    """The layer output normalised."""
+    """Return the normalised output of a layer."""
     return emit_batch_norm(ctx, x, ctx.output, ctx.node.layer.batch_norm_options)  # type: ignore[attr-defined]
 
 
 def _parse(opts: Any) -> BatchNormOptions:
-    """
+    """Parse the options.
+
     :raises ConfigError: unknown or wrong options
     """
     result = BatchNormOptions()

@@ -1,9 +1,10 @@
-"""Checks of values as they are computed: ``debug_add_check_numerics_ops``, ``debug_add_check_numerics_on_output``."""
+"""Checks for NaN and Inf: ``debug_add_check_numerics_ops``, ``debug_add_check_numerics_on_output``."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
+from returnn_tf.config import Config
 from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.graph.node import Node
 from returnn_tf.util.lazy_tf import tf
@@ -12,11 +13,8 @@ from returnn_tf.util.lazy_tf import tf
 OUTPUTS, ALL = "outputs", "all"
 
 
-def option(config: Any) -> str:
-    """What the config wants to be checked: ``ALL``, ``OUTPUTS``, or "" for nothing.
-
-    :param config: Config or None
-    """
+def option(config: Optional[Config]) -> str:
+    """Return what the config wants checked: ``ALL``, ``OUTPUTS``, or "" for nothing."""
     if config is None:
         return ""
     if NetworkSettings(config).debug_add_check_numerics_ops:
@@ -25,9 +23,9 @@ def option(config: Any) -> str:
 
 
 def checked_output(node: Node, value: Any, which: str) -> Any:
-    """The output of a layer, with an error that names the layer if there is a NaN in it.
+    """Return the output of a layer, with an assertion that names the layer if it contains NaN.
 
-    Inf passes: scores of what is masked out are -Inf. It shows as NaN or in a loss if it should not be there.
+    Inf passes, since masked scores are -Inf; an unintended one shows up as NaN or in a loss.
 
     :param which: result of `option`
     """
@@ -37,17 +35,17 @@ def checked_output(node: Node, value: Any, which: str) -> Any:
     return _with_assertion(
         value,
         tf.logical_not(tf.reduce_any(tf.math.is_nan(value))),
-        "Layer %r (class %r): there is NaN in its output. Its sources: %s."
+        "Layer %r (class %r): NaN in its output. Its sources: %s."
         % (node.path, node.layer.class_name, ", ".join(source.path for source in node.sources) or "none"),
     )
 
 
 def checked_finite(value: Any, what: str) -> Any:
-    """A loss or a gradient, with an error if it has NaN or Inf.
+    """Return a loss or a gradient, with an assertion that it contains neither NaN nor Inf.
 
-    :param what: words for the message, e.g. "the loss of layer 'output'"
+    :param what: description for the message, e.g. "the loss of layer 'output'"
     """
-    return _with_assertion(value, tf.reduce_all(tf.math.is_finite(value)), "There is NaN or Inf in %s." % what)
+    return _with_assertion(value, tf.reduce_all(tf.math.is_finite(value)), "NaN or Inf in %s." % what)
 
 
 def _is_output(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""What the code of a class shows about it."""
+"""Facts about a class that follow from its code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constraints on parameters and outputs which add to the objective: L2, DARC1 and spatial smoothing."""
+"""Constraints on parameters and outputs that add to the objective: L2, DARC1 and spatial smoothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def check_output_constraints(ctx: PlanContext, data: Data) -> None:
-    """Check that the output of a layer can have the constraints which its options ask for.
+    """Check that the output of a layer supports the constraints that its options request.
 
     :raises ConfigError: it has no feature axis, or spatial_smoothing finds no map in it
     """
@@ -26,8 +26,8 @@ def check_output_constraints(ctx: PlanContext, data: Data) -> None:
         height, width = _feature_map(ctx.need_static(dim, "for spatial_smoothing, the feature axis"))
         if width < 3:
             raise ctx.error(
-                "spatial_smoothing sees the features as a map, which must be at least 3x3, but %s gives %dx%d. Choose "
-                "another size of the output, e.g. a square." % (dim, height, width)
+                "spatial_smoothing treats the features as a map, which must be at least 3x3, but %s gives %dx%d. "
+                "Choose another output size, e.g. a square number." % (dim, height, width)
             )
 
 
@@ -39,10 +39,10 @@ def constrains_output(node: Node) -> bool:
 def layer_constraint(ctx: EmitContext, run: Optional[Node] = None) -> Optional[Any]:
     """Return the sum of all constraints of one layer, or None.
 
-    L2: ``L2 * sum(x ** 2)`` over all its parameters, biases, untrained ones and those of other layers which it reuses
-    too; a parameter that several layers with L2 use counts for each of them.
+    L2: ``L2 * sum(x ** 2)`` over all its parameters, including biases, untrained ones and those reused from other
+    layers; a parameter that several layers with L2 use counts once for each of them.
 
-    :param run: of a layer of a loop: the node which runs the loop
+    :param run: for a layer of a loop: the node that runs the loop
     """
     layer = ctx.node.layer
     total = None
@@ -52,7 +52,7 @@ def layer_constraint(ctx: EmitContext, run: Optional[Node] = None) -> Optional[A
             total = term if total is None else total + term
     for name in ("darc1", "spatial_smoothing"):
         factor = getattr(layer, name)
-        if factor and not (run is not None and ctx.search):  # of hypotheses of a search nothing is constrained
+        if factor and not (run is not None and ctx.search):  # hypotheses of a search are not constrained
             data, x = _constrained(ctx, name, run)
             term = factor * _ENERGIES[name](ctx, data, x)
             total = term if total is None else total + term
@@ -60,7 +60,7 @@ def layer_constraint(ctx: EmitContext, run: Optional[Node] = None) -> Optional[A
 
 
 def constrained_values(ctx: EmitContext) -> Dict[str, Any]:
-    """Return what darc1 and spatial_smoothing constrain, by the option.
+    """Return the values that darc1 and spatial_smoothing constrain, depending on the option.
 
     For darc1 these are the values before the activation if there is one.
     """
@@ -74,7 +74,7 @@ def constrained_values(ctx: EmitContext) -> Dict[str, Any]:
 
 
 def step_output_name(node: Node, name: str) -> str:
-    """Return the further output of a loop which holds what is constrained, for all steps."""
+    """Return the name of the loop's further output that holds the constrained values of all steps."""
     return "%s/%s" % (node.path, name)
 
 
@@ -89,7 +89,7 @@ def _constrained(ctx: EmitContext, name: str, run: Optional[Node]) -> Tuple[Data
 def darc1_value(ctx: EmitContext, data: Data, x: Any) -> Any:
     """Return ``max over features of the sum over valid frames of |x|`` (Kawaguchi, Kaelbling & Bengio 2017, eq. 10).
 
-    Like the losses it is a sum over frames, not a mean.
+    Like the losses, it is a sum over frames, not a mean.
     """
     assert data.feature_axis is not None, "darc1 needs a feature axis"
     x = tf.abs(_without_padding(ctx, data, x))
@@ -97,10 +97,10 @@ def darc1_value(ctx: EmitContext, data: Data, x: Any) -> Any:
 
 
 def spatial_smoothing_energy(ctx: EmitContext, data: Data, x: Any) -> Any:
-    """Return the energy of the high frequencies of the feature vector seen as a map, summed over the valid frames.
+    """Return the high-frequency energy of the feature vector viewed as a map, summed over the valid frames.
 
-    The map has ``w`` columns, the largest number up to the root of the dim which divides it, and circular borders; the
-    3x3 high-pass filter has 1 in the centre and -1/8 around it.
+    The map has ``w`` columns, where w is the largest divisor of the dim up to its square root, and circular borders;
+    the 3x3 high-pass filter has 1 in the centre and -1/8 around it.
     """
     assert data.feature_axis is not None and data.dim is not None
     x = _without_padding(ctx, data, x)
@@ -123,7 +123,7 @@ def _without_padding(ctx: EmitContext, data: Data, x: Any) -> Any:
 
 
 def _feature_map(size: int) -> Tuple[int, int]:
-    """Return (rows, columns) of a feature vector seen as a map."""
+    """Return (rows, columns) of a feature vector viewed as a map."""
     width = math.isqrt(size)
     while size % width:
         width -= 1

@@ -1,4 +1,4 @@
-"""Reference docs of layer and loss classes, made from the declared options and the docstrings: `returnn-tf layers`."""
+"""Reference docs of layer and loss classes, from the declared options and the docstrings: `returnn-tf layers`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from returnn_tf.ops.cells.registry import UNITS
 
 
 def list_layers() -> str:
-    """All layer classes and losses with the first line of their docs."""
+    """List all layer classes and losses with the first line of their docs."""
     lines = ["Layer classes (`returnn-tf layers CLASS` shows the options):"]
     lines += listing(LAYERS.items())
     lines += ["", "Losses:"] + listing(LOSSES.items())
@@ -24,7 +24,7 @@ def list_layers() -> str:
 
 
 def describe_layer(name: str) -> str:
-    """Docstring and options (type, default, help) of one layer class or loss.
+    """Return the docstring and the options (type, default, help) of one layer class or loss.
 
     :raises ConfigError: unknown name, with the nearest known one
     """
@@ -37,7 +37,7 @@ def describe_layer(name: str) -> str:
 
 
 def _hint(name: str) -> str:
-    """Return the end of the error for an unknown name: recurrent units are often taken for layer classes."""
+    """Return a hint for an unknown name: recurrent units are often mistaken for layer classes."""
     if name in UNITS:
         shown = '{"class": "rec", "unit": "%s"}' % name
         return ", but %r is a unit of layer class 'rec': %s. See `returnn-tf units %s`." % (name, shown, name)
@@ -45,7 +45,7 @@ def _hint(name: str) -> str:
 
 
 def example_of(cls: Type[Any]) -> Optional[str]:
-    """The code of the ``Example::`` block in a docstring, or None."""
+    """Return the code of the ``Example::`` block in a docstring, or None."""
     doc = inspect.getdoc(cls) or ""
     match = re.search(r"^Example::\n\n((?:(?:    .*)?\n?)+)", doc, re.MULTILINE)
     return textwrap.dedent(match.group(1)) if match else None

@@ -1,4 +1,4 @@
-"""What a layer sees while its ops are emitted."""
+"""The interface of a layer while its ops are emitted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEEP_IN_LOOP = ", or set 'optimize_move_layers_out': False in the rec layer aro
 
 
 class EmitContext:
-    """Given to `Layer.emit`."""
+    """The context passed to `Layer.emit`."""
 
     def __init__(self, node: Node, lowering: Lowering) -> None:
         self.node = node
@@ -30,20 +30,20 @@ class EmitContext:
 
     @property
     def output(self) -> Data:
-        """The template of this layer's output."""
+        """Return the template of this layer's output."""
         return self.node.output
 
     @property
     def step(self) -> Any:
-        """The global train step, int64 scalar."""
+        """Return the global train step, int64 scalar."""
         return self.lowering.step
 
     # --- values ---
 
     def value(self, node: Node, sub: Optional[str] = None) -> Any:
-        """The tensor of a node (or of its further output ``sub``), in the layout of its template.
+        """Return the tensor of a node (or of its further output ``sub``), in the layout of its template.
 
-        For a layer whose batch axis holds the hypotheses of a search, everything has them.
+        For a layer whose batch axis holds the hypotheses of a search, all values have them.
         """
         value = self.lowering.values[node] if sub is None else self.lowering.sub_values[node, sub]
         data = node.output if sub is None else node.sub_outputs.get(sub, node.output)
@@ -53,42 +53,42 @@ class EmitContext:
 
     @property
     def beam(self) -> int:
-        """Hypotheses per sequence in the batch axis of this layer's output; 1 without search and within a loop."""
+        """Return the hypotheses per sequence in the batch axis of the output; 1 without search and within a loop."""
         data = self.node.output if self.node.planned else None
         return 1 if data is None or data.beam is None else data.beam.size
 
     def source(self, index: int = 0) -> Any:
-        """The tensor of a source."""
+        """Return the tensor of a source."""
         return self.value(self.node.sources[index])
 
     def broadcast(self, node: Node, into: Data) -> Any:
-        """The tensor of a node, transposed and expanded so that it broadcasts against the layout."""
+        """Return the tensor of a node, transposed and expanded so that it broadcasts against the layout."""
         return to_layout(self.value(node), node.output, into)
 
     def set_sub_output(self, name: str, tensor: Any) -> None:
-        """Sets a further output, see `PlanContext.sub_output`."""
+        """Set a further output, see `PlanContext.sub_output`."""
         self.lowering.sub_values[self.node, name] = tensor
 
     # --- dims ---
 
     def lens(self, dim: Dim) -> Any:
-        """Lengths of a dim: int32 [batch], or a scalar where they don't depend on the sequence."""
+        """Return the lengths of a dim: int32 [batch], or a scalar where they don't depend on the sequence."""
         return self.lowering.lens_in_beam(dim, self.beam)
 
     def size(self, dim: Dim) -> Any:
-        """Size of the padded axis: an int if static, else an int32 scalar. For a batch dim the number of entries."""
+        """Return the size of the padded axis: int if static, else int32 scalar; of a batch dim, its entries."""
         size = self.lowering.get_size(dim)
         return size * self.beam if dim.is_batch and self.beam > 1 else size
 
     def shape(self, data: Data) -> List[Any]:
-        """Sizes of all axes of a template."""
+        """Return the sizes of all axes of a template."""
         return [self.size(d) for d in data.dims]
 
     def define_lens(self, dim: Dim, lens: Any, size: Any = None) -> None:
-        """Sets the lengths of a dim which this layer brings.
+        """Set the lengths of a dim that this layer defines.
 
-        :param lens: int32 [batch] or scalar; [batch * beam] in a layer behind a search
-        :param size: of the padded axis; the largest length if not given
+        :param lens: int32 [batch] or scalar; [batch * beam] in a layer after a search
+        :param size: of the padded axis; defaults to the largest length
         """
         lens = tf.cast(lens, tf.int32)
         self.lowering.lens[dim] = lens
@@ -98,7 +98,7 @@ class EmitContext:
             self.lowering.sizes[dim] = size
 
     def define_lens_over(self, dim: Dim, over: Dim, lens: Any, size: Any) -> None:
-        """Sets lengths which differ by frame of another dim instead of by sequence.
+        """Set lengths that vary with the frame of another dim instead of with the sequence.
 
         :param lens: int32 [frames of ``over``]
         :param size: of the padded axis
@@ -107,18 +107,17 @@ class EmitContext:
         self.lowering.sizes[dim] = size
 
     def define_size(self, dim: Dim, size: Any) -> None:
-        """Sets the number of entries of a batch dim which this layer brings."""
+        """Set the number of entries of a batch dim that this layer defines."""
         self.lowering.sizes[dim] = size
 
     def has_lens(self, dim: Dim) -> bool:
-        """Whether the lengths of a dynamic dim are known at this point."""
+        """Return whether the lengths of a dynamic dim are known at this point."""
         if dim.size is not None or dim in self.lowering.lens:
             return True
         return dim.expr is not None and all(self.has_lens(a) for a in dim.expr.args if isinstance(a, Dim))
 
     def mask(self, data: Data, axis: int) -> Any:
-        """Bool mask of the valid frames of a dynamic axis, with the rank of ``data``, size 1 on all other axes but
-        batch."""
+        """Return the bool mask of the valid frames of a dynamic axis, with size 1 on all other axes but batch."""
         dim = data.dims[axis]
         if self.differs_by_frame(dim):
             return self._mask_by_frame(data, axis)
@@ -133,11 +132,11 @@ class EmitContext:
         return expand_at(flat, [i for i in range(data.rank) if i not in (axis, batch)])
 
     def differs_by_frame(self, dim: Dim) -> bool:
-        """Whether the lengths differ by frame of another dim here, see `define_lens_over`."""
+        """Return whether the lengths vary with the frame of another dim here, see `define_lens_over`."""
         return dim in self.lowering.lens_over and self.lowering.lens_over[dim][0] not in self.lowering.loop_indices
 
     def knows_mask(self, data: Data, axes: Sequence[int]) -> bool:
-        """Whether `mask` can be said for these axes: whether the axis is there by which the lengths differ."""
+        """Return whether `mask` is defined for these axes: whether they include the one that the lengths vary with."""
         dims = [data.dims[axis] for axis in axes]
         return all(self.lowering.lens_over[d][0] in data.dims for d in dims if self.differs_by_frame(d))
 
@@ -146,7 +145,7 @@ class EmitContext:
         over, lens = self.lowering.lens_over[dim]
         if over not in data.dims:
             raise ConfigError(
-                "the lengths of the axis %s differ by frame of the axis %s, which %s does not have. Combine it with "
+                "the lengths of the axis %s vary with the frames of the axis %s, which %s lacks. Combine it with "
                 "that axis first, e.g. by dot with a query%s."
                 % (dim, over, data, _KEEP_IN_LOOP if over.is_loop else "")
             )
@@ -156,21 +155,21 @@ class EmitContext:
         return expand_at(mask, [i for i in range(data.rank) if i not in (axis, frames)])
 
     def seq_mask(self, dim: Dim) -> Any:
-        """Bool mask [batch, size] of the valid frames, or [size] if the lengths don't depend on the sequence."""
+        """Return the bool mask [batch, size] of the valid frames, or [size] if all sequences have the same length."""
         cache = self.lowering.masks
         if (dim, self.beam) not in cache:
             cache[dim, self.beam] = tf.sequence_mask(self.lens(dim), self.size(dim))
         return cache[dim, self.beam]
 
     def seq_mask_by_batch(self, data: Data, axis: int) -> Any:
-        """Bool mask [batch, size] of the valid frames of a dynamic axis, also if all sequences are equally long."""
+        """Return the bool mask [batch, size] of the valid frames of a dynamic axis, even if all lengths are equal."""
         flat = self.seq_mask(data.dims[axis])
         if flat.shape.rank == 2 or data.batch_axis is None:
             return flat
         return tf.broadcast_to(flat, [self.size(data.dims[data.batch_axis]), tf.shape(flat)[0]])
 
     def masks(self, data: Data, axes: Sequence[int]) -> Any:
-        """`mask` of all dynamic axes among these, combined; None if there is none."""
+        """Return `mask` of all dynamic axes among these, combined; None if no axis is dynamic."""
         result = None
         for axis in axes:
             if data.dims[axis].is_dynamic:
@@ -182,23 +181,25 @@ class EmitContext:
 
     @property
     def ended(self) -> Any:
-        """Bool [batch]: for which sequences or hypotheses the step only goes on because others have not ended, so that
-        their values don't matter; None if that is not known."""
+        """Return the mask of ended sequences or hypotheses, bool [batch]; None if unknown.
+
+        For these the step only runs on because others have not ended, so their values don't matter.
+        """
         hyps = self.lowering.hypotheses
         return self.lowering.ended if hyps is None else hyps.ended
 
     def loop_state(self, key: str) -> Any:
-        """The value of a state in the step before, see `PlanContext.loop_state`."""
+        """Return the value of a state after the previous step, see `PlanContext.loop_state`."""
         return self.lowering.loop_inputs[self.node, key]
 
     def set_loop_state(self, key: str, value: Any) -> None:
-        """Sets the value of a state for the next step."""
+        """Set the value of a state for the next step."""
         self.lowering.next_states[self.node, key] = value
 
     # --- parameters, randomness, side effects ---
 
     def param(self, name: str) -> Any:
-        """The value of a parameter; see `PlanContext.param`. Parameter noise and dropout are applied in training."""
+        """Return the value of a parameter, with parameter noise and dropout in training; see `PlanContext.param`."""
         spec = self.node.params[name]
         if isinstance(spec, LayerAsParam):
             data = spec.node.output
@@ -223,22 +224,22 @@ class EmitContext:
         return value
 
     def variable(self, name: str) -> Any:
-        """The variable itself, for assignments."""
+        """Return the variable itself, for assignments."""
         return self.lowering.variables[self.node.params[name].name]
 
     def seed(self, name: str = "") -> Any:
-        """Seed for ``tf.random.stateless_*``: another one for every layer, name and train step."""
+        """Return a seed for ``tf.random.stateless_*``, different for every layer, name and train step."""
         crc = zlib.crc32(("%d/%s/%s" % (self.lowering.seed, self.node.path, name)).encode("utf8")) & 0x7FFFFFFF
         step = tf.constant(0, tf.int64) if self.step is None else tf.cast(self.step, tf.int64)
         if self.lowering.loop_index is not None:
-            # Far apart, so that no step of this loop draws the numbers of another train step.
+            # The stride keeps the steps of this loop from drawing the numbers of another train step.
             step = step + (tf.cast(self.lowering.loop_index, tf.int64) + 1) * 2**40
         return tf.stack([tf.constant(crc, tf.int64), step])
 
     def dropout(
         self, x: Any, rate: float, *, noise_shape: Optional[Sequence[Any]] = None, seed: str = "dropout"
     ) -> Any:
-        """Inverted dropout: entries are zero with probability ``rate``, the others are scaled by ``1 / (1 - rate)``."""
+        """Apply inverted dropout: zero entries with probability ``rate``, scale the others by ``1 / (1 - rate)``."""
         if not rate:
             return x
         shape = tf.shape(x) if noise_shape is None else tf.stack([tf.cast(s, tf.int32) for s in noise_shape])
@@ -246,20 +247,20 @@ class EmitContext:
         return x * tf.cast(keep, x.dtype) * (1.0 / (1.0 - rate))
 
     def update(self, func: Callable[[], Any]) -> None:
-        """A side effect to run once after the outputs of this step are computed, e.g. running means."""
+        """Schedule a side effect to run once after the outputs of this step are computed, e.g. running means."""
         self.lowering.updates.append(func)
 
     def set_aux(self, node: Node, aux: Aux[T], value: T) -> None:
-        """Keep a value beside the output of a node, for whoever asks for it by `aux`."""
+        """Store an auxiliary value of a node, to be read by `aux`."""
         self.lowering.set_aux(node, aux, value)
 
     def aux(self, node: Node, aux: Aux[T]) -> Optional[T]:
-        """Return what `set_aux` kept, or None."""
+        """Return what `set_aux` stored, or None."""
         value: Optional[T] = self.lowering.aux.get(node, {}).get(aux)
         return value
 
     def forward_aux(self, source: Optional[Node] = None) -> None:
-        """Let what is known beside the output of a node hold for this layer too, whose output is the same.
+        """Reuse the auxiliary values of a node for this layer, whose output is the same.
 
         :param source: default: the first source
         """

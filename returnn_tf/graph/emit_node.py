@@ -1,4 +1,4 @@
-"""Emits the ops of one node, with errors that name it."""
+"""Emission of the ops of one node, with errors that name the node."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from returnn_tf.util.lazy_tf import tf
 class LoweringError(ConfigError):
     """The ops of a layer could not be built; the message names it.
 
-    Nearly always an option, or code in the config, asks for what TensorFlow can't do. The cause is kept, so that log
-    level 5 shows the traceback.
+    Usually an option, or code in the config, asks for something that TensorFlow does not support. The cause is chained,
+    so that log level 5 shows the traceback.
     """
 
 
 def emit_node(state: Lowering, node: Node) -> None:
-    """Emits the ops of a node, checks them against its template, and keeps the value.
+    """Emit the ops of a node, check them against its template, and store the value.
 
     :raises LoweringError: with the path of the layer, its sources and its output
     """
@@ -48,7 +48,7 @@ def emit_node(state: Lowering, node: Node) -> None:
                     ctx.set_aux(node, OUTPUT_LOSS, loss)
         except (ConfigError, LoweringError):
             raise
-        except Exception as exc:  # TensorFlow and code of the user raise whatever they like
+        except Exception as exc:  # TensorFlow and user code may raise anything
             raise LoweringError(
                 "Layer %r (class %r): its ops could not be built: %s: %s\n  sources: %s\n  output: %s"
                 % (
@@ -65,7 +65,7 @@ def emit_node(state: Lowering, node: Node) -> None:
 
 
 def _dependencies(ctx: EmitContext, value: Any, given: Any) -> List[Any]:
-    """The ops that run before the output is used: of layers, or what a function of the layer gives."""
+    """Return the ops that must run before the output is used: layers, or what a function of the layer returns."""
     if callable(given):
         ctx.lowering.values[ctx.node] = value
         return list(given(LayerView(ctx, ctx.node)) or [])
@@ -81,14 +81,14 @@ def _check_tensor(node: Node, value: Any) -> None:
 
 
 def _function_hint(node: Node) -> str:
-    """Return where to look for the cause if code of the user runs in a layer, e.g. as an activation."""
+    """Return a hint where to look for the cause if user code runs in a layer, e.g. as an activation."""
     infos = declared_options(type(node.layer)).values()
     names = [info.name for info in infos if callable(getattr(node.layer, info.attribute))]
-    return " Look at the function in the option %r." % names[0] if names else ""
+    return " Check the function in the option %r." % names[0] if names else ""
 
 
 def _check_shape(node: Node, value: Any) -> None:
-    """The static shape of what was emitted fits the template; only our own bug or user code can break it."""
+    """Check that the emitted static shape fits the template; only a bug here or user code can break it."""
     data = node.output
     rank = value.shape.rank
     fits = rank is None or (
@@ -98,17 +98,17 @@ def _check_shape(node: Node, value: Any) -> None:
     if not fits:
         raise LoweringError(
             "Layer %r (class %r): the value has the shape %s, but the output was declared as %s.%s "
-            "If the layer runs your own function, say in out_type what it returns."
+            "If the layer runs your own function, declare its result in out_type."
             % (node.path, node.layer.class_name, value.shape, data, _function_hint(node))
         )
     if value.dtype.base_dtype.name != data.dtype:
         raise LoweringError(
             "Layer %r (class %r): the value is %s, but the output was declared as %s. "
-            "Say so in out_type: {'dtype': %r}."
+            "Declare it in out_type: {'dtype': %r}."
             % (node.path, node.layer.class_name, value.dtype.name, data.dtype, value.dtype.name)
         )
 
 
 def op_scope(path: str) -> str:
-    """A valid TF op scope; only for people who look at the graph."""
+    """Return a valid TF op scope; it only serves readers of the graph."""
     return re.sub("[^A-Za-z0-9_/.]", "_", path).strip("/_.") or "layer"

@@ -1,4 +1,4 @@
-"""Objects that do not change any more once the network is planned."""
+"""Objects that become immutable once the network is planned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Dict
 
 
 class Freezable:
-    """An object whose attributes cannot be set any more after `freeze`."""
+    """An object whose attributes cannot be set after `freeze`."""
 
     def freeze(self) -> None:
         """Forbid all further changes."""
@@ -19,7 +19,7 @@ _FROZEN: Dict[type, type] = {}
 
 
 def _frozen(cls: type) -> type:
-    """Return the same class, but without a way to set attributes."""
+    """Return the same class without attribute assignment."""
     if cls not in _FROZEN:
         body = {"__setattr__": _refuse, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
         frozen = types.new_class(cls.__name__, (cls,), exec_body=lambda namespace: namespace.update(body))

@@ -1,14 +1,13 @@
-"""What the compiler knows of a layer: the facts about its class, and the options that every layer has.
+"""What the compiler knows about a layer: the facts about its class, and the options that every layer has.
 
-Nodes and contexts refer to this class, and `returnn_tf.graph.layer.Layer`, the base of all layer classes, refers to
-them.
+Nodes and contexts depend on this class; `returnn_tf.graph.layer.Layer`, the base of all layer classes, depends on them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import Any, ClassVar, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Union
 
 from returnn_tf.config.errors import ConfigError, shown
 from returnn_tf.config.options import LayerRef, LayerRefs, axis_size, dropout_rate, option
@@ -20,102 +19,108 @@ from returnn_tf.tensor import Data, Dim
 
 
 def _check_device(value: Optional[str]) -> Optional[str]:
-    """Check the name of a device; TensorFlow takes another one if there is no such device."""
+    """Check the name of a device; TensorFlow silently takes another one if the device does not exist."""
     good = value is None or re.match(r"(?i)(/job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?(cpu|gpu)(:\d+)?$", value)
     return None if good else "must be 'CPU', 'GPU' or 'GPU:<number>'"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class LayerBase(Freezable):
-    """What every layer can be told, and what the compiler asks its class.
+    """The options of every layer, and the class attributes that the compiler asks for.
 
-    The attributes hold the options; those which name layers hold the planned `Node` once the layer is planned, and dims
-    which another layer defined are replaced by their definition.
+    The attributes hold the options. Once the layer is planned, those that name layers hold the planned `Node`, and dims
+    that another layer defined are replaced by their definition.
     """
 
     class_name: ClassVar[str] = ""
-    #: Whether the option ``from`` may be left out.
+    #: Whether the layer needs sources: then ``from`` is "data" by default in old configs, and required in others.
     needs_sources: ClassVar[bool] = True
-    #: Whether it only connects a loop with the outside: not shown to people.
+    #: Whether it only connects a loop with the outside: hidden from users.
     is_connector: ClassVar[bool] = False
-    #: Scope of its parameters where the layer is the unit of another one, such as `masked_computation`.
+    #: Parameter scope where the layer is the unit of another one, such as `masked_computation`.
     scope_as_unit: ClassVar[str] = ""
     #: Whether the output has no hypotheses of a search, even if a source has them.
     ends_search: ClassVar[bool] = False
-    #: Whether the state that this layer carries from step to step of a loop gets larger in each step.
+    #: Whether the state that this layer carries from step to step of a loop grows in each step.
     history_grows: ClassVar[bool] = False
-    #: Of such a layer: the masks (nodes) which pick the steps that its history takes, see `masked_computation`.
+    #: Of such a layer: the masks (nodes) that select the steps in its history, see `masked_computation`.
     history_masks: ClassVar[Sequence[Any]] = ()
-    #: Whether the value depends on the steps of a loop before, even where the sources do not. Set by itself for a
-    #: class whose methods call `PlanContext.loop_state`.
+    #: Whether the value depends on previous steps of a loop, even where the sources do not. Set automatically for a
+    #: class whose own methods call `PlanContext.loop_state`; a class that calls it through a helper must set it.
     has_memory: ClassVar[bool] = False
     #: Of a layer with a memory: whether it can also compute all steps at once, along `PlanContext.loop_dim`.
     computes_all_steps: ClassVar[bool] = False
-    #: Whether the output has as many features as the (first) source has.
+    #: Whether the output has as many features as the (first) source.
     keeps_features: ClassVar[bool] = False
-    #: Whether the features of the output are those of the sources side by side, if the sizes add up.
+    #: Whether the output features are the concatenated source features, if the sizes add up.
     joins_features: ClassVar[bool] = False
     #: Whether the values are a distribution over the features, whatever the activation is.
     normalizes_features: ClassVar[bool] = False
     #: Whether the layer is a batch normalisation itself, so that the option ``batch_norm`` adds none.
     normalizes_batch: ClassVar[bool] = False
-    #: The option which sets the number of hypotheses of a search, if the layer makes any.
+    #: The option that sets the number of hypotheses of a search, if the layer creates any.
     beam_size_option: ClassVar[str] = ""
-    #: The place of this layer in the plan, a `Node`, which sets it.
+    #: The `Node` of this layer in the plan; set by the node.
     node: Any = dataclasses.field(init=False)
     n_out: Optional[int] = option(None, check=axis_size, help="size of the new feature axis; from the target if absent")
     out_dim: Optional[Dim] = option(None, help="the new feature dim, instead of n_out")
     out_type: Optional[Dict[str, Any]] = option(None, help="changes to the output template", group=OutTypeOptions)
-    out_shape: Union[None, set, frozenset, List[Any], Dict[Any, Any]] = option(
-        None, help="set of dims which the output must have, verified"
+    out_shape: Union[None, Set[Any], FrozenSet[Any], List[Any], Dict[Any, Any]] = option(
+        None, help="set of dims that the output must have; checked"
     )
     target: Union[None, str, List[str]] = option(
-        None, help="data key or layer with the reference of the loss; gives n_out where absent"
+        None, help="data key or layer with the reference for the loss; the default of n_out"
     )
     loss: Optional[str] = option(None, help="name of the loss on this layer")
-    loss_scale: float = option(1.0, help="factor of the loss in the objective; 0: only reported")
+    loss_scale: float = option(1.0, help="weight of the loss in the objective; 0: only reported")
     loss_opts: Optional[Dict[str, Any]] = option(None, help="options of the loss")
-    loss_only_on_non_search: Optional[bool] = option(None, help="no loss while searching")
+    loss_only_on_non_search: Optional[bool] = option(None, help="omit the loss in search")
     copy_output_loss_from_source_idx: Optional[int] = option(
-        None, help="hand on what this source gives for the loss 'via_layer'"
+        None, help="index of the source whose auxiliary loss is forwarded to the loss 'via_layer'"
     )
     only_on_eval: bool = option(
         False,
         help="build this layer only where losses are computed",
         inert="losses are computed in training and evaluation alike, and other passes build only what they need",
     )
-    only_on_search: bool = option(False, help="build this layer only while searching, if nothing else needs it")
+    only_on_search: bool = option(False, help="build this layer only in search, if nothing else needs it")
     is_output_layer: Optional[bool] = option(None, help="build the layer even if nothing needs it; part of the results")
     trainable: Optional[bool] = option(None, help="whether the optimizer updates the parameters (default True)")
-    L2: Optional[float] = option(None, help="L2 constraint: this times the sum of squares of all parameters")
-    darc1: Optional[float] = option(None, help="factor of the DARC1 regulariser (Kawaguchi et al. 2017)")
-    spatial_smoothing: float = option(0.0, help="penalty on high frequencies in the feature map seen as an image")
+    L2: Optional[float] = option(None, help="L2 constraint: weight of the sum of squares of all parameters")
+    darc1: Optional[float] = option(None, help="weight of the DARC1 regulariser (Kawaguchi et al. 2017)")
+    spatial_smoothing: float = option(
+        0.0, help="weight of the penalty on high frequencies in the features viewed as an image"
+    )
     param_dropout: Optional[float] = option(None, check=dropout_rate, help="dropout on the parameters in training")
-    param_dropout_min_ndim: Optional[int] = option(None, help="param_dropout only on parameters of at least this rank")
+    param_dropout_min_ndim: Optional[int] = option(
+        None, help="apply param_dropout only to parameters of at least this rank"
+    )
     param_variational_noise: Optional[float] = option(
         None, help="stddev of Gaussian noise on the parameters in training"
     )
     param_device: Optional[str] = option(
-        None, check=_check_device, help="device which holds the parameters, e.g. 'CPU' or 'GPU:0'"
+        None, check=_check_device, help="device for the parameters, e.g. 'CPU' or 'GPU:0'"
     )
     updater_opts: Optional[Dict[str, Any]] = option(None, help="options of the updater for these parameters")
     reuse_params: ReusedParams = option(
-        None, group=ReuseOptions, help="layer whose parameters are used, or {'map': {name: layer, None or dict}}"
+        None, group=ReuseOptions, help="layer whose parameters to use, or {'map': {name: layer, None or dict}}"
     )
-    name_scope: Optional[str] = option(None, help="scope of the parameters instead of the name; '/abs', 'rel' or ''")
+    name_scope: Optional[str] = option(
+        None, help="scope of the parameters instead of the layer name; '/abs', 'rel' or ''"
+    )
     batch_norm: Union[None, bool, Dict[str, Any]] = option(
         None, help="True or options of batch_norm: normalise the output after the activation"
     )
     size_target: Optional[str] = option(None, help="take the sequence lengths of this data key")
-    register_as_extern_data: Optional[str] = option(None, help="make the output known as this data key")
+    register_as_extern_data: Optional[str] = option(None, help="register the output as this data key")
     control_dependencies_on_output: Optional[LayerRefs] = option(
         None, help="layers to run before the output is used", refs=True
     )
-    extra_deps: Optional[LayerRefs] = option(None, help="layers which must be built and computed too", refs=True)
-    initial_output: InitialOutput = option(None, help="in a loop: what prev: gives in the first step")
+    extra_deps: Optional[LayerRefs] = option(None, help="layers to build and compute as well", refs=True)
+    initial_output: InitialOutput = option(None, help="in a loop: the value of prev: in the first step")
     need_last: bool = option(False, help="in a loop: keep the value of the last step")
     rec_previous_layer: Optional[LayerRef] = option(
-        None, help="in a loop: the layer of the step before", unsupported="write 'prev:<layer>' in 'from'"
+        None, help="in a loop: the layer whose previous step to use", unsupported="write 'prev:<layer>' in 'from'"
     )
     collocate_with: Optional[LayerRefs] = option(
         None, help="layers on whose device this one is computed", inert="TensorFlow places ops where their inputs are"
@@ -125,19 +130,19 @@ class LayerBase(Freezable):
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Find out whether the class has a memory."""
+        """Determine whether the class has a memory."""
         super().__init_subclass__(**kwargs)
         if "has_memory" not in vars(cls):
             cls.has_memory = cls.has_memory or mentions(cls, "loop_state", LayerBase)
 
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:
-        """Whether the source is "data" where the option ``from`` is left out, which only old configs may do."""
+        """Return whether the source defaults to "data" where ``from`` is omitted, which only old configs may do."""
         return cls.needs_sources
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Layer names which this layer needs beside ``from`` and the options declared with ``refs``.
+        """Return the layer names that this layer needs besides ``from`` and the options declared with ``refs``.
 
         :param options: the dict of the config
         """
@@ -145,18 +150,17 @@ class LayerBase(Freezable):
 
     @classmethod
     def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
-        """Whether this layer ignores its sources in a loop and just puts out the target, as `choice` does in
-        training."""
+        """Return whether this layer ignores its sources in a loop and outputs the target, like `choice` in training."""
         return False
 
     @classmethod
     def only_in_step(cls) -> bool:
-        """Whether a layer of this class must run step by step in a loop, even if nothing holds it there."""
+        """Return whether a layer of this class must run step by step in a loop, even if no dependency requires it."""
         return cls.has_memory and not cls.computes_all_steps
 
     @classmethod
     def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
-        """Whether the value differs from step to step of a loop even where the sources do not.
+        """Return whether the value varies from step to step of a loop even where the sources do not.
 
         :param options: the dict of the config
         """
@@ -164,7 +168,7 @@ class LayerBase(Freezable):
 
     @classmethod
     def source_list(cls, given: Any) -> List[Any]:
-        """What ``from`` says, as a list of names."""
+        """Return ``from`` as a list of names."""
         if given is None:
             return []
         return [given] if isinstance(given, str) else list(given)
@@ -188,22 +192,22 @@ class LayerBase(Freezable):
         return sources
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
-        """Return the parts of one axis of a parameter, or an empty list where they are not known.
+        """Return the parts of one axis of a parameter, or an empty list if they are unknown.
 
-        A parameter which grows, as in pretraining, does so in each of its parts. By default an axis of the size of the
-        input is the input axis, but for the last axis of a matrix, which is the output.
+        A parameter that grows, as in pretraining, grows in each of its parts. By default an axis whose size equals the
+        input is the input axis, except the last axis of a matrix, which is the output axis.
 
-        :param name: of the parameter, below the scope of the layer
+        :param name: of the parameter, relative to the scope of the layer
         :param inputs: the parts of the features of all sources
         """
         is_output = len(shape) > 1 and axis == len(shape) - 1
         return inputs if not is_output and shape[axis] == total_size(inputs) else []
 
     def gives_initial_output(self) -> bool:
-        """Return whether a method ``initial_output_value`` gives the value before the first step of a loop."""
+        """Return whether a method ``initial_output_value`` defines the value before the first step of a loop."""
         return hasattr(self, "initial_output_value")
 
-    # --- what `returnn_tf.graph.layer.Layer` declares with its types ---
+    # --- methods that `returnn_tf.graph.layer.Layer` declares with their types ---
 
     def template(self, ctx: Any) -> Data:
         """Return the template of the output."""
@@ -214,7 +218,7 @@ class LayerBase(Freezable):
         raise AssertionError("%s has no emit()" % type(self).__name__)
 
     def before_loop(self, ctx: Any) -> None:
-        """Make what all steps of a loop share."""
+        """Compute what all steps of a loop share."""
 
     def sub_node(self, ctx: Any, name: str) -> Any:
         """Return the layer that is reached as ``<this layer>/<name>``, or None."""
@@ -226,5 +230,5 @@ class LayerBase(Freezable):
 
     @property
     def target_names(self) -> List[str]:
-        """Return the option ``target`` as a list of names; with several sources a choice has several."""
+        """Return the option ``target`` as a list of names; a choice with several sources has several."""
         return [self.target] if isinstance(self.target, str) else list(self.target or ())

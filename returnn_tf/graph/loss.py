@@ -1,4 +1,4 @@
-"""The base of all losses: options, what a loss sees when it is planned and emitted, and by what a report divides it."""
+"""The base of all losses: options, the planning and emitting contexts, and the normalisation of reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class LossPlanContext:
-    """Given to `Loss.check`: templates only.
+    """The context passed to `Loss.check`: templates only.
 
     :param node: the layer with the loss
     """
@@ -31,17 +31,17 @@ class LossPlanContext:
 
     @property
     def target_name(self) -> str:
-        """How configs call the target: the data key or the layer."""
+        """Return the name of the target in the config: the data key or the layer."""
         assert self.target_node is not None
         return self.target_node.extern_key or self.target_node.path
 
     def error(self, message: str) -> ConfigError:
-        """To be raised; the compiler puts the layer path in front."""
+        """Return an error to raise; the compiler prepends the layer path."""
         return ConfigError(message)
 
 
 class LossContext:
-    """Given to `Loss.value` and `Loss.error`: the values of the layer and of its target.
+    """The context passed to `Loss.value` and `Loss.error`: the values of the layer and of its target.
 
     :param ctx: that of the layer with the loss
     """
@@ -53,35 +53,35 @@ class LossContext:
         self.output = ctx.node.output
         self.target_node = loss_node.target
         self.train = ctx.train
-        #: For what value and error share, e.g. the frames; lives as long as the context.
+        #: Values that value and error share, e.g. the frames; lives as long as the context.
         self.cache: Dict[str, Any] = {}
 
     @property
     def target(self) -> Data:
-        """Template of the target."""
+        """Return the template of the target."""
         assert self.target_node is not None
         return self.target_node.output
 
     @property
     def output_value(self) -> Any:
-        """The values of the layer."""
+        """Return the values of the layer."""
         return self.ctx.value(self.node)
 
     @property
     def target_value(self) -> Any:
-        """The values of the target."""
+        """Return the values of the target."""
         assert self.target_node is not None
         return self.ctx.value(self.target_node)
 
     def pre_activation(self, *names: str) -> Any:
-        """The values before the activation, if the layer (or the one it copies) has one of these; else None."""
+        """Return the values before the activation, if the layer (or the one it copies) has one of these; else None."""
         before = self.ctx.aux(self.node, PRE_ACTIVATION)
         if before is None or not isinstance(before.activation, str) or before.activation.strip().lower() not in names:
             return None
         return before.values
 
     def lens(self, data: Data) -> Any:
-        """[batch] lengths of the time axis; ones if there is none."""
+        """Return the lengths of the time axis, [batch]; ones if there is no time axis."""
         time = frame_axis(data)
         batch = self.ctx.size(data.dims[data.batch_axis]) if data.batch_axis is not None else 1
         if time is None:
@@ -89,16 +89,16 @@ class LossContext:
         return tf.broadcast_to(self.ctx.lens(data.dims[time]), [batch])
 
     def require(self, good: Any, message: str, **shown: Any) -> List[Any]:
-        """Makes the step fail if a sequence of the batch does not fit.
+        """Fail the step if a sequence of the batch violates the condition.
 
         :param good: bool [batch]
-        :param message: what is wrong and how to mend it; layer path and class are put in front, the numbers of the bad
-            sequences within the batch and ``shown`` behind
+        :param message: what is wrong and how to fix it; layer path and class are prepended, the indices of the bad
+            sequences within the batch and ``shown`` appended
         :param shown: name -> [batch], printed for the bad sequences
         :return: for ``tf.control_dependencies``, so that no other op fails earlier with a worse message
         """
         bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
-        # TensorFlow escapes quotes in what it prints, so there are none here.
+        # TensorFlow escapes quotes in its output, so the message has none.
         where = "Layer %s (class %s)" % (self.node.path, self.node.layer.class_name)
         parts: List[Any] = ["%s: %s The sequences of the batch, counted from 0:" % (where, message), bad]
         for name, values in shown.items():
@@ -109,61 +109,61 @@ class LossContext:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Loss(Freezable):
-    """What every loss can be told by ``loss_opts``.
+    """The options of every loss, given by ``loss_opts``.
 
-    A loss gives its value as a sum over frames or sequences, and optionally an error in the same unit.
+    A loss returns its value as a sum over frames or sequences, and optionally an error in the same unit.
     """
 
     class_name: ClassVar[str] = ""
     #: Whether it compares the layer with a target; the default target is "classes".
     needs_target: ClassVar[bool] = True
-    #: Whether the layer has a blank label beside those of the target.
+    #: Whether the layer has a blank label in addition to those of the target.
     has_blank: ClassVar[bool] = False
 
     use_flatten_frames: bool = option(
-        True, help="leave out padded frames; False: they count too", inert="this loss has a value for each sequence"
+        True, help="ignore padded frames; False: they count too", inert="this loss has a value for each sequence"
     )
     use_normalized_loss: bool = option(False, help="divide the loss in the objective by the number of frames")
     custom_norm_factor: Optional[LayerOrNumber] = option(
-        None, help="number or layer by which the sum is multiplied for reports", refs=True
+        None, help="number or layer that multiplies the sum for reports", refs=True
     )
     custom_inv_norm_factor: Optional[LayerRef] = option(
         None, help="layer whose sum divides the loss for reports", refs=True
     )
-    scale: float = option(1.0, help="factor of the loss in the objective, together with loss_scale")
+    scale: float = option(1.0, help="weight of the loss in the objective, on top of loss_scale")
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Layer names which the loss needs beside its target and the options declared with ``refs``."""
+        """Return the layer names that the loss needs besides its target and the options declared with ``refs``."""
         return iter(())
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Whether layer and target fit; no TensorFlow.
+        """Check that layer and target fit; no TensorFlow.
 
         :raises ConfigError: by ``ctx.error``
         """
 
     def value(self, ctx: LossContext) -> Optional[Any]:
-        """Scalar, summed over frames or sequences; None if this loss is only an error."""
+        """Return the scalar loss, summed over frames or sequences; None if this loss is only an error."""
         raise AssertionError("%s has no value()" % type(self).__name__)
 
     def error(self, ctx: LossContext) -> Optional[Any]:
-        """Scalar in the unit of `value`, or None if the loss defines none."""
+        """Return the scalar error in the unit of `value`, or None if the loss defines none."""
         return None
 
     def unreduced_template(self, output: Data) -> Data:
-        """The template of what `unreduced` gives, for the layer "loss".
+        """Return the template of `unreduced`, for the layer "loss".
 
         :raises ConfigError: if this loss has no values before the sum
         """
         raise ConfigError("the loss %r has no values per frame or sequence." % self.class_name)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
-        """The values (or errors) before the sum, in the layout of `unreduced_template`."""
+        """Return the values (or errors) before the sum, in the layout of `unreduced_template`."""
         raise AssertionError("%s has no unreduced()" % type(self).__name__)
 
     def count(self, ctx: LossContext) -> Any:
-        """Float scalar: the number of frames (or sequences without time axis) by which reports divide."""
+        """Return the number of frames (or sequences without time axis) that reports divide by, float scalar."""
         if self.custom_inv_norm_factor is not None:
             return tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_inv_norm_factor)), tf.float32)
         if isinstance(self.custom_norm_factor, Node):
@@ -178,7 +178,7 @@ class Loss(Freezable):
 class LossNode:
     """A loss of a layer in a plan.
 
-    :param name: as it is reported, the path of the layer
+    :param name: as reported: the path of the layer
     :param target: the node with the reference, or None
     :param owner: the layer that it is on
     """
@@ -191,7 +191,7 @@ class LossNode:
 
 
 def frame_order(data: Data) -> List[int]:
-    """The axes with batch first, then time (if any), then the others, feature last."""
+    """Return the axes with batch first, then time (if any), then the others, feature last."""
     order: List[int] = []
     if data.batch_axis is not None:
         order.append(data.batch_axis)
@@ -205,12 +205,12 @@ def frame_order(data: Data) -> List[int]:
 
 
 def batch_major(x: Any, data: Data) -> Any:
-    """The tensor and the template in the order of `frame_order`."""
+    """Return the tensor and the template in the order of `frame_order`."""
     order = frame_order(data)
     return transpose(x, order), data.permuted(order)
 
 
 def frame_axis(data: Data) -> Optional[int]:
-    """The axis over which a frame-wise loss runs: time, if it is no feature axis."""
+    """Return the axis that a frame-wise loss runs over: time, unless it is a feature axis."""
     axis = data.time_axis
     return None if axis is None or axis == data.feature_axis else axis

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass
 class Lowering:
-    """All values while one graph is emitted.
+    """All values of one graph while it is emitted.
 
     :param variables: parameter name -> variable
     :param train: whether this is a training graph
@@ -36,26 +36,26 @@ class Lowering:
     batch_size: Any = None
     values: Dict[Node, Any] = dataclasses.field(default_factory=dict)
     sub_values: Dict[Tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
-    #: By node what is known beside its output, see `returnn_tf.graph.aux_values`; changed by `set_aux` alone.
+    #: Auxiliary values by node, see `returnn_tf.graph.aux_values`; changed by `set_aux` alone.
     aux: Dict[Node, Dict[Aux[Any], Any]] = dataclasses.field(default_factory=dict)
     lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
     derived_lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
     sizes: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
-    #: Dims whose lengths differ by frame of another dim, not by sequence: dim -> (that dim, lengths [its frames]).
+    #: Dims whose lengths vary with the frames of another dim: dim -> (that dim, lengths [its frames]).
     lens_over: Dict[Dim, Tuple[Dim, Any]] = dataclasses.field(default_factory=dict)
     params: Dict[str, Any] = dataclasses.field(default_factory=dict)
     updates: List[Callable[[], Any]] = dataclasses.field(default_factory=list)
     constraints: List[Any] = dataclasses.field(default_factory=list)
     masks: Dict[Any, Any] = dataclasses.field(default_factory=dict)
-    #: In the step of a loop: the values which the loop hands in, the new values of states, and the number of the step.
+    #: In the step of a loop: the values that the loop passes in, the new values of states, and the step index.
     loop_inputs: Dict[Any, Any] = dataclasses.field(default_factory=dict)
     next_states: Dict[Any, Any] = dataclasses.field(default_factory=dict)
     loop_index: Any = None
-    #: In the step of a loop: the number of the step by the axis of the steps, also those of loops around it.
+    #: In the step of a loop: the step index by step axis, enclosing loops included.
     loop_indices: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
     #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.layers.loops.hypotheses`.
     hypotheses: Any = None
-    #: In the step of another loop: bool [batch], which sequences had ended before this step; None if it has no such.
+    #: In the step of any other loop: bool [batch], the sequences that ended before this step; None if none can end.
     ended: Any = None
     #: Final scores [batch, beam] by path of the loop, and the dims whose lengths differ among the hypotheses of a beam.
     beam_scores: Dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -64,7 +64,7 @@ class Lowering:
     not_ended: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def child(self) -> Lowering:
-        """For the body of a loop: sees everything, and what is added to it stays inside."""
+        """Return a lowering for the body of a loop: it sees everything, and what is added to it stays inside."""
         copies: Dict[str, Any] = {"updates": [], "constraints": []}
         for field in dataclasses.fields(self):
             if field.default_factory is dict:
@@ -72,11 +72,11 @@ class Lowering:
         return dataclasses.replace(self, **copies)
 
     def set_aux(self, node: Node, aux: Aux[T], value: T) -> None:
-        """Keep a value beside the output of a node."""
+        """Store an auxiliary value of a node."""
         self.aux[node] = {**self.aux.get(node, {}), aux: value}  # a new dict, as children share the old one
 
     def change_aux(self, nodes: Iterable[Node], func: Callable[[Any, int], Any]) -> None:
-        """Keep the values beside the outputs of nodes in line with outputs whose batch entries were changed.
+        """Keep the auxiliary values of nodes in line with outputs whose batch entries were changed.
 
         :param func: (tensor, batch axis) -> tensor
         """
@@ -87,7 +87,7 @@ class Lowering:
                     self.set_aux(node, aux, aux.each(functools.partial(_at, func, axis), value))
 
     def get_lens(self, dim: Dim) -> Any:
-        """Lengths of a dim: int32 [batch] or a scalar where they don't depend on the sequence."""
+        """Return the lengths of a dim: int32 [batch] or a scalar where they don't depend on the sequence."""
         if dim.size is not None:
             return tf.constant(dim.size, tf.int32)
         if dim in self.lens:
@@ -103,26 +103,26 @@ class Lowering:
         over, lens = self.lens_over[dim]
         if over not in self.loop_indices:
             raise ConfigError(
-                "the lengths of the axis %s differ by frame of the axis %s; this layer knows only lengths by sequence. "
-                "Combine it with the axis %s first, e.g. by dot or softmax_over_spatial." % (dim, over, over)
+                "the lengths of the axis %s vary with the frames of the axis %s; this layer supports only lengths by "
+                "sequence. Combine it with the axis %s first, e.g. by dot or softmax_over_spatial." % (dim, over, over)
             )
         return tf.gather(lens, self.loop_indices[over])
 
     def lens_in_beam(self, dim: Dim, beam: int) -> Any:
-        """Lengths of a dim for every hypothesis: int32 [batch * beam], or a scalar."""
+        """Return the lengths of a dim for every hypothesis: int32 [batch * beam], or a scalar."""
         lens = self.get_lens(dim)
         if beam == 1 or lens.shape.rank == 0 or self.differs_in_beam(dim):
             return lens
         return tf.repeat(lens, beam)
 
     def differs_in_beam(self, dim: Dim) -> bool:
-        """Whether the lengths are those of hypotheses, not of sequences."""
+        """Return whether the lengths are per hypothesis, not per sequence."""
         if dim in self.beam_dims:
             return True
         return dim.expr is not None and any(self.differs_in_beam(a) for a in dim.expr.args if isinstance(a, Dim))
 
     def get_size(self, dim: Dim) -> Any:
-        """Size of the padded axis: an int if static, else an int32 scalar."""
+        """Return the size of the padded axis: an int if static, else an int32 scalar."""
         if dim.size is not None:
             return dim.size
         if dim in self.sizes:

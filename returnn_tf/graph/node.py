@@ -1,4 +1,4 @@
-"""A layer in its place in a planned network, and the parameters that it owns."""
+"""A layer at its place in a planned network, and the parameters that it owns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ParamSpec(Freezable):
 
     @property
     def size(self) -> int:
-        """Number of entries."""
+        """Return the number of entries."""
         result = 1
         for s in self.shape:
             result *= s
@@ -45,17 +45,17 @@ class ParamSpec(Freezable):
 
 @dataclasses.dataclass(eq=False)
 class Node(Freezable):
-    """One layer of a plan. Once that is planned, neither the node nor its layer changes.
+    """One layer of a plan. Once it is planned, neither the node nor its layer changes.
 
     :param path: full path, e.g. "encoder/lstm0"; "data:<key>" for inputs
-    :param layer: options, and how to infer the template and to emit the ops
+    :param layer: options, template inference and emission
     :param scope: the scope of its parameters
-    :param sources: what ``from`` says
+    :param sources: the nodes in ``from``
     :param deps: all nodes it needs: sources, layers named in options, inner layers
     :param output: the template; set when the node is planned
     :param sub_outputs: templates of further outputs by name, which configs reach as ``path/name``
-    :param params: own and shared parameters by the name that the layer uses
-    :param owned: the parameters which this layer brings
+    :param params: own and shared parameters by their name in the layer
+    :param owned: the parameters that this layer creates
     :param extern_key: for inputs: the data key
     """
 
@@ -69,7 +69,7 @@ class Node(Freezable):
     params: Dict[str, Any] = dataclasses.field(default_factory=dict)
     owned: List[ParamSpec] = dataclasses.field(default_factory=list)
     extern_key: Optional[str] = None
-    #: In a loop: state -> (template, function that gives the first value); see `PlanContext.loop_state`.
+    #: In a loop: state -> (template, function returning the initial value); see `PlanContext.loop_state`.
     loop_states: Dict[str, Any] = dataclasses.field(default_factory=dict)
     #: Of a loop: the layers of one step, in order.
     inner: List[Node] = dataclasses.field(default_factory=list)
@@ -89,7 +89,7 @@ class Node(Freezable):
 
     @property
     def output(self) -> Data:
-        """The template of the output."""
+        """Return the template of the output."""
         assert self._output is not None, "layer %s is not planned yet" % self.path
         return self._output
 
@@ -99,11 +99,11 @@ class Node(Freezable):
 
     @property
     def planned(self) -> bool:
-        """Whether the template is known."""
+        """Return whether the template is known."""
         return self._output is not None
 
     def depend(self, node: Node) -> None:
-        """Adds a node that must be emitted before this one."""
+        """Add a node that must be emitted before this one."""
         if node not in self.deps:
             self.deps.append(node)
 
@@ -111,15 +111,15 @@ class Node(Freezable):
         return "<%s %r>" % (type(self).__name__, self.path)
 
 
-#: The fields of a node which are filled while it is planned.
+#: The fields of a node that are filled while it is planned.
 _COLLECTIONS = [f.name for f in dataclasses.fields(Node) if f.default_factory is not dataclasses.MISSING]
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerAsParam:
-    """``reuse_params`` with ``layer_output``: another layer's output stands in for a parameter.
+    """``reuse_params`` with ``layer_output``: another layer's output replaces a parameter.
 
-    :param node: that layer
+    :param node: the other layer
     :param dims: the axes in the order of the parameter
     """
 

@@ -1,6 +1,6 @@
-"""Types of layer options, as configs write them: axes, dims, activations, initialisers.
+"""Types of layer options as configs write them: axes, dims, activations, initialisers.
 
-The attributes may hold something else once the layer is planned, so that type checkers see `Any`.
+The attributes may hold values of other types once the layer is planned, so type checkers see `Any`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _PADDING = Union[int, str, None, Tuple[int, int]]
 
 #: One axis of a layer, e.g. ``"T"``, ``"stag:chunk"``, a dim.
 Axis = Annotated[Any, Written(_AXIS, "axis")]
-#: One axis or several; ``"BT"`` are two.
+#: One axis or several; ``"BT"`` means two.
 Axes = Annotated[Any, Written(Union[Dim, str, int, List[_AXIS], Set[_AXIS]], "axis | list[axis]")]
-#: The axes of a layer in a new order: as a list, or as a dict from the place to the axis.
+#: The axes of a layer in a new order: a list, or a dict from position to axis.
 AxisOrder = Annotated[Any, Written(Union[List[_AXIS], Dict[_AXIS, _AXIS]], "list[axis] | dict[axis, axis]")]
 #: Dims, one for each axis.
 Dims = Annotated[Any, Written(Union[Dim, List[Dim]], "Dim | list[Dim]")]
@@ -40,9 +40,9 @@ Activation = Annotated[Any, Written(Union[str, Callable[..., Any], None], "str |
 Init = Annotated[
     Any, Written(Union[str, float, bool, numpy.ndarray, Callable[..., Any], None], "number | str | array | function")
 ]
-#: A number or a bool that becomes a constant of the dtype that is needed.
+#: A number or a bool, converted to a constant of the required dtype.
 Number = Annotated[Any, Written(Union[float, bool], "number")]
-#: The layer whose parameters are taken, or a map from own parameters to layers.
+#: The layer whose parameters are reused, or a map from own parameters to layers.
 ReusedParams = Annotated[Any, Written(Union[None, str, Dict[str, Any]], "layer | dict | None")]
 #: Name of a layer, a number or a bool.
 LayerOrConstant = Annotated[Any, Written(Union[str, float, bool], "layer | number")]
@@ -54,7 +54,7 @@ InitialOutput = Annotated[
 LayerOrSize = Annotated[Any, Written(Union[None, str, int, Dim], "layer | int | Dim | None")]
 #: Entries to add on each side of each axis.
 Amounts = Annotated[Any, Written(Union[int, List[Union[_SIZE, List[_SIZE]]]], "int | (int, int) | list[(int, int)]")]
-#: Changes to an output template, or a function which gives them.
+#: Changes to an output template, or a function that returns them.
 OutType = Annotated[Any, Written(Union[None, Dict[str, Any], Callable[..., Any]], "dict | function | None")]
 #: Number, text, or an array or nested list of these.
 Constant = Annotated[
@@ -66,10 +66,10 @@ Code = Annotated[Any, Written(Union[str, Callable[..., Any]], "str | function")]
 
 @dataclasses.dataclass(frozen=True)
 class ReusedParamOptions:
-    """What one entry of the map of ``reuse_params`` may hold."""
+    """The options of one entry in the map of ``reuse_params``."""
 
-    reuse_layer: Optional[str] = option(None, help="layer whose parameter of this name is taken")
-    layer_output: Optional[str] = option(None, help="layer whose output is taken as the parameter")
+    reuse_layer: Optional[str] = option(None, help="layer whose parameter of this name to use")
+    layer_output: Optional[str] = option(None, help="layer whose output to use as the parameter")
     shape: Optional[List[Dim]] = option(None, help="with layer_output: its dims in the order of the parameter")
 
 
@@ -88,18 +88,18 @@ def _check_reused_params(entries: Optional[Mapping[str, Any]]) -> Optional[str]:
 
 @dataclasses.dataclass(frozen=True)
 class ReuseOptions:
-    """What ``reuse_params`` may hold."""
+    """The options of ``reuse_params``."""
 
-    reuse_layer: Optional[str] = option(None, help="layer whose parameters are taken")
+    reuse_layer: Optional[str] = option(None, help="layer whose parameters to use")
     map: Optional[Dict[str, ReusedParams]] = option(
         None, check=_check_reused_params, help="own parameter -> layer, {'layer_output': layer}, or None for an own one"
     )
-    auto_create_missing: bool = option(False, help="parameters which the layer does not have are created")
+    auto_create_missing: bool = option(False, help="create parameters that the layer lacks")
 
 
 @dataclasses.dataclass(frozen=True)
 class OutTypeOptions:
-    """What ``out_type`` may hold."""
+    """The options in ``out_type``."""
 
     dtype: Optional[str] = option(None, choices=(None, *DTYPES), help="e.g. 'float32'")
     dims: Optional[List[Dim]] = option(None, help="all dims of the output")
@@ -110,9 +110,9 @@ class OutTypeOptions:
     dim: Optional[int] = option(None, check=axis_size, help="size of the feature axis, or number of labels")
     sparse: Optional[bool] = option(None, help="the values are label indices")
     sparse_dim: Optional[Dim] = option(None, help="the labels")
-    feature_dim: Optional[Dim] = option(None, help="the feature dim", inert="the axes say which one it is")
+    feature_dim: Optional[Dim] = option(None, help="the feature dim", inert="the axes determine it")
     batch_dim_axis: Optional[int] = option(None, help="place of the batch axis")
-    time_dim_axis: Optional[int] = option(None, help="place of the time axis, counted with batch")
-    feature_dim_axis: Optional[int] = option(None, help="place of the feature axis, counted with batch")
+    time_dim_axis: Optional[int] = option(None, help="index of the time axis, counting batch")
+    feature_dim_axis: Optional[int] = option(None, help="index of the feature axis, counting batch")
     name: Optional[str] = option(None, help="for messages", inert="the name is that of the layer")
     vocab: Any = option(None, help="names of the labels", inert="the labels keep the names of their source")

@@ -1,4 +1,4 @@
-"""The parts of the axes of a parameter: the gates of a cell, the sources which are concatenated in an input."""
+"""The parts of the axes of a parameter: the gates of a cell, the concatenated sources of an input."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Parts = List[Part]
 
 
 def total_size(parts: Parts) -> int:
-    """Return the size of an axis of these parts."""
+    """Return the total size of an axis with these parts."""
     return sum(part.size for part in parts)
 
 
 def equal_parts(size: int, part: int, label: str) -> Parts:
-    """Return the parts of an axis which are all of one size, or an empty list if that does not divide the axis."""
+    """Return the parts of an axis, all of one size, or an empty list if that does not divide the axis."""
     return [Part("%s %d" % (label, i), part) for i in range(size // part)] if part and size % part == 0 else []

@@ -1,4 +1,4 @@
-"""What a layer sees while its template is inferred: no TensorFlow here."""
+"""The interface of a layer while its template is inferred: no TensorFlow here."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _MAX_PARAM_SIZE = 2**32
 
 
 class Builder(Protocol):
-    """The part of the compiler which layers use."""
+    """The part of the compiler that layers use."""
 
     behavior_version: int
     search: bool
     #: Whether the layers are those of one step of a loop.
     in_step: bool
-    #: The axis of the steps, for layers of a loop which are computed for all steps at once.
+    #: The step axis, for layers of a loop that are computed for all steps at once.
     loop_dim: Optional[Dim]
 
     def bind_dim(self, declared: Dim, definition: Dim) -> None:
-        """From now on the declared dim stands for its definition."""
+        """Replace the declared dim by its definition from now on."""
 
     @property
     def sink(self) -> List[Node]:
-        """Where planned nodes are collected, in the order of their computation."""
+        """Return the list that collects planned nodes in the order of their computation."""
 
     def subnetwork(
         self,
@@ -43,35 +43,35 @@ class Builder(Protocol):
         scope: str,
         loop_dim: Optional[Dim] = None,
     ) -> Node:
-        """Plans a nested network; gives its output layer."""
+        """Plan a nested network and return its output layer."""
 
     def step_network(self, owner: Node) -> Node:
-        """Plans the network that is the unit of a `rec` layer; gives its output for all steps."""
+        """Plan the network that is the unit of a `rec` layer and return its output for all steps."""
 
     def nested_node(self, owner: Node, name: str) -> Optional[Node]:
-        """A layer of the nested network of ``owner``."""
+        """Return a layer of the nested network of ``owner``."""
 
     def target_data(self, owner: Node, target: str) -> Data:
-        """The template of a target: a layer or a data key."""
+        """Return the template of a target: a layer or a data key."""
 
     def target_node(self, owner: Node, target: str) -> Node:
-        """The node of a target: a layer or a data key."""
+        """Return the node of a target: a layer or a data key."""
 
     def extern_node(self, key: str) -> Node:
-        """The input node of a data key."""
+        """Return the input node of a data key."""
 
     def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
-        """A planned layer or an input which has this dim, so that its lengths are known once that one is emitted."""
+        """Return a planned layer or input with this dim, whose emission makes the lengths of the dim known."""
 
     def implicit_layer(self, owner: Node, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
-        """Plans a layer which the config does not name."""
+        """Plan a layer that the config does not name."""
 
     def sub_output(self, owner: Node, name: str) -> Node:
-        """A node for a further output of a layer."""
+        """Return a node for a further output of a layer."""
 
 
 class PlanContext:
-    """Given to `Layer.template`."""
+    """The context passed to `Layer.template`."""
 
     def __init__(self, node: Node, builder: Builder) -> None:
         self.node = node
@@ -84,25 +84,25 @@ class PlanContext:
     # --- errors and axes ---
 
     def error(self, message: str) -> ConfigError:
-        """To be raised; the compiler puts layer path, class and sources in front of the message."""
+        """Return an error to raise; the compiler prepends layer path, class and sources."""
         return ConfigError(message)
 
     def axis(self, data: Data, desc: AxisDesc) -> int:
-        """Index of the one axis that is meant."""
+        """Return the index of the one axis that matches."""
         return resolve_axis(data, desc, behavior_version=self.behavior_version)
 
     def axes(self, data: Data, desc: Any) -> List[int]:
-        """Indices of all axes that are meant."""
+        """Return the indices of all axes that match."""
         return resolve_axes(data, desc, behavior_version=self.behavior_version)
 
     def single_source(self) -> Data:
-        """The template of the only source."""
+        """Return the template of the only source."""
         if len(self.node.sources) != 1:
             raise self.error("needs exactly one source in 'from', got %d." % len(self.node.sources))
         return self.node.sources[0].output
 
     def need_feature(self, data: Data, what: str = "the source") -> Dim:
-        """The feature dim; an error if there is none or if its size is not static."""
+        """Return the feature dim; raise an error if there is none or if the data is sparse."""
         if data.sparse_dim is not None:
             raise self.error(
                 "%s is sparse (label indices of %s), but dense features are needed. Embed it by a linear layer first, "
@@ -116,7 +116,7 @@ class PlanContext:
         return dim
 
     def need_static(self, dim: Dim, what: str) -> int:
-        """The static size of a dim."""
+        """Return the static size of a dim."""
         if dim.size is None:
             raise self.error("%s must have a static size, but %s is dynamic." % (what, dim))
         return dim.size
@@ -124,12 +124,12 @@ class PlanContext:
     # --- dims ---
 
     def out_feature(self, default: Optional[Dim] = None, what: str = "n_out") -> Dim:
-        """The new feature dim by the options out_dim, n_out, out_type, else from the target, else ``default``."""
+        """Return the output feature dim from out_dim, n_out or out_type, else from the target, else ``default``."""
         layer = self.node.layer
         out_type = layer.out_type or {}
         n_out = layer.n_out if layer.n_out is not None else out_type.get("dim")
         if not fits_type(n_out, Optional[int]) or axis_size(n_out):
-            raise self.error("the size of the output must be a positive int, got %r." % (n_out,))
+            raise self.error("the output size must be a positive int, got %r." % (n_out,))
         if layer.out_dim is not None:
             if n_out is not None and layer.out_dim.size not in (None, n_out):
                 raise self.error("n_out is %d but out_dim has size %s. Give one of them." % (n_out, layer.out_dim.size))
@@ -144,11 +144,11 @@ class PlanContext:
         if default is not None:
             return default
         raise self.error(
-            "the option 'n_out' is missing: the size of the output. Give n_out, out_dim, or a target whose dim it is."
+            "the option 'n_out' is missing: the output size. Give n_out, out_dim, or a target that has this size."
         )
 
     def target_dim(self) -> Optional[int]:
-        """The output size that the target asks for (with loss "ctc" one more, for the blank), or None."""
+        """Return the output size that the target implies (with loss "ctc" one more, for the blank), or None."""
         layer = self.node.layer
         if not layer.target_names:
             return None
@@ -159,24 +159,24 @@ class PlanContext:
         return dim + 1 if loss is not None and loss.has_blank else dim
 
     def new_feature(self, size: int, name: str = "") -> Dim:
-        """A feature dim that the program makes for a number; it agrees with every static dim of its size."""
+        """Return a feature dim made up for a size; it agrees with every static dim of its size."""
         return Dim(DimKind.FEATURE, size, name or "%s:feature" % self.node.path, auto=True)
 
     def new_spatial(self, size: Optional[int], name: str) -> Dim:
-        """A spatial dim that this layer brings; a dynamic one gets its lengths in `emit` by ``define_lens``."""
+        """Return a spatial dim that this layer defines; `emit` sets the lengths of a dynamic one by ``define_lens``."""
         return Dim(DimKind.SPATIAL, size, "%s:%s" % (self.node.path, name), auto=True)
 
     def bind(self, declared: Optional[Dim], definition: Dim) -> Dim:
-        """Makes a dim that the user declared stand for what this layer found it to be; gives the definition.
+        """Bind a dim that the user declared to the one that this layer inferred, and return the definition.
 
-        :param declared: what the option says, or None
+        :param declared: the value of the option, or None
         """
         if declared is None or declared is definition:
             return definition
         if declared.size is not None and declared.size != definition.size:
-            raise self.error("the declared dim %s does not fit, the result has %s there." % (declared, definition))
+            raise self.error("the declared dim %s does not match, the result has %s there." % (declared, definition))
         if declared.size is not None or (definition.expr is None and definition.size is None and definition.auto):
-            return declared  # the layer made the dim up; the user's own is as good
+            return declared  # the layer made up its dim, so the user's own serves as well
         self.builder.bind_dim(declared, definition)
         return definition
 
@@ -191,9 +191,9 @@ class PlanContext:
         dtype: str = "float32",
         trainable: Optional[bool] = None,
     ) -> None:
-        """Declares a parameter; `emit` gets it by ``ctx.param(name)``.
+        """Declare a parameter; `emit` gets it by ``ctx.param(name)``.
 
-        :param name: below the scope of the layer, e.g. "W"
+        :param name: relative to the scope of the layer, e.g. "W"
         :param shape: ints and dims of static size
         :param init: anything `get_initializer` understands
         """
@@ -202,7 +202,7 @@ class PlanContext:
         )
         if math.prod(sizes) > _MAX_PARAM_SIZE:
             raise self.error(
-                "the parameter %r would have the shape %s, which is %.3g numbers. Is an option such as n_out wrong?"
+                "the parameter %r would have the shape %s, i.e. %.3g numbers. Is an option such as n_out wrong?"
                 % (name, sizes, math.prod(sizes))
             )
         shared, suffix = self._shared_param(name, sizes)
@@ -227,7 +227,7 @@ class PlanContext:
         self.node.owned.append(spec)
 
     def _shared_param(self, name: str, shape: Tuple[int, ...]) -> Tuple[Any, str]:
-        """(the parameter or layer that stands in for this one or None, suffix of an own variable)."""
+        """Return (the parameter or layer that replaces this one or None, suffix of an own variable)."""
         reuse = self.node.layer.reuse_params
         if reuse is None:
             return None, ""
@@ -238,14 +238,12 @@ class PlanContext:
             entry = None
         if entry is None:
             if name in (reuse.get("map") or {}) or reuse.get("auto_create_missing"):
-                # Where another layer's parameters are used, the reference opens the scope a second time, which adds to
-                # the name.
+                # Where another layer's parameters are used, the reference opens the scope a second time and extends its
+                # name.
                 entries = [*(reuse.get("map") or {}).values(), reuse]
                 opened = any(_names_layer(entry) for entry in entries)
                 return None, "/%s_1" % name.rpartition("/")[2] if opened else ""
-            raise self.error(
-                "reuse_params: 'map' says nothing about the parameter %r. Add it, None for an own one." % name
-            )
+            raise self.error("reuse_params: 'map' lacks the parameter %r. Add it; None creates a new one." % name)
         if isinstance(entry, dict):
             if "layer_output" in entry:
                 node = entry["layer_output"]
@@ -254,14 +252,14 @@ class PlanContext:
                 got = tuple(d.size for d in dims)
                 if got != shape or set(dims) != set(node.output.dims):
                     raise self.error(
-                        "reuse_params: %r needs shape %s, layer_output gives %s." % (name, shape, node.output)
+                        "reuse_params: %r needs shape %s, but layer_output has %s." % (name, shape, node.output)
                     )
                 return LayerAsParam(node, dims), ""
             entry = entry.get("reuse_layer")
         return self._param_of(entry, name, shape), ""
 
     def _param_of(self, node: Node, name: str, shape: Tuple[int, ...]) -> Any:
-        # The "rec/" of recurrent layers is not there in those with a name_scope.
+        # Recurrent layers with a name_scope lack the "rec/" of the others.
         other_name = name[len("rec/") :] if name.startswith("rec/") else "rec/" + name
         spec = node.params.get(name) or node.params.get(other_name)
         if spec is None:
@@ -279,23 +277,27 @@ class PlanContext:
     # --- the step of a loop ---
 
     def loop_state(self, key: str, data: Data, initial: Any) -> None:
-        """Declares a tensor that this layer carries from step to step; for layers in the step of a loop.
+        """Declare a tensor that this layer carries from step to step; for layers in the step of a loop.
 
-        :param initial: function of the `EmitContext` which gives the value before the first step
+        :param initial: function of the `EmitContext` that returns the value before the first step
+        :raises ConfigError: the class of the layer does not declare ``has_memory``, so that a loop could move it out
         """
         if not type(self.node.layer).has_memory:
-            raise self.error("carries a state from step to step, so its class must say so: has_memory = True.")
+            raise self.error(
+                "carries a state from step to step, but its class does not declare it. Set has_memory = True on %s."
+                % type(self.node.layer).__name__
+            )
         self.node.loop_states[key] = (data, initial)
 
     # --- further layers ---
 
     def depend(self, node: Node) -> Node:
-        """Notes that `emit` will ask for this node."""
+        """Declare that `emit` will use this node."""
         self.node.depend(node)
         return node
 
     def depend_on_dim(self, dim: Dim) -> None:
-        """Notes that `emit` will ask for the size of a dim which no source of this layer need have.
+        """Declare that `emit` will use the size of a dim that need not occur in the sources of this layer.
 
         :raises ConfigError: if its lengths are unknown
         """
@@ -309,8 +311,8 @@ class PlanContext:
         operands = [a for a in dim.expr.args if isinstance(a, Dim)] if dim.expr is not None else []
         if not operands:
             raise self.error(
-                "the lengths of the dim %s are not known here. Use the dim of a data key or of a layer which this "
-                "layer gets as a source or in an option such as shape_deps." % dim
+                "the lengths of the dim %s are not known here. Use the dim of a data key or of a layer that this "
+                "layer has as a source or in an option such as shape_deps." % dim
             )
         for operand in operands:
             self.depend_on_dim(operand)
@@ -323,25 +325,24 @@ class PlanContext:
         scope: Optional[str] = None,
         loop_dim: Optional[Dim] = None,
     ) -> Node:
-        """Plans a nested network as part of this layer; gives its output layer.
+        """Plan a nested network as part of this layer and return its output layer.
 
         :param inputs: data key inside -> node
-        :param scope: scope of the parameters, by default that of this layer
-        :param loop_dim: the axis of the steps inside, if it is another one than here
+        :param scope: scope of the parameters; defaults to that of this layer
+        :param loop_dim: the step axis inside, if it differs from the one here
         """
         scope = self.node.scope if scope is None else scope
         return self.depend(self.builder.subnetwork(self.node, network, inputs, scope, loop_dim))
 
     def implicit(self, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
-        """Plans a layer which the config does not name, e.g. the concatenation of several sources."""
+        """Plan a layer that the config does not name, e.g. the concatenation of several sources."""
         return self.depend(self.builder.implicit_layer(self.node, name, layer, sources))
 
     def sub_output(self, name: str, data: Data) -> None:
-        """Declares a further output, which configs reach as ``<layer>/<name>``; `emit` sets it by
-        ``set_sub_output``."""
+        """Declare a further output, reached in configs as ``<layer>/<name>``; `emit` sets it by ``set_sub_output``."""
         self.node.sub_outputs[name] = data
 
 
 def _names_layer(entry: Any) -> bool:
-    """Whether an entry of the map of ``reuse_params`` takes a parameter of a layer."""
+    """Return whether an entry of the map of ``reuse_params`` takes a parameter of a layer."""
     return isinstance(entry, Node) or (isinstance(entry, dict) and entry.get("reuse_layer") is not None)

@@ -1,4 +1,4 @@
-"""Which layer and loss classes exist. A new one is one new file with one decorator; nothing else changes."""
+"""The registries of layer and loss classes. A new class is one new file with one decorator; nothing else changes."""
 
 from __future__ import annotations
 

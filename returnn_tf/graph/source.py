@@ -1,4 +1,4 @@
-"""`source`: the data that is fed."""
+"""`source`: the data fed to the network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from returnn_tf.tensor import Data
 
 @register_layer("source")
 class SourceLayer(Layer):
-    """The data of one key of `extern_data`. ``"data"`` and ``"data:<key>"`` in ``from`` make such layers by themselves.
+    """The data of one key of `extern_data`. ``"data"`` and ``"data:<key>"`` in ``from`` create such layers implicitly.
 
     Lengths: those of the data.
 
@@ -27,7 +27,7 @@ class SourceLayer(Layer):
     data_key: str = option("data", help="key of extern_data")
 
     def template(self, ctx: PlanContext) -> Data:
-        """As declared in `extern_data`."""
+        """Return the template as declared in `extern_data`."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
         if ctx.node.extern_key is None:
@@ -36,5 +36,5 @@ class SourceLayer(Layer):
         return ctx.node.output
 
     def emit(self, ctx: EmitContext) -> Any:
-        """The tensor of the feed."""
+        """Return the fed tensor."""
         return ctx.value(self.inner)

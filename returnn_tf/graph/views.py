@@ -1,4 +1,4 @@
-"""What user code in a network sees of layers and their outputs, under the names that such code uses."""
+"""Views of layers and their outputs for user code in a network, under the names that such code uses."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class DataView:
 
     @property
     def raw_tensor(self) -> Any:
-        """The same as ``placeholder``."""
+        """Return the same as ``placeholder``."""
         return self.placeholder
 
     @property
     def dtype(self) -> str:
-        """Numpy name."""
+        """Return the numpy name of the dtype."""
         return self.template.dtype
 
     @property
     def dim(self) -> Optional[int]:
-        """Number of features, or of labels if sparse."""
+        """Return the number of features, or of labels if sparse."""
         return self.template.dim
 
     @property
@@ -46,42 +46,42 @@ class DataView:
 
     @property
     def batch_dim_axis(self) -> Optional[int]:
-        """Index of the batch axis."""
+        """Return the index of the batch axis."""
         return self.template.batch_axis
 
     @property
     def time_dim_axis(self) -> Optional[int]:
-        """Index of the time axis."""
+        """Return the index of the time axis."""
         return self.template.time_axis
 
     @property
     def feature_dim_axis(self) -> Optional[int]:
-        """Index of the feature axis."""
+        """Return the index of the feature axis."""
         return self.template.feature_axis
 
     @property
     def batch_ndim(self) -> int:
-        """Number of axes, batch included."""
+        """Return the number of axes, batch included."""
         return self.template.rank
 
     @property
     def dim_tags(self) -> Any:
-        """The dims in order."""
+        """Return the dims in order."""
         return self.template.dims
 
     @property
     def is_batch_major(self) -> bool:
-        """Whether batch is the first axis."""
+        """Return whether batch is the first axis."""
         return self.template.batch_axis == 0
 
     @property
     def is_time_major(self) -> bool:
-        """Whether time is the first axis."""
+        """Return whether time is the first axis."""
         return self.template.time_axis == 0
 
     @property
     def size_placeholder(self) -> Any:
-        """Lengths by axis, not counting batch."""
+        """Return the lengths by axis, not counting batch."""
         batch = self.template.batch_axis
         return {
             a - (1 if batch is not None and batch < a else 0): self.get_dynamic_size(a)
@@ -89,11 +89,11 @@ class DataView:
         }
 
     def get_dynamic_size(self, axis: int) -> Any:
-        """Lengths of an axis, int32 [batch]."""
+        """Return the lengths of an axis, int32 [batch]."""
         return self._ctx.lens(self.template.dims[axis])
 
     def get_sequence_lengths(self) -> Any:
-        """Lengths of the time axis, int32 [batch]."""
+        """Return the lengths of the time axis, int32 [batch]."""
         dim = self.template.time_dim
         if dim is None:
             raise ValueError("%s has no time axis" % self.template)
@@ -101,49 +101,49 @@ class DataView:
         return lens if lens.shape.rank else tf.fill([self.get_batch_dim()], lens)
 
     def get_sequence_mask(self) -> Any:
-        """Bool mask of the valid frames, [batch, time] or [time, batch] as the axes are."""
+        """Return the bool mask of the valid frames, [batch, time] or [time, batch] in the order of the axes."""
         time, batch = self.template.time_axis, self.template.batch_axis
         assert time is not None and batch is not None, "needs batch and time"
         mask = self._ctx.seq_mask_by_batch(self.template, time)
         return tf.transpose(mask) if time < batch else mask
 
     def get_sequence_mask_broadcast(self) -> Any:
-        """`get_sequence_mask` with size 1 on all other axes."""
+        """Return `get_sequence_mask` with size 1 on all other axes."""
         assert self.template.time_axis is not None, "needs a time axis"
         return self._ctx.mask(self.template, self.template.time_axis)
 
     def get_batch_dim(self) -> Any:
-        """Number of sequences."""
+        """Return the number of sequences."""
         axis = self.template.batch_axis
         return 1 if axis is None else tf.shape(self.placeholder)[axis]
 
     def time_dimension(self) -> Any:
-        """Size of the padded time axis."""
+        """Return the size of the padded time axis."""
         return tf.shape(self.placeholder)[self.template.time_axis]
 
     def copy_as_batch_major(self) -> DataView:
-        """With the batch axis first."""
+        """Return a copy with the batch axis first."""
         return self._moved(self.template.batch_axis, 0)
 
     def copy_as_time_major(self) -> DataView:
-        """With the time axis first."""
+        """Return a copy with the time axis first."""
         return self._moved(self.template.time_axis, 0)
 
     def copy_as_batch_feature_major(self) -> DataView:
-        """With batch first and feature second."""
+        """Return a copy with batch first and feature second."""
         view = self.copy_as_batch_major()
         return view._moved(view.template.feature_axis, 1)
 
     def get_placeholder_as_batch_major(self) -> Any:
-        """The tensor with the batch axis first."""
+        """Return the tensor with the batch axis first."""
         return self.copy_as_batch_major().placeholder
 
     def get_placeholder_as_time_major(self) -> Any:
-        """The tensor with the time axis first."""
+        """Return the tensor with the time axis first."""
         return self.copy_as_time_major().placeholder
 
     def get_placeholder_flattened(self, keepdims: bool = False) -> Any:
-        """[valid frames, features...]."""
+        """Return the valid frames as a tensor [valid frames, features...]."""
         del keepdims
         view = self.copy_as_batch_major()
         time = view.template.time_axis
@@ -168,34 +168,34 @@ class NetworkView:
 
     @property
     def train_flag(self) -> bool:
-        """Whether this is a training graph."""
+        """Return whether this is a training graph."""
         return self._ctx.train
 
     def cond_on_train(self, fn_train: Callable[[], Any], fn_eval: Callable[[], Any]) -> Any:
-        """What the first function gives in a training graph, and the second one elsewhere."""
+        """Return the value of the first function in a training graph, else that of the second."""
         return fn_train() if self._ctx.train else fn_eval()
 
     def get_config(self) -> Any:
-        """The `Config`."""
+        """Return the `Config`."""
         return config_in_use()
 
     @property
     def search_flag(self) -> bool:
-        """Whether this is a search graph."""
+        """Return whether this is a search graph."""
         return self._ctx.search
 
     @property
     def global_train_step(self) -> Any:
-        """int64 scalar."""
+        """Return the global train step, int64 scalar."""
         return self._ctx.step
 
     @property
     def layers(self) -> Any:
-        """Views of all layers that are computed already, by path."""
+        """Return views of all layers computed so far, by path."""
         return {node.path: LayerView(self._ctx, node) for node in self._ctx.lowering.values}
 
     def get_layer(self, name: str) -> LayerView:
-        """A layer that is computed already; list it in ``from`` so that it is."""
+        """Return a layer that is already computed; list it in ``from`` to ensure that."""
         for node in self._ctx.lowering.values:
             if node.path == name:
                 return LayerView(self._ctx, node)
@@ -216,14 +216,14 @@ class LayerView:
 
     @property
     def output(self) -> DataView:
-        """The value of the layer; of the layer that is being computed only the template is known."""
+        """Return the value of the layer; of the layer being computed only the template is known."""
         return DataView(self._ctx, self._node.output, self._ctx.lowering.values.get(self._node))
 
     @property
     def sources(self) -> List[LayerView]:
-        """The sources."""
+        """Return views of the sources."""
         return [LayerView(self._ctx, node) for node in self._node.sources]
 
     def get_batch_dim(self) -> Any:
-        """Number of sequences."""
+        """Return the number of sequences."""
         return self._ctx.lowering.batch_size

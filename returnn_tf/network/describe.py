@@ -1,12 +1,11 @@
-"""The table that `returnn-tf check` prints: every layer with its output, parameters and where time changes. No
-TensorFlow."""
+"""The table of `returnn-tf check`: each layer with output, parameters and changes of the time axis. No TensorFlow."""
 
 from __future__ import annotations
 
 import os
 from typing import Any, List, Optional, Sequence
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import NetworkSettings, TaskSettings
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.loops.loop_run import LoopRunLayer
@@ -22,8 +21,8 @@ _LONGEST_CHAIN = 8  # names
 _HEADER = ("layer", "class", "output", "dtype", "parameters", "time")
 
 
-def describe_config(config: Any, *, graph: Optional[str] = None, color: bool = False) -> str:
-    """The table of the network of a config, as its task plans it; optionally also draws it.
+def describe_config(config: Config, *, graph: Optional[str] = None, color: bool = False) -> str:
+    """Return the table of the network of a config, as its task plans it; optionally draw it too.
 
     :param graph: file name of an SVG picture to write
     :param color: whether to use terminal colours
@@ -49,14 +48,14 @@ def describe_config(config: Any, *, graph: Optional[str] = None, color: bool = F
 
 
 def log_templates(plan: Plan) -> None:
-    """Log the dims of the output of each layer, if ``debug_print_layer_output_template`` says so."""
+    """Log the dims of the output of each layer, if ``debug_print_layer_output_template`` is set."""
     if plan.config is not None and NetworkSettings(plan.config).debug_print_layer_output_template:
         for node in plan.visible_nodes():
             log.write(3, "layer %s (%s): %s" % (node.path, node.layer.class_name, node.output))
 
 
 def describe_plan(plan: Plan, *, color: bool = False) -> str:
-    """The table, then losses and totals."""
+    """Return the table, then losses and totals."""
     nodes = plan.visible_nodes()
     rows = [_row(node) for node in nodes]
     with_loss = {loss.owner for loss in plan.losses}
@@ -75,7 +74,7 @@ def describe_plan(plan: Plan, *, color: bool = False) -> str:
 
 
 def _loops(plan: Plan) -> List[str]:
-    """For each loop what is computed before, in and after it, and what holds the layers in it."""
+    """Describe for each loop what is computed before, in and after it, and what keeps layers in it."""
     lines = []
     for node in plan.all_nodes():
         if not isinstance(node.layer, LoopRunLayer):
@@ -93,12 +92,12 @@ def _loops(plan: Plan) -> List[str]:
 
 
 def _fused(plan: Plan) -> List[Any]:
-    """The cells of loops, also of loops in loops, which run over all steps at once instead of step by step."""
+    """Return the cells of loops, nested ones included, that run over all steps at once instead of step by step."""
     return [node for node in plan.all_nodes() if isinstance(node.layer, RecLayer) and node.layer.is_fused]
 
 
 def _shortened(chain: str) -> str:
-    """Of a long chain ``a <- b <- ... <- prev:z <- y <- ... <- a`` its ends and what is around each ``prev:``."""
+    """Shorten a long chain ``a <- ... <- prev:z <- y <- ... <- a`` to its ends and the names next to each ``prev:``."""
     names = chain.split(" <- ")
     if len(names) <= _LONGEST_CHAIN:
         return chain
@@ -127,7 +126,7 @@ def _row(node: Node) -> Sequence[str]:
 
 
 def show_axes(data: Data) -> str:
-    """The axes as in ``[B, T|time, F|40]``."""
+    """Return the axes in the form ``[B, T|time, F|40]``."""
     parts = []
     for kind, dim in zip(data.axis_kinds, data.dims):
         if kind == "B":
@@ -138,7 +137,7 @@ def show_axes(data: Data) -> str:
 
 
 def _time_change(node: Node) -> str:
-    """``old -> new`` if the output has dynamic dims that no source has."""
+    """Return ``old -> new`` if the output has dynamic dims that no source has."""
     before = [d for s in node.sources for d in s.output.dims if d.is_dynamic]
     after = [d for d in node.output.dims if d.is_dynamic]
     new = [d for d in after if d not in before]

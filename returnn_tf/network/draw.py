@@ -1,5 +1,4 @@
-"""A picture of a plan as SVG: layers from top to bottom, sub-networks and loops as boxes. No library and no
-TensorFlow."""
+"""SVG drawing of a plan: layers top to bottom, sub-networks and loops as boxes. No libraries, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _STYLE = (
 
 @dataclasses.dataclass
 class _Box:
-    """A layer, or a group of layers; coordinates are relative to the group around it until they are made absolute."""
+    """A layer or a group of layers; coordinates are relative to the enclosing group until they are made absolute."""
 
     name: str
     node: Optional[Node]
@@ -38,7 +37,7 @@ class _Box:
 
 
 def draw_svg(plan: Plan) -> str:
-    """The SVG text."""
+    """Return the SVG text."""
     root = _group_by_path(plan)
     edges = [(dep, node) for node in plan.visible_nodes() for dep in visible_deps(node)]
     _layout(root, edges)
@@ -46,7 +45,7 @@ def draw_svg(plan: Plan) -> str:
     boxes = {box.node: box for box in _walk(root) if box.node is not None}
     drawn = [box for box in _walk(root) if box is not root]
     parts = [_svg_box(box) for box in drawn if box.is_group]
-    # An edge into a group from one of its own layers says nothing.
+    # An edge into a group from one of its own layers carries no information.
     for source, target in edges:
         a, b = boxes.get(source), boxes.get(target)
         if a is not None and b is not None and not (b.is_group and a in list(_walk(b))):
@@ -61,7 +60,7 @@ def draw_svg(plan: Plan) -> str:
 
 
 def _group_by_path(plan: Plan) -> _Box:
-    """Boxes nested as the paths are."""
+    """Return boxes nested like the paths."""
     root = _Box("", None)
     with_loss = {loss.owner for loss in plan.losses}
     for node in plan.visible_nodes():
@@ -80,7 +79,7 @@ def _walk(box: _Box) -> Iterator[_Box]:
 
 
 def _layout(box: _Box, edges: List[Tuple[Node, Node]]) -> None:
-    """Size of a box, and the places of its children: one row per distance from the inputs."""
+    """Set the size of a box and the positions of its children: one row per distance from the inputs."""
     if not box.is_group:
         box.width = max(len(t) for t in _texts(box)) * _CHAR + 2 * _PAD
         box.height = len(_texts(box)) * _LINE + _PAD
@@ -101,7 +100,7 @@ def _layout(box: _Box, edges: List[Tuple[Node, Node]]) -> None:
 
 
 def _rows(box: _Box, edges: List[Tuple[Node, Node]]) -> List[List[_Box]]:
-    """Children by the longest path to them; within a row, each under the middle of what feeds it."""
+    """Return the children by their longest path from the inputs; within a row, each is centred under its sources."""
     owner = {inner.node: child for child in box.children.values() for inner in _walk(child) if inner.node is not None}
     feeds: Dict[str, List[_Box]] = {name: [] for name in box.children}
     for source, target in edges:

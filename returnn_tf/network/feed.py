@@ -1,4 +1,4 @@
-"""`FeedFormat`: the names, shapes and dtypes of the arrays that a network is fed with."""
+"""`FeedFormat`: the names, shapes and dtypes of the arrays fed to a network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FeedFormat:
     """The feed for some data keys: "<key>" is a batch-major array, "<key>/size<i>" the lengths of its axis i.
 
     :param extern_data: the declared data by key
-    :param keys: those that are fed
+    :param keys: the keys that are fed
     """
 
     def __init__(self, extern_data: Mapping[str, Data], keys: Sequence[str]) -> None:
@@ -32,10 +32,10 @@ class FeedFormat:
                 self.signature["%s/size%d" % (key, i)] = tf.TensorSpec([None], tf.int32)
 
     def convert(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the entries of a feed that are needed, as tensors of the right dtype.
+        """Return the required entries of a feed as tensors of the right dtype.
 
         :param feed: feed name -> array or tensor
-        :raises ConfigError: names the key which is missing or has the wrong shape
+        :raises ConfigError: names the key that is missing or has the wrong shape
         """
         result = {}
         for name, spec in self.signature.items():
@@ -80,7 +80,7 @@ def feed_layout(data: Data) -> Tuple[List[Optional[int]], List[int]]:
 
 
 def batch_major_order(data: Data) -> List[int]:
-    """Return the axes of a template with that of the batch, if there is one, moved to the front."""
+    """Return the axes of a template with the batch axis, if any, moved to the front."""
     order = list(range(data.rank))
     if data.batch_axis is not None:
         order.insert(0, order.pop(data.batch_axis))

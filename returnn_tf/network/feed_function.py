@@ -1,4 +1,4 @@
-"""`FeedFunction`: what a network computes from a feed, traced once for each set of feed names."""
+"""`FeedFunction`: a function of a feed, traced once for each set of feed names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from returnn_tf.util.lazy_tf import tf
 class FeedFunction:
     """A traced function of a feed: one graph for all batch sizes and lengths.
 
-    Feeds may differ in their names, as lengths may be left out where another key has the same axis: there is a graph
-    for each set of names.
+    Feeds may differ in their names, as lengths may be omitted where another key has the same axis: there is one graph
+    per set of names.
 
     :param feed_format: names, shapes and dtypes
-    :param emit: tensors by feed name, and further tensors -> any structure of tensors; called while tracing
+    :param emit: (tensors by feed name, further tensors) -> any structure of tensors; called while tracing
     :param specs: the `tf.TensorSpec`s of the further tensors
     :param before_trace: called before each tracing, which may take long
     """
@@ -35,7 +35,7 @@ class FeedFunction:
         self._graphs: Dict[FrozenSet[str], Any] = {}
 
     def __call__(self, feed: Mapping[str, Any], *further: Any) -> Any:
-        """Return what the graph computes, as tensors.
+        """Return the result of the graph, as tensors.
 
         :param feed: feed name -> array or tensor
         :param further: tensors
@@ -45,14 +45,14 @@ class FeedFunction:
         return self.graph(tensors)(tensors, *further)
 
     def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the entries of a feed that are needed, as tensors; may run in another thread.
+        """Return the required entries of a feed as tensors; may run in another thread.
 
         :raises ConfigError: the feed lacks a name or has the wrong shape
         """
         return self.feed_format.convert(feed)
 
     def graph(self, tensors: Mapping[str, Any]) -> Any:
-        """Return the concrete function for feeds with these names; traced now if it is the first one.
+        """Return the concrete function for feeds with these names, traced at the first request.
 
         :param tensors: see `tensors`
         """
@@ -67,5 +67,5 @@ class FeedFunction:
 
     @property
     def graphs(self) -> List[Any]:
-        """All graphs traced so far."""
+        """Return all graphs traced so far."""
         return list(self._graphs.values())

@@ -1,4 +1,4 @@
-"""Lower: the ops of a plan, emitted while a `tf.function` is traced."""
+"""Lower: emits the ops of a plan while a `tf.function` is traced."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass
 class Lowered:
-    """Everything that one emitted graph gives.
+    """All results of one emitted graph.
 
     :param values: tensor by layer path, in the layout of its template
-    :param losses: reduced loss by layer path, before its scale; divided by the frames if it is a normalised one
+    :param losses: reduced loss by layer path, unscaled; divided by the number of frames if it is normalised
     :param errors: error by layer path
-    :param counts: float scalar by layer path: the frames or sequences by which reports divide loss and error
+    :param counts: float scalar by layer path: the number of frames or sequences that reports divide loss and error by
     :param objective: scaled losses without constraints; None if there is no loss
     :param constraints: scalar; 0 if there are none
     :param updates: functions to call once after the outputs, e.g. running means
@@ -43,11 +43,11 @@ class Lowered:
 
     @property
     def total_loss(self) -> Any:
-        """The objective with constraints."""
+        """Return the objective with constraints."""
         return self.constraints if self.objective is None else self.objective + self.constraints
 
     def lens_by_axis(self, data: Data) -> Dict[int, Any]:
-        """Lengths of all dynamic axes of a template."""
+        """Return the lengths of all dynamic axes of a template."""
         beam = 1 if data.beam is None else data.beam.size
         return {axis: self.lowering.lens_in_beam(data.dims[axis], beam) for axis in data.dynamic_axes}
 
@@ -64,11 +64,11 @@ def lower(
     seed: int = DEFAULT_SEED,
     check_numerics: str = "",
 ) -> Lowered:
-    """Emits the ops of some layers and of the losses.
+    """Emit the ops of some layers and of the losses.
 
     :param variables: parameter name -> variable
     :param feed: "<key>" -> batch-major tensor, "<key>/size<i>" -> int32 [batch]
-    :param outputs: the layers that are wanted
+    :param outputs: the requested layers
     :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics.option`
     """
     owners = plan.loss_owners() if with_losses else {}
@@ -94,9 +94,9 @@ def lower(
 
 
 def _constraints(state: Lowering, node: Node, run: Optional[Node] = None) -> Iterator[Any]:
-    """Yield the constraints of a layer and of the layers inside of it.
+    """Yield the constraints of a layer and of the layers inside it.
 
-    :param run: of a layer of a loop: the node which runs the loop
+    :param run: for a layer of a loop: the node that runs the loop
     """
     for inner in node.inner:
         yield from _constraints(state, inner, node)
@@ -106,7 +106,7 @@ def _constraints(state: Lowering, node: Node, run: Optional[Node] = None) -> Ite
 
 
 def _feed_key(state: Lowering, key: str, node: Node, feed: Mapping[str, Any]) -> None:
-    """Input tensor in the layout of its template, and the lengths of its dims."""
+    """Set the input tensor in the layout of its template, and the lengths of its dims."""
     data = node.output
     x = feed[key]
     batch = data.batch_axis
@@ -150,7 +150,7 @@ def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
 
 
 def needed_extern_keys(plan: Plan, outputs: Sequence[Node], with_losses: bool) -> List[str]:
-    """The data keys that must be fed."""
+    """Return the data keys that must be fed."""
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)
     return [key for key, node in plan.extern.items() if node in needed]

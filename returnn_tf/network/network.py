@@ -7,8 +7,9 @@ import zlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
+from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.epoch_value import network_of
 from returnn_tf.config.settings import DEFAULT_SEED, NetworkSettings, TrainingSettings
 from returnn_tf.config.user_code import using_config
@@ -24,10 +25,9 @@ from returnn_tf.tensor import Data, extern_data_options, parse_extern_data
 from returnn_tf.util.lazy_tf import tf
 
 
-def plan_from_config(config: Any, *, train: bool = False, search: bool = False) -> Plan:
-    """The plan of the network of a config; needs no TensorFlow.
+def plan_from_config(config: Config, *, train: bool = False, search: bool = False) -> Plan:
+    """Plan the network of a config; needs no TensorFlow.
 
-    :param config: a `Config`
     :raises ConfigError: with layer path and fix
     """
     network = network_of(config)
@@ -55,7 +55,7 @@ class Network:
     """A network with its variables.
 
     :param plan: see `plan_from_config`
-    :param seed: of the initial values
+    :param seed: seed of the initial values
     """
 
     def __init__(self, plan: Plan, *, seed: int = DEFAULT_SEED) -> None:
@@ -63,7 +63,7 @@ class Network:
         self.train = plan.train
         self.search = plan.search
         self.seed = seed
-        self.noise_seed = seed  # of dropout and the like; processes which train together have different ones
+        self.noise_seed = seed  # for dropout and the like; different in each process of a distributed training
         self.param_specs: Dict[str, ParamSpec] = plan.params
         self.params: Dict[str, Any] = {name: self._variable(spec) for name, spec in self.param_specs.items()}
         #: Training steps done so far; the trainer increments it, loading a model sets it, and schedules read it.
@@ -72,10 +72,10 @@ class Network:
         self._functions: Dict[Tuple[Tuple[str, ...], bool, bool], FeedFunction] = {}
 
     @classmethod
-    def from_config(cls, config: Any, *, train: bool = False, search: bool = False) -> Network:
-        """Plans the network of a config and creates its variables.
+    def from_config(cls, config: Config, *, train: bool = False, search: bool = False) -> Network:
+        """Plan the network of a config and create its variables.
 
-        :param train: whether dropout and other things of training are on
+        :param train: whether dropout etc. are active
         :param search: whether to search instead of following the targets
         """
         return cls(plan_from_config(config, train=train, search=search), seed=TrainingSettings(config).random_seed)
@@ -88,22 +88,22 @@ class Network:
                 return tf.Variable(self.initial_value(spec), trainable=spec.trainable, name=_variable_name(spec.name))
         except (MemoryError, tf.errors.ResourceExhaustedError) as exc:
             raise ConfigError(
-                "Layer %r: there is not enough memory for the parameter %r of shape %s. All parameters together have "
+                "Layer %r: not enough memory for the parameter %r of shape %s. All parameters together have "
                 "%d numbers." % (spec.layer_path, spec.name, spec.shape, sum(s.size for s in self.param_specs.values()))
             ) from exc
 
-    def initial_value(self, spec: ParamSpec) -> numpy.ndarray:
-        """The initial value of a parameter; it depends on nothing but its name, its initialiser and the seed."""
+    def initial_value(self, spec: ParamSpec) -> NDArray[Any]:
+        """Return the initial value of a parameter; it depends only on its name, its initialiser and the seed."""
         rng = numpy.random.default_rng([self.seed, zlib.crc32(spec.name.encode("utf8"))])
         return numpy.asarray(spec.init(spec.shape, rng)).astype(spec.dtype).reshape(spec.shape)
 
     @property
     def trainable_params(self) -> Dict[str, Any]:
-        """The variables which the optimizer updates."""
+        """Return the variables that the optimizer updates."""
         return {name: var for name, var in self.params.items() if self.param_specs[name].trainable}
 
     def set_param_values(self, values: Mapping[str, Any]) -> None:
-        """Sets parameters by name; nothing is changed if one of them does not fit.
+        """Set parameters by name; nothing is changed if one of them does not fit.
 
         :raises ConfigError: unknown name or wrong shape
         """
@@ -116,24 +116,24 @@ class Network:
         for name, value in values.items():
             self.params[name].assign(numpy.asarray(value, dtype=self.params[name].dtype.as_numpy_dtype))
 
-    def get_param_values(self) -> Dict[str, numpy.ndarray]:
-        """All parameters by name."""
+    def get_param_values(self) -> Dict[str, NDArray[Any]]:
+        """Return all parameters by name."""
         return {name: var.numpy() for name, var in self.params.items()}
 
     # --- inputs ---
 
     @property
     def extern_data(self) -> Mapping[str, Data]:
-        """All declared data keys."""
+        """Return all declared data keys."""
         return self.plan.extern_data
 
     @property
     def used_data_keys(self) -> List[str]:
-        """The data keys that outputs and losses need."""
+        """Return the data keys that outputs and losses need."""
         return self.data_keys(self.plan.roots())
 
     def data_keys(self, nodes: Sequence[Node], *, with_losses: bool = True) -> List[str]:
-        """Return the data keys that some layers need, with those that the losses need."""
+        """Return the data keys that some layers and the losses need."""
         return needed_extern_keys(self.plan, nodes, with_losses)
 
     def feed_format(self, keys: Optional[Sequence[str]] = None) -> FeedFormat:
@@ -154,7 +154,7 @@ class Network:
     def convert_feed(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the entries of a feed that outputs and losses need, as tensors of the right dtype.
 
-        :raises ConfigError: names the key which is missing or has the wrong shape
+        :raises ConfigError: names the key that is missing or has the wrong shape
         """
         return self.feed_format().convert(feed)
 
@@ -169,12 +169,12 @@ class Network:
         outputs: Optional[Sequence[Node]] = None,
         with_losses: bool = True,
     ) -> Lowered:
-        """Emit the ops of some layers and of all losses; call it inside of a `tf.function`.
+        """Emit the ops of some layers and of all losses; call it inside a `tf.function`.
 
         :param feed: tensors, see `input_signature`
-        :param train: whether dropout and other things of training are on; default: as the network was planned
-        :param step: the global step, if it is not that of `global_step`
-        :param outputs: the layers that are wanted; default: those whose values are results
+        :param train: whether dropout etc. are active; default: as the network was planned
+        :param step: the global step; default: `global_step`
+        :param outputs: the requested layers; default: those whose values are results
         """
         with using_config(self.plan.config):
             return lower(
@@ -190,7 +190,7 @@ class Network:
             )
 
     def fetch_nodes(self, fetch: Sequence[str]) -> List[Node]:
-        """Layers by path.
+        """Return layers by path.
 
         :raises ConfigError: if one is not part of the planned network
         """
@@ -215,8 +215,8 @@ class Network:
 
         :param feed: "<key>" -> batch-major array, "<key>/size<i>" -> int32 [batch]: lengths of axis i, not counting
             batch
-        :param train: whether dropout and other things of training are on; default: as the network was planned
-        :param with_grad: also the gradient of the total loss w.r.t. all trainable parameters which it depends on
+        :param train: whether dropout etc. are active; default: as the network was planned
+        :param with_grad: also return the gradient of the total loss w.r.t. all trainable parameters that it depends on
         :param fetch: further layers by path
         """
         nodes = list(dict.fromkeys(self.plan.roots() + self.fetch_nodes(fetch)))
@@ -243,7 +243,7 @@ class Network:
         def emit(feed: Dict[str, Any]) -> Dict[str, Any]:
             with tf.GradientTape() as tape:
                 out = self.lower(feed, train=train, outputs=nodes)
-                total_loss = out.total_loss  # within the tape: it adds the constraints
+                total_loss = out.total_loss  # inside the tape, since it adds the constraints
             result = {
                 "values": {n.path: out.values[n.path] for n in nodes},
                 "lens": {n.path: {str(a): v for a, v in out.lens_by_axis(n.output).items()} for n in nodes},
@@ -265,7 +265,7 @@ class Network:
 
 
 def dense_gradients(tape: Any, objective: Any, params: Mapping[str, Any]) -> Dict[str, Any]:
-    """Gradients by parameter name, without the parameters that the objective does not depend on."""
+    """Return the gradients by parameter name, without the parameters that the objective does not depend on."""
     names = list(params)
     grads = tape.gradient(objective, [params[name] for name in names])
     return {name: tf.convert_to_tensor(grad) for name, grad in zip(names, grads) if grad is not None}
@@ -283,5 +283,5 @@ def _layer_result(data: Data, value: Any, lens: Mapping[str, Any], beam_scores: 
 
 
 def _variable_name(name: str) -> str:
-    """A name that TensorFlow accepts for a variable; ours is the key in `Network.params`."""
+    """Return a name that TensorFlow accepts for a variable; ours is the key in `Network.params`."""
     return re.sub("[^A-Za-z0-9_./-]", "_", name).lstrip("_./-") or "var"

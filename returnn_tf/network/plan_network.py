@@ -1,10 +1,11 @@
-"""A whole network dict as a plan. No TensorFlow."""
+"""Planning of a whole network dict. No TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional
 
+from returnn_tf.config import Config
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.builder import NetworkBuilder
@@ -21,13 +22,13 @@ def plan_network(
     train: bool = False,
     search: bool = False,
     default_target: str = "classes",
-    config: Any = None,
+    config: Optional[Config] = None,
 ) -> Plan:
-    """Plan a network dict. Nothing in the plan changes any more afterwards.
+    """Plan a network dict. The plan is immutable afterwards.
 
     :param extern_data: templates by data key
     :param default_target: for losses without the option target
-    :param config: the `Config` which the network is from, for the functions of the config
+    :param config: the `Config` of the network, for functions defined in it
     :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
     state = BuildState(extern_data, behavior_version, train, search, default_target)
@@ -58,14 +59,14 @@ def plan_network(
 
 
 def _declare_a_batch_size(builder: NetworkBuilder, state: BuildState) -> None:
-    """Layers may have a batch axis without any input: then the first input that has one tells how long it is."""
+    """Declare the first input with a batch axis as the source of the batch size, for layers with one but no input."""
     keys = [key for key, data in state.extern_data.items() if data.batch_axis is not None]
     if keys and not set(keys) & set(state.extern) and any(node.output.batch_axis is not None for node in state.nodes):
         builder.extern_node(keys[0])
 
 
 def _freeze_params(plan: Plan) -> None:
-    """Parameters of layers inside of a layer which is not trainable are not trained either."""
+    """Freeze the parameters of layers inside a layer that is not trainable."""
     frozen = tuple(node.path + "/" for node in plan.all_nodes() if node.layer.trainable is False)
     if frozen:
         for spec in plan.params.values():
@@ -74,7 +75,7 @@ def _freeze_params(plan: Plan) -> None:
 
 
 def _without_dead_layers(plan: Plan) -> Plan:
-    """Leave out layers which no output and no loss needs, e.g. those which only gave an n_out."""
+    """Leave out layers that no output and no loss needs, e.g. those that only gave an n_out."""
     alive = plan.needed(plan.roots(), plan.losses)
     return dataclasses.replace(
         plan,

@@ -1,11 +1,11 @@
-"""What `Network.run` gives: numpy values with their axes and lengths."""
+"""The result of `Network.run`: numpy values with their axes and lengths."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
-import numpy
+from numpy.typing import NDArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +18,10 @@ class LayerResult:
     :param beam_scores: [batch, beam] log scores, in search only
     """
 
-    value: numpy.ndarray
+    value: NDArray[Any]
     axes: Tuple[str, ...]
-    sizes: Dict[int, numpy.ndarray]
-    beam_scores: Optional[numpy.ndarray] = None
+    sizes: Dict[int, NDArray[Any]]
+    beam_scores: Optional[NDArray[Any]] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +29,16 @@ class RunResult:
     """All results of one run.
 
     :param layers: by layer path
-    :param losses: reduced losses before their scale
+    :param losses: reduced losses, unscaled
     :param errors: by layer path, where the loss defines one
-    :param counts: frames or sequences by which reports divide loss and error
+    :param counts: numbers of frames or sequences that reports divide loss and error by
     :param total_loss: scaled losses plus constraints; None without losses
-    :param grads: of the total loss by parameter name, only if asked for
+    :param grads: gradients of the total loss by parameter name, only on request
     """
 
     layers: Dict[str, LayerResult]
-    losses: Dict[str, numpy.ndarray]
-    errors: Dict[str, numpy.ndarray]
-    counts: Dict[str, numpy.ndarray]
-    total_loss: Optional[numpy.ndarray]
-    grads: Dict[str, numpy.ndarray]
+    losses: Dict[str, NDArray[Any]]
+    errors: Dict[str, NDArray[Any]]
+    counts: Dict[str, NDArray[Any]]
+    total_loss: Optional[NDArray[Any]]
+    grads: Dict[str, NDArray[Any]]

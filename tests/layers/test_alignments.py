@@ -117,9 +117,9 @@ def test_without_native_ops(name, monkeypatch):
     [
         (transducer(blank_index=6), "blank_index 6: there are only 6 classes"),
         (transducer(logits="encoder"), "logits must have batch, time, labels . 1 and classes"),
-        (transducer(label_axis="B"), "label_axis 'B' is that of the batch or of the classes"),
+        (transducer(label_axis="B"), "label_axis 'B' is the batch or class axis"),
         (transducer(targets="encoder"), "targets must be sparse sequences"),
-        ({**transducer(), "after": {"class": "copy", "from": "embedding"}}, "one axis which is one longer"),
+        ({**transducer(), "after": {"class": "copy", "from": "embedding"}}, "one axis that is one longer"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -98,7 +98,7 @@ def test_in_a_loop():
     "true,false,more,match",
     [
         (TANH, {**TANH, "n_out": 2}, {}, "the shapes"),
-        (TANH, {"class": "slice", "axis": "F", "slice_end": 2, "from": "data"}, {}, "true_layer gives"),
+        (TANH, {"class": "slice", "axis": "F", "slice_end": 2, "from": "data"}, {}, "true_layer has"),
         (TANH, {"class": "copy", "from": "labels2"}, {}, "there is no layer"),
         (TANH, {"n_out": 3}, {}, "'false_layer' must be a layer"),
         ({**TANH, "loss": "ce", "target": "labels"}, TANH, {}, "has a loss"),

@@ -107,7 +107,7 @@ def test_range_options():
     )
     assert data.dims == (dim,) and data.dim == 4 and data.dtype == "int64" and data.feature_axis is None
     fails({"class": "range", "limit": 3, "delta": 0}, "delta must not be 0")
-    fails({"class": "range", "limit": 3, "out_spatial_dim": dim}, "the declared dim .* does not fit")
+    fails({"class": "range", "limit": 3, "out_spatial_dim": dim}, "the declared dim .* does not match")
 
 
 @pytest.mark.parametrize("axis,axes,size", [("T", "T", 4), ("F", "F", 3), ("B", "B", 3), (STATIC, "F", 2)])

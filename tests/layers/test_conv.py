@@ -152,7 +152,7 @@ def test_old_versions_guess_the_axis():
         (conv(in_spatial_dims=["T", "F"]), "filter_size has 1 axis, but in_spatial_dims has 2"),
         (conv(in_spatial_dims=["F"]), "other than batch and feature"),
         (conv(filter_size=(1, 1, 1, 1)), "1 to 3 entries"),
-        (conv(groups=2), "3 input and 6 output features cannot make 2 groups"),
+        (conv(groups=2), "3 input and 6 output features are not divisible by 2 groups"),
         (conv(padding="full"), "padding must be"),
         (conv(strides=0), "strides must be a positive number"),
         (conv(strides=(1, 2)), "strides must be .* 1 axes"),

@@ -86,7 +86,7 @@ def test_sparse_source_with_common_axes():
     "layer,match",
     [
         (dot("data"), "exactly two sources"),
-        (dot("data", "data:other", red1="F", red2="F", var1=None, var2="T"), "time of source 1.*not.* have it"),
+        (dot("data", "data:other", red1="F", red2="F", var1=None, var2="T"), "time of source 1.*neither.* lacks it"),
         (dot("data", "data:other", red1="T", red2="T"), "different dims"),
         (dot("data", "data:wide", red1="F", red2=["F", STATIC]), "red1 is 1 axes .* red2 is 2"),
         (dot("data", "data"), "axes to sum over are missing"),

@@ -72,7 +72,7 @@ def test_a_static_axis_and_the_order_of_the_axes():
         ({"directions": ["upper_let"]}, "unknown corner 'upper_let'.*upper_left"),
         ({"directions": []}, "at least one"),
         ({"directions": ["upper_left"] * 2}, "different corners"),
-        ({"combine": "concat", "n_out": 6}, "n_out 6 cannot be dealt out to 4 directions"),
+        ({"combine": "concat", "n_out": 6}, "n_out 6 is not divisible by the 4 directions"),
         ({"from": "data:other"}, "an image has 2 axes"),
     ],
 )

@@ -57,7 +57,7 @@ def test_gradient():
 @pytest.mark.parametrize(
     "options,message",
     [
-        ({"axes": "BT"}, r"'BT' says none .* Give a list of axes, e.g. \['B', 'T'\]"),
+        ({"axes": "BT"}, r"'BT' defines none .* Give a list of axes, e.g. \['B', 'T'\]"),
         ({"axes": [STATIC, FEATURE], "n_out": 5}, "n_out is 5, but the merged axis has"),
         ({"axes": ["X"]}, "Axis 'X' is not a known name"),
     ],

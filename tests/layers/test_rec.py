@@ -256,7 +256,7 @@ LAST = {"class": "get_last_hidden_state", "from": "rec"}
         ({"output": rec(initial_state={"h": "zeros"})}, "initial_state has no key 'c'"),
         ({"output": rec(initial_state={"h": 0, "c": 0, "s": 0})}, "initial_state has the unknown key 's'"),
         ({"output": rec(unit="gru", initial_state={"h": 0})}, "this unit has a single state without a name"),
-        ({"output": rec(initial_state="data:ctx")}, "cannot stand for both of c and h"),
+        ({"output": rec(initial_state="data:ctx")}, "cannot serve as both of c and h"),
         (
             {"output": rec(n_out=5, initial_state={"h": "data:ctx", "c": 0})},
             r"initial_state\['h'\]: layer .*ctx.* needed",

@@ -66,7 +66,7 @@ def test_gradient_stays_inside_of_the_sequences():
         (reduce(mode="argmax", axis=["T", "F"]), "over a single axis, got 2"),
         (reduce(mode="max", axis="T", n_out=5), "n_out is 5, but the result is"),
         ({"class": "math_norm", "p": 0, "axis": "F", "from": "data"}, "p must be positive"),
-        ({"class": "reduce_out", "mode": "max", "num_pieces": 2, "from": "data"}, "size 3 cannot be cut"),
+        ({"class": "reduce_out", "mode": "max", "num_pieces": 2, "from": "data"}, "size 3 is not divisible"),
         ({"class": "top_k", "axis": "F", "k": 4, "from": "data"}, "k is 4, but there are only 3"),
         ({"class": "search_sorted", "sorted_sequence": "data", "values": "data:numbers", "axis": "T"}, "Cast one"),
         (

@@ -101,7 +101,7 @@ def test_stack_repeats_missing_axes():
     x = feed()["data"]
     numpy.testing.assert_array_equal(run(net)["output"].value[:, :, 1], numpy.broadcast_to(x[:, :1], x.shape))
     fails({"class": "stack", "from": ["data", "data:ints"]}, "the sources have different dtypes: float32, int32")
-    fails({"class": "stack", "out_spatial_dim": SpatialDim("n", 3), "from": ["data"]}, "does not fit, the result has")
+    fails({"class": "stack", "out_spatial_dim": SpatialDim("n", 3), "from": ["data"]}, "does not match, the result has")
 
 
 @pytest.mark.parametrize(

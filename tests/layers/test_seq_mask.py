@@ -54,7 +54,7 @@ def test_gradient():
     "options,message",
     [
         ({"window_start": 1}, "window_start and window_size belong together"),
-        ({"start": "data:other"}, "start: .* has the axis .*, which the source has not"),
+        ({"start": "data:other"}, "start: .* has the axis .*, which the source lacks"),
     ],
 )
 def test_errors(options, message):

@@ -66,7 +66,7 @@ def test_declared_dims():
     [
         ({"axis": "F", "dims": (-1, -1)}, "only one of them can be -1"),
         ({"axis": "F", "dims": (2, 2)}, "multiply to 4, but the axis has .*3"),
-        ({"axis": "F", "dims": (-1, 2)}, "is no multiple of 2"),
+        ({"axis": "F", "dims": (-1, 2)}, "is not a multiple of 2"),
         ({"axis": "F", "dims": (-1, 0)}, "sizes must be positive"),
         ({"axis": "T", "dims": (2, 2)}, "is dynamic, so one of the dims .* must be -1"),
     ],
@@ -140,7 +140,7 @@ def test_reshape(ins, outs, expected):
     "ins,outs,message",
     [
         ([STATIC, FEATURE], [SpatialDim("a", 5)], "have different numbers of entries"),
-        ([STATIC, FEATURE], [SpatialDim("a"), SpatialDim("b", 4)], "6 is no multiple of 4"),
+        ([STATIC, FEATURE], [SpatialDim("a"), SpatialDim("b", 4)], "6 is not a multiple of 4"),
         ([STATIC, FEATURE], [SpatialDim("a"), SpatialDim("b")], "only one dim of unknown size"),
     ],
 )

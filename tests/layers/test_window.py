@@ -127,7 +127,7 @@ def test_gradient_reaches_every_frame():
         ({"class": "time_chunking", "chunk_size": 0, "chunk_step": 1, "from": "data"}, "must be positive"),
         (
             {"class": "time_chunking", "chunk_size": 2, "chunk_step": 1, "axis": "F", "from": "data"},
-            "not batch or feature",
+            "other than batch or feature",
         ),
         ({"class": "time_unchunking", "chunking_layer": "data", "from": "data"}, "layer of class time_chunking"),
     ],

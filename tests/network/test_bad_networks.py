@@ -59,7 +59,7 @@ CASES = {
     ),
     "cycle": (
         {"a": {**LIN, "from": "b"}, "b": {**LIN, "from": "a"}, "output": {**LIN, "from": "a"}},
-        r"in a cycle: a <- b <- a\. Only inside of a 'rec' layer",
+        r"in a cycle: a <- b <- a\. Only inside a 'rec' layer",
     ),
     "self loop": ({"output": {**LIN, "from": "output"}}, r"in a cycle: output <- output"),
     "dims do not fit": (
@@ -81,7 +81,7 @@ CASES = {
     "n_out of 0": ({"output": {**LIN, "n_out": 0}}, r"option 'n_out' must be from 1 to 2147483647, got 0"),
     "huge parameter": (
         {"output": {**LIN, "n_out": 2 * 10**9}},
-        r"Layer 'output' .*the parameter 'W' would have the shape \(4, 2000000000\), which is 8e\+09 numbers",
+        r"Layer 'output' .*the parameter 'W' would have the shape \(4, 2000000000\), i\.e\. 8e\+09 numbers",
     ),
     "reuse_params by parts": (
         {"a": LIN, "output": {**LIN, "reuse_params": {"map": {"W": {"reuse_leyer": "a"}}}}},
@@ -145,20 +145,20 @@ CASES = {
     "layer is no dict": ({"output": "linear"}, r"layer 'output' must be a dict"),
     "network is no dict": ([LIN], r"network must be a dict"),
     "prev outside of a loop": ({"output": {**LIN, "from": "prev:output"}}, r"needs the previous step of a loop"),
-    "base at the top": ({"output": {**LIN, "from": "base:x"}}, r"this network is not inside of a layer"),
+    "base at the top": ({"output": {**LIN, "from": "base:x"}}, r"this network is not nested in a layer"),
     "inner error has the full path": (
         {"output": {"class": "subnetwork", "from": "data", "subnetwork": {"output": {**LIN, "from": "xx"}}}},
         r"Layer 'output/output' \(class 'linear'\): there is no layer 'xx'",
     ),
     "subnetwork without output": (
         {"output": {"class": "subnetwork", "from": "data", "subnetwork": {"out": {**LIN, "is_output_layer": True}}}},
-        r"Layer 'output': the network inside has no layer 'output'\. Did you mean 'out'\?",
+        r"Layer 'output': the nested network has no layer 'output'\. Did you mean 'out'\?",
     ),
     "same parameter twice": (
         {"a": {**LIN, "name_scope": "x"}, "output": {**LIN, "name_scope": "x", "from": ["a", "data"]}},
         r"Layers 'a' and 'output' both have a parameter named 'x/W'",
     ),
-    "wrong out_shape": ({"output": {**LIN, "out_shape": set()}}, r"which out_shape does not name"),
+    "wrong out_shape": ({"output": {**LIN, "out_shape": set()}}, r"which out_shape lacks"),
     "eval that does not parse": (
         {"output": {"class": "eval", "eval": "source(0) +* 2", "from": "data"}},
         r"the eval code does not parse",

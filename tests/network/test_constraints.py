@@ -107,7 +107,7 @@ def test_search_constrains_no_hypotheses() -> None:
 ERRORS = {
     "map too small": (
         {"output": {**LINEAR, "n_out": 10, "spatial_smoothing": 0.1}},
-        r"Layer 'output' .*at least 3x3, but output:feature=10 gives 5x2\. Choose another size",
+        r"Layer 'output' .*at least 3x3, but output:feature=10 gives 5x2\. Choose another output size",
     ),
     "labels": ({"output": {"class": "copy", "from": "data:classes", "darc1": 0.1}}, "is sparse"),
     "branch": (

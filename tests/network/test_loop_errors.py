@@ -88,13 +88,13 @@ def test_labels_need_an_initial_output():
         ({"output": linear("data:source", "prev:outptu")}, "no layer 'outptu' in the loop.*Did you mean 'output'"),
         (
             {"a": linear("b"), "b": linear("c"), "c": linear("data:source", "a"), "output": linear("a")},
-            "in a cycle: loop/a <- loop/b <- loop/c <- loop/a. One of them must take .* e.g. 'prev:a'",
+            "in a cycle: loop/a <- loop/b <- loop/c <- loop/a. One of them must use .* e.g. 'prev:a'",
         ),
         ({"output": linear("output")}, "in a cycle: loop/output <- loop/output"),
         ({"outputt": linear("data:source")}, "has no layer 'output'. Did you mean 'outputt'"),
         (
             {"a": {"class": "reduce", "mode": "sum", "axes": "T", "from": "data:source"}, "output": linear("a")},
-            "'T' means no axis(.|\n)*The axis time is that of the steps: a layer of a loop sees one step at a time",
+            "'T' means no axis(.|\n)*The axis time is the step axis: a layer of a loop sees one step at a time",
         ),
     ],
 )
@@ -111,9 +111,7 @@ def test_end_that_is_no_flag():
 
 
 def test_a_layer_outside_needs_base() -> None:
-    fails(
-        "there is no layer 'mean'. Write 'base:mean' for the layer outside", {"output": linear("mean", "prev:output")}
-    )
+    fails("there is no layer 'mean'. Write 'base:mean' for the outer layer", {"output": linear("mean", "prev:output")})
 
 
 def test_a_choice_has_no_initial_output_on_zeros() -> None:
@@ -124,7 +122,7 @@ def test_a_choice_has_no_initial_output_on_zeros() -> None:
 def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     unit = {name: layer for name, layer in SEARCH.items() if name != "end"}
     plan(unit, [], target="labels", search=True)
-    assert "'loop': the loop has no layer 'end', so the search gives as many labels" in capsys.readouterr().out
+    assert "'loop': the loop has no layer 'end', so the search outputs as many labels" in capsys.readouterr().out
     without_target = {name: value for name, value in SEARCH["output"].items() if name != "target"}
     plan({**unit, "output": without_target}, [], target="labels")
     assert "'loop/output' (class 'choice'): has no target, so it searches in training" in capsys.readouterr().out

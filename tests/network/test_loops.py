@@ -158,7 +158,7 @@ def test_larger_beam_is_not_worse() -> None:
 
 ERRORS = {
     "prev of nothing": ({"output": {"class": "copy", "from": "prev:hh"}, "h": {"class": "copy", "from": "data:source"}},
-                        r"there is no layer 'hh' in the loop, so 'prev:hh' means nothing\. Did you mean 'h'"),
+                        r"there is no layer 'hh' in the loop, so 'prev:hh' is undefined\. Did you mean 'h'"),
     "cycle without prev": (
         {"output": {"class": "copy", "from": "h"}, "h": {"class": "copy", "from": "output"}}, r"in a cycle"),
     "labels without initial output": (
@@ -172,7 +172,7 @@ ERRORS = {
     "no output": ({"out": {"class": "copy", "from": "data:source"}}, r"the unit has no layer 'output'"),
     "shape that grows": (
         {"output": {"class": "copy", "from": ["prev:output", "data:source"]}},
-        r"never settle|does not fit|has no feature"),
+        r"do not converge|does not match|has no feature"),
 }  # fmt: skip
 
 

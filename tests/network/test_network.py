@@ -136,7 +136,7 @@ def test_user_code_of_wrong_shape_or_dtype_names_the_layer() -> None:
     with pytest.raises(LoweringError, match=r"Layer 'output' \(class 'eval'\): the value has the shape .* out_type"):
         net.run(feed)
     net = _net({"output": {"class": "eval", "eval": "tf.cast(source(0), tf.int32)", "from": "data"}})
-    with pytest.raises(LoweringError, match=r"the value is int32, .* Say so in out_type: \{'dtype': 'int32'\}"):
+    with pytest.raises(LoweringError, match=r"the value is int32, .* Declare it in out_type: \{'dtype': 'int32'\}"):
         net.run(feed)
     net = _net({"output": {"class": "eval", "eval": "source(3)", "from": "data"}})
     with pytest.raises(LoweringError, match=r"source\(3\): the layer has only 1 sources"):
@@ -146,7 +146,7 @@ def test_user_code_of_wrong_shape_or_dtype_names_the_layer() -> None:
 @pytest.mark.parametrize("value", [None, 3, [1.0]])
 def test_function_that_returns_no_tensor_names_layer_and_option(value: Any) -> None:
     net = _net({"output": {**LINEAR["output"], "activation": lambda x: value}})
-    with pytest.raises(LoweringError, match=r"Layer 'output' .*, not a tensor\. Look at .* option 'activation'"):
+    with pytest.raises(LoweringError, match=r"Layer 'output' .*, not a tensor\. Check .* option 'activation'"):
         net.run(random_feed({"data": net.extern_data["data"]}))
 
 

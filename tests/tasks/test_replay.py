@@ -120,8 +120,8 @@ def test_facts_are_plain_json():
 @pytest.mark.parametrize(
     "option, message",
     [
-        ("debug_add_check_numerics_ops", "Layer 'log' .class 'activation'.: there is NaN in its output"),
-        ("debug_add_check_numerics_on_output", "Layer 'output' .class 'softmax'.: there is NaN in its output"),
+        ("debug_add_check_numerics_ops", "Layer 'log' .class 'activation'.: NaN in its output"),
+        ("debug_add_check_numerics_on_output", "Layer 'output' .class 'softmax'.: NaN in its output"),
     ],
 )
 def test_numerics_are_checked_where_they_arise(option, message):

@@ -22,8 +22,8 @@ from returnn_tf.util.lazy_tf import tf
 class ContextAttentionLayer(ConcatInputLayer):
     """Options and axes that `dot_attention` and `concat_attention` share."""
 
-    base: LayerRef = option(help="layer with the frames that are summed", refs=True)
-    base_ctx: LayerRef = option(help="layer with the context of each frame, as many features as the source", refs=True)
+    base: LayerRef = option(help="layer with the frames to sum", refs=True)
+    base_ctx: LayerRef = option(help="layer with the context of each frame, of the source's feature size", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the axes of the source, with the features of the base."""
@@ -48,7 +48,7 @@ class ContextAttentionLayer(ConcatInputLayer):
         sizes = [ctx.need_static(ctx.need_feature(d, w), w) for d, w in ((data, "the source"), (context, "base_ctx"))]
         if sizes[0] != sizes[1]:
             raise ctx.error(
-                "the source has %d features, base_ctx %d, but they must be as many. Put a linear layer in front of one."
+                "the source has %d features, base_ctx %d, but they must be equal. Put a linear layer in front of one."
                 % (sizes[0], sizes[1])
             )
         return sizes[0]
@@ -68,7 +68,7 @@ class ContextAttentionLayer(ConcatInputLayer):
         raise AssertionError("%s has no energy()" % type(self).__name__)
 
 
-#: Stands for the features of source and context, which are not the same dim but as many.
+#: Stands for the features of source and context, which have different dims of the same size.
 _FEATURES = Dim(description="attention features")
 
 
@@ -82,7 +82,7 @@ class DotAttentionLayer(ContextAttentionLayer):
     """``y = sum over t of softmax over t(energy_factor * base_ctx[t] . source) * base[t]``.
 
     Frames after the end of a sequence don't count. No parameters. Luong et al. 2015.
-    Lengths: the time axis of the base is gone, those of the source are unchanged.
+    Lengths: the time axis of the base is removed, those of the source are unchanged.
 
     Example::
 
@@ -104,7 +104,7 @@ class ConcatAttentionLayer(ContextAttentionLayer):
     """``y = sum over t of softmax over t(v . tanh(base_ctx[t] + source)) * base[t]``.
 
     Frames after the end of a sequence don't count. Parameter: ``v`` [features of base_ctx]. Bahdanau et al. 2015.
-    Lengths: the time axis of the base is gone, those of the source are unchanged.
+    Lengths: the time axis of the base is removed, those of the source are unchanged.
 
     Example::
 

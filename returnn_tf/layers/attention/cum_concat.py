@@ -22,9 +22,9 @@ from returnn_tf.util.lazy_tf import tf
 class CumConcatLayer(ConcatInputLayer):
     """``y[t] = x[0..t]``: all frames up to the current one, as a new axis with length t + 1 in frame t.
 
-    In a step of a loop the history grows by one frame. For all frames at once it is stored once, not once for each
-    frame: the output has the new axis in place of the frames, and the lengths of that axis differ by frame. So a layer
-    which combines it with the frames, such as `dot` with a query, gives what it gives step by step.
+    In a step of a loop the history grows by one frame. For all frames at once it is stored once, not once per frame:
+    the output has the new axis in place of the frames, and its lengths vary with the frames. A layer that combines it
+    with the frames, such as `dot` with a query, computes the same values as step by step.
 
     No parameters. Lengths: t + 1 in frame t for the new axis, which comes after the batch axis.
 
@@ -42,7 +42,7 @@ class CumConcatLayer(ConcatInputLayer):
 
     computes_all_steps = True
     out_spatial_dim: Optional[Dim] = option(None, help="the new axis")
-    axis: Axis = option("T", help="the axis of the frames; in a loop its steps where the source has no such axis")
+    axis: Axis = option("T", help="frame axis; in a loop the steps if the source has no such axis")
 
     history_grows = True
 
@@ -51,7 +51,7 @@ class CumConcatLayer(ConcatInputLayer):
         data = self.input_template(ctx)
         self._frames, axis = frames_of(ctx, data, self.axis)
         if axis is not None and axis in (self._frames.batch_axis, self._frames.feature_axis):
-            raise ctx.error("a history cannot go along the batch or the feature axis.")
+            raise ctx.error("a history cannot run along the batch or the feature axis.")
         rest = self._frames if axis is None else self._frames.without_axes([axis])
         batch = rest.batch_axis
         order = [*([] if batch is None else [batch]), *(i for i in range(rest.rank) if i != batch)]
@@ -65,7 +65,7 @@ class CumConcatLayer(ConcatInputLayer):
         rest = rest.permuted(order).replace(vocab=None)
         output = rest.with_axis(self._at, self.history, time=rest.time_axis is None)
         if axis is None:
-            # An own dim: in the state there is one frame less.
+            # A separate dim, since the state has one frame less.
             state = output.with_dim(self._at, ctx.new_spatial(None, "history"))
             ctx.loop_state("history", state, lambda emit: self._empty(emit, state))
         return output

@@ -20,11 +20,11 @@ from returnn_tf.util.lazy_tf import tf
 class GaussWindowAttentionLayer(ConcatInputLayer):
     """``y = sum over i of N(i; position, std) * base[i]`` over the window_size frames around ``round(position)``.
 
-    The window begins ``floor(window_size / 2)`` frames before the rounded position. Where it leaves the sequence, the
-    first or last frame is repeated, with the density of the frame that it stands for. The weights don't sum to 1. With
-    inner_size there are as many positions, inner_size_step apart, around the one given, as a further axis.
+    The window begins ``floor(window_size / 2)`` frames before the rounded position. Outside the sequence, the first or
+    last frame is repeated, with the density of the frame that it replaces. The weights don't sum to 1. With inner_size
+    there are that many positions, inner_size_step apart, around the given one, as a further axis.
 
-    No parameters. Lengths: the time axis of the base is gone, those of the source are unchanged.
+    No parameters. Lengths: the time axis of the base is removed, those of the source are unchanged.
 
     Example::
 
@@ -35,10 +35,10 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
             "output": {"class": "gauss_window_attention", "base": "data", "window_size": 3, "from": "position"}}
     """
 
-    base: LayerRef = option(help="layer with the frames that are summed", refs=True)
+    base: LayerRef = option(help="layer with the frames to sum", refs=True)
     window_size: int = option(help="number of frames in the window")
     std: float = option(1.0, help="standard deviation of the density, in frames")
-    inner_size: Optional[int] = option(None, help="number of positions around the one given")
+    inner_size: Optional[int] = option(None, help="number of positions around the given one")
     inner_size_step: float = option(0.5, help="distance of these positions, in frames")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -83,8 +83,9 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         return y
 
     def _last_frames(self, ctx: EmitContext, x: Any) -> Any:
-        """Return the index of the last frame of each sequence, at least 0: int32 [batch, 1, ..., 1] with one more axis
-        than x.
+        """Return the index of the last frame of each sequence, at least 0.
+
+        :return: int32 [batch, 1, ..., 1] with one more axis than x, or a scalar
         """
         base = self.base.output
         assert base.time_axis is not None
@@ -92,7 +93,8 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         return last if last.shape.rank == 0 else tf.reshape(last, [-1] + [1] * x.shape.rank)
 
     def _sum(self, position: Any, frames: Any, last: Any) -> Any:
-        """
+        """Sum the frames of the windows around the positions.
+
         :param position: float [batch, ...]
         :param frames: [batch, time, features]
         :return: [batch, ..., features]

@@ -18,10 +18,10 @@ from returnn_tf.tensor import Data
 class GenericAttentionLayer(Layer):
     """``y = sum over t of weights[t] * base[t]``, t along the time axis of the base.
 
-    Axes which both have, e.g. heads, stay; the output has the batch axis, those of the weights only, and those of the
-    base. There is no mask: the weights must be 0 after the end of a sequence, as those of `softmax_over_spatial` are.
+    Shared axes, e.g. heads, are kept; the output has the batch axis, the axes of the weights only, and those of the
+    base. There is no mask: the weights must be 0 after the end of a sequence, like those of `softmax_over_spatial`.
 
-    No parameters. Lengths: the time axis of the base is gone, all others are unchanged. Bahdanau et al. 2015.
+    No parameters. Lengths: the time axis of the base is removed, all others are unchanged. Bahdanau et al. 2015.
 
     Example::
 
@@ -31,8 +31,8 @@ class GenericAttentionLayer(Layer):
             "output": {"class": "generic_attention", "weights": "weights", "base": "data"}}
     """
 
-    weights: LayerRef = option(help="layer with the weights, by frames of the base", refs=True)
-    base: LayerRef = option(help="layer with the frames that are summed", refs=True)
+    weights: LayerRef = option(help="layer with a weight per frame of the base", refs=True)
+    base: LayerRef = option(help="layer with the frames to sum", refs=True)
     auto_squeeze: bool = option(True, help="drop axes of size 1 that only the weights have")
 
     needs_sources = False

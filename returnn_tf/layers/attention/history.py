@@ -1,7 +1,7 @@
 """The history of a layer in a loop: it grows by a frame per step, and can skip steps that a mask excludes.
 
-Under masks (see `masked_computation`) the array grows in every step all the same, so that its shape does not depend on
-values; for each sequence the picked frames are at its beginning, and how many there are is a state of its own.
+Under masks (see `masked_computation`) the array still grows in every step, so that its shape does not depend on values;
+the selected frames of each sequence come first, and their number is a state of its own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def extended(ctx: EmitContext, key: str, x: Any, axis: int) -> Any:
         place = tf.equal(tf.range(tf.shape(grown)[axis]), tf.expand_dims(count, -1))  # [batch, history]
         size = tf.shape(place)
         shape = [size[-1] if i == axis % rank else size[0] if i == 0 else 1 for i in range(rank)]
-        # A frame that is not picked is overwritten by the next one, and no length counts it.
+        # An unselected frame is overwritten by the next one, and no length counts it.
         new = tf.where(tf.reshape(place, tf.stack(shape)), x, grown)
     ctx.set_loop_state(key, new)
     return new

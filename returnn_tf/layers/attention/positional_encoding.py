@@ -24,7 +24,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
     """``y[t] = [sin(t / s_0), ..., sin(t / s_n), cos(t / s_0), ..., cos(t / s_n)]``, with add_to_input ``x[t] + y[t]``.
 
     The time scales s go from 1 to 10000, in equal ratios; with an odd n_out the last feature is 0. Frames count from
-    0. In a loop, and without a time axis, t is the number of the step.
+    0. In a loop, and without a time axis, t is the step index.
 
     No parameters. Lengths: unchanged. Vaswani et al. 2017.
 
@@ -61,7 +61,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         if self.add_to_input:
             size = ctx.need_static(ctx.need_feature(frames), "the feature axis of the source")
             if self.n_out not in (None, size):
-                raise ctx.error("n_out is %s, but add_to_input adds to %d features. Leave it out." % (self.n_out, size))
+                raise ctx.error("n_out is %s, but add_to_input adds to %d features. Omit it." % (self.n_out, size))
             return frames.replace(vocab=None)
         out = ctx.out_feature(default=frames.feature_dim)
         ctx.need_static(out, "out_dim")

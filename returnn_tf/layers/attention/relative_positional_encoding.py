@@ -16,7 +16,7 @@ from returnn_tf.ops.frames.positions import clipped_distances, sinusoids
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
-#: The vectors by clipped distance, [2 clipping + 1, n_out]; who knows them need not have one for every two frames.
+#: The vectors by clipped distance, [2 clipping + 1, n_out]; with them a layer needs no vector for every two frames.
 TABLE: Aux[Any] = Aux("vectors by distance")
 
 
@@ -24,7 +24,7 @@ TABLE: Aux[Any] = Aux("vectors by distance")
 class RelativePositionalEncodingLayer(ConcatInputLayer):
     """``y[t, s] = encoding_matrix[clip(s - t, -clipping, clipping) + clipping]``, for key_shift of `self_attention`.
 
-    Only the length of the source matters. With ``fixed`` the rows are sinusoids of their number, and there is no
+    Only the length of the source matters. With ``fixed`` the rows are sinusoids of their index, and there is no
     parameter. In a loop, and without a time axis, t is the step and s goes over all steps up to it.
 
     Parameter: ``encoding_matrix`` [2 clipping + 1, n_out]. Shaw et al. 2018.
@@ -38,8 +38,8 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
                        "key_shift": "distance", "from": "data"}}
     """
 
-    clipping: int = option(16, help="larger distances count as this one")
-    fixed: bool = option(False, help="sinusoids instead of a parameter")
+    clipping: int = option(16, help="maximum distance; larger ones are clipped")
+    fixed: bool = option(False, help="use sinusoids instead of a parameter")
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of encoding_matrix")
 
     def template(self, ctx: PlanContext) -> Data:

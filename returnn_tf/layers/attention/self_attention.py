@@ -45,7 +45,7 @@ class SelfAttentionLayer(ConcatInputLayer):
 
     computes_all_steps = True
     num_heads: int = option(help="number of heads")
-    total_key_dim: int = option(help="size of the keys of all heads together")
+    total_key_dim: int = option(help="total size of the keys of all heads")
     key_shift: OptionalLayerRef = option(
         None,
         help="layer with vectors [time, time, key] to add to the keys, see relative_positional_encoding",
@@ -53,7 +53,7 @@ class SelfAttentionLayer(ConcatInputLayer):
     )
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of QKV")
     attention_dropout: float = option(0.0, check=dropout_rate, help="dropout on the attention weights in training")
-    attention_left_only: bool = option(False, help="a frame sees no later frames")
+    attention_left_only: bool = option(False, help="frames do not attend to later frames")
 
     history_grows = True
 
@@ -65,7 +65,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         n_out = ctx.need_static(out, "out_dim")
         for name, size in (("total_key_dim", self.total_key_dim), ("n_out", n_out)):
             if self.num_heads < 1 or size % self.num_heads:
-                raise ctx.error("%s is %d, which num_heads %d does not divide." % (name, size, self.num_heads))
+                raise ctx.error("%s is %d, which is not divisible by num_heads %d." % (name, size, self.num_heads))
         self._key, self._value = self.total_key_dim // self.num_heads, n_out // self.num_heads
         ctx.param("QKV", (n_in, 2 * self.total_key_dim + n_out), self.forward_weights_init)
         self._frames, axis = frames_of(ctx, data)
@@ -91,7 +91,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         rank = shift.rank - (0 if shift.batch_axis is None else 1)
         if rank != (2 if self._single_step else 3) or shift.dims[-1].size != self._key:
             raise ctx.error(
-                "key_shift is %s, but it must be [%s, key=%d], as a relative_positional_encoding with n_out %d gives."
+                "key_shift is %s, but it must be [%s, key=%d], like a relative_positional_encoding with n_out %d."
                 % (shift, "time" if self._single_step else "time, time", self._key, self._key)
             )
         if shift.batch_axis not in (None, 0) or (shift.batch_axis == 0 and self._rows.rank != rank - 1):

@@ -19,7 +19,7 @@ class WeightedSum:
 
     :param output: template of the result: batch, axes of the weights only, all other axes of the base
     :param squeezed: axes of the weights of size 1 that are dropped first
-    :param labels: of the axes of the weights that are left, of the base, and of the result
+    :param labels: labels of the remaining axes of the weights, of the base, and of the result
     """
 
     output: Data
@@ -99,12 +99,12 @@ def _pairs(ctx: PlanContext, weights: Data, base: Data, time: int) -> Dict[int, 
     if time not in pairs.values():
         raise ctx.error(
             "the weights %s have no axis %s, over which the base %s is summed. If they have one of the same lengths, "
-            "say so by a reinterpret_data layer (option size_base) or by declaring one Dim for both."
+            "declare it by a reinterpret_data layer (option size_base) or by declaring one Dim for both."
             % (weights, base.dims[time], base)
         )
     for target, dim in enumerate(base.dims):
         take(next((i for i, d in enumerate(weights.dims) if d is dim or (d.is_batch and dim.is_batch)), None), target)
-    # Heads that two layers made of one number: never the features of the base, which may be as many.
+    # Heads that two layers created from one number; never the features of the base, even if equal in size.
     for axis, dim in enumerate(weights.dims):
         for target, other in enumerate(base.dims):
             if axis not in pairs and target != base.feature_axis and dim.agrees_with(other):

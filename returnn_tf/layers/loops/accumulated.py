@@ -18,7 +18,7 @@ from returnn_tf.tensor import Data
 
 @register_layer("get_rec_accumulated")
 class GetRecAccumulatedLayer(Layer):
-    """The values of a layer of a loop in all steps, as ``<loop>/<layer>`` is. The layer needs ``is_output_layer``.
+    """The values of a layer of a loop in all steps, like ``<loop>/<layer>``. The layer needs ``is_output_layer``.
 
     Lengths: the steps of the loop.
 
@@ -32,7 +32,7 @@ class GetRecAccumulatedLayer(Layer):
             "output": {"class": "get_rec_accumulated", "from": "loop", "sub_layer": "h"}}
     """
 
-    sub_layer: str = option(help="name of the layer inside of the loop")
+    sub_layer: str = option(help="name of the layer inside the loop")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: [steps, batch, ...]."""
@@ -50,7 +50,7 @@ class GetRecAccumulatedLayer(Layer):
 class RecLastOutputLayer(Layer):
     """The value of a layer of a loop in the last step of each sequence. The layer needs ``need_last``.
 
-    Lengths: the axis of the steps is gone. A sequence without steps gets zeros.
+    Lengths: the step axis is removed. A sequence without steps gets zeros.
 
     Example::
 
@@ -64,14 +64,14 @@ class RecLastOutputLayer(Layer):
 
     needs_sources = False
     rec_layer: LayerRef = option(help="the loop", refs=True)
-    sub_layer_name: str = option(help="name of the layer inside of the loop")
+    sub_layer_name: str = option(help="name of the layer inside the loop")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: [batch, ...]."""
         self._inner = layer_of_loop(ctx, self.rec_layer, self.sub_layer_name, "need_last")
         data = self._inner.output
         if data.time_axis is None:
-            return data  # the same in all steps
+            return data  # equal in all steps
         return data.without_axes([data.time_axis])
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -80,10 +80,10 @@ class RecLastOutputLayer(Layer):
 
 
 def layer_of_loop(ctx: PlanContext, loop: Any, name: str, needed: str) -> Node:
-    """A layer of a loop for all steps.
+    """Return a layer of a loop, with its values of all steps.
 
-    :param needed: the option which it must have
-    :raises ConfigError: no loop, no such layer, or it is not kept
+    :param needed: the option that the layer must have
+    :raises ConfigError: no loop, no such layer, or its values are not kept
     """
     if not isinstance(loop, Node) or not isinstance(loop.layer, RecLayer) or not isinstance(loop.layer.unit, dict):
         raise ctx.error("%r is not a 'rec' layer with a network as unit." % (getattr(loop, "path", loop),))

@@ -1,4 +1,4 @@
-"""The hypotheses of a search while a loop runs: scores, which have ended, where they came from."""
+"""The hypotheses of a search while a loop runs: scores, ends, and back pointers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True)
 class PerSequence:
-    """A value from outside of a loop which the loop sees once per hypothesis. Whoever uses this saves the copies.
+    """A value from outside a loop that the loop sees once per hypothesis; whoever uses this avoids the copies.
 
     :param values: once per sequence
     :param beam: hypotheses per sequence
@@ -31,16 +31,16 @@ PER_SEQUENCE: Aux[PerSequence] = Aux("once per sequence")
 class Hypotheses:
     """The state of a search within one step.
 
-    :param step: number of the step, int32 scalar
+    :param step: step index, int32 scalar
     :param scores: [batch, beam]
     :param ended: bool [batch * beam]: whether a hypothesis had ended before this step
     :param beam: hypotheses per sequence now
-    :param source: [batch, beam]: the entry at the start of the step which each hypothesis continues
-    :param choices: how many choices were made in this step
-    :param chosen: [batch, beam]: set by a choice: the entry before it which each hypothesis continues
-    :param counts: int32 [batch * beam]: the steps which each hypothesis took before this one
+    :param source: [batch, beam]: the entry at the start of the step that each hypothesis continues
+    :param choices: number of choices made in this step
+    :param chosen: [batch, beam]: set by a choice: the previous entry that each hypothesis continues
+    :param counts: int32 [batch * beam]: the number of steps of each hypothesis before this one
     :param normalize: whether the final scores are divided by the number of steps
-    :param exponent: of that number, where every hypothesis is divided by its own
+    :param exponent: exponent of that number, where every hypothesis is divided by its own
     """
 
     step: Any
@@ -55,13 +55,13 @@ class Hypotheses:
     exponent: float = 1.0
 
     def choose(self, scores: Any, source: Any) -> None:
-        """A choice was made: from now on these are the hypotheses."""
+        """Replace the hypotheses after a choice."""
         self.scores, self.chosen = scores, source
         self.choices += 1
 
 
 def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: List[Any], batch: Any) -> None:
-    """Reorders, after a choice, all values that are needed later, so that they belong to the hypotheses chosen.
+    """Reorder, after a choice, all values needed later, so that they belong to the chosen hypotheses.
 
     :param later: nodes whose values are needed after the choice
     :param states: keys of the states of layers of the loop
@@ -99,7 +99,7 @@ def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: 
 
 
 def steps_taken(ended: Any, lens: Any, step: Any, include_eos: bool) -> Any:
-    """How many steps each hypothesis took whose end the loop finds out, int32 [batch * beam].
+    """Return the number of steps of each hypothesis whose end the loop determines, int32 [batch * beam].
 
     :param ended: bool [batch * beam]
     :param lens: int32 [batch * beam]: without the step of the end, unless ``include_eos``
@@ -109,12 +109,12 @@ def steps_taken(ended: Any, lens: Any, step: Any, include_eos: bool) -> Any:
 
 
 def normalized(scores: Any, counts: Any, exponent: float) -> Any:
-    """Scores divided by ``counts ** exponent``, where a hypothesis without steps counts as one step."""
+    """Return the scores divided by ``counts ** exponent``; a hypothesis without steps counts as one step."""
     return scores / tf.cast(tf.maximum(counts, 1), scores.dtype) ** exponent
 
 
 def resize_beam(state: Lowering, before: int, after: int, batch: Any) -> None:
-    """Lengths for another number of hypotheses; they are the same for all hypotheses of a sequence."""
+    """Return lengths for another number of hypotheses; they are the same for all hypotheses of a sequence."""
 
     def resize(lens: Any) -> Any:
         return lens if lens.shape.rank == 0 else tf.repeat(lens[::before], after)

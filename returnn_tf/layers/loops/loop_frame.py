@@ -1,4 +1,4 @@
-"""Runs the layers of a step in a loop: `tf.while_loop` with carried values, slices of what is known, and results."""
+"""Runs the layers of a step in a loop: `tf.while_loop` with carried values, slices of known values, and results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class LoopFrame:
-    """One emission of a loop. The plan of the loop knows nothing of it, so that it can be emitted more than once.
+    """One emission of a loop. The plan of the loop does not refer to it, so that it can be emitted more than once.
 
-    :param loop: what it consists of
-    :param ctx: of the node that runs it
+    :param loop: the planned loop
+    :param ctx: the context of the node that runs it
     """
 
     def __init__(self, loop: LoopPlan, ctx: EmitContext) -> None:
@@ -32,24 +32,24 @@ class LoopFrame:
         self._ctx = ctx
         self._batch = ctx.lowering.batch_size
         limit = loop.ending.max_steps
-        #: the largest number of steps
+        #: The maximum number of steps.
         self._limit = ctx.size(loop.loop_dim) if limit is None else limit(ctx)
-        #: In search, whatever enters the loop does so once per hypothesis.
+        #: In search, every value enters the loop once per hypothesis.
         self._inner = EmitContext(ctx.node, in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam))
-        #: of a search, where the number of steps is known: [batch * beam]
+        #: In search, where the number of steps is known: [batch * beam].
         self._known_lens: Any = None
         if loop.choices and loop.ending.end is None:
             lens = self._inner.lowering.get_lens(loop.loop_dim)
             self._known_lens = tf.broadcast_to(lens, [self._batch * loop.beam_size])
-        #: of a search: the hypotheses at the end of the step, once it is emitted
+        #: In search: the hypotheses at the end of the step, once it is emitted.
         self._last: Optional[Hypotheses] = None
 
     def run(self) -> Any:
-        """Emit the loop; return the number of steps. The collected values are set as further outputs of the node."""
+        """Emit the loop and return the number of steps. The collected values become further outputs of the node."""
         loop, limit = self._loop, self._limit
         arrays = [self._unstacked(outer, inner) for outer, inner in loop.slices]
         read_params(self._inner, self._node.inner)
-        if loop.keeps_beam:  # else what is made once per hypothesis would not fit in all of the step
+        if loop.keeps_beam:  # else values per hypothesis would not have the right size in all of the step
             arrays += self._before_loop()
         search = self._initial_search()
         states = self._initial_states()
@@ -77,9 +77,9 @@ class LoopFrame:
     # --- before the loop ---
 
     def _before_loop(self) -> List[Any]:
-        """What all steps share: masks, and what layers make.
+        """Compute what all steps share: masks, and what layers prepare.
 
-        :return: arrays of what layers made for each step
+        :return: arrays that layers prepared for each step
         """
         ctx = self._inner
         arrays = []
@@ -131,14 +131,15 @@ class LoopFrame:
     def _run_step(
         self, i: Any, arrays: List[Any], carried: Any, search: Dict[str, Any]
     ) -> Tuple[List[Any], List[Any], Dict[str, Any], Any]:
-        """`_step`, as an island whose gradient computes it again if that is wanted."""
+        """Run `_step`, recomputed in the backward pass if requested."""
 
         def inputs() -> List[Any]:
             return [i, *(array.read(i) for array in arrays), *tf.nest.flatten([list(carried), search])]
 
         def step(i: Any, *flat: Any) -> List[Any]:
             states, flags = tf.nest.pack_sequence_as([list(carried), search], flat[len(arrays) :])
-            return tf.nest.flatten(self._step(i, flat[: len(arrays)], states, flags)[:3])
+            results: List[Any] = tf.nest.flatten(self._step(i, flat[: len(arrays)], states, flags)[:3])
+            return results
 
         if self._loop.choices or not self._ctx.train or not self._loop.recomputes:
             return self._step(i, [array.read(i) for array in arrays], carried, search)
@@ -149,9 +150,9 @@ class LoopFrame:
     def _step(
         self, i: Any, given: Sequence[Any], carried: Any, search: Dict[str, Any]
     ) -> Tuple[List[Any], List[Any], Dict[str, Any], Any]:
-        """(collected values, states for the next step, hypotheses, [batch, beam] entries that these continue).
+        """Return (collected values, next states, hypotheses, the [batch, beam] entries that these continue).
 
-        :param given: what is known for this step: the slices, then what layers made before the loop
+        :param given: the values known for this step: the slices, then what layers prepared before the loop
         """
         loop, layers = self._loop, self._node.inner
         state = self._inner.lowering.child()
@@ -192,8 +193,10 @@ class LoopFrame:
         return Hypotheses(i, scores, ended, beam, source, counts=counts)
 
     def _needed_after(self, position: int, hyps: Hypotheses) -> List[Node]:
-        """Nodes of the step, and what is given to it, that are used after a choice; all, if the beam changes its
-        size. In an order which is the same in each run, as the ops are made in it."""
+        """Return the nodes of the step, and its inputs, used after a choice; all, if the beam size changes.
+
+        The order is the same in each run, since the ops are created in it.
+        """
         loop, nodes, deps = self._loop, self._node.inner, self._node.deps
         later = [*(of for _, of, _ in loop.prevs), *loop.collected]
         if loop.ending.end is not None:
@@ -256,10 +259,10 @@ class LoopFrame:
             ctx.set_sub_output(name, value[:size] if dim is not None else value)
 
     def _final_scores(self, count: Any, size: Any, search: Dict[str, Any]) -> Any:
-        """[batch, beam]
+        """Return the final scores, [batch, beam].
 
         :param count: number of steps of the loop
-        :param size: that of the longest hypothesis
+        :param size: number of steps of the longest hypothesis
         """
         loop, scores, last = self._loop, search["scores"], self._last
         include_eos = loop.ending.include_eos

@@ -1,4 +1,4 @@
-"""What enters a loop: parameters, arrays that are read step by step, and values once per hypothesis of a search."""
+"""The inputs of a loop: parameters, arrays read step by step, and values once per hypothesis of a search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def read_params(ctx: EmitContext, nodes: List[Node]) -> None:
-    """Reads the parameters of layers, those in loops inside too."""
+    """Read the parameters of layers, including those in inner loops."""
     for node in nodes:
         inner = type(ctx)(node, ctx.lowering)
         for name, spec in node.params.items():
@@ -23,18 +23,18 @@ def read_params(ctx: EmitContext, nodes: List[Node]) -> None:
 
 
 def step_array(x: Any, steps: Any) -> Any:
-    """To be read step by step."""
+    """Return an array to be read step by step."""
     return tf.TensorArray(x.dtype, size=steps, element_shape=x.shape[1:]).unstack(x)
 
 
 def in_beam(lowering: Lowering, nodes: List[Node], beam: int, *, stays: bool) -> Lowering:
-    """The values from outside as the loop sees them: once per hypothesis.
+    """Return the values from outside as the loop sees them: once per hypothesis.
 
     :param stays: the number of hypotheses is the same at all times
     """
     state = lowering.child()
     if state.step is not None:
-        state.step = tf.convert_to_tensor(state.step)  # not to be read in each step
+        state.step = tf.convert_to_tensor(state.step)  # read once, not in each step
     if beam == 1:
         return state
     batch = lowering.batch_size
@@ -53,6 +53,6 @@ def in_beam(lowering: Lowering, nodes: List[Node], beam: int, *, stays: bool) ->
 
 
 def shaped(x: Any, data: Data) -> Any:
-    """The tensor, with all sizes that its template knows."""
+    """Return the tensor with all sizes that its template knows."""
     x.set_shape(data.static_shape)
     return x

@@ -1,5 +1,4 @@
-"""The layers that connect a step network with the outside: slices, earlier values, accumulated values. Not for
-configs."""
+"""Layers that connect a step network with the outside: slices, earlier values, accumulated values. Not for configs."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class EnterLayer(Layer):
-    """A sequence from outside, seen by layers that are computed for all steps at once: its time axis is the loop axis.
+    """A sequence from outside, for layers that are computed for all steps at once: its time axis is the loop axis.
 
-    :param axis: the axis of the source which the loop runs over
-    :param loop_dim: what that axis is inside
+    :param axis: the axis of the source that the loop runs over
+    :param loop_dim: the dim of that axis inside
     """
 
     class_name = "enter"
@@ -30,7 +29,7 @@ class EnterLayer(Layer):
         self._axis, self._loop_dim = axis, loop_dim
 
     def template(self, ctx: Any) -> Data:
-        """Infer the output: the loop axis is no time axis inside."""
+        """Infer the output: the loop axis is not marked as time inside."""
         data = self.source.output
         time = data.time_axis
         return data.with_dim(self._axis, self._loop_dim).replace(time_axis=None if time == self._axis else time)
@@ -43,7 +42,7 @@ class EnterLayer(Layer):
 class ExitLayer(Layer):
     """A value of all steps, seen from outside: the loop axis comes first and is the time axis.
 
-    :param time_dim: what the loop axis is outside
+    :param time_dim: the dim of the loop axis outside
     """
 
     class_name = "exit"
@@ -67,7 +66,7 @@ class ExitLayer(Layer):
         return [axis] + [i for i in range(data.rank) if i != axis]
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit a transposition, of the values before an activation too."""
+        """Emit a transpose, also of the values before an activation."""
         x = ctx.source()
         if not self._axes:
             return x
@@ -99,7 +98,7 @@ class SliceLayer(Layer):
 
 
 class PrevLayer(Layer):
-    """The value of a layer in the step before. The loop carries it.
+    """The value of a layer in the previous step. The loop carries it.
 
     :param of: name of the layer
     """
@@ -120,9 +119,9 @@ class PrevLayer(Layer):
 
 
 class ShiftLayer(Layer):
-    """The value of the step before, for a value known for all steps: shifted by one, with the initial output in front.
+    """The previous step's value of a value known for all steps: shifted by one, with the initial output in front.
 
-    :param initial: what ``prev:`` gives in the first step
+    :param initial: the value of ``prev:`` in the first step
     """
 
     class_name = "prev"
@@ -152,7 +151,7 @@ class ShiftLayer(Layer):
         return tf.concat([first, rest], axis=axis)
 
     def _with_checked_steps(self, x: Any, axis: int, size: Any) -> Any:
-        """The values of the source, of which a target with lengths of its own may have too few."""
+        """Return the values of the source; a target with lengths of its own may have too few."""
         followed = getattr(self.source.layer, "followed_dims", ())
         if all(dim.as_kind(DimKind.LOOP) is self._loop_dim for dim in followed):
             return x
@@ -166,8 +165,7 @@ class ShiftLayer(Layer):
 
 
 class StepIndexLayer(Layer):
-    """``:i``, the number of the step from 0. In the loop it is set by that, elsewhere it is a range over the loop
-    axis."""
+    """``:i``, the step index from 0. In a loop the loop sets it, elsewhere it is a range over the loop axis."""
 
     class_name = "step index"
     is_connector = True
@@ -199,7 +197,7 @@ class AccumLayer(Layer):
         self.of, self._loop_dim, self._beam = of, loop_dim, beam
 
     def template(self, ctx: Any) -> Data:
-        """Infer the output: a further axis in front."""
+        """Infer the output: an additional axis in front."""
         data = self.of.output.with_axis(0, self._loop_dim)
         return data.replace(beam=self._beam if data.batch_axis is not None else None)
 
@@ -210,7 +208,7 @@ class AccumLayer(Layer):
 
 @dataclasses.dataclass
 class InitialOutput:
-    """What ``prev:x`` is in the first step.
+    """The value of ``prev:x`` in the first step.
 
     :param constant: a number for all entries
     :param param: node and name of the parameter for "var"
@@ -247,7 +245,7 @@ class InitialOutput:
         inner = ctx.lowering.child()
         inner.masks = {}
         for dim in node.output.dims:
-            if dim.is_loop:  # one step is enough
+            if dim.is_loop:  # one step suffices
                 inner.sizes[dim], inner.lens[dim] = 1, tf.constant(1)
         for source in node.deps:
             shape = [inner.get_size(d) for d in source.output.dims]
@@ -257,5 +255,5 @@ class InitialOutput:
 
 
 def loop_dim_for(time_dim: Dim) -> Dim:
-    """The loop axis which a time axis becomes inside."""
+    """Return the loop axis that a time axis becomes inside."""
     return time_dim.as_kind(DimKind.LOOP, "steps")

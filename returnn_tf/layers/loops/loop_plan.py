@@ -1,4 +1,4 @@
-"""What a loop consists of, once its step network is planned."""
+"""The parts of a loop, once its step network is planned."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass
 class Ending:
-    """When a loop without a source ends.
+    """The end condition of a loop without a source.
 
     :param end: node of the step with a bool per sequence, or None: the number of steps is known
-    :param include_eos: whether the step in which ``end`` gets true counts
-    :param max_steps: function of the `EmitContext` which gives the largest number of steps, or None
-    :param time_dim: the dim which the loop brings, or None
+    :param include_eos: whether the step in which ``end`` becomes true counts
+    :param max_steps: function of the `EmitContext` that returns the maximum number of steps, or None
+    :param time_dim: the dim that the loop defines, or None
     """
 
     end: Optional[Node]
@@ -30,19 +30,19 @@ class Ending:
 
 @dataclasses.dataclass(eq=False)
 class LoopPlan(Freezable):
-    """A loop: what enters it, what it carries from step to step, and what it puts out.
+    """A loop: its inputs, the values it carries from step to step, and its outputs.
 
-    :param loop_dim: the axis of the steps
+    :param loop_dim: the step axis
     :param path: of the `rec` layer
     :param prevs: (node for ``prev:x`` in the step, node of x, its initial output)
     :param slices: (value for all steps, node for its slice in the step)
     :param choices: in the order of a step; empty without search
-    :param zones: layer of the step network -> (where it is computed, why it is in the loop); for people
-    :param checkpoint_steps: whether the backward pass computes the steps again
-    :param swap_memory: the same, where there is a GPU
+    :param zones: layer of the step network -> (where it is computed, why it is in the loop); for reports
+    :param checkpoint_steps: whether the backward pass recomputes the steps
+    :param swap_memory: the same, if there is a GPU
     :param back_prop: whether the backward pass goes through the loop
-    :param constrained: (layer of the step, option): what this option constrains is wanted for all steps, too
-    :param collected: nodes of the step whose values of all steps are wanted; they are found after the others
+    :param constrained: (layer of the step, option): the values that it constrains are wanted for all steps too
+    :param collected: nodes of the step whose values are wanted for all steps; determined last
     """
 
     loop_dim: Dim
@@ -66,7 +66,7 @@ class LoopPlan(Freezable):
 
     @property
     def beam_size(self) -> int:
-        """Hypotheses at the end of a step; 1 without search."""
+        """Return the number of hypotheses at the end of a step; 1 without search."""
         return self.choices[-1].layer.beam_size if self.choices else 1  # type: ignore[attr-defined]
 
     @property
@@ -76,18 +76,18 @@ class LoopPlan(Freezable):
 
     @property
     def independent_of_batch(self) -> bool:
-        """Whether each sequence is searched as if it were alone."""
+        """Return whether each sequence is searched as if it were alone."""
         return bool(self.choices) and self.choices[-1].layer.independent_of_batch  # type: ignore[attr-defined]
 
     @property
     def recomputes(self) -> bool:
-        """Whether the backward pass computes the steps again.
+        """Return whether the backward pass recomputes the steps.
 
-        The loops of TensorFlow 2 cannot swap to the memory of the host; this saves that of a GPU as well.
+        Loops in TensorFlow 2 cannot swap to host memory; recomputing saves GPU memory as well.
         """
         return self.checkpoint_steps or (self.swap_memory and bool(tf.config.list_physical_devices("GPU")))
 
     @property
     def keeps_beam(self) -> bool:
-        """Whether the number of hypotheses is the same at all times."""
+        """Return whether the number of hypotheses is the same at all times."""
         return all(n.layer.beam_size == self.beam_size for n in self.choices)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The layer which runs a loop."""
+"""The layer that runs a loop."""
 
 from __future__ import annotations
 

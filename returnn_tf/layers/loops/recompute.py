@@ -1,4 +1,4 @@
-"""Gradient checkpointing of the step of a loop: the backward pass computes each step again."""
+"""Gradient checkpointing of the step of a loop: the backward pass recomputes each step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def recomputed(func: Callable[..., List[Any]], inputs: List[Any], again: Callable[[], List[Any]]) -> List[Any]:
-    """``func(*inputs)``, where only the inputs are kept for the gradient.
+    """Compute ``func(*inputs)``, keeping only the inputs for the gradient.
 
-    For use in the body of a `tf.while_loop`. The gradient goes to the inputs and to all tensors outside which the
+    For use in the body of a `tf.while_loop`. The gradient goes to the inputs and to all outer tensors that the
     function uses (Chen et al. 2016, arXiv 1604.06174).
 
-    :param func: a list of tensors from tensors; it is called once
-    :param again: the inputs once more, called in the backward pass; what is not made anew there but is a tensor of the
-        loop is what is kept
+    :param func: function of tensors returning a list of tensors; called once
+    :param again: returns the inputs once more, called in the backward pass; only those tensors of the loop that it does
+        not recompute are kept
     """
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
     step = tf.function(func, autograph=False).get_concrete_function(*specs)
@@ -24,25 +24,24 @@ def recomputed(func: Callable[..., List[Any]], inputs: List[Any], again: Callabl
         raise ValueError("checkpoint_steps is not possible: a layer of the loop reads a variable or array in each step")
     run = _runner(step)
 
-    @tf.custom_gradient
     def call(*values: Any) -> Any:
         def backward(*upstream: Any) -> List[Any]:
-            # The tensors outside themselves: an identity of them in the loop would be kept once per step.
+            # The outer tensors themselves: an identity of them in the loop would be kept once per step.
             second = [tf.identity(x) for x in [*again(), *outside]]
             return _gradients(run(second), second, upstream)
 
         return run([tf.identity(x) for x in values]), backward
 
-    results: List[Any] = list(call(*inputs, *outside))
+    results: List[Any] = list(tf.custom_gradient(call)(*inputs, *outside))
     for result, output in zip(results, step.outputs):
         result.set_shape(output.shape)
     return results
 
 
 def _runner(step: Any) -> Callable[[List[Any]], List[Any]]:
-    """A function that puts the ops of a concrete function into the current graph.
+    """Return a function that copies the ops of a concrete function into the current graph.
 
-    A call of it would do that too, but with its captured tensors instead of given ones.
+    A call of it would do that too, but with its captured tensors instead of the given ones.
     """
     definition = step.graph.as_graph_def()
     names = [x.name for x in step.inputs]

@@ -1,4 +1,4 @@
-"""`rec_unstack`: the frames of a layer outside, one in each step of the loop."""
+"""`rec_unstack`: the frames of an outer layer, one in each step of the loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 class RecUnstackLayer(Layer):
     """``y_t = x[t]`` in step t of a loop, along one axis of the source.
 
-    In a loop without a source of its own and without a layer "end", this axis says how many steps there are.
+    In a loop without a source of its own and without a layer "end", this axis determines the number of steps.
 
     Lengths: those of the axis are the steps of the loop.
 
@@ -31,20 +31,20 @@ class RecUnstackLayer(Layer):
             "output": {"class": "copy", "from": "loop"}}
     """
 
-    axis: Optional[Axis] = option(None, help="the axis of the source with a frame for each step (default: time)")
-    declare_rec_time: bool = option(False, help="this axis says how many steps the loop has")
+    axis: Optional[Axis] = option(None, help="axis of the source with a frame for each step (default: time)")
+    declare_rec_time: bool = option(False, help="this axis determines the number of steps of the loop")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output without the axis in a step."""
         data = ctx.single_source()
         if not ctx.in_step and ctx.loop_dim is None:
-            raise ctx.error("takes the frame of a step, for the network inside of a 'rec' layer.")
+            raise ctx.error("takes the frame of a step: put it into the unit of a 'rec' layer.")
         axis = unstacked_axis(ctx, data, self.axis)
         self._axis = axis
         if ctx.loop_dim is None:
             return data.without_axes([axis])
         if ctx.loop_dim in data.dims:
-            raise ctx.error("the source %s is a layer of the loop, it must be one outside, as 'base:encoder'." % data)
+            raise ctx.error("the source %s is a layer of the loop; name an outer one, e.g. 'base:encoder'." % data)
         return data.with_dim(axis, ctx.loop_dim).replace(time_axis=None if data.time_axis == axis else data.time_axis)
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -56,7 +56,7 @@ class RecUnstackLayer(Layer):
 
 
 def unstacked_axis(ctx: PlanContext, data: Data, axis: Any) -> int:
-    """Index of the axis with a frame for each step.
+    """Return the index of the axis with a frame for each step.
 
     :param axis: the option, None: time
     """

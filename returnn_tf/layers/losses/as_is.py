@@ -15,7 +15,7 @@ from returnn_tf.util.lazy_tf import tf
 class AsIsLoss(Loss):
     """The sum of the layer output over all valid frames and over the features.
 
-    as_error: the sum is reported as error and has no part in the objective.
+    as_error: the sum is reported as an error and is not part of the objective.
 
     Example::
 
@@ -26,8 +26,8 @@ class AsIsLoss(Loss):
 
     needs_target: ClassVar[bool] = False
 
-    use_flatten_frames: bool = option(True, help="leave out padded frames; False: they count too")
-    as_error: bool = option(False, help="only report it, as error")
+    use_flatten_frames: bool = option(True, help="ignore padded frames; False: they count too")
+    as_error: bool = option(False, help="only report it as an error")
 
     def check(self, ctx: LossPlanContext) -> None:
         """Reject labels, which cannot be summed."""

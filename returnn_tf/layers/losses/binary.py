@@ -15,9 +15,9 @@ from returnn_tf.util.lazy_tf import tf
 class BinaryCrossEntropyLoss(FramewiseLoss):
     """``-mean_k (w t[k] log s[k] + (1 - t[k]) log(1 - s[k]))`` with ``s = sigmoid(output)``, summed over the frames.
 
-    The output are values before the sigmoid, so the layer has no activation. The targets are in [0, 1]; w is
+    The output holds values before the sigmoid, so the layer has no activation. The targets are in [0, 1]; w is
     pos_weight.
-    Error: the mean over the features of ``s > 0.5`` not being as the target says, summed over the frames.
+    Error: the mean over the features of ``s > 0.5`` differing from the target, summed over the frames.
 
     Example::
 

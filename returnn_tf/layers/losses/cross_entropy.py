@@ -28,9 +28,9 @@ INPUT_TYPES = ("prob", "log_prob", "logits")
 
 @dataclasses.dataclass(frozen=True)
 class SafeLogOptions:
-    """What ``safe_log_opts`` may hold."""
+    """The options in ``safe_log_opts``."""
 
-    eps: float = option(1e-20, help="smaller probabilities count as this one", check=above(0))
+    eps: float = option(1e-20, help="lower bound of the probabilities", check=above(0))
     use_fake_grad: Optional[bool] = option(
         None, help="gradient where the probability is below eps", inert="that gradient is 0"
     )
@@ -53,12 +53,12 @@ class CrossEntropyLoss(FramewiseLoss):
     """
 
     focal_loss_factor: float = option(0.0, help="exponent of the focal loss")
-    label_smoothing: float = option(0.0, help="probability mass which is taken from the label")
-    label_smoothing_gaussian: bool = option(False, help="spread by a normal distribution over neighbouring labels")
-    fake_upper_bound: Optional[float] = option(None, help="greatest value of a frame; the gradient stays")
-    input_type: Optional[str] = option(None, help="what the layer gives: prob, log_prob or logits")
-    use_fused: bool = option(True, help="use the values before the softmax if there are some")
-    safe_log_opts: Optional[Dict[str, Any]] = option(None, help="the logarithm of probabilities", group=SafeLogOptions)
+    label_smoothing: float = option(0.0, help="probability mass taken from the label")
+    label_smoothing_gaussian: bool = option(False, help="spread it by a normal distribution over neighbouring labels")
+    fake_upper_bound: Optional[float] = option(None, help="upper bound of a frame's value; the gradient is unchanged")
+    input_type: Optional[str] = option(None, help="kind of the layer output: prob, log_prob or logits")
+    use_fused: bool = option(True, help="use the values before the softmax if available")
+    safe_log_opts: Optional[Dict[str, Any]] = option(None, help="options of the logarithm", group=SafeLogOptions)
     debug_dump: bool = option(False, help="print values of every step")
 
     def check(self, ctx: LossPlanContext) -> None:
@@ -75,7 +75,7 @@ class CrossEntropyLoss(FramewiseLoss):
         for name in ("focal_loss_factor", "label_smoothing"):
             if getattr(self, name) and not ctx.target.sparse:
                 raise ctx.error(
-                    "%s needs labels, but the target %r is dense: %s. Leave the option away, or make the target sparse."
+                    "%s needs labels, but the target %r is dense: %s. Omit the option, or make the target sparse."
                     % (name, ctx.target_name, ctx.target)
                 )
 

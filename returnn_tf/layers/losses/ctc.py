@@ -19,10 +19,10 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True)
 class CtcOptions:
-    """What ``ctc_opts`` may hold."""
+    """The options in ``ctc_opts``."""
 
-    ignore_longer_outputs_than_inputs: bool = option(False, help="sequences with too long targets have no loss")
-    ctc_merge_repeated: bool = option(True, help="a label may last for several frames")
+    ignore_longer_outputs_than_inputs: bool = option(False, help="ignore sequences with too long targets")
+    ctc_merge_repeated: bool = option(True, help="allow a label to span several frames")
     label_loop: bool = option(True, help="the same as ctc_merge_repeated")
     preprocess_collapse_repeated: bool = option(False, help="merge equal neighbours in the target")
     logits_normalize: bool = option(True, help="apply a softmax to the scores")
@@ -30,7 +30,7 @@ class CtcOptions:
 
 @dataclasses.dataclass
 class _Sequences:
-    """What value and error share. Scores are time-major, all lengths [batch]."""
+    """The inputs shared by value and error. Scores are time-major, all lengths [batch]."""
 
     logits: Any
     lens: Any
@@ -42,7 +42,8 @@ class _Sequences:
 class CtcLoss(Loss):
     """``-log p(target | output)`` summed over the sequences, where p sums over all alignments (Graves et al. 2006).
 
-    The output has one class more than there are labels: the blank, the last one. n_out follows from the target.
+    The output has one class more than the target has labels: the blank, which is the last one. n_out follows from the
+    target.
     Error: edit distance between target and decoded output, by beam search; in training by the best class per frame.
     A target that needs more frames than there are (one per label, and a blank between equal ones) is an error, unless
     ``ctc_opts`` has ``ignore_longer_outputs_than_inputs``: then such sequences have no loss.
@@ -53,11 +54,11 @@ class CtcLoss(Loss):
     """
 
     has_blank = True
-    beam_width: int = option(100, help="of the beam search for the error")
+    beam_width: int = option(100, help="beam width of the search for the error")
     ctc_opts: Optional[Dict[str, Any]] = option(None, help="variants of the topology", group=CtcOptions)
-    output_in_log_space: bool = option(False, help="the layer gives log probabilities")
-    use_native: bool = option(False, help="sequences with too long targets have no loss, instead of an error")
-    use_viterbi: bool = option(False, help="the best alignment instead of the sum over all")
+    output_in_log_space: bool = option(False, help="the layer outputs log probabilities")
+    use_native: bool = option(False, help="ignore sequences with too long targets instead of raising an error")
+    use_viterbi: bool = option(False, help="use the best alignment instead of the sum over all")
     auto_clip_target_len: bool = option(False, help="cut targets to the number of frames - 1")
     target_collapse_repeated: bool = option(False, help="merge equal neighbours in the target")
 
@@ -76,7 +77,7 @@ class CtcLoss(Loss):
         if output.dim is not None and target.dim is not None and output.dim != target.dim + 1:
             raise ctx.error(
                 "the %s has %d outputs but the target %r has %d labels; with 'ctc' it must have one more, for the "
-                "blank: %d. Leave n_out away, then it follows from the target."
+                "blank: %d. Omit n_out, and it follows from the target."
                 % (ctx.node.layer.class_name, output.dim, ctx.target_name, target.dim, target.dim + 1)
             )
 
@@ -164,4 +165,5 @@ class CtcLoss(Loss):
                 labels,
                 ctx.lens(target),
             )
-        return ctx.cache["sequences"]
+        sequences: _Sequences = ctx.cache["sequences"]
+        return sequences

@@ -35,7 +35,7 @@ class DecodedLoss(Loss):
         if not _is_label_sequence(ctx.output):
             raise ctx.error(
                 "the loss %r compares sequences of labels [batch, time], but the output is %s. Put the loss on the "
-                "layer which decodes, e.g. 'decide', or reduce the scores by mode 'argmax'."
+                "layer that decodes, e.g. 'decide', or reduce the scores by mode 'argmax'."
                 % (self.class_name, ctx.output)
             )
 
@@ -73,9 +73,9 @@ class EditDistanceLoss(DecodedLoss):
 
     debug_print: bool = option(False, help="print both sequences")
     label_map: Optional[Dict[int, int]] = option(
-        None, help="labels of output and target which are replaced before comparing"
+        None, help="{label: replacement} for output and target before comparing"
     )
-    ctc_decode: bool = option(False, help="the output are scores with a blank as last class, to be decoded as CTC")
+    ctc_decode: bool = option(False, help="the output holds scores with a blank as last class; decode them as CTC")
 
     def check_output(self, ctx: LossPlanContext) -> None:
         """Check for labels, or for scores with ctc_decode."""

@@ -53,7 +53,7 @@ class FramewiseLoss(Loss):
     The default error is the number of frames in which the greatest output is not the label (or the greatest target).
     """
 
-    use_flatten_frames: bool = option(True, help="leave out padded frames; False: they count too")
+    use_flatten_frames: bool = option(True, help="ignore padded frames; False: they count too")
 
     def check(self, ctx: LossPlanContext) -> None:
         """Check that target and output have the same axes, and that the output has features for labels."""
@@ -61,7 +61,7 @@ class FramewiseLoss(Loss):
         output, target = ctx.output, ctx.target
         if output.sparse or not output.dtype.startswith("float"):
             raise ctx.error(
-                "the loss %r needs dense float output, but it is %s. Put the loss on the layer which gives the scores."
+                "the loss %r needs dense float output, but it is %s. Put the loss on the layer with the scores."
                 % (self.class_name, output)
             )
         if output.feature_axis is None:
@@ -72,12 +72,12 @@ class FramewiseLoss(Loss):
         if output.dim is not None and target.dim is not None and output.dim != target.dim:
             what = "labels" if target.sparse else "features"
             raise ctx.error(
-                "the %s has %d outputs but the target %r has %d %s. Leave n_out away, then it follows from the target."
+                "the %s has %d outputs but the target %r has %d %s. Omit n_out, and it follows from the target."
                 % (ctx.node.layer.class_name, output.dim, ctx.target_name, target.dim, what)
             )
         if not target.sparse and target.feature_axis is None:
             raise ctx.error(
-                "the target %r is neither sparse (labels) nor has it a feature axis: %s. Declare it with "
+                "the target %r neither is sparse (labels) nor has a feature axis: %s. Declare it with "
                 "'sparse': True, or with a feature axis." % (ctx.target_name, target)
             )
         pair_axes(output, target, ctx.target_name)
@@ -122,7 +122,8 @@ class FramewiseLoss(Loss):
         """Align output and target; shared by value and error."""
         if "frames" not in ctx.cache:
             ctx.cache["frames"] = self._frames(ctx)
-        return ctx.cache["frames"]
+        frames: Frames = ctx.cache["frames"]
+        return frames
 
     def _frames(self, ctx: LossContext) -> Frames:
         order = frame_order(ctx.output)
@@ -147,7 +148,7 @@ def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any)
     deps = ctx.require(
         tf.equal(lens, target_lens),
         "the output axis %s and the axis %s of the target differ in their lengths. Both must have the same number of "
-        "frames: look at the data, or at the layers which make the sequences shorter or longer." % (wanted, dim),
+        "frames: check the data, or the layers that change the lengths." % (wanted, dim),
         frames_of_the_output=lens + 0 * target_lens,
         frames_of_the_target=target_lens + 0 * lens,
     )
@@ -160,8 +161,7 @@ def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any)
 
 
 def pair_axes(output: Data, target: Data, target_name: str) -> List[int]:
-    """Return the axes of the target in the order of `frame_order` of the output; a dense target has its feature axis
-    last.
+    """Return the axes of the target in the order of `frame_order` of the output; dense targets have features last.
 
     :raises ConfigError: if they have different axes
     """
@@ -183,7 +183,7 @@ def pair_axes(output: Data, target: Data, target_name: str) -> List[int]:
             axis_of[into] = rest.pop(0)
     if rest or len(axis_of) != outer.rank:
         raise ConfigError(
-            "the output %s and the target %r %s do not have the same axes beside the features: %s. Reduce or expand "
+            "the output %s and the target %r %s do not have the same axes besides the features: %s. Reduce or expand "
             "one of them, so that there is one target per frame of the output."
             % (output, target_name, target, _difference(outer, axis_of, target, rest))
         )

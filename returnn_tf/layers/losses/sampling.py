@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True)
 class UnigramOptions:
-    """What ``sampler_args`` may hold."""
+    """The options in ``sampler_args``."""
 
     unigrams: List[float] = option((), help="counts of all labels")
     distortion: float = option(1.0, help="exponent of the counts")
@@ -28,7 +28,7 @@ class UnigramOptions:
 class SamplingLoss(FramewiseLoss):
     """Sampled softmax (Jean et al. 2015) or noise contrastive estimation (Gutmann & Hyvarinen 2010) in training.
 
-    In training the scores of only ``num_sampled`` labels are computed, drawn anew in every step, with replacement, and
+    In training the scores of only ``num_sampled`` labels are computed, drawn again in every step, with replacement, and
     there is no error. Outside of training, or with use_full_softmax, it is the loss "ce". The layer is a softmax with
     ``use_transposed_weights``, so that the weights of a label are a row.
 
@@ -40,14 +40,14 @@ class SamplingLoss(FramewiseLoss):
     """
 
     num_sampled: int = option(128, help="number of labels drawn per step (per split)")
-    num_splits: int = option(1, help="into how many parts the frames are split, each with labels of its own")
+    num_splits: int = option(1, help="number of parts the frames are split into, each with labels of its own")
     sampler: str = option("log_uniform", help="how labels are drawn: log_uniform, uniform or fixed_unigram")
-    sampler_args: Optional[Dict[str, Any]] = option(None, help="of sampler fixed_unigram", group=UnigramOptions)
+    sampler_args: Optional[Dict[str, Any]] = option(None, help="options of fixed_unigram", group=UnigramOptions)
     nce_loss: bool = option(False, help="noise contrastive estimation instead of sampled softmax")
-    nce_log_norm_term: float = option(0.0, help="log of the normalisation, taken off the scores for NCE")
+    nce_log_norm_term: float = option(0.0, help="log of the normalisation, subtracted from the scores for NCE")
     use_full_softmax: bool = option(False, help="always compute the full softmax")
     remove_accidental_hits: Optional[bool] = option(
-        None, help="leave out drawn labels which are the target (default: not for NCE)"
+        None, help="ignore drawn labels that equal the target (default: not for NCE)"
     )
 
     def check(self, ctx: LossPlanContext) -> None:

@@ -15,14 +15,15 @@ _KINDS = {"error": True, "value": False, "loss": False}
 
 @register_loss("expected_loss")
 class ExpectedLoss(Loss):
-    """``sum over hypotheses y of q(y) (l(y) - mean of l)``, summed over the sequences (Shannon 2017, "Optimizing
-    expected word error rate via sampling"; Prabhavalkar et al. 2018).
+    """``sum over hypotheses y of q(y) (l(y) - mean of l)``, summed over the sequences.
 
-    ``l`` is another loss (or its error) of each hypothesis, and q(y) the probability that the search gives, divided by
-    that of the whole beam (norm_scores). The mean over the beam (subtract_average_loss) changes the gradient only by
-    less variance if q is normalised with its gradient; with ``norm_scores_stop_gradient`` the divisor counts as a
-    constant. With ``loss_correction_grad_only`` the value is the expectation without the mean, and only the gradient is
-    that with it. With ``divide_beam_size`` all is divided by the number of hypotheses.
+    Shannon 2017, "Optimizing expected word error rate via sampling"; Prabhavalkar et al. 2018.
+
+    ``l`` is another loss (or its error) of each hypothesis, and q(y) the probability assigned by the search, divided by
+    that of the whole beam (norm_scores). Subtracting the mean over the beam (subtract_average_loss) only reduces the
+    variance of the gradient if q is normalised with its gradient; with ``norm_scores_stop_gradient`` the divisor is
+    treated as a constant. With ``loss_correction_grad_only`` the value is the expectation without the mean, and only
+    the gradient includes it. With ``divide_beam_size`` everything is divided by the number of hypotheses.
 
     Example::
 
@@ -44,12 +45,12 @@ class ExpectedLoss(Loss):
     loss: Union[str, Dict[str, Any]] = option(
         help="the loss of each hypothesis: its name, or {'class': name, option: value}"
     )
-    loss_kind: str = option(help="'error', or 'value' (or 'loss'): what of that loss is averaged")
+    loss_kind: str = option(help="which part of that loss to average: 'error', or 'value' (or 'loss')")
     norm_scores: bool = option(True, help="divide the probabilities by that of the whole beam")
-    norm_scores_stop_gradient: bool = option(True, help="that divisor counts as a constant")
+    norm_scores_stop_gradient: bool = option(True, help="treat that divisor as a constant")
     divide_beam_size: bool = option(True, help="divide by the number of hypotheses")
     subtract_average_loss: bool = option(True, help="subtract the mean of the losses of a beam")
-    loss_correction_grad_only: bool = option(False, help="that changes the gradient only, not the value")
+    loss_correction_grad_only: bool = option(False, help="subtract it only in the gradient, not in the value")
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
@@ -80,9 +81,9 @@ class ExpectedLoss(Loss):
         name = options.pop("class", None)
         cls = LOSSES.get(name, "loss 'expected_loss'")
         if not cls.needs_target:
-            raise ConfigError("expected_loss: the loss %r compares with no target, so it is no risk." % name)
+            raise ConfigError("expected_loss: the loss %r has no target to compare with, so it is not a risk." % name)
         check_options(cls, options, where="loss 'expected_loss': loss %r" % name)
-        loss = cls()
+        loss: Loss = cls()
         for key, value in options.items():
             setattr(loss, declared_options(cls)[key].attribute, value)
         return loss
@@ -107,7 +108,7 @@ class ExpectedLoss(Loss):
         return result / beam.size if self.divide_beam_size else result
 
     def error(self, ctx: LossContext) -> Optional[Any]:
-        """Return None; the error of the best hypothesis is computed behind a "decide" layer."""
+        """Return None; the error of the best hypothesis is computed after a "decide" layer."""
         return None
 
     def _by_sequence(self, ctx: LossContext) -> Any:

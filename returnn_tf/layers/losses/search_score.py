@@ -15,9 +15,9 @@ from returnn_tf.util.lazy_tf import tf
 class SearchScoreLoss(Loss):
     """Minus the log score of a search, summed over the sequences, and over the hypotheses of a beam.
 
-    On "decide" it is that of the hypothesis which was decided on, as "decide" compares it. Hypotheses that only fill up
-    the beam (score -inf) don't count. The gradient goes into the network that gave the scores. Without search there is
-    no value, which is allowed where the loss is only reported (loss_scale 0).
+    On "decide" it is the score of the chosen hypothesis, as "decide" compares it. Hypotheses that only fill up the beam
+    (score -inf) don't count. The gradient flows into the network that computed the scores. Without search there is no
+    value, which is allowed if the loss is only reported (loss_scale 0).
 
     Example::
 

@@ -37,8 +37,8 @@ class ViaLayerLoss(Loss):
 
     needs_target: ClassVar[bool] = False
 
-    error_signal_layer: OptionalLayerRef = option(None, help="layer which gives the gradient", refs=True)
-    align_layer: OptionalLayerRef = option(None, help="layer which gives the distribution over labels", refs=True)
+    error_signal_layer: OptionalLayerRef = option(None, help="layer with the gradient", refs=True)
+    align_layer: OptionalLayerRef = option(None, help="layer with the distribution over labels", refs=True)
     loss_wrt_to_act_in: Union[bool, str] = option(
         False, help="gradient w.r.t. the values before the activation; its name, e.g. 'softmax', or True for any"
     )
@@ -61,7 +61,7 @@ class ViaLayerLoss(Loss):
         losses = ctx.ctx.aux(source, OUTPUT_LOSS)
         if losses is None:
             raise ConfigError(
-                "Layer %r: loss 'via_layer': the layer %r (class %r) gives no loss. Name a layer such as 'fast_bw', or "
+                "Layer %r: loss 'via_layer': the layer %r (class %r) has no loss. Name a layer such as 'fast_bw', or "
                 "an 'eval' layer with copy_output_loss_from_source_idx."
                 % (ctx.node.path, source.path, source.layer.class_name)
             )

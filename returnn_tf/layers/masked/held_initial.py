@@ -1,4 +1,4 @@
-"""What a layer that keeps its last value puts out before it got one: the option ``initial_output``."""
+"""The output of a layer that holds its last value before there is one: the option ``initial_output``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
-#: Values of the option which name no layer.
+#: Values of the option that do not name a layer.
 KEYWORDS = ("zeros", "ones", "var", "apply(0)")
 
 _CONSTANTS = {"zeros": 0, "ones": 1}
@@ -35,7 +35,7 @@ class HeldInitial:
     unit: Optional[UnitOnZeros] = None
 
     def emit(self, ctx: EmitContext, data: Data) -> Any:
-        """Emit a tensor which broadcasts against the layout of ``data``, in its dtype."""
+        """Emit a tensor that broadcasts against the layout of ``data``, in its dtype."""
         if self.param is not None:
             value = ctx.param(self.param)
             return tf.reshape(value, [-1 if i == data.feature_axis else 1 for i in range(data.rank)])
@@ -60,9 +60,9 @@ def plan_held_initial(
     unit: Any,
     on_zeros: Optional[UnitOnZeros] = None,
 ) -> HeldInitial:
-    """The initial output of a layer that keeps the value of an inner one.
+    """Plan the initial output of a layer that holds the value of an inner one.
 
-    :param given: the option, with layers as nodes; None: what the inner layer says, else zeros
+    :param given: the option, with layers as nodes; None: the initial output of the inner layer, else zeros
     :param data: template of one step
     :param inner: the planned inner layer
     :param unit: its layer dict
@@ -95,7 +95,7 @@ def plan_held_initial(
 
 
 def _of_unit(unit: Any) -> Any:
-    """What the option of the inner layer says."""
+    """Return the initial output that the option of the inner layer gives."""
     while isinstance(unit, Mapping):
         given = unit.get("initial_output")
         if given is not None:
@@ -105,7 +105,7 @@ def _of_unit(unit: Any) -> Any:
 
 
 def _recurrent(node: Optional[Node]) -> Optional[Node]:
-    """The layer with an initial value of its own which an inner layer is: recurrent, or held under a mask itself."""
+    """Return the layer with an initial value of its own that an inner layer is: recurrent or held under a mask."""
     while node is not None and isinstance(node.layer, SubnetworkLayer):
-        node = getattr(node.layer, "inner", None)  # none while the layers of a loop are still guessed
+        node = getattr(node.layer, "inner", None)  # missing while the layers of a loop are still guessed
     return node if node is not None and node.layer.gives_initial_output() else None

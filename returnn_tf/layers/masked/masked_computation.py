@@ -35,13 +35,13 @@ _STATE = "output"
 class MaskedComputationLayer(Layer):
     """``y = unit(x)`` in the frames where the mask is true; the unit never sees the others.
 
-    In a loop, a step without the mask keeps the output of the step before, and so do all states inside of the unit;
-    before the first step of the mask the output is ``initial_output``, else the initial state of a recurrent unit, else
-    zero. What does not depend on the loop is computed for all steps at once: only the picked frames, packed.
+    In a loop, a step outside the mask keeps the output of the previous step, and so do all states inside the unit;
+    before the first selected step the output is ``initial_output``, else the initial state of a recurrent unit, else
+    zero. What does not depend on the loop is computed for all steps at once: only the selected frames, packed.
 
     Parameters: those of the unit, as if it were this layer: ``<layer>/W``, with a subnetwork ``<layer>/<inner>/W``.
 
-    Lengths: in a loop unchanged. Outside of loops the output consists of the picked frames only; `unmask` puts them
+    Lengths: in a loop unchanged. Outside loops the output consists of the selected frames only; `unmask` puts them
     back.
 
     Example::
@@ -61,20 +61,20 @@ class MaskedComputationLayer(Layer):
         help="the layer to compute, a dict; its source 'data' is the source of this layer", network=True
     )
     masked_from: OptionalLayerRef = option(
-        None, help="layer with the picked frames, used instead of source and mask where all steps are known", refs=True
+        None, help="layer with the selected frames, replacing source and mask where all steps are known", refs=True
     )
     initial_output: InitialOutput = option(
-        None, help="in a loop: the output before the first picked frame", refs=True, keywords=KEYWORDS
+        None, help="in a loop: the output before the first selected frame", refs=True, keywords=KEYWORDS
     )
 
-    #: What the unit gives; its hidden state is that of this layer.
+    #: The output of the unit; its hidden state is that of this layer.
     inner: Any = None
     #: The dim of the packed frames, if the output has it.
     frames: Optional[Dim] = None
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """What the unit takes from the layers around."""
+        """Return what the unit takes from the enclosing network."""
         yield from unit_references(options.get("unit"), own_data=True)
 
     def template(self, ctx: PlanContext) -> Data:
@@ -82,21 +82,22 @@ class MaskedComputationLayer(Layer):
         source = ctx.single_source()
         self.frames = None
         if self.n_out is None and isinstance(self.unit, Mapping):
-            self.n_out = self.unit.get("n_out")  # what the output may be, while the loop is not known yet
+            self.n_out = self.unit.get("n_out")  # guess of the output, while the loop is not known yet
         if ctx.in_step and ctx.loop_dim is None:
             return self._step_template(ctx)
         if isinstance(self.masked_from, Node):
-            # Source and mask are not even computed: in training they may be those of an alignment that is unknown.
+            # Source and mask are not even computed: in training they may belong to an unknown alignment.
             ctx.node.deps = [dep for dep in ctx.node.deps if dep not in (self.source, self.mask)]
             ctx.depend(self.masked_from)
             self.inner = self._plan_unit(ctx, {"data": self.masked_from})
             self.frames = self.masked_from.output.time_dim
             self._prepare_initial(ctx, self.inner.output, self.frames)
             self._mode = self._emit_inner
-            return self.inner.output
+            output: Data = self.inner.output
+            return output
         frames = ctx.loop_dim if ctx.loop_dim is not None else source.time_dim
         if frames is None:
-            raise ctx.error("the source %s has no time axis whose frames could be picked." % source)
+            raise ctx.error("the source %s has no time axis with frames to select." % source)
         check_mask(ctx, self.mask, frames)
         return self._packed_template(ctx, frames)
 
@@ -129,10 +130,10 @@ class MaskedComputationLayer(Layer):
             source = ctx.implicit("picked", PickedIndexLayer(), [source, self.mask])
         self.inner = self._plan_unit(ctx, {"data": source})
         for node in self._unit_nodes:
-            if node.layer.history_grows and node.loop_states:  # it can't stand still, but may skip what is not picked
+            if node.layer.history_grows and node.loop_states:  # it cannot be held, but may skip unselected steps
                 mask_history(node, self.mask)
         self._stateful = [node for node in self._unit_nodes if node.loop_states and not node.layer.history_grows]
-        data = self.inner.output
+        data: Data = self.inner.output
         self._check_fixed_shape(ctx)
         batch = batch_of(self.mask.output)
         if batch is not None and data.batch_axis is None:
@@ -143,7 +144,7 @@ class MaskedComputationLayer(Layer):
         return data
 
     def _check_fixed_shape(self, ctx: PlanContext) -> None:
-        """What is kept from step to step cannot have the axis of a history which grows."""
+        """Reject a growing history axis in the output, which cannot be held from step to step."""
         for node in self._unit_nodes:
             history = getattr(node.layer, "history", None)
             if history in self.inner.output.dims:
@@ -154,7 +155,7 @@ class MaskedComputationLayer(Layer):
                 )
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
-        """What ``prev:`` gives in the first step of a loop."""
+        """Return the value of ``prev:`` in the first step of a loop."""
         data = self._one_step(ctx.output)
         return tf.broadcast_to(self.initial.emit(ctx, data), tf.stack(ctx.shape(data)))
 
@@ -162,7 +163,7 @@ class MaskedComputationLayer(Layer):
         return data.without_axes(data.loop_axes)
 
     def _emit_step(self, ctx: EmitContext) -> Any:
-        """The states of the unit only go on where the mask is true."""
+        """Emit one step: the states of the unit advance only where the mask is true."""
         for node in self._stateful:
             inner = EmitContext(node, ctx.lowering)
             for key, (data, _) in node.loop_states.items():
@@ -187,7 +188,7 @@ class MaskedComputationLayer(Layer):
                 pack = PackLayer(frames, packed)
                 inputs[_key(name)] = ctx.implicit("packed " + name, pack, [node, self.mask])
         self.inner = self._plan_unit(ctx, inputs, packed if frames.is_loop else None)
-        data = self.inner.output
+        data: Data = self.inner.output
         if frames.is_loop:
             self._check_fixed_shape(ctx)
         if not frames.is_loop:
@@ -207,7 +208,7 @@ class MaskedComputationLayer(Layer):
         return ctx.value(self.inner)
 
     def _emit_held(self, ctx: EmitContext) -> Any:
-        """For each step the last picked frame up to it."""
+        """Emit for each step the last selected frame up to it."""
         x = in_full_layout(ctx, self.inner, self._packed)
         batch = batch_of(self._packed)
         index = last_picked(picked(ctx, self.mask, batch, self._loop_dim))
@@ -217,12 +218,12 @@ class MaskedComputationLayer(Layer):
         return spread(x, index, initial)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit what was planned: one step, all steps, or only the picked frames."""
+        """Emit what was planned: one step, all steps, or only the selected frames."""
         return self._mode(ctx)
 
 
 def initial_in_layout(ctx: EmitContext, layer: Any, data: Data, frames: Dim) -> Any:
-    """The initial output of a layer with ``initial``, broadcasting against ``data``."""
+    """Return the initial output of a layer with ``initial``, broadcasting against ``data``."""
     axis = data.dims.index(frames)
     one = data.without_axes([axis])
     value = tf.convert_to_tensor(layer.initial.emit(ctx, one))
@@ -230,5 +231,5 @@ def initial_in_layout(ctx: EmitContext, layer: Any, data: Data, frames: Dim) -> 
 
 
 def _key(name: str) -> str:
-    """The data key inside of the unit for a layer of the loop whose picked frames it gets."""
+    """Return the data key inside the unit for a layer of the loop whose selected frames it gets."""
     return "masked " + name

@@ -1,4 +1,4 @@
-"""The frames that a mask picks, packed next to each other, or alone in a step; made by `masked_computation`."""
+"""The frames that a mask selects, packed, or alone in a step; created by `masked_computation`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from returnn_tf.util.lazy_tf import tf
 class PackLayer(Layer):
     """The first source at the frames where the second one is true.
 
-    :param frames: the dim with the frames; a source without it is the same in all frames
-    :param packed: the dim which it becomes, with the number of picked frames as its lengths
+    :param frames: the dim with the frames; a source without it is equal in all frames
+    :param packed: the dim that replaces it, with the numbers of selected frames as its lengths
     """
 
     class_name = "pack"
@@ -38,7 +38,7 @@ class PackLayer(Layer):
         x = in_full_layout(ctx, self.source, self._full)
         mask = picked(ctx, self.sources[1], batch_of(self._full), self.frames)
         lens = packed_lens(mask)
-        # At least one frame, so that the layers behind never see an axis of size 0.
+        # At least one frame, so that later layers never see an axis of size 0.
         size = tf.reduce_max(tf.concat([lens, [1]], axis=0))
         places = packed_frames(mask, size)
         if self._full.batch_axis is None:
@@ -49,7 +49,7 @@ class PackLayer(Layer):
 
 
 def _padded(x: Any, inside: Any) -> Any:
-    """Indices with 0 in the padding, which every layer knows, unlike perhaps those of frames that are not picked.
+    """Set padded indices to 0, which every layer can handle, unlike possibly those of unselected frames.
 
     :param x: [..., more axes], with the axes of ``inside`` first
     """
@@ -62,15 +62,15 @@ def _padded(x: Any, inside: Any) -> Any:
 class PickedIndexLayer(Layer):
     """In a step of a loop: the indices of the first source where the second one is true, else 0.
 
-    A unit of `masked_computation` is computed for the whole batch there, also for sequences whose frame is not picked.
-    That frame may be a label which the unit does not know, such as the blank of a transducer.
+    The unit of `masked_computation` is computed for the whole batch there, even for sequences whose frame is not
+    selected. That frame may be a label that the unit does not know, such as the blank of a transducer.
     """
 
     class_name = "picked_index"
 
     @staticmethod
     def suits(source: Data, mask: Data) -> bool:
-        """Whether the source holds indices, for each of which the mask has a value."""
+        """Return whether the source holds indices, each with a value of the mask."""
         return source.dtype.startswith(("int", "uint")) and set(mask.dims) <= set(source.dims)
 
     def template(self, ctx: Any) -> Data:
@@ -78,18 +78,18 @@ class PickedIndexLayer(Layer):
         return self.source.output
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit one op."""
+        """Emit one where op."""
         x = ctx.source()
         return tf.where(ctx.broadcast(self.sources[1], ctx.output), x, tf.zeros_like(x))
 
 
 def batch_of(*datas: Data) -> Optional[Dim]:
-    """The batch dim of the first template that has one."""
+    """Return the batch dim of the first template that has one."""
     return next((d for data in datas for d in data.dims if d.is_batch), None)
 
 
 def leading(data: Data, batch: Optional[Dim], frames: Dim) -> Data:
-    """The template with the batch axis first and the frames second; both are added where it has none."""
+    """Return the template with the batch axis first and the frames second; missing ones are added."""
     if frames not in data.dims:
         data = data.with_axis(0, frames)
     if batch is not None and data.batch_axis is None:
@@ -99,13 +99,13 @@ def leading(data: Data, batch: Optional[Dim], frames: Dim) -> Data:
 
 
 def in_full_layout(ctx: EmitContext, node: Node, layout: Data) -> Any:
-    """The value of a node in the layout, axes that it has not repeated."""
+    """Return the value of a node in the layout, repeated along axes that it lacks."""
     x = ctx.broadcast(node, layout)
     return x if node.output.rank == layout.rank else tf.broadcast_to(x, tf.stack(ctx.shape(layout)))
 
 
 def picked(ctx: EmitContext, mask: Node, batch: Optional[Dim], frames: Dim) -> Any:
-    """The mask as bool [batch or 1, frames], false in the padding."""
+    """Return the mask as bool [batch or 1, frames], false in the padding."""
     dims = (frames,) if batch is None else (batch, frames)
     value = ctx.broadcast(mask, Data(dims, "bool"))
     if frames.is_dynamic:
@@ -115,10 +115,10 @@ def picked(ctx: EmitContext, mask: Node, batch: Optional[Dim], frames: Dim) -> A
 
 
 def check_mask(ctx: PlanContext, mask: Any, frames: Optional[Dim]) -> None:
-    """A mask must be bool with one value per sequence and frame.
+    """Check that a mask is bool with one value per sequence and frame.
 
     :param frames: the dim of the frames, None in a step of a loop
-    :raises ConfigError: says what it is instead
+    :raises ConfigError: shows the actual template
     """
     if not isinstance(mask, Node):
         raise ctx.error("the option 'mask' must name a layer with a bool for each frame, not %r." % (mask,))

@@ -1,5 +1,4 @@
-"""What the layers inside of a layer give for a source of zeros: "apply(0)" as the initial output of
-`masked_computation` and of subnetworks."""
+"""The output of inner layers on zeros: "apply(0)" as the initial output of `masked_computation` and subnetworks."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ class UnitOnZeros:
 
     :param nodes: of the unit, in the order of their computation
     :param result: the output of the unit
-    :param sources: what the unit sees as its sources
-    :param frames: the axis of the frames, None in a step of a loop
+    :param sources: the nodes that the unit sees as its sources
+    :param frames: the frame axis, None in a step of a loop
     """
 
     nodes: List[Node]
@@ -34,7 +33,7 @@ class UnitOnZeros:
         """Emit a tensor that broadcasts against the layout of ``data``."""
         inner = ctx.lowering.child()
         needed = self._needed()
-        # What was prepared for the steps of the loop is for other inputs.
+        # Values prepared for the steps of the loop belong to other inputs.
         inner.masks, inner.aux = {}, {node: value for node, value in inner.aux.items() if node not in needed}
         if any(node.loop_states for node in needed):
             inner.loop_index = tf.constant(0)

@@ -1,4 +1,4 @@
-"""`unmask`: picked frames put back to where a mask picked them."""
+"""`unmask`: selected frames put back to where a mask selected them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _COUNT = "count"
 
 @register_layer("unmask")
 class UnmaskLayer(Layer):
-    """For each frame the last picked frame of the source up to it, before the first one ``initial_output``.
+    """For each frame the last selected frame of the source up to it, before the first one ``initial_output``.
 
-    In a loop `masked_computation` puts out a value in each step anyway, so there this is a copy, except for sources
-    that are made of picked frames themselves, e.g. by ``masked_from``.
+    In a loop `masked_computation` outputs a value in each step anyway, so there this is a copy, except for sources
+    that consist of selected frames themselves, e.g. by ``masked_from``.
 
     Lengths: those of the mask.
 
@@ -42,12 +42,13 @@ class UnmaskLayer(Layer):
 
     computes_all_steps = True
     keeps_features = True
-    mask: LayerRef = option(help="layer with a bool for each frame: where the frames of the source belong", refs=True)
+    mask: LayerRef = option(help="layer with a bool per frame: the positions of the source frames", refs=True)
     skip_initial: bool = option(
-        False, help="the first picked frame instead of the initial output before it; for masks that begin with true"
+        False,
+        help="before the first selected frame output that frame, not initial_output; for masks that start true",
     )
     initial_output: InitialOutput = option(
-        None, help="what frames before the first picked one get; default: as the layer with the mask says, else zeros",
+        None, help="output before the first selected frame; default: that of the layer with the mask, else zeros",
         refs=True, keywords=KEYWORDS,
     )  # fmt: skip
 
@@ -75,12 +76,12 @@ class UnmaskLayer(Layer):
         return output
 
     def _packed_dim(self, ctx: PlanContext, data: Data) -> Optional[Dim]:
-        """The dim of picked frames in the source; None if there are none to put back."""
+        """Return the dim of selected frames in the source; None if there are none to put back."""
         if data.unknown:
             return None
         if not ctx.in_step and ctx.loop_dim is None:
             if data.time_dim is None:
-                raise ctx.error("the source %s has no time axis with picked frames." % data)
+                raise ctx.error("the source %s has no time axis with selected frames." % data)
             return data.time_dim
         frames = self._masked.frames if self._masked is not None else None
         return frames if frames is not None and frames in data.dims else None
@@ -119,7 +120,7 @@ class UnmaskLayer(Layer):
         return self._spread(x, index, initial, batch)
 
     def _emit_step(self, ctx: EmitContext) -> Any:
-        """Counts the picked frames."""
+        """Emit one step, counting the selected frames."""
         step = ctx.broadcast(self.mask, self._count_data)
         count = ctx.loop_state(_COUNT) + tf.cast(step, tf.int32)
         ctx.set_loop_state(_COUNT, count)
@@ -141,7 +142,7 @@ class UnmaskLayer(Layer):
 
 
 def _masked_layer(node: Node) -> Optional[MaskedComputationLayer]:
-    """The layer which picked the frames of a node, found along the first sources."""
+    """Return the layer that selected the frames of a node, found along the first sources."""
     while not isinstance(node.layer, MaskedComputationLayer):
         inner = getattr(node.layer, "inner", None)
         if isinstance(inner, Node):

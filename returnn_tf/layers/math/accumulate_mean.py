@@ -20,7 +20,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
     """Exponential moving average ``m += exp_average * (mean(x) - m)``, updated in every training step; e.g. a prior.
 
     The mean is over the valid frames of all sequences of the batch. The output is ``m`` as it was before the step.
-    Parameters: ``mean_1``, the axes which are left after the mean, not trainable.
+    Parameters: ``mean_1``, of the axes that remain after the mean, not trainable.
     Lengths: none.
 
     Example::
@@ -32,8 +32,8 @@ class AccumulateMeanLayer(ConcatInputLayer):
 
     exp_average: float = option(help="weight of the new mean, between 0 and 1")
     axes: Axes = option("bt", help="the axes to average over")
-    initial_value: Optional[float] = option(None, help="0 by default, or 1/dim if is_prob_distribution")
-    is_prob_distribution: Optional[bool] = option(None, help="whether the source is one")
+    initial_value: Optional[float] = option(None, help="initial mean; default 0, or 1/dim if is_prob_distribution")
+    is_prob_distribution: Optional[bool] = option(None, help="whether the source is a probability distribution")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the axes that are left."""
@@ -45,7 +45,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
             is_softmax = getattr(self.source.layer, "activation", None) == "softmax"
             is_prob = is_softmax if self.is_prob_distribution is None else self.is_prob_distribution
             initial = 1.0 / ctx.need_static(ctx.need_feature(out), "the feature axis") if is_prob else 0.0
-        # Checkpoints of the reference have this name: the name "mean" is taken by an op of the layer there.
+        # The name in checkpoints of the reference, where an op of the layer is already called "mean".
         ctx.param("mean_1", out.dims, initial, dtype=data.dtype, trainable=False)
         return out
 

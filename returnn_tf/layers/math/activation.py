@@ -78,7 +78,7 @@ class GatingLayer(ConcatInputLayer):
             raise ctx.error("the feature dim must be even to be halved, but the source has %d." % size)
         if self.n_out is not None and self.n_out != size // 2:
             raise ctx.error(
-                "n_out is %d, but half of the %d features is %d. Leave n_out out." % (self.n_out, size, size // 2)
+                "n_out is %d, but half of the %d features is %d. Omit n_out." % (self.n_out, size, size // 2)
             )
         axis = data.feature_axis
         assert axis is not None

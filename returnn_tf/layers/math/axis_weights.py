@@ -24,7 +24,7 @@ class WeightedSumLayer(ConcatInputLayer):
     """Sum over some axes with a weight for every position, or over a window that slides along these axes.
 
     Parameters: ``W`` [size per axis], initially all ``1 / number of weights``, so that it starts as the mean.
-    Lengths: without ``size`` the axes, which must be static, are gone; with it as in `conv`.
+    Lengths: without ``size`` the axes, which must be static, are removed; with it as in `conv`.
 
     Example::
 
@@ -34,7 +34,7 @@ class WeightedSumLayer(ConcatInputLayer):
     axes: Axes = option(help="the axes of the weights, one or a list")
     size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="window per axis; None: the whole axes")
     padding: Optional[Padding] = option(None, help="with size: 'same' or 'valid'")
-    keep_dims: Optional[bool] = option(None, help="keep the axes; default: if size is given")
+    keep_dims: Optional[bool] = option(None, help="keep the axes; default: only with size")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the axes removed, of size 1, or as long as the window leaves them."""
@@ -45,7 +45,7 @@ class WeightedSumLayer(ConcatInputLayer):
         dims = [data.dims[i] for i in self._axes]
         padding = check_padding(ctx, self.padding or "valid", len(dims))
         if self.size is None:
-            size = [ctx.need_static(d, "an axis which is summed up whole") for d in dims]
+            size = [ctx.need_static(d, "an axis that is summed over completely") for d in dims]
         else:
             size = per_axis(ctx, "size", self.size, len(dims))
         keep = self.size is not None if self.keep_dims is None else self.keep_dims
@@ -62,7 +62,7 @@ class WeightedSumLayer(ConcatInputLayer):
                 new = ctx.new_feature(1) if axis == data.feature_axis else ctx.new_spatial(1, "sum")
             data = data.with_dim(axis, new)
         if not keep:
-            raise ctx.error("keep_dims must be True, since the window slides: %s is left of its axes." % data)
+            raise ctx.error("keep_dims must be True, since the sliding window leaves the axes %s." % data)
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -91,7 +91,7 @@ class ElemwiseProdLayer(ConcatInputLayer):
     """
 
     axes: Axes = option(help="the axes of the weights, one or a list; static")
-    size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="sizes of these axes, verified")
+    size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="sizes of these axes, checked")
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""

@@ -17,8 +17,8 @@ class BatchNormLayer(ConcatInputLayer, BatchNormOptions):
     """``y = (x - mean) / sqrt(variance + epsilon) * gamma + beta`` per feature (Ioffe & Szegedy 2015).
 
     In training mean and (biased) variance are those of all frames of the batch, with ``masked_time`` only of the frames
-    inside of the sequences; otherwise the running statistics, which move towards those of the batch:
-    ``mean += momentum * (batch_mean - mean)``. Before behavior version 12 they also move outside of training, and
+    inside the sequences; otherwise the running statistics, which move towards those of the batch:
+    ``mean += momentum * (batch_mean - mean)``. Before behavior version 12 they also move outside training, and
     the moved ones are used. The option ``batch_norm`` of any layer (True or a dict of these options) does the same
     with the output of the layer.
 

@@ -78,9 +78,10 @@ class ElementwiseLayer(Layer):
 
 @register_layer("combine")
 class CombineLayer(ElementwiseLayer):
-    """``y = f(x0 o x1 o ...)`` from left to right, with o one of add, sub, mul, truediv, floordiv, mod, pow, maximum,
-    minimum,
-    logical_and, logical_or, squared_difference, logaddexp, average, eval.
+    """``y = f(x0 o x1 o ...)`` from left to right, with the operation o given by ``kind``.
+
+    The kinds are add, sub, mul, truediv, floordiv, mod, pow, maximum, minimum, logical_and, logical_or,
+    squared_difference, logaddexp, average, eval.
 
     Parameters: with_bias: ``b`` [dim]. Sources with fewer axes are broadcast.
     Lengths: those of the source with most axes.
@@ -95,7 +96,7 @@ class CombineLayer(ElementwiseLayer):
     keeps_features = True
     kind: str = option(help="the operation, e.g. 'add'; 'eval' for code given by the option eval")
     activation: Activation = option(None, help="name of the activation function f, or None")
-    with_bias: bool = option(False, help="whether to add b in front of the activation")
+    with_bias: bool = option(False, help="whether to add b before the activation")
     eval: Optional[Code] = option(None, help="with kind 'eval': code or function, as in the layer eval")
     eval_locals: Optional[Dict[str, Any]] = option(None, help="names for the code")
     eval_for_output_loss: bool = option(False, help="apply the code to the output_loss of the sources as well")
@@ -115,7 +116,7 @@ class CombineLayer(ElementwiseLayer):
             raise ctx.error("kind %r cannot be of %s. Cast the sources." % (self.kind, self.check_dtypes(ctx)))
         data = apply_out_type(ctx, data.replace(vocab=None), self.out_type)
         if self.n_out is not None and data.dim != self.n_out:
-            raise ctx.error("n_out is %d, but the sources give %s. Leave n_out out." % (self.n_out, data))
+            raise ctx.error("n_out is %d, but the sources give %s. Omit n_out." % (self.n_out, data))
         if self.with_bias:
             ctx.param("b", (ctx.need_feature(data),), 0.0)
         return data

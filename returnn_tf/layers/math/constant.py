@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, List, Optional
 
 import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import LayerRefs, option
@@ -33,12 +34,12 @@ class ConstantLayer(Layer):
 
     needs_sources = False
     value: Constant = option(0.0, help="a number, bool, string or numpy array")
-    shape: Optional[Shape] = option(None, help="dims or sizes; a number is repeated to fill it")
-    dtype: Optional[str] = option(None, help="by default that of the array, or int32, float32, bool")
+    shape: Optional[Shape] = option(None, help="dims or sizes; a scalar value is repeated to fill it")
+    dtype: Optional[str] = option(None, help="default: that of the array, or int32, float32, bool")
     with_batch_dim: bool = option(False, help="add a batch axis")
     sparse_dim: Optional[Dim] = option(None, help="the values are indices of these labels")
     feature_dim: Optional[Dim] = option(None, help="which dim of the shape is the feature dim")
-    shape_deps: LayerRefs = option((), help="layers which have the dynamic dims of the shape", refs=True)
+    shape_deps: LayerRefs = option((), help="layers with the dynamic dims of the shape", refs=True)
 
     def __post_init__(self) -> None:
         #: The value, set when planned.
@@ -61,10 +62,10 @@ class ConstantLayer(Layer):
             return data.replace(feature_axis=ctx.axis(data, self.feature_dim))
         return with_feature_default(data)
 
-    def _as_array(self, ctx: PlanContext) -> numpy.ndarray:
+    def _as_array(self, ctx: PlanContext) -> NDArray[Any]:
         try:
             array = numpy.asarray(self.value)
-        except ValueError as exc:  # lists of different lengths, or too deep ones
+        except ValueError as exc:  # lists of different lengths, or nested too deeply
             raise ctx.error("the value %s is no array: %s." % (shown(self.value), exc)) from None
         if array.dtype.kind == "O":
             raise ctx.error("value must be a number, bool, string or numpy array, got %s." % shown(self.value))

@@ -48,24 +48,24 @@ class ConvLayer(ConcatInputLayer, ConvParams):
                 "class": "conv", "filter_size": (3,), "padding": "same", "strides": 2, "n_out": 5, "from": "data"}}
     """
 
-    filter_size: FilterSizes = option(help="size of the filter per axis, which says how many axes there are")
+    filter_size: FilterSizes = option(help="filter size per axis; determines the number of axes")
     padding: Padding = option(help="'same', 'valid', 'same_static', a number or a pair of frames; or a list of these")
-    strides: Sizes = option(1, help="steps of the filter, one number or one per axis")
-    dilation_rate: Sizes = option(1, help="distance of the frames that the filter sees, one number or one per axis")
-    groups: int = option(1, help="number of groups of features which don't see each other")
+    strides: Sizes = option(1, help="strides of the filter, one number or one per axis")
+    dilation_rate: Sizes = option(1, help="distance of the frames in the filter, one number or one per axis")
+    groups: int = option(1, help="number of independent groups of features")
     in_spatial_dims: Optional[Axes] = option(
         None, help="axes to move along, one per axis of the filter (default: all spatial)"
     )
     out_spatial_dims: Optional[Dims] = option(None, help="the dims of these axes in the output")
-    input_expand_dims: int = option(0, check=between(0, 3), help="adds so many spatial axes of size 1 to the source")
-    input_add_feature_dim: bool = option(False, help="the features are a spatial axis; adds a feature axis of size 1")
+    input_expand_dims: int = option(0, check=between(0, 3), help="number of spatial axes of size 1 to add")
+    input_add_feature_dim: bool = option(False, help="make the features a spatial axis; adds a feature axis of size 1")
     input_split_feature_dim: Optional[int] = option(
-        None, help="splits the features into a spatial axis and so many features"
+        None, help="split the features into a spatial axis and this number of features"
     )
     auto_use_channel_first: Union[None, bool, str] = option(
         None, help="order of the axes for the kernel", inert="the fastest layout is chosen"
     )
-    use_time_mask: bool = option(False, help="frames after the end of a sequence count as 0")
+    use_time_mask: bool = option(False, help="treat frames after the end of a sequence as 0")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: batch and other axes, spatial axes, features."""
@@ -84,7 +84,9 @@ class ConvLayer(ConcatInputLayer, ConvParams):
         out = ctx.out_feature()
         n_in, n_out = ctx.need_static(ctx.need_feature(data), "the feature axis"), ctx.need_static(out, "out_dim")
         if self.groups < 1 or n_in % self.groups or n_out % self.groups:
-            raise ctx.error("%d input and %d output features cannot make %d groups." % (n_in, n_out, self.groups))
+            raise ctx.error(
+                "%d input and %d output features are not divisible by %d groups." % (n_in, n_out, self.groups)
+            )
         with_bias = ctx.behavior_version >= 10 if self.with_bias is None else self.with_bias
         self.declare_params(ctx, "W", [*size, n_in // self.groups, n_out], n_out, with_bias)
         return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), out)

@@ -36,7 +36,7 @@ class CopyLayer(ConcatInputLayer):
             dim = ctx.bind(self.out_dim, data.dims[data.feature_axis])
             data = data.with_dim(data.feature_axis, dim)
         if self.n_out is not None and data.dim != self.n_out:
-            raise ctx.error("n_out is %d, but the source has %s. Leave n_out out." % (self.n_out, data))
+            raise ctx.error("n_out is %d, but the source has %s. Omit n_out." % (self.n_out, data))
         return data
 
     def emit(self, ctx: EmitContext) -> Any:

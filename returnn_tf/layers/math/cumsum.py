@@ -31,7 +31,7 @@ class CumsumLayer(ConcatInputLayer):
     axis: Axis = option("T", help="the axis to sum along")
     reverse: bool = option(False, help="start from the end of the array")
     additional_left_summand_per_element: Union[None, int, float] = option(
-        None, help="added to every element before they are summed up"
+        None, help="value to add to every element before the summation"
     )
 
     def template(self, ctx: PlanContext) -> Data:
@@ -40,7 +40,7 @@ class CumsumLayer(ConcatInputLayer):
         self._frames, self._axis = frames_of(ctx, data, self.axis)
         if self._axis is None:
             if self.reverse:
-                raise ctx.error("reverse needs the steps to come, which a loop does not know yet.")
+                raise ctx.error("reverse needs future steps, which a loop does not know yet.")
             ctx.loop_state("sum", data, lambda emit: tf.zeros(tf.stack(emit.shape(data)), data.dtype))
         return self._frames
 

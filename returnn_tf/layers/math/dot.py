@@ -17,7 +17,7 @@ from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
 
 _AUTO: Any = "auto"
-#: What a missing option means before behavior version 3: (red1, red2, var1, var2).
+#: Defaults before behavior version 3: (red1, red2, var1, var2).
 _OLD_DEFAULTS = (-1, -2, -2, -1)
 
 
@@ -31,7 +31,7 @@ class DotLayer(Layer):
     sequence count as 0 where a dynamic axis is summed over. A sparse source acts as one-hot vectors: ``reduce`` with
     its sparse dim looks up rows of the other source.
 
-    No parameters. Lengths: unchanged for the axes that are left.
+    No parameters. Lengths: unchanged for the remaining axes.
 
     Example::
 
@@ -44,16 +44,12 @@ class DotLayer(Layer):
     red1: Axes = option(_AUTO, help="axes of the first source to sum over")
     red2: Axes = option(_AUTO, help="axes of the second source to sum over, in the order of red1")
     reduce: Optional[Axes] = option(None, help="axes to sum over, of both sources; instead of red1 and red2")
-    var1: Optional[Axes] = option(
-        _AUTO, help="axes which only the first source has; found by the dims if var1 is not given"
-    )
-    var2: Optional[Axes] = option(
-        _AUTO, help="axes which only the second source has; found by the dims if var2 is not given"
-    )
+    var1: Optional[Axes] = option(_AUTO, help="axes of the first source only; default: inferred from the dims")
+    var2: Optional[Axes] = option(_AUTO, help="axes of the second source only; default: inferred from the dims")
     add_var2_if_empty: Optional[bool] = option(
         None, help="without var2: add an axis of size 1 at the end (default only before behavior version 3)"
     )
-    use_mask: bool = option(True, help="False: frames after the end of a sequence count too")
+    use_mask: bool = option(True, help="ignore frames after the end of a sequence; False: they count too")
     debug: bool = option(False, help="check shapes", inert="shapes are always checked")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -21,13 +21,11 @@ from returnn_tf.tensor import Data
 class EvalLayer(ElementwiseLayer):
     """``y = code``: an expression or a function of ``source(i)``.
 
-    ``source(i)`` is the i-th source, broadcast to the layout of the source with most axes; ``source(i,
-    auto_convert=False)``
-    is the tensor as it is; ``source(i, as_data=True)`` has ``.placeholder``, ``.get_sequence_lengths()`` and so on. A
-    string
-    also sees ``tf`` (with TensorFlow 1 names), ``np``, ``self`` and the names in eval_locals. A function is called with
-    ``source``, ``self`` and eval_locals as keywords. The output has the layout of the source with most axes unless
-    out_type says otherwise.
+    ``source(i)`` is the i-th source, broadcast to the layout of the source with most axes; ``auto_convert=False``
+    returns the tensor unchanged, ``as_data=True`` a view with ``.placeholder``, ``.get_sequence_lengths()`` and so on.
+    A string also sees ``tf`` (with TensorFlow 1 names), ``np``, ``self`` and the names in eval_locals. A function is
+    called with ``source``, ``self`` and eval_locals as keywords. The output has the layout of the source with most axes
+    unless out_type overrides it.
     Lengths: unchanged.
 
     Example::
@@ -41,21 +39,21 @@ class EvalLayer(ElementwiseLayer):
     eval_locals: Optional[Dict[str, Any]] = option(None, help="further names for the code")
     activation: Activation = option(None, help="name of an activation function applied to the result")
     with_bias: bool = option(False, help="add a bias", unsupported="add it by a layer of its own")
-    out_type: OutType = option(None, help="what the output is, where it differs from the sources", group=OutTypeOptions)
+    out_type: OutType = option(None, help="output properties that differ from the sources", group=OutTypeOptions)
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the common layout, changed by out_type."""
         check_activation(self.activation)
         compile_code(ctx, self.eval)
-        # The code may do anything with its sources, so they need not fit together unless it takes them broadcast.
+        # The code may do anything with its sources, so they need not match unless it uses them broadcast.
         allow = True if self.out_type else self.allow_broadcast_all_sources
         data = self.common(ctx, allow).replace(vocab=None)
         out_type = self.out_type
         if callable(out_type):
             try:
                 out_type = out_type(sources=self.sources, name=ctx.node.path)
-            except Exception as exc:  # code of the user raises whatever it likes
+            except Exception as exc:  # user code may raise anything
                 raise ctx.error("the function in out_type failed: %s: %s" % (type(exc).__name__, exc)) from exc
             if not isinstance(out_type, (Data, Mapping)):
                 raise ctx.error("the function in out_type must return a Data or a dict, got %r." % (out_type,))

@@ -81,8 +81,10 @@ def _source_function(ctx: EmitContext, layout: Data, replace: Optional[Sequence[
     nodes: List[Any] = ctx.node.sources
 
     def source(i: int, auto_convert: bool = True, enforce_batch_major: bool = False, as_data: bool = False) -> Any:
-        """Return the i-th source: broadcast to the common layout, unchanged without auto_convert, or as a view with its
-        lengths.
+        """Return the i-th source.
+
+        It is broadcast to the common layout, unchanged without ``auto_convert``, or a view with its lengths with
+        ``as_data``.
         """
         if not 0 <= i < len(nodes):
             raise ValueError("source(%d): the layer has only %d sources" % (i, len(nodes)))

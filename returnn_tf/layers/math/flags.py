@@ -70,8 +70,8 @@ class PrintLayer(Layer):
         network = {"output": {"class": "print", "summarize": 3, "from": "data"}}
     """
 
-    summarize: int = option(99, help="how many entries to print at both ends of every axis; -1 for all")
-    extra_print_args: Union[str, float, List[Any]] = option((), help="further things to print")
+    summarize: int = option(99, help="number of entries to print at both ends of every axis; -1: all")
+    extra_print_args: Union[str, float, List[Any]] = option((), help="additional values to print")
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""

@@ -36,8 +36,9 @@ class GradientLayer(Layer):
         if self.y.output.rank:
             raise ctx.error("y must be a scalar, but it is %s. Reduce all its axes first." % self.y.output)
         if not self.x.output.dtype.startswith("float"):
-            raise ctx.error("there is no derivative by %s, which is not of a float type." % self.x.output)
-        return self.x.output
+            raise ctx.error("there is no derivative with respect to %s, which is not of a float type." % self.x.output)
+        output: Data = self.x.output
+        return output
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the backward pass."""

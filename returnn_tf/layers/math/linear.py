@@ -38,7 +38,7 @@ class LinearLayer(ConcatInputLayer):
     bias_init: Init = option(0.0, help="initialiser of b")
     use_transposed_weights: bool = option(False, help="store W as [n_out, in]")
     grad_filter: Optional[float] = option(
-        None, help="drop the gradient of a sequence, in front of the activation, if its L2 norm is above this"
+        None, help="drop the gradient of a sequence, before the activation, if its L2 norm is above this"
     )
 
     def template(self, ctx: PlanContext) -> Data:

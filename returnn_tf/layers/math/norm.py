@@ -79,8 +79,8 @@ class NormLayer(ConcatInputLayer):
     axis: Optional[Axes] = option(None, help="the axis to normalise over, or a list of axes")
     axes: Optional[Axes] = option(None, help="the same as axis")
     param_shape: Axes = option("F", help="axes of the parameters")
-    scale: bool = option(True, help="whether there is a scale")
-    bias: bool = option(True, help="whether there is a bias")
+    scale: bool = option(True, help="whether to multiply by scale")
+    bias: bool = option(True, help="whether to add bias")
     epsilon: float = option(1e-6, help="added to the variance")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -32,7 +32,7 @@ class PoolLayer(ConcatInputLayer):
     """Maximum or mean over a window that slides along one to three axes, e.g. to shorten sequences.
 
     The output has the axes [batch, others, spatial, features]; axes that are not in ``in_spatial_dims`` count as batch.
-    Entries which padding adds don't count; frames after the end of a sequence do, unless ``use_time_mask`` is set.
+    Padded entries are ignored; frames after the end of a sequence are not, unless ``use_time_mask`` is set.
 
     No parameters. Lengths: as in `conv`; padding "same" gives ``ceil(n / stride)``, and strides are the pool_size if
     they are not given.
@@ -44,9 +44,9 @@ class PoolLayer(ConcatInputLayer):
 
     joins_features = True
     mode: str = option(help="'max' or 'avg'")
-    pool_size: Sizes = option(help="size of the window per axis, which says how many axes there are")
+    pool_size: Sizes = option(help="window size per axis; determines the number of axes")
     padding: Padding = option("valid", help="'same', 'valid', 'same_static', a number or a pair; or a list of these")
-    strides: Optional[Sizes] = option(None, help="steps of the window, one number or one per axis (default: pool_size)")
+    strides: Optional[Sizes] = option(None, help="strides of the window, one or one per axis (default: pool_size)")
     dilation_rate: Sizes = option(1, help="distance of the frames in the window, one number or one per axis")
     in_spatial_dims: Optional[Axes] = option(
         None, help="axes to move along, one per axis of the window (default: all spatial)"
@@ -55,7 +55,7 @@ class PoolLayer(ConcatInputLayer):
     use_channel_first: Union[None, bool, str] = option(
         None, help="order of the axes for the kernel", inert="the fastest layout is chosen"
     )
-    use_time_mask: bool = option(False, help="frames after the end of a sequence don't count")
+    use_time_mask: bool = option(False, help="ignore frames after the end of a sequence")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: batch and other axes, spatial axes, features."""
@@ -77,7 +77,7 @@ class PoolLayer(ConcatInputLayer):
     def _out_feature(self, ctx: PlanContext) -> Any:
         dim = ctx.need_feature(self._spatial.data)
         if self.n_out not in (None, dim.size):
-            raise ctx.error("n_out is %s, but pooling keeps the %s features. Leave n_out out." % (self.n_out, dim.size))
+            raise ctx.error("n_out is %s, but pooling keeps the %s features. Omit n_out." % (self.n_out, dim.size))
         return ctx.bind(self.out_dim, dim)
 
     def emit(self, ctx: EmitContext) -> Any:

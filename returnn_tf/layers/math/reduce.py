@@ -46,7 +46,7 @@ def reduced_template(ctx: PlanContext, data: Data, axes: List[int], keep_dims: b
 class _ReduceAxes(ConcatInputLayer):
     """The common part of `reduce` and `math_norm`."""
 
-    keep_dims: bool = option(False, help="keep the axes, of size 1")
+    keep_dims: bool = option(False, help="keep the axes with size 1")
     use_time_mask: Optional[bool] = option(None, help="False: frames after the end of a sequence count too")
 
     def reduced_axes(self, ctx: PlanContext, axis: Any, axes: Any) -> Data:
@@ -59,14 +59,14 @@ class _ReduceAxes(ConcatInputLayer):
         """Return the mask of the frames that count, None for all."""
         if self.use_time_mask is False:
             return None
-        # Without a batch axis the frames are those of all sequences together.
+        # Without a batch axis the frames belong to all sequences together.
         axes = [a for a in self._axes if self.input.batch_axis is not None or _same_lens(ctx, self.input, a)]
         return ctx.masks(self.input, axes)
 
 
 def _same_lens(ctx: EmitContext, data: Data, axis: int) -> bool:
     """Return whether all sequences have equal length on this axis."""
-    return ctx.lens(data.dims[axis]).shape.rank == 0
+    return bool(ctx.lens(data.dims[axis]).shape.rank == 0)
 
 
 @register_layer("reduce")
@@ -78,7 +78,7 @@ class ReduceLayer(_ReduceAxes):
     over batch alone, the frames after the ends count. "argmax" and "argmin" give int32 indices, sparse in the reduced
     dim.
 
-    No parameters. Lengths: gone with the axes that are reduced, else unchanged.
+    No parameters. Lengths: removed with the reduced axes, else unchanged.
 
     Example::
 
@@ -109,7 +109,7 @@ class ReduceLayer(_ReduceAxes):
             dim = self.input.dims[self._axes[0]]
             out = out.replace(dtype="int32", sparse_dim=dim, feature_axis=None, vocab=None)
         if self.n_out is not None and out.feature_axis is not None and out.dim != self.n_out:
-            raise ctx.error("n_out is %d, but the result is %s. Leave n_out out." % (self.n_out, out))
+            raise ctx.error("n_out is %d, but the result is %s. Omit n_out." % (self.n_out, out))
         batch = out.batch_axis
         self._batch_move = None
         if self.enforce_batch_dim_axis is not None and not 0 <= self.enforce_batch_dim_axis < out.rank:
@@ -167,7 +167,7 @@ class ReduceOutLayer(ConcatInputLayer):
     """
 
     mode: str = option(help="'max', 'mean', 'sum', ... as in reduce")
-    num_pieces: int = option(help="how many features make one")
+    num_pieces: int = option(help="number of features to reduce to one")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: feature axis replaced."""
@@ -177,7 +177,7 @@ class ReduceOutLayer(ConcatInputLayer):
         data = self.input_template(ctx)
         size = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
         if self.num_pieces < 1 or size % self.num_pieces:
-            raise ctx.error("the feature axis of size %d cannot be cut into num_pieces=%d." % (size, self.num_pieces))
+            raise ctx.error("the feature axis of size %d is not divisible by num_pieces %d." % (size, self.num_pieces))
         if self.n_out is not None and self.n_out != size // self.num_pieces:
             raise ctx.error("n_out is %d, but the result has %d features." % (self.n_out, size // self.num_pieces))
         assert data.feature_axis is not None

@@ -18,11 +18,9 @@ from returnn_tf.util.lazy_tf import tf
 class ScaledGradientLayer(CopyLayer):
     """``y = x``; backward ``dx = scale * dy + shift``.
 
-    With scale_shift_by_sum_over_axis ``shift`` is multiplied by the sum of ``|dy|`` over that axis. clip_max_axis
-    bounds
-    ``dy`` by its maximum along that axis, which changes nothing by itself. A negative scale is gradient reversal
-    (Ganin &
-    Lempitsky 2015).
+    With scale_shift_by_sum_over_axis, ``shift`` is multiplied by the sum of ``|dy|`` over that axis. clip_max_axis
+    bounds ``dy`` by its maximum along that axis, which has no effect by itself. A negative scale is gradient reversal
+    (Ganin & Lempitsky 2015).
     Lengths: unchanged.
 
     Example::
@@ -31,9 +29,9 @@ class ScaledGradientLayer(CopyLayer):
     """
 
     scale: float = option(help="factor of the gradient")
-    shift: Optional[float] = option(None, help="added to the gradient")
+    shift: Optional[float] = option(None, help="value to add to the gradient")
     scale_shift_by_sum_over_axis: Optional[AxisOption] = option(None, help="weight shift by the sum over this axis")
-    clip_max_axis: Optional[AxisOption] = option(None, help="bound the gradient by its values along this axis")
+    clip_max_axis: Optional[AxisOption] = option(None, help="bound the gradient by its maximum along this axis")
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the input."""
@@ -48,11 +46,10 @@ class ScaledGradientLayer(CopyLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit identity with its own gradient."""
 
-        @tf.custom_gradient
         def identity(x: Any) -> Any:
             return tf.identity(x), self._backward
 
-        return identity(super().emit(ctx))
+        return tf.custom_gradient(identity)(super().emit(ctx))
 
     def _backward(self, dy: Any) -> Any:
         if self._clip_axis is not None:

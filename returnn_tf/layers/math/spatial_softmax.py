@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 class SoftmaxOverSpatialLayer(ConcatInputLayer):
     """``y = softmax(energy_factor * x)`` over one axis, by default time; that axis is the last one of the output.
 
-    Frames after the end of a sequence, before ``start`` or outside of the window
+    Frames after the end of a sequence, before ``start`` or outside the window
     ``window_start <= frame < window_start + window_size`` get exactly 0 (in log_space -inf). Where no frame is left,
     all are 0. No parameters. Lengths: unchanged.
 
@@ -34,13 +34,13 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
 
     axis: Optional[Axis] = option(None, help="the axis of the softmax (default: time)")
     energy_factor: Optional[float] = option(None, help="factor of the source")
-    start: Optional[LayerOrNumber] = option(None, help="layer or number: first frame that counts", refs=True)
+    start: Optional[LayerOrNumber] = option(None, help="layer or number: first frame to include", refs=True)
     window_start: Optional[LayerOrNumber] = option(None, help="layer or number: first frame of the window", refs=True)
     window_size: Optional[LayerOrNumber] = option(
         None, help="layer or number: number of frames of the window", refs=True
     )
     use_time_mask: Optional[bool] = option(None, help="False: frames after the end of a sequence count too")
-    log_space: bool = option(False, help="log softmax instead")
+    log_space: bool = option(False, help="compute the log softmax instead")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the axis moved to the end."""

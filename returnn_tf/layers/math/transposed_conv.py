@@ -37,7 +37,7 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
             "output": {"class": "transposed_conv", "filter_size": (3,), "strides": 2, "n_out": 5, "from": "data"}}
     """
 
-    filter_size: FilterSizes = option(help="size of the filter per axis, which says how many axes there are")
+    filter_size: FilterSizes = option(help="filter size per axis; determines the number of axes")
     strides: Optional[Sizes] = option(None, help="factor of the length, one or one per axis (default: filter_size)")
     padding: str = option("same", help="'same' or 'valid'")
     remove_padding: NumberPerAxis = option(0, help="frames to cut at both ends, one number or one per axis")

@@ -35,17 +35,17 @@ class VariableLayer(Layer):
 
     needs_sources = False
     shape: Annotated[Any, Written(Union[int, Dim, List[Union[int, Dim]]])] = option(
-        help="dims or sizes; of sizes, the last is the feature axis"
+        help="dims or sizes; with sizes, the last is the feature axis"
     )
     dtype: str = option("float32", choices=NUMERIC_DTYPES, help="dtype of the parameter")
     init: Init = option(None, help="initialiser: a number, an array, or a name such as 'glorot_uniform' (default 0)")
-    init_by_layer: Optional[LayerRef] = option(None, help="a constant layer whose value is the initial one", refs=True)
-    param_name: Optional[str] = option(None, help="name of the parameter; the name of the layer by default")
+    init_by_layer: Optional[LayerRef] = option(None, help="constant layer with the initial value", refs=True)
+    param_name: Optional[str] = option(None, help="name of the parameter; default: the name of the layer")
     add_batch_axis: bool = option(False, help="put a batch axis in front, with the same values for all sequences")
     add_time_axis: bool = option(False, help="put a time axis of size 1 in front")
     saveable: bool = option(True, help="obsolete", inert="all parameters are part of checkpoints")
     non_critical_for_restore: bool = option(
-        False, help="obsolete", inert="preload_from_files and its 'ignore_missing' say what may lack"
+        False, help="obsolete", inert="preload_from_files and its 'ignore_missing' determine what may be missing"
     )
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class VariableAccess(Layer):
 class VariableAssignLayer(VariableAccess):
     """Sets a variable, or adds to it, whenever this layer is computed. The output is a dummy, the int32 scalar 0.
 
-    Layers which read the variable by its `variable` layer see the old value; `variable_read` sees the new one.
+    Layers that read the variable by its `variable` layer see the old value; `variable_read` sees the new one.
     Lengths: none.
 
     Example::
@@ -140,7 +140,7 @@ class VariableAssignLayer(VariableAccess):
     """
 
     var: LayerRef = option(help="the variable layer", refs=True)
-    value: LayerRef = option(help="layer with the value; axes which it lacks are repeated", refs=True)
+    value: LayerRef = option(help="layer with the value; it is repeated along axes that it lacks", refs=True)
     op: str = option("assign", help="assign or add")
     control_dependencies: Optional[LayerRefs] = option(None, help="layers to compute first", refs=True)
 
@@ -153,7 +153,7 @@ class VariableAssignLayer(VariableAccess):
         missing = [d for d, target in zip(value.dims, match_axes(value, into)) if target is None and d.size != 1]
         if missing:
             raise ctx.error(
-                "the value %s has the axis %s, which the variable %s has not. Reduce it first."
+                "the value %s has the axis %s, which the variable %s lacks. Reduce it first."
                 % (value, missing[0], into)
             )
         if value.dtype != into.dtype:

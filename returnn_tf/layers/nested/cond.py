@@ -26,8 +26,8 @@ class CondLayer(Layer):
     """``y = true_layer if condition else false_layer``. Only the selected layer is computed (`tf.cond`).
 
     Parameters: those of both layers, as if each were this layer: ``<layer>/W``, of subnetworks ``<layer>/<inner>/W``.
-    Parameters of the same name are the same.
-    Lengths: as the layers make them; both must give the same axes.
+    Parameters of the same name are shared.
+    Lengths: those of the layers; both must have the same axes.
 
     Example::
 
@@ -42,12 +42,8 @@ class CondLayer(Layer):
 
     needs_sources = False
     condition: LayerRef = option(help="layer with a single bool", refs=True)
-    true_layer: Union[str, Dict[str, Any]] = option(
-        help="the layer to compute if it is true: a dict, or the name of a layer"
-    )
-    false_layer: Union[str, Dict[str, Any]] = option(
-        help="the layer to compute if it is false: a dict, or the name of a layer"
-    )
+    true_layer: Union[str, Dict[str, Any]] = option(help="layer to compute if it is true: a dict or a layer name")
+    false_layer: Union[str, Dict[str, Any]] = option(help="layer to compute if it is false: a dict or a layer name")
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
@@ -124,7 +120,7 @@ class CondLayer(Layer):
                     node.params[key] = known[spec.name]
 
     def _check_same(self, ctx: PlanContext, data: Data, other: Data) -> None:
-        made: List[Any] = [  # dims which each branch makes anew, so they differ although they are meant to be the same
+        made: List[Any] = [  # dims that each branch creates, so they differ although they are meant to be the same
             axis for axis, target in enumerate(self._mapping) if target is None and _is_new(other.dims[axis])
         ]
         free = [axis for axis in range(data.rank) if axis not in self._mapping and _is_new(data.dims[axis])]
@@ -132,10 +128,10 @@ class CondLayer(Layer):
             self._mapping[axis] = target
         if None in self._mapping or data.rank != other.rank or data.dtype != other.dtype:
             raise ctx.error(
-                "both layers must give the same axes, but true_layer gives %s and false_layer %s." % (data, other)
+                "both layers must have the same axes, but true_layer has %s and false_layer %s." % (data, other)
             )
         if (data.sparse_dim is None) != (other.sparse_dim is None) or data.dim != other.dim:
-            raise ctx.error("the features differ: true_layer gives %s, false_layer %s." % (data, other))
+            raise ctx.error("the features differ: true_layer has %s, false_layer %s." % (data, other))
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit `tf.cond`; lengths that only a branch knows come out of it."""

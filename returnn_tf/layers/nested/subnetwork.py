@@ -19,10 +19,10 @@ from returnn_tf.tensor import Data
 class SubnetworkLayer(ConcatInputLayer):
     """A nested network whose layer "output" is the output. Inside, ``data`` is the concatenated input.
 
-    ``base:x`` inside is layer x of the network outside. Other layers are reached from outside as ``<name>/<layer>``.
+    ``base:x`` inside is layer x of the outer network. Other layers are reached from outside as ``<name>/<layer>``.
     Parameters: those of the inner layers, ``<name>/<layer>/...``; the names don't depend on the depth of the graph.
     Losses inside are reported as ``<name>/<layer>``.
-    Lengths: as the inner network makes them.
+    Lengths: those of the inner network.
 
     Example::
 
@@ -35,7 +35,7 @@ class SubnetworkLayer(ConcatInputLayer):
     subnetwork: Dict[str, Any] = option(help="the nested network", network=True)
     concat_sources: bool = option(True, help="False: the sources are data:0, data:1, ... and data:<layer name>")
     load_on_init: Union[None, str, Dict[str, Any]] = option(
-        None, help="checkpoint whose parameters are loaded at the start"
+        None, help="checkpoint to load the parameters from at the start"
     )
 
     @classmethod
@@ -74,4 +74,4 @@ class SubnetworkLayer(ConcatInputLayer):
         return ctx.value(self.inner)
 
 
-#: Options with a network of layers, where ``base:`` means the network around.
+#: Options with a network of layers, where ``base:`` refers to the enclosing network.

@@ -21,11 +21,11 @@ def unit_network(
 ) -> Dict[str, Any]:
     """Return a network whose only layer "output" is the given one, in the parameter scope of the layer that owns it.
 
-    :param unit: the layer dict; its names are those of the network around
-    :param outside: from such a name to what the layer in the new network calls it, e.g. ``"base:" + name``
-    :param own_data: whether the layer gets an input of its own as "data", which it has as its source unless it says so
+    :param unit: the layer dict; its names belong to the enclosing network
+    :param outside: maps such a name to its name in the new network, e.g. ``"base:" + name``
+    :param own_data: whether the layer gets an input of its own as "data", its source unless ``from`` is given
     :param owner: as ``outside``, for layers whose parameters are used but not their values; default: ``outside``
-    :param where: how an error begins
+    :param where: the start of an error
     :raises ConfigError: no layer dict, or an unknown class
     """
     if isinstance(unit, str):
@@ -33,7 +33,7 @@ def unit_network(
     if not isinstance(unit, Mapping) or "class" not in unit:
         raise ConfigError("%s must be a layer such as {'class': 'linear', ...}, not %r." % (where, unit))
     cls = LAYERS.get(unit["class"], where)
-    layer = {name: value for name, value in unit.items() if name != "is_output_layer"}  # the layer around may be one
+    layer = {name: value for name, value in unit.items() if name != "is_output_layer"}  # the enclosing layer may be one
     if "from" not in layer and (cls.needs_sources or (own_data and issubclass(cls, ConcatInputLayer))):
         layer["from"] = "data"
     layer["from"] = [
@@ -48,7 +48,7 @@ def unit_network(
             layer[name] = _nested(value, outside, 1)
     if "reuse_params" in layer:
         layer["reuse_params"] = _reuse(layer["reuse_params"], owner or outside)
-    # Its parameters are in the scope of the layer around, as if that were this one.
+    # Its parameters are in the scope of the enclosing layer, as if that were this one.
     layer.setdefault("name_scope", cls.scope_as_unit)
     return {"output": layer}
 
@@ -56,7 +56,7 @@ def unit_network(
 def unit_references(unit: Any, *, own_data: bool = False, values_only: bool = False) -> Iterator[str]:
     """Iterate over the names of outer layers that a layer dict needs; none if it is not a layer dict.
 
-    :param values_only: without those of which only the parameters are used
+    :param values_only: omit layers of which only the parameters are used
     """
     names: Dict[str, None] = {}
 
@@ -67,7 +67,7 @@ def unit_references(unit: Any, *, own_data: bool = False, values_only: bool = Fa
     try:
         unit_network(unit, note, owner=str if values_only else note, where="the option")
     except ConfigError:
-        return iter(())  # planning the layer tells what is wrong
+        return iter(())  # planning the layer reports what is wrong
     return iter([name for name in names if not (own_data and name == "data")])
 
 
@@ -86,7 +86,7 @@ def _reuse(value: Any, owner: Callable[[str], str]) -> Any:
 def _nested(value: Any, outside: Callable[[str], str], level: int) -> Any:
     """Replace all references of a nested network to the network around the unit.
 
-    :param level: how many "base:" lead from here to the network with the unit
+    :param level: number of "base:" from here to the network with the unit
     """
     base = "base:" * level
     if isinstance(value, str):

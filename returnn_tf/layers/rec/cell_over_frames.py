@@ -18,29 +18,29 @@ from returnn_tf.util.lazy_tf import tf
 class CellOverFrames:
     """Runs the cell of a layer over frames: those of a sequence, or all steps of a loop at once.
 
-    :param layer: a `RecLayer` with the name of a unit
+    :param layer: a `RecLayer` with a unit name
     :param data: its input
     """
 
     def __init__(self, ctx: PlanContext, layer: Any, data: Data) -> None:
         if data.time_axis is None and layer.axis is None and ctx.loop_dim is not None:
-            data, _ = frames_of(ctx, data)  # also what is the same in all steps
+            data, _ = frames_of(ctx, data)  # also values equal in all steps
         self._layer = layer
         self._frames = data
         self._perm, output = self._layout(ctx, data)
         out = ctx.out_feature()
         output = output.with_axis(output.rank, out, feature=True)
-        # For all steps of a loop at once, the iterated axis is no time axis, as it is none in a step.
+        # For all steps of a loop at once, the iterated axis is not marked as time, like in a single step.
         self.output = output.replace(time_axis=None if output.dims[0].is_loop else 0)
         self.cell = plan_cell(ctx, layer, data, out, self.output.without_axes([0]))
 
     @property
     def is_fused(self) -> bool:
-        """Whether the frames are the steps of a loop."""
+        """Return whether the frames are the steps of a loop."""
         return self.output.dims[0].is_loop
 
     def _layout(self, ctx: PlanContext, data: Data) -> Tuple[List[int], Data]:
-        """(Order of the source axes for the cell: iterated, batch, others, feature; the template without feature)."""
+        """Return (source axes in the cell's order: iterated, batch, others, feature; the template without feature)."""
         feature = data.feature_axis
         if data.sparse_dim is None:
             ctx.need_feature(data)
@@ -97,10 +97,10 @@ class CellOverFrames:
         return y
 
     def before_loop(self, ctx: EmitContext) -> None:
-        """Nothing: it does not run step by step."""
+        """Do nothing: it does not run step by step."""
 
     def _lengths(self, ctx: EmitContext) -> Optional[Any]:
-        """Int [merged batch]; None if the iterated axis has one length for all."""
+        """Return the lengths, int [merged batch]; None if the iterated axis has one length for all."""
         dims = [self._frames.dims[axis] for axis in self._perm]
         if not dims[0].is_dynamic:
             return None

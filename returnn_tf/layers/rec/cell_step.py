@@ -1,4 +1,4 @@
-"""One step of a recurrent cell as a layer of a loop: what can be made before the loop is made before it."""
+"""One step of a recurrent cell as a layer of a loop: whatever can be computed before the loop is."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass
 class StepPlan:
-    """A cell, prepared, and the part of its input projection that is known before the loop.
+    """A prepared cell, and the part of its input projection that is known before the loop.
 
-    :param known: [batch, gates * n] if it is the same in all steps, the bias included
-    :param rest: (sources that are only known in the step, their rows of the input weights)
+    :param known: [batch, gates * n] if equal in all steps, the bias included
+    :param rest: (sources known only in the step, their rows of the input weights)
     """
 
     cell: PreparedCell
@@ -30,18 +30,18 @@ class StepPlan:
     rest: Tuple[List[Node], Any] = ((), None)  # type: ignore[assignment]
 
 
-#: Of a layer of a loop: what it has made before the loop.
+#: Of a layer of a loop: the plan that it has prepared before the loop.
 PREPARED: Aux[StepPlan] = Aux("made before the loop")
-#: Of a slice of a value that is known for all steps: that value, [steps, ...].
+#: Of a slice of a value known for all steps: that value, [steps, ...].
 ALL_STEPS: Aux[Any] = Aux("all steps")
-#: Of a layer of a loop: a tensor [steps, ...] made before the loop. `emit` gets the current step of it as a loop input.
+#: Of a layer of a loop: a tensor [steps, ...] computed before the loop. `emit` gets its current step as a loop input.
 STEP_INPUT: Aux[Any] = Aux("input of each step")
 
 
 class CellStep:
     """One step of the cell of a layer, as a layer of a loop: the state is carried from step to step.
 
-    :param layer: a `RecLayer` with the name of a unit
+    :param layer: a `RecLayer` with a unit name
     :param data: its input
     """
 
@@ -61,7 +61,7 @@ class CellStep:
             ctx.loop_state(str(index), self.output, lambda emit, i=index: self.cell.first_state(emit)[i])
 
     def before_loop(self, ctx: EmitContext) -> None:
-        """Make what the steps share, unless it depends on a layer of the loop."""
+        """Compute what the steps share, unless it depends on a layer of the loop."""
         specs = [spec for spec in ctx.node.params.values() if isinstance(spec, LayerAsParam)]
         if all(spec.node in ctx.lowering.values for spec in specs):
             cell = self._prepared(ctx)
@@ -75,7 +75,7 @@ class CellStep:
         return prepare_cell(self.cell.cell, self.cell.params(ctx), batch=entries, seed=seed)
 
     def _with_known_input(self, ctx: EmitContext, cell: PreparedCell) -> Optional[StepPlan]:
-        """Multiply the input weights with the sources which are known for all steps, all at once."""
+        """Multiply the input weights with the sources known for all steps, in one product."""
         sources = ctx.node.sources
         plain = all(
             source.output.rank == 2 and source.output.batch_axis == 0 and source.output.feature_axis == 1
@@ -108,7 +108,7 @@ class CellStep:
         return StepPlan(cell, None, (rest, _joined(rows)))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit the cell on one frame."""
+        """Emit the cell for one frame."""
         y, state = self._step(ctx)
         for i, part in enumerate(state):
             ctx.set_loop_state(str(i), part)

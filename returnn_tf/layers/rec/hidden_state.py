@@ -21,15 +21,15 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("get_last_hidden_state")
 class GetLastHiddenStateLayer(Layer):
-    """The state of a recurrent layer after the frame that ran last (with direction -1 the first one of the sequence).
+    """The state of a recurrent layer after the frame processed last (with direction -1 the first one of the sequence).
 
-    ``key`` picks one tensor of the state, of an LSTM "h" or "c"; "*" concatenates all of them in the feature axis, of
-    an LSTM c and then h. Several sources are concatenated too. No parameters. In a loop it is the state after the step,
-    of ``prev:cell`` that before it. From outside, the source may be a loop, or ``<loop>/<layer>`` (which needs
-    ``is_output_layer``): then it is the state of its layer "output", or of that layer, after the last step of each
-    sequence.
+    ``key`` selects one tensor of the state, for an LSTM "h" or "c"; "*" concatenates all of them in the feature axis,
+    for an LSTM c and then h. Several sources are concatenated too. No parameters. In a loop it is the state after the
+    step, of ``prev:cell`` the state before it. From outside, the source may be a loop, or ``<loop>/<layer>`` (which
+    needs ``is_output_layer``): then it is the state of its layer "output", or of that layer, after the last step of
+    each sequence.
 
-    Lengths: the time axis is gone. The state of an empty sequence is the initial one.
+    Lengths: the time axis is removed. The state of an empty sequence is the initial one.
 
     Example::
 
@@ -38,8 +38,8 @@ class GetLastHiddenStateLayer(Layer):
             "output": {"class": "get_last_hidden_state", "from": "enc", "n_out": 3, "key": "h"}}
     """
 
-    combine: str = option("concat", help="how the states of several sources are combined: 'concat' in the feature axis")
-    key: Union[str, int] = option("*", help="which tensor of the state; '*': all, concatenated")
+    combine: str = option("concat", help="how to combine the states of several sources: 'concat' in the feature axis")
+    key: Union[str, int] = option("*", help="tensor of the state, e.g. 'h'; '*': all, concatenated")
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source without the time axis."""
@@ -48,18 +48,18 @@ class GetLastHiddenStateLayer(Layer):
         if not self.sources:
             raise ctx.error("needs a source: the recurrent layer, e.g. 'from': 'encoder'.")
         self._picked = [self._pick(ctx, node) for node in self.sources]
-        data = self._picked[0][0].data
+        data: Data = self._picked[0][0].data
         size = sum(ctx.need_static(ctx.need_feature(s.data), "the state") * len(picks) for s, picks in self._picked)
         for node, (state, _) in zip(self.sources, self._picked):
             self._check_axes(ctx, node, state.data, data)
         if self.n_out is not None and self.n_out != size:
-            raise ctx.error("n_out is %d, but the state %r has dim %d. Leave n_out out." % (self.n_out, self.key, size))
+            raise ctx.error("n_out is %d, but the state %r has dim %d. Omit n_out." % (self.n_out, self.key, size))
         assert data.feature_axis is not None
         out = data.dims[data.feature_axis] if size == data.dim else ctx.new_feature(size)
         return data.with_feature(data.feature_axis, ctx.bind(self.out_dim, out))
 
     def _pick(self, ctx: PlanContext, node: Node) -> Any:
-        """(The hidden state of a source, indices of the tensors that ``key`` means)."""
+        """Return (the hidden state of a source, indices of the tensors that ``key`` selects)."""
         state = hidden_state_of(node)
         if state is None:
             raise ctx.error(
@@ -71,7 +71,7 @@ class GetLastHiddenStateLayer(Layer):
             return state, list(range(state.count))
         if not state.keys:
             raise ctx.error(
-                "the unit of source %r has a single state without a name, so there is no key %r. Leave key out."
+                "the unit of source %r has a single state without a name, so there is no key %r. Omit key."
                 % (node.path, self.key)
             )
         if self.key not in state.keys:
@@ -100,7 +100,7 @@ class GetLastHiddenStateLayer(Layer):
 
 
 def asks_for_state(cls: Optional[Type[Any]], options: Mapping[str, Any]) -> bool:
-    """Return whether there is a layer of this class in the subnetwork or in the unit of a layer.
+    """Return whether a layer of this class is in the subnetwork or the unit of a layer.
 
     :param cls: class of the layer
     :param options: of the layer, as in the config
@@ -108,7 +108,7 @@ def asks_for_state(cls: Optional[Type[Any]], options: Mapping[str, Any]) -> bool
     names = LAYERS.names_of(GetLastHiddenStateLayer)
     for key in network_options(cls):
         nested = options.get(key)
-        if isinstance(nested, Mapping) and not (key == "unit" and is_network(nested)):  # that is a loop of its own
+        if isinstance(nested, Mapping) and not (key == "unit" and is_network(nested)):  # a loop of its own
             layers = list(nested.values()) if is_network(nested) else [nested]
             for layer in layers:
                 if isinstance(layer, Mapping) and (
@@ -119,7 +119,7 @@ def asks_for_state(cls: Optional[Type[Any]], options: Mapping[str, Any]) -> bool
 
 
 def _in_layout(value: Any, state: HiddenState, common: Data) -> Any:
-    """The axes of ``value`` in the order of ``common``, whatever the size of the feature axis is."""
+    """Return the axes of ``value`` in the order of ``common``, whatever the size of the feature axis."""
     data = state.data
     if data is common:
         return value

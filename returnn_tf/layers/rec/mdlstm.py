@@ -39,9 +39,9 @@ class MDLstmLayer(ConcatInputLayer):
     """A multi-dimensional LSTM over images (Graves & Schmidhuber 2009; formulas in `returnn_tf.ops.dense.mdlstm`).
 
     Every pixel sees its two neighbours towards the corner where the direction starts, and through them all pixels
-    between; from all four corners it sees the whole image. Directions have parameters of their own, and each image
-    runs within its own height and width. By default the cell is the stable one of Leifert et al. 2016; directions are
-    averaged as by Voigtlaender et al. 2016.
+    between; from all four corners it sees the whole image. Each direction has its own parameters, and each image is
+    processed within its own height and width. By default the cell is the stable one of Leifert et al. 2016; directions
+    are averaged as by Voigtlaender et al. 2016.
 
     Parameters, for each corner below ``<layer>/<corner>/``: ``W`` [in, 5 n] for the pixel, ``V_h`` [n, 5 n] for the
     neighbour in the row, ``V_v`` [n, 5 n] for the one in the column, ``b`` [5 n]. Order of the gates: input, forget,
@@ -57,12 +57,12 @@ class MDLstmLayer(ConcatInputLayer):
     """
 
     directions: Union[int, List[str]] = option(
-        4, help="the corners where directions start: upper_left, lower_right, upper_right, lower_left; n: the first n"
+        4, help="corners where directions start: upper_left, lower_right, upper_right, lower_left; n: the first n"
     )
-    combine: str = option("mean", help="how the directions become one output: mean, sum or concat")
-    stable: bool = option(True, help="the stable cell; False: two forget gates, one for each neighbour")
+    combine: str = option("mean", help="how to combine the directions: mean, sum or concat")
+    stable: bool = option(True, help="use the stable cell; False: two forget gates, one per neighbour")
     in_spatial_dims: Optional[Axes] = option(
-        None, help="the axis of the rows, and that within a row (default: both spatial ones)"
+        None, help="axis of the rows, and axis within a row (default: both spatial axes)"
     )
     forward_weights_init: Init = option(None, help="initialiser of W (default glorot_uniform)")
     recurrent_weights_init: Init = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
@@ -83,7 +83,7 @@ class MDLstmLayer(ConcatInputLayer):
         out = ctx.out_feature()
         n_out, count = ctx.need_static(out, "n_out"), len(self._corners)
         if self.combine == "concat" and n_out % count:
-            raise ctx.error("n_out %d cannot be dealt out to %d directions." % (n_out, count))
+            raise ctx.error("n_out %d is not divisible by the %d directions." % (n_out, count))
         self._declare_params(ctx, n_in, n_out // count if self.combine == "concat" else n_out)
         return self._axes.template(self._axes.dims, out)
 

@@ -17,8 +17,8 @@ from returnn_tf.util.lazy_tf import tf
 class PlannedCell:
     """A cell with its parameters and states.
 
-    :param prefix: of the names of its parameters
-    :param initial: where each tensor of the initial state comes from
+    :param prefix: prefix of its parameter names
+    :param initial: source of each tensor of the initial state
     """
 
     cell: Cell
@@ -31,7 +31,7 @@ class PlannedCell:
         return {spec.name: ctx.param(self.prefix + spec.name) for spec in self.cell.param_specs()}
 
     def given_state(self, ctx: EmitContext) -> Optional[Tuple[Any, ...]]:
-        """Return the state before the first frame, or None if it is zero."""
+        """Return the given state before the first frame, or None if it is zero."""
         return emit_initial_state(ctx, self.initial, self.state.data)
 
     def first_state(self, ctx: EmitContext) -> Tuple[Any, ...]:
@@ -42,14 +42,14 @@ class PlannedCell:
         return state
 
     def first_output(self, ctx: EmitContext) -> Any:
-        """Return the part of the first state which is an output, too."""
+        """Return the part of the first state that is also an output."""
         return self.first_state(ctx)[self.state.keys.index("h") if "h" in self.state.keys else 0]
 
 
 def plan_cell(ctx: PlanContext, layer: Any, data: Data, out: Dim, state_data: Data) -> PlannedCell:
     """Plan the cell of a `RecLayer`, and declare its parameters.
 
-    :param data: what the cell gets
+    :param data: input of the cell
     :param out: the feature dim of its output
     :param state_data: template of each tensor of its state
     """
@@ -64,7 +64,7 @@ def plan_cell(ctx: PlanContext, layer: Any, data: Data, out: Dim, state_data: Da
         behavior_version=ctx.behavior_version,
         where="option 'unit_opts'" if layer.unit_opts else "option 'unit'",
     )
-    # A name_scope stands for "<layer>/rec".
+    # A name_scope replaces "<layer>/rec".
     prefix = "rec/" if layer.name_scope is None else ""
     given = {
         "forward": layer.forward_weights_init,

@@ -20,7 +20,7 @@ from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.nested import base_references
 from returnn_tf.tensor import Data
 
-#: Options which only have a meaning where the unit is a network for one step.
+#: Options that apply only if the unit is a network for one step.
 _STEP_NETWORK_OPTIONS = (
     "max_seq_len",
     "include_eos",
@@ -32,29 +32,29 @@ _STEP_NETWORK_OPTIONS = (
 
 
 class RecRun(Protocol):
-    """How a `RecLayer` is computed."""
+    """The computation of a `RecLayer`."""
 
     @property
     def output(self) -> Data:
-        """The template."""
+        """Return the template."""
 
     @property
     def cell(self) -> Optional[PlannedCell]:
-        """The cell; None for a network."""
+        """Return the cell; None for a step network."""
 
     @property
     def is_fused(self) -> bool:
-        """Whether it computes all steps of a loop at once."""
+        """Return whether it computes all steps of a loop at once."""
 
     def emit(self, ctx: EmitContext) -> Any:
         """Return the value of the layer."""
 
     def before_loop(self, ctx: EmitContext) -> None:
-        """Make what all steps of a loop around share."""
+        """Compute what all steps of an enclosing loop share."""
 
 
 class StepNetworkRun:
-    """A network as unit: the loop is planned by the compiler, and this layer has its output."""
+    """A network as unit: the compiler plans the loop, and this layer holds its output."""
 
     cell: Optional[PlannedCell] = None
     is_fused = False
@@ -68,7 +68,7 @@ class StepNetworkRun:
         return ctx.value(self._inner)
 
     def before_loop(self, ctx: EmitContext) -> None:
-        """Nothing: it is a loop of its own."""
+        """Do nothing: it is a loop of its own."""
 
 
 @register_layer("rec")
@@ -94,7 +94,7 @@ class RecLayer(ConcatInputLayer):
     layernormvariantslstm   ``W_ff`` [in, 4 n], ``W_re`` [n, 4 n], ``gamma_*``, ``beta_*``    i, j, f, o: Ba et al. 2016
     ======================  ================================================================  ==========================
 
-    The formulas and ``unit_opts`` of each unit are in `returnn_tf.ops.cells`. Case does not matter in names, and "Cell"
+    The formulas and ``unit_opts`` of each unit are in `returnn_tf.ops.cells`. Names are case-insensitive, and "Cell"
     at their end is ignored. Sparse input: lookup in the input weights. A name_scope replaces ``<layer>/rec``.
 
     Lengths: unchanged. The output is time-major, [time, batch, ..., n_out], and 0 after the end of each sequence. All
@@ -113,8 +113,8 @@ class RecLayer(ConcatInputLayer):
         "lstm", help="name of the recurrent unit, or a network for one step", network=True
     )
     unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the unit, see `returnn-tf units UNIT`")
-    direction: Optional[int] = option(None, help="1: forward (default), -1: from the last frame to the first one")
-    axis: Optional[Axis] = option(None, help="the axis to iterate over (default: time)")
+    direction: Optional[int] = option(None, help="1: forward (default), -1: backward, from the last frame to the first")
+    axis: Optional[Axis] = option(None, help="axis to iterate over (default: time)")
     input_projection: bool = option(True, help="False: the source is the projected input, of dim 4 n_out for an LSTM")
     initial_state: Annotated[Any, Written(Union[None, str, float, Dict[str, Any]], "layer | str | dict | None")] = (
         option(
@@ -130,43 +130,43 @@ class RecLayer(ConcatInputLayer):
     bias_init: Init = option(None, help="initialiser of the biases (default: 0, in the gates of a GRU 1)")
     back_prop: Optional[bool] = option(None, help="False: no gradient through the recurrence")
     unroll: bool = option(False, help="unroll the loop", inert="loops are never unrolled")
-    max_seq_len: Union[None, str, int] = option(None, help="step network: most steps, a number or an expression")
-    include_eos: Optional[bool] = option(None, help="step network: the step in which 'end' gets true counts")
+    max_seq_len: Union[None, str, int] = option(None, help="step network: maximum number of steps, or an expression")
+    include_eos: Optional[bool] = option(None, help="step network: include the step in which 'end' becomes true")
     cheating: Optional[bool] = option(None, help="step network: the search always keeps the reference")
-    declare_rec_time: Optional[bool] = option(None, help="step network: declares the axis of the steps")
+    declare_rec_time: Optional[bool] = option(None, help="step network: declare the step axis")
     checkpoint_steps: Optional[bool] = option(
-        None, help="step network: save memory in training: the backward pass computes each step again"
+        None, help="step network: save memory in training by recomputing each step in the backward pass"
     )
     swap_memory: Optional[bool] = option(
-        None, help="step network: save memory of a GPU in training: the same as checkpoint_steps, where there is a GPU"
+        None, help="step network: save GPU memory in training: the same as checkpoint_steps if there is a GPU"
     )
     optimize_move_layers_out: Optional[bool] = option(
-        None, help="step network: compute what can be outside of the loop"
+        None, help="step network: compute layers outside the loop where possible"
     )
 
     needs_sources = False
     has_memory = True  # of a cell, see `CellStep`
     computes_all_steps = True
-    #: Whether some unit names mean another cell than in a layer over a whole sequence.
+    #: Whether some unit names denote a different cell than in a layer over a whole sequence.
     single_step: ClassVar[bool] = False
 
-    #: The layers of a step network whose values of all steps are wanted, by name.
+    #: The layers of a step network whose values are wanted for all steps, by name.
     exits: ClassVar[Dict[str, Any]] = {}
 
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:
-        """A cell needs an input, a step network may have none."""
+        """Return whether the source defaults to "data": a cell needs an input, a step network may have none."""
         return isinstance(options.get("unit"), str)
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """What the layers of a step network take from outside by ``base:``."""
+        """Return what the layers of a step network take from outside by ``base:``."""
         if isinstance(options.get("unit"), Mapping):
             yield from base_references(options["unit"])
 
     @classmethod
     def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
-        """Only a cell does: a step network is a loop of its own, which starts again in each step."""
+        """Return whether the unit is a cell: a step network is a loop of its own, restarted in each step."""
         return not isinstance(options.get("unit"), Mapping)
 
     def template(self, ctx: PlanContext) -> Data:
@@ -175,7 +175,7 @@ class RecLayer(ConcatInputLayer):
         return self._run.output
 
     def _planned(self, ctx: PlanContext) -> RecRun:
-        """Plan what the unit asks for: a loop, one step of a cell in a loop around, or a cell over frames."""
+        """Plan what the unit requires: a loop, one step of a cell in an enclosing loop, or a cell over frames."""
         if isinstance(self.unit, dict):
             return StepNetworkRun(ctx)
         self._check_options(ctx)
@@ -186,16 +186,16 @@ class RecLayer(ConcatInputLayer):
 
     @property
     def hidden_state(self) -> Optional[HiddenState]:
-        """See `returnn_tf.layers.rec.state.hidden_state_of`; None while it is not planned, and of a step network."""
+        """Return the state that `hidden_state_of` looks up; None before planning, and for a step network."""
         cell = self._run.cell if hasattr(self, "_run") else None
         return None if cell is None else cell.state
 
     def gives_initial_output(self) -> bool:
-        """Return whether this is a cell, whose initial state that is."""
+        """Return whether the unit is a cell, whose initial state provides the initial output."""
         return self.hidden_state is not None
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
-        """Return what ``prev:`` gives in the first step of a loop: the output part of the initial state."""
+        """Return the value of ``prev:`` in the first step of a loop: the output part of the initial state."""
         assert self._run.cell is not None
         return self._run.cell.first_output(ctx)
 
@@ -204,12 +204,12 @@ class RecLayer(ConcatInputLayer):
             raise ctx.error("the unit must be a name such as 'lstm', not %r." % (self.unit,))
         for name in _STEP_NETWORK_OPTIONS:
             if getattr(self, name) is not None:
-                raise ctx.error("the option %r is for a network as unit; with unit %r remove it." % (name, self.unit))
+                raise ctx.error("the option %r is for a network as unit; remove it with unit %r." % (name, self.unit))
         if self.direction not in (None, 1, -1):
             raise ctx.error("direction must be 1 or -1, not %r." % (self.direction,))
 
     def input_node(self, ctx: PlanContext) -> Any:
-        """One node for all sources of a step network."""
+        """Return one node for all sources of a step network."""
         if len(self.sources) == 1 and not self.dropout and self.in_dim is None:
             return self.source
         copy = CopyLayer(dropout=self.dropout, dropout_noise_shape=self.dropout_noise_shape, in_dim=self.in_dim)
@@ -226,7 +226,7 @@ class RecLayer(ConcatInputLayer):
         return equal_parts(size, n, "gate")
 
     def sub_node(self, ctx: PlanContext, name: str) -> Any:
-        """A layer of the step network that is an output layer: its values of all steps."""
+        """Return an output layer of the step network, with its values of all steps."""
         return self.exits.get(name) if isinstance(self.unit, dict) else None
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -234,10 +234,10 @@ class RecLayer(ConcatInputLayer):
         return self._run.emit(ctx)
 
     def before_loop(self, ctx: EmitContext) -> None:
-        """Make what all steps of the cell share."""
+        """Compute what all steps of the cell share."""
         self._run.before_loop(ctx)
 
     @property
     def is_fused(self) -> bool:
-        """Whether this is a cell of a loop which runs over all steps at once, as its input is known before the loop."""
+        """Return whether this cell of a loop runs over all steps at once, as its input is known before the loop."""
         return self._run.is_fused

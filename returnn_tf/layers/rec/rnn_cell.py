@@ -12,7 +12,7 @@ from returnn_tf.tensor import Data
 
 @register_layer("rnn_cell")
 class RnnCellLayer(RecLayer):
-    """``output, state = cell(x, previous state)``: one step, inside of the network of a `rec` layer.
+    """``output, state = cell(x, previous state)``: one step, inside the network of a `rec` layer.
 
     Units and parameters are those of `rec`, but "LSTMBlock" is "standardlstm" here. Where the source does not depend on
     the previous step, all steps are computed at once.
@@ -32,7 +32,7 @@ class RnnCellLayer(RecLayer):
     weights_init: Init = option(None, help="initialiser of all weights of the cell")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Infer the output: as `rec`, but only inside of a loop."""
+        """Infer the output: like `rec`, but only inside a loop."""
         if not ctx.in_step and ctx.loop_dim is None:
             raise ctx.error("is one step of a cell, for the network inside of a 'rec' layer. Here use class 'rec'.")
         if not isinstance(self.unit, str):

@@ -1,4 +1,4 @@
-"""The hidden state of recurrent layers: what other layers may ask for, and where the first state comes from."""
+"""The hidden state of recurrent layers: its layout, access by other layers, and the initial state."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class HiddenState:
 
     @property
     def count(self) -> int:
-        """Number of tensors."""
+        """Return the number of tensors."""
         return len(self.keys) or 1
 
 
 def recurrent_node(node: Node) -> Node:
-    """The layer whose hidden state a layer hands on: that of its source or of its inner layer, else its own."""
+    """Return the layer whose hidden state a layer forwards: that of its source or of its inner layer, else its own."""
     while True:
         layer: Any = node.layer
         inner = node.sources[0] if isinstance(layer, CopyLayer) and len(node.sources) == 1 else layer
@@ -53,7 +53,7 @@ def recurrent_node(node: Node) -> Node:
 
 
 def hidden_state_of(node: Node) -> Optional[HiddenState]:
-    """The hidden state which a planned layer has, or which it hands on; None if there is none."""
+    """Return the hidden state that a planned layer has or forwards; None if there is none."""
     return getattr(recurrent_node(node).layer, "hidden_state", None)
 
 
@@ -72,19 +72,19 @@ HIDDEN_STATE: Aux[Tuple[Any, ...]] = Aux(
 
 
 def carried_state_of(node: Node) -> Optional[HiddenState]:
-    """The hidden state which a layer of a step carries to the next one, or None."""
+    """Return the hidden state that a layer of a step carries to the next one, or None."""
     return hidden_state_of(node) if recurrent_node(node).loop_states else None
 
 
 def depend_on_state(ctx: PlanContext, node: Node) -> None:
-    """Notes that `emit` will ask for the hidden state of a layer; of one in a loop around it must be planned first."""
+    """Declare that `emit` will use the hidden state of a layer; one of an enclosing loop must be planned first."""
     plan_state = getattr(recurrent_node(node).layer, "plan_state", None)
     if plan_state is not None:
         ctx.depend(plan_state())
 
 
 def state_values(ctx: EmitContext, node: Node) -> Any:
-    """The tensors of the hidden state of a layer, in a loop after this step, and for ``prev:`` before it."""
+    """Return the tensors of the hidden state of a layer; in a loop those after this step, for ``prev:`` before it."""
     owner = recurrent_node(node)
     lowering = ctx.lowering
     exit_layer: Any = owner.layer
@@ -103,7 +103,7 @@ def state_values(ctx: EmitContext, node: Node) -> Any:
 
 
 class LastStateLayer(Layer):
-    """The hidden state of a cell of a loop after the last step of each sequence, out of its states of all steps.
+    """The hidden state of a cell of a loop after the last step of each sequence, taken from its states of all steps.
 
     :param cell: the layer in the step of the loop
     """
@@ -139,7 +139,7 @@ class LastStateLayer(Layer):
         return tf.where(lens > 0, last, first)
 
     def _part(self) -> Data:
-        """The layout of one of the tensors which are side by side."""
+        """Return the layout of one of the concatenated tensors."""
         state = hidden_state_of(self._cell)
         data = self.node.output
         assert state is not None and data.feature_axis is not None
@@ -148,7 +148,7 @@ class LastStateLayer(Layer):
 
 @dataclasses.dataclass(frozen=True)
 class InitialState:
-    """Where one tensor of an initial state comes from: exactly one of a constant, a parameter and a layer.
+    """The source of one tensor of an initial state: exactly one of a constant, a parameter and a layer.
 
     :param param: name as in `PlanContext.param`
     :param state_index: the tensor of the hidden state of ``node``; None: its output
@@ -161,7 +161,7 @@ class InitialState:
 
 
 def plan_initial_state(ctx: PlanContext, given: Any, state: HiddenState, param_prefix: str) -> List[InitialState]:
-    """The sources of an initial state, one for each tensor; "var" declares parameters.
+    """Plan the sources of an initial state, one for each tensor; "var" declares parameters.
 
     :param given: the option ``initial_state``, with layers as nodes
     :param param_prefix: of the names of parameters
@@ -187,7 +187,7 @@ def plan_initial_state(ctx: PlanContext, given: Any, state: HiddenState, param_p
 
 
 def _from_layer(ctx: PlanContext, node: Node, state: HiddenState) -> List[InitialState]:
-    """All tensors from one layer."""
+    """Plan all tensors from one layer."""
     other = hidden_state_of(node)
     if other is not None:
         depend_on_state(ctx, node)
@@ -200,7 +200,7 @@ def _from_layer(ctx: PlanContext, node: Node, state: HiddenState) -> List[Initia
         return [InitialState(node=node, state_index=index) for index in range(state.count)]
     if state.keys:
         raise ctx.error(
-            "initial_state: layer %r has no hidden state, and its output cannot stand for both of %s. Give a layer for "
+            "initial_state: layer %r has no hidden state, and its output cannot serve as both of %s. Give a layer for "
             "each, as initial_state: {%s}."
             % (node.path, " and ".join(state.keys), ", ".join("%r: 'some layer'" % key for key in state.keys))
         )
@@ -208,7 +208,7 @@ def _from_layer(ctx: PlanContext, node: Node, state: HiddenState) -> List[Initia
 
 
 def _plan_part(ctx: PlanContext, given: Any, state: HiddenState, param: str, key: Optional[str]) -> InitialState:
-    """One tensor.
+    """Plan one tensor.
 
     :param param: name of the parameter for "var"
     :param key: its key in the dict, or None if the option is no dict
@@ -249,7 +249,7 @@ def _check_fits(ctx: PlanContext, data: Data, into: Data, what: str) -> None:
 
 
 def emit_initial_state(ctx: EmitContext, parts: Sequence[InitialState], data: Data) -> Optional[Tuple[Any, ...]]:
-    """The tensors in the layout of ``data``; None if all are zero."""
+    """Return the tensors in the layout of ``data``; None if all are zero."""
     if all(part.constant == 0.0 for part in parts):
         return None
     shape = ctx.shape(data)

@@ -29,15 +29,15 @@ class TwoDLstmLayer(Layer):
     The formulas are in `returnn_tf.ops.dense.twod_lstm`.
 
     Its two sources are the source sequence (such as ``base:encoder``) and the target (such as the embedding of the
-    label before). Cell (i, j) sees target frame i and source frame j, and the cells (i - 1, j) and (i, j - 1). The
-    output of target frame i is the row i pooled over the valid source frames; 0 if there is none.
+    previous label). Cell (i, j) sees target frame i and source frame j, and the cells (i - 1, j) and (i, j - 1). The
+    output of target frame i is row i pooled over the valid source frames; 0 if there are none.
 
     In the step of a loop it computes one row, and keeps it as the state for the next step. Where the target is known,
     as in training, it computes the whole grid at once, one anti-diagonal after the other: source + target - 1 steps
     instead of source * target. On CPU that is the native op of `mdlstm`, where it can be compiled.
 
     Parameters, below ``<layer>/rec/``: ``W`` [source dim + target dim, 5 n] (rows: source first), ``V_h`` [n, 5 n]
-    from the source frame before, ``V_v`` [n, 5 n] from the target frame before, ``b`` [5 n]. Order of the gates:
+    from the previous source frame, ``V_v`` [n, 5 n] from the previous target frame, ``b`` [5 n]. Order of the gates:
     input, forget, lambda, output, cell input. (No reference case was at hand for names and order.)
     Lengths: those of the target.
 
@@ -128,7 +128,7 @@ class TwoDLstmLayer(Layer):
         return pooled_row(h, lens, self.pooling)
 
     def _grid(self, z_source: Any, z_target: Any, lens: Any, weights: Weights) -> Any:
-        """All rows, by the native MDLSTM where it can be used."""
+        """Compute all rows, by the native MDLSTM where possible."""
         native = native_mdlstm_or_none()
         if native is None:
             return pooled_grid(z_source, z_target, lens, weights, self.pooling)
@@ -138,7 +138,7 @@ class TwoDLstmLayer(Layer):
         return pooled_image(h, lens, self.pooling)
 
     def _projected(self, ctx: EmitContext) -> Tuple[Any, Any]:
-        """([source, batch, 5 n], [target, batch, 5 n] or in a step [batch, 5 n])."""
+        """Return the projections ([source, batch, 5 n], [target, batch, 5 n] or in a step [batch, 5 n])."""
         weights = ctx.param(self._prefix + "W")
         rows = self.source.output.dim
         source = transpose(ctx.source(0), self._source_axes)
@@ -153,7 +153,7 @@ class TwoDLstmLayer(Layer):
 
 
 def _axes(ctx: PlanContext, node: Node, frames: Optional[Dim]) -> List[int]:
-    """The order frames, batch, feature of the axes of a source; without frames, if there are none."""
+    """Return the order frames, batch, feature of the axes of a source; without frames if it has none."""
     data = node.output
     ctx.need_feature(data, "source %r" % node.path)
     axes = [] if frames is None else [data.dims.index(frames)]

@@ -1,4 +1,4 @@
-"""Layers which look at the hypotheses of a search: scores, where they came from, the beam as an axis."""
+"""Layers that inspect the hypotheses of a search: scores, back pointers, the beam as an axis."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
-#: Of a choice: int32 [batch * beam], the entry before it which each hypothesis continues.
+#: Of a choice: int32 [batch * beam], the previous entry that each hypothesis continues.
 SOURCE_BEAMS: Aux[Any] = Aux("source beams", batch_axis=first_axis)
 
 
 @register_layer("choice_get_beam_scores")
 class BeamScoresLayer(Layer):
-    """The scores of the hypotheses, float per hypothesis: in a loop those of the step, outside those of the result.
+    """The scores of the hypotheses, one float each: in a loop those of the step, outside those of the result.
 
     Lengths: unchanged.
 
@@ -36,7 +36,7 @@ class BeamScoresLayer(Layer):
 
     @classmethod
     def only_in_step(cls) -> bool:
-        """In a loop the value is one of each step."""
+        """Return True: in a loop the value belongs to one step."""
         return True
 
     def template(self, ctx: PlanContext) -> Data:
@@ -60,7 +60,7 @@ class BeamScoresLayer(Layer):
 
 @register_layer("choice_get_src_beams")
 class SourceBeamsLayer(Layer):
-    """For each hypothesis of a choice, which entry of the beam before it continues, int32; in a loop.
+    """The back pointers of a choice: the entry of the previous beam that each hypothesis continues, int32; in a loop.
 
     Lengths: unchanged.
 
@@ -78,11 +78,11 @@ class SourceBeamsLayer(Layer):
 
     @classmethod
     def only_in_step(cls) -> bool:
-        """In a loop the value is one of each step."""
+        """Return True: in a loop the value belongs to one step."""
         return True
 
     def template(self, ctx: PlanContext) -> Data:
-        """Return the template of the choice, no labels."""
+        """Return the template of the choice, without labels."""
         source = ctx.single_source()
         return source.replace(dtype="int32", sparse_dim=None, vocab=None)
 
@@ -104,7 +104,7 @@ class SplitBatchBeamLayer(Layer):
     """
 
     ends_search = True
-    beam_dim: Optional[Dim] = option(None, help="the dim which the beam becomes")
+    beam_dim: Optional[Dim] = option(None, help="the dim of the beam axis")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: a static axis after the batch axis."""

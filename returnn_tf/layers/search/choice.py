@@ -24,38 +24,38 @@ _RECOMBINE = ("max", "sum")
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
-    """What ``scheduled_sampling`` may hold."""
+    """The options of ``scheduled_sampling``."""
 
     enable: bool = option(True, help="draw labels in training")
-    gold_mixin_prob: Optional[float] = option(0.0, help="probability to take the target instead", check=probability)
+    gold_mixin_prob: Optional[float] = option(0.0, help="probability of taking the target instead", check=probability)
 
 
 @register_layer("choice")
 class ChoiceLayer(Layer):
-    """The label of each step. In training it is the target; in search the best ``beam_size`` hypotheses are kept.
+    """The label of each step: in training the target; in search the labels of the best ``beam_size`` hypotheses.
 
     Search: ``score = prob_scale * log p(label) + base_beam_score_scale * score of the hypothesis``, the best of all
-    hypotheses and labels, best first. A hypothesis that has ended goes on with label 0 and an unchanged score; with
-    length_normalization that is multiplied by ``((t + 1) / t) ** length_normalization_exponent`` in step t, and at the
-    end of the loop all scores are divided by the number of steps of the longest one. So the scores depend on which
-    other sequences are in the batch. With ``independent_of_batch`` they do not: hypotheses are compared by
-    ``score / steps ** length_normalization_exponent`` with their own numbers of steps, the final scores are these, one
-    that has ended goes on with its last label, and where the number of steps is known no padded frame is scored. (What
-    ``max_seq_len`` gives is one limit for the batch.)
+    hypotheses and labels, best first. An ended hypothesis continues with label 0 and an unchanged score; with
+    length_normalization the score is multiplied by ``((t + 1) / t) ** length_normalization_exponent`` in step t, and at
+    the end of the loop all scores are divided by the number of steps of the longest one. So the scores depend on the
+    other sequences in the batch. With ``independent_of_batch`` they do not: hypotheses are compared by
+    ``score / steps ** length_normalization_exponent`` with their own numbers of steps, which also gives the final
+    scores, an ended hypothesis continues with its last label, and where the number of steps is known no padded frame
+    is scored. (``max_seq_len`` remains one limit for the batch.)
 
     Several sources: of each the best ``source_beam_sizes`` labels are kept, and all combinations of them compete by the
-    sum of their scores. The labels of source i are the part ``<layer>/out_<i>``; the layer itself is those of the
+    sum of their scores. The labels of source i are the part ``<layer>/out_<i>``; the layer itself has those of the
     first.
 
-    Recombination (``recombine``): of hypotheses which stand for the same, the best one goes on, with its own score
-    ("max") or with the sum of the probabilities ("sum"). They stand for the same if the layer ``recombine_by`` gives
-    the same number for them (an output of earlier steps, e.g. "prev:hash"; merged at the start of a step), or without
-    it if their labels so far are the same, the label ``recombine_blank`` left out (the ``2 * beam_size`` best ways to
-    go on are merged in the step in which they get the same). Only what is left of two hypotheses with the same future
-    is compared, so recombination is exact where the scores depend on the labels without blanks alone.
+    Recombination (``recombine``): of equivalent hypotheses the best one survives, with its own score ("max") or with
+    the sum of the probabilities ("sum"). Hypotheses are equivalent if the layer ``recombine_by`` outputs the same
+    number for them (an output of earlier steps, e.g. "prev:hash"; merged at the start of a step), or without it if
+    their labels so far are the same, ignoring the label ``recombine_blank`` (the ``2 * beam_size`` best continuations
+    are merged in the step in which they become equal). Only the survivors of hypotheses with the same future are
+    compared, so recombination is exact where the scores depend only on the labels without blanks.
 
-    Scheduled sampling (Bengio et al. 2015): in training, labels drawn from the source instead of the target; with
-    ``gold_mixin_prob`` the target is kept with this probability. Gradients do not go through the labels.
+    Scheduled sampling (Bengio et al. 2015): in training, labels are drawn from the source instead of the target; with
+    ``gold_mixin_prob`` the target is kept with this probability. Gradients do not flow through the labels.
 
     Lengths: one label per step of the loop.
 
@@ -70,21 +70,21 @@ class ChoiceLayer(Layer):
             "output": {"class": "linear", "activation": None, "n_out": 2, "from": "loop"}}
     """
 
-    beam_size: int = option(help="hypotheses to keep for each sequence")
-    keep_beams: bool = option(False, help="every hypothesis is continued by beam_size / (their number) labels")
+    beam_size: int = option(help="number of hypotheses to keep per sequence")
+    keep_beams: bool = option(False, help="continue every hypothesis by beam_size / (number of hypotheses) labels")
     search: Optional[bool] = option(None, help="False: follow the target in search too; True: search in training too")
-    input_type: str = option("prob", help="what the sources are: prob, log_prob, logits or regression")
-    prob_scale: float = option(1.0, help="factor of the log probability of a label")
-    base_beam_score_scale: float = option(1.0, help="factor of the score so far")
-    random_sample_scale: float = option(0.0, help="factor of Gumbel noise on the scores")
+    input_type: str = option("prob", help="kind of the source values: prob, log_prob, logits or regression")
+    prob_scale: float = option(1.0, help="weight of the log probability of a label")
+    base_beam_score_scale: float = option(1.0, help="weight of the score so far")
+    random_sample_scale: float = option(0.0, help="scale of Gumbel noise on the scores")
     length_normalization: bool = option(True, help="normalise the scores by the number of steps")
     length_normalization_exponent: float = option(1.0, help="exponent while a hypothesis waits for the others")
-    independent_of_batch: bool = option(False, help="every sequence is searched as if it were alone, see above")
+    independent_of_batch: bool = option(False, help="search every sequence as if it were alone, see above")
     custom_score_combine: Optional[Callable[..., Any]] = option(
         None, help="function (scores_in, scores_base, t, end_flags, ...) -> scores"
     )
     source_beam_sizes: Union[None, int, List[int]] = option(
-        None, help="with several sources: labels to keep of each (default: beam_size)"
+        None, help="with several sources: number of labels to keep of each (default: beam_size)"
     )
     scheduled_sampling: Union[bool, float, Dict[str, Any]] = option(
         False, help="True, the probability to draw a label, or a dict", group=SamplingOptions
@@ -92,33 +92,33 @@ class ChoiceLayer(Layer):
     cheating: Union[bool, str, None] = option(
         False,
         choices=(False, True, "exclusive", None),
-        help="True: the target is always a hypothesis; 'exclusive': only once",
+        help="True: the target is always among the hypotheses; 'exclusive': only once",
     )
-    recombine: Optional[str] = option(None, help="merge hypotheses which stand for the same: max or sum")
+    recombine: Optional[str] = option(None, help="merge equivalent hypotheses: max or sum")
     recombine_by: Optional[LayerRef] = option(
-        None, help="layer whose number says for what a hypothesis stands", refs=True
+        None, help="layer whose number identifies equivalent hypotheses", refs=True
     )
-    recombine_blank: Optional[int] = option(None, help="label which does not count when hypotheses are merged")
+    recombine_blank: Optional[int] = option(None, help="label to ignore when hypotheses are compared")
     explicit_search_source: Optional[LayerRef] = option(
-        None, help="the choice before this, where no source leads to it", refs=True
+        None, help="the previous choice, if no source leads to it", refs=True
     )
     explicit_search_sources: Optional[LayerRefs] = option(
-        None, help="the choices before this, where no source leads to it", refs=True
+        None, help="the previous choices, if no source leads to them", refs=True
     )
-    num_beams: Optional[int] = option(None, help="obsolete", inert="beam_size counts")
+    num_beams: Optional[int] = option(None, help="obsolete", inert="beam_size applies")
 
     beam_size_option = "beam_size"
 
     @classmethod
     def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
-        """In training the sources are ignored."""
+        """Return whether it follows the target: in training the sources are ignored."""
         given = options.get("search")
         searches = search if given is None else bool(given)
         return bool(options.get("target")) and not searches and (search or not options.get("scheduled_sampling"))
 
     @classmethod
     def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
-        """Only where it searches, which holds it in the loop anyway: what follows the target is known for all steps."""
+        """Return False: followed targets are known for all steps, and a search keeps it in the loop anyway."""
         return False
 
     # --- plan ---
@@ -137,7 +137,7 @@ class ChoiceLayer(Layer):
             return self._target_template(ctx)
         if not self.sources:
             raise OptionError(
-                "has no source whose scores could be searched. Name the layer with the probabilities of the labels in "
+                "has no source with scores to search. Name the layer with the probabilities of the labels in "
                 "'from', and the reference for training in 'target'."
             )
         self.samples = bool(self.scheduled_sampling) and not self.search and not ctx.search and bool(self.target)
@@ -170,7 +170,7 @@ class ChoiceLayer(Layer):
             raise ctx.error("chooses labels in a loop: put it into the unit of a 'rec' layer.")
 
     def _check_sampling(self) -> None:
-        """The option scheduled_sampling as the probability of the target."""
+        """Return the option scheduled_sampling as the probability of the target."""
         given = self.scheduled_sampling
         if isinstance(given, Mapping):
             opts = SamplingOptions(**given)
@@ -188,17 +188,17 @@ class ChoiceLayer(Layer):
 
     @property
     def searches(self) -> bool:
-        """Whether this layer chooses among hypotheses, once it is planned."""
+        """Return whether this layer chooses among hypotheses, once it is planned."""
         return not self._followed and not self.samples and self.input_type != "regression"
 
     @property
     def followed_dims(self) -> List[Dim]:
-        """The time axes of the targets which it follows, once it is planned."""
+        """Return the time axes of the targets that it follows, once it is planned."""
         return [node.output.dims[node.output.time_axis or 0] for node in self._followed]
 
     def _target_template(self, ctx: PlanContext) -> Data:
         templates = []
-        self._in_step = ctx.loop_dim is None  # where the loop finds its end step by step
+        self._in_step = ctx.loop_dim is None  # where the loop determines its end step by step
         for target in self.target_names:
             node = ctx.depend(ctx.builder.target_node(ctx.node, target))
             data, time = node.output, node.output.time_axis
@@ -221,7 +221,7 @@ class ChoiceLayer(Layer):
         targets = self.target_names
         if len(targets) not in (0, len(self.sources)):
             raise ctx.error(
-                "there are %d sources but %d targets; the i-th source gives the scores of the labels of the i-th "
+                "there are %d sources but %d targets; the i-th source has the scores of the labels of the i-th "
                 "target." % (len(self.sources), len(targets))
             )
         padded: List[Optional[str]] = [*targets] or [None] * len(self.sources)
@@ -247,7 +247,7 @@ class ChoiceLayer(Layer):
             labels = ctx.new_feature(size, "%s:labels" % ctx.node.path)
         data = source.without_axes([source.feature_axis] if source.feature_axis is not None else [])
         if data.rank != 1:
-            raise ctx.error("the source must be [batch, labels] in a step, it is %s." % source)
+            raise ctx.error("the source must be [batch, labels] in a step, but it is %s." % source)
         return data.replace(dtype="int32", sparse_dim=labels, vocab=None)
 
     def _check_source_beams(self, ctx: PlanContext) -> None:
@@ -281,11 +281,11 @@ class ChoiceLayer(Layer):
         return labels[0]
 
     def _followed_labels(self, ctx: EmitContext, node: Node) -> Any:
-        """The target of all steps, or of the current one."""
+        """Return the target of all steps, or of the current one."""
         return tf.cast(true_label(ctx, node, 1), node.output.dtype) if self._in_step else ctx.value(node)
 
     def _sampled(self, ctx: EmitContext) -> List[Any]:
-        """For each source [batch] labels, drawn in training."""
+        """Return labels drawn in training, [batch] for each source."""
         truths = [true_label(ctx, node, 1) for node in self.truths]
         if not ctx.train:
             return truths

@@ -1,4 +1,4 @@
-"""The scores of all ways in which the hypotheses of a search can go on."""
+"""The scores of all continuations of the hypotheses of a search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass
 class Candidates:
-    """The labels which may come next, for each hypothesis; with several sources all combinations of their labels.
+    """The possible next labels for each hypothesis; with several sources all combinations of their labels.
 
     :param scores: [batch, beam, candidates]
     :param kept: for each source [batch, beam, kept]: the labels kept of it; None with a single source, where the
@@ -26,10 +26,10 @@ class Candidates:
     kept: Optional[List[Any]] = None
 
     def labels(self, source: Any, candidate: Any) -> List[Any]:
-        """The label of each source, [batch, entries].
+        """Return the label of each source, [batch, entries].
 
-        :param source: [batch, entries]: the hypothesis which goes on
-        :param candidate: [batch, entries]: by which candidate
+        :param source: [batch, entries]: the hypothesis to continue
+        :param candidate: [batch, entries]: the candidate to continue it by
         """
         if self.kept is None:
             return [candidate]
@@ -45,12 +45,12 @@ class Candidates:
 def candidates(
     log_probs: Sequence[Any], sizes: Optional[Sequence[int]], ended: Any, ended_labels: Optional[Sequence[Any]]
 ) -> Candidates:
-    """The candidates of a step.
+    """Return the candidates of a step.
 
     :param log_probs: of each source [batch, beam, labels]
     :param sizes: with several sources: the number of labels to keep of each
     :param ended: bool [batch, beam]
-    :param ended_labels: of each source [batch, beam]: the label by which an ended hypothesis goes on; default 0
+    :param ended_labels: of each source [batch, beam]: the label that continues an ended hypothesis; default 0
     """
     labels = ended_labels or [None] * len(log_probs)
     scores = [ended_scores(x, ended, label) for x, label in zip(log_probs, labels)]
@@ -67,7 +67,7 @@ def candidates(
 
 
 def log_probs_of(ctx: EmitContext, source: Node, input_type: str) -> Any:
-    """[batch * beam, labels]; of a softmax layer by its values before the softmax."""
+    """Return the log probabilities [batch * beam, labels]; for a softmax layer from the values before the softmax."""
     x = ctx.value(source)
     if input_type == "log_prob":
         return x

@@ -1,4 +1,4 @@
-"""One step of a search at a choice: from the scores of all ways to go on to the hypotheses that are kept."""
+"""One step of a search at a choice: from the scores of all continuations to the surviving hypotheses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ChoiceStep:
         self._ended = tf.reshape(hyps.ended, [-1, hyps.beam])
 
     def run(self) -> List[Any]:
-        """For each source [batch * beam] labels of the hypotheses that are kept."""
+        """Return the labels of the surviving hypotheses, [batch * beam] for each source."""
         ctx, hyps = self._ctx, self._hyps
         beam, first = hyps.beam, hyps.choices == 0
         found = self._candidates()
@@ -70,7 +70,7 @@ class ChoiceStep:
         return candidates(log_probs, self._layer.source_beams, self._ended, ended_labels)
 
     def _base_scores(self) -> Any:
-        """[batch, beam]: the scores so far."""
+        """Return the scores so far, [batch, beam]."""
         base, first = self._hyps.scores, self._hyps.choices == 0
         if self._layer.length_normalization and first and not self._layer.independent_of_batch:
             step = tf.cast(self._hyps.step, tf.float32)
@@ -83,7 +83,7 @@ class ChoiceStep:
         return base
 
     def _chosen(self, scores: Any) -> Tuple[Any, Any, Any]:
-        """Scores, source beams and candidates of the hypotheses which are kept, each [batch, beam]."""
+        """Return scores, source beams and candidates of the surviving hypotheses, each [batch, beam]."""
         if self._layer.recombine and self._layer.recombine_by is None:
             pool, source, candidate = self._ranked(scores, 2 * self._layer.beam_size)
             merged = merge_equal(pool, self._histories(source, candidate), self._layer.recombine)
@@ -93,7 +93,7 @@ class ChoiceStep:
         return self._ranked(scores, self._layer.beam_size)
 
     def _ranked(self, scores: Any, count: int) -> Tuple[Any, Any, Any]:
-        """The ``count`` best: scores, source beams and candidates.
+        """Return scores, source beams and candidates of the ``count`` best.
 
         :param scores: [batch, beam, candidates]
         """
@@ -107,9 +107,9 @@ class ChoiceStep:
         return best, source, candidate
 
     def _ranks(self, scores: Any, source: Any) -> Any:
-        """By what hypotheses are compared.
+        """Return the values that hypotheses are ranked by.
 
-        :param source: which hypothesis each score continues, as many axes as ``scores``
+        :param source: the hypothesis that each score continues, of the rank of ``scores``
         """
         if not (self._layer.independent_of_batch and self._layer.length_normalization):
             return scores
@@ -118,7 +118,7 @@ class ChoiceStep:
         return normalized(scores, tf.gather(counts, source, batch_dims=1), self._layer.length_normalization_exponent)
 
     def _histories(self, source: Any, label: Any) -> Any:
-        """int64 [batch, entries]: the labels so far of hypotheses which go on by a label."""
+        """Return a hash of the labels so far of hypotheses continued by a label, int64 [batch, entries]."""
         before = tf.gather(tf.reshape(self._ctx.loop_state("history"), [-1, self._beam]), source, batch_dims=1)
         ended = tf.gather(self._ended, source, batch_dims=1)
         if self._layer.recombine_blank is not None:
@@ -126,7 +126,7 @@ class ChoiceStep:
         return tf.where(ended, before, extended_history(before, label))
 
     def _set_states(self, source: Any, labels: List[Any]) -> None:
-        """What is carried to the next step, for the new hypotheses."""
+        """Set the states carried to the next step, for the new hypotheses."""
         if self._layer.independent_of_batch:
             for i, label in enumerate(labels):
                 self._ctx.set_loop_state("label_%d" % i, tf.reshape(label, [-1]))
@@ -155,8 +155,8 @@ class ChoiceStep:
         return scores
 
     def _checked(self, scores: Any, scores_in: Any) -> Any:
-        """What the function of the user gave, which has to be a score for each label of each hypothesis."""
-        what = "Layer %r: custom_score_combine has to return scores of the shape and dtype of scores_in, [batch, beam, "
+        """Check that the user's function returned a score for each label of each hypothesis, and return it."""
+        what = "Layer %r: custom_score_combine must return scores of the shape and dtype of scores_in, [batch, beam, "
         what = (what + "labels] %s") % (self._ctx.node.path, scores_in.dtype.name)
         if (
             not tf.is_tensor(scores)
@@ -171,7 +171,7 @@ class ChoiceStep:
 
 
 class ChoiceView(LayerView):
-    """The choice in the function custom_score_combine."""
+    """The view of the choice passed to the function custom_score_combine."""
 
     def __init__(self, ctx: EmitContext, layer: Any) -> None:
         super().__init__(ctx, layer.node)
@@ -179,5 +179,5 @@ class ChoiceView(LayerView):
             setattr(self, name, getattr(layer, name))
         given = layer.explicit_search_sources
         nodes = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
-        #: Views of the layers which the option of this name lists.
+        #: Views of the layers that the option of this name lists.
         self.explicit_search_sources = [LayerView(ctx, node) for node in nodes]

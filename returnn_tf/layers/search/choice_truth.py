@@ -12,7 +12,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def true_label(ctx: EmitContext, node: Node, beam: int) -> Any:
-    """int32 [batch]: the label of a target in this step; 0 after its end.
+    """Return the label of a target in this step, 0 after its end: int32 [batch].
 
     :param node: the target, for all steps
     :param beam: hypotheses per sequence in the value of the target
@@ -28,12 +28,12 @@ def true_label(ctx: EmitContext, node: Node, beam: int) -> Any:
 
 
 def last_entry(hyps: Hypotheses) -> Any:
-    """The last hypothesis before a choice: before the first one all are copies of one."""
+    """Return the last hypothesis before a choice; before the first choice all are copies of one."""
     return tf.where(tf.equal(hyps.step, 0) if hyps.choices == 0 else False, 0, hyps.beam - 1)
 
 
 def without_truth(scores: Any, truth: Any, hyps: Hypotheses) -> Any:
-    """The true label is no candidate of the last hypothesis, since it is kept anyway.
+    """Exclude the true label from the candidates of the last hypothesis, since it is kept anyway.
 
     :param scores: [batch, beam, labels]
     :param truth: [batch]
@@ -44,7 +44,7 @@ def without_truth(scores: Any, truth: Any, hyps: Hypotheses) -> Any:
 
 
 def with_truth(scores: Any, truth: Any, hyps: Hypotheses, chosen: Tuple[Any, Any, Any]) -> Tuple[Any, Any, Any]:
-    """The last hypothesis replaced by the true label, as continuation of the last one before.
+    """Replace the last hypothesis by the true label, continuing the last one before.
 
     :param scores: [batch, beam, labels]
     :param truth: [batch]

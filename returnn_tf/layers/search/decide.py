@@ -13,7 +13,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
-#: Of a decision: float [batch], the score of the hypothesis that was taken.
+#: Of a decision: float [batch], the score of the chosen hypothesis.
 DECIDED_SCORES: Aux[Any] = Aux("decided scores", batch_axis=first_axis)
 
 
@@ -43,7 +43,7 @@ class DecideLayer(Layer):
         return data.replace(beam=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit gather of the best entry of each sequence."""
+        """Emit a gather of the best entry of each sequence."""
         source = self.source.output
         x = ctx.source()
         if source.beam is None or source.batch_axis is None:

@@ -24,16 +24,16 @@ from returnn_tf.util.lazy_tf import tf
 _ALIGN_TARGETS = ("ctc", "hmm", "staircase", "automaton")
 _TOPOLOGIES = ("ctc", "rna", "automaton")
 _INPUT_TYPES = ("prob", "log_prob")
-#: Native ops check the states there; made on a GPU they would have to be waited for.
+#: Native ops check the states on the host; computed on a GPU they would require a synchronisation.
 _HOST = "CPU:0"
 
 
 @dataclasses.dataclass(frozen=True)
 class CtcTopologyOptions:
-    """What ``ctc_opts`` of `fast_bw` may hold."""
+    """The options in ``ctc_opts`` of `fast_bw`."""
 
-    blank_idx: int = option(-1, help="class of the blank, by default the last one")
-    label_loop: bool = option(True, help="a label may last for several frames")
+    blank_idx: int = option(-1, help="class of the blank; default: the last one")
+    label_loop: bool = option(True, help="allow a label to span several frames")
 
 
 @register_layer("fast_bw")
@@ -42,13 +42,13 @@ class FastBaumWelchLayer(Layer):
 
     align_target "ctc": the labels in ``align_target_key``, each for one or more frames, with optional blanks between
     (Graves et al. 2006). "hmm": the same without blanks. "staircase": class 0, 1, 2, ... in this order, each for one or
-    more frames, as many as ``staircase_seq_len_source`` has frames. "automaton": what the function in ``automaton``
-    says. It gets the labels of a sequence, an int array, and gives a list of edges ``(from, to, class)`` or ``(from,
-    to, class, cost)``; each edge reads one frame; state 0 is where it begins, the highest one where it ends; costs
-    (minus logs of probabilities) are scaled by ``tdp_scale``. It is Python, called in every step of the training.
+    more frames, as many as ``staircase_seq_len_source`` has frames. "automaton": defined by the function in
+    ``automaton``. It gets the labels of a sequence, an int array, and returns a list of edges ``(from, to, class)`` or
+    ``(from, to, class, cost)``; each edge reads one frame; state 0 is the initial state, the highest one the final
+    state; costs (negative log probabilities) are scaled by ``tdp_scale``. It is Python, called in every training step.
 
-    For the loss "via_layer", which makes the gradient out of it.
-    Output: time-major, probabilities which sum to 1 in every valid frame, zeros in padded ones; no gradient.
+    For the loss "via_layer", which derives the gradient from it.
+    Output: time-major, probabilities that sum to 1 in every valid frame, zeros in padded ones; no gradient.
     The loss of a sequence, minus the log of the sum over all alignments, goes to that loss.
     Parameters: none. Lengths: unchanged.
 
@@ -66,11 +66,11 @@ class FastBaumWelchLayer(Layer):
         None, help="for automaton: function from the labels of a sequence to edges, see above"
     )
     align_target_key: Optional[str] = option(None, help="data key of the labels")
-    ctc_opts: Optional[Dict[str, Any]] = option(None, help="of align_target 'ctc'", group=CtcTopologyOptions)
-    input_type: str = option("log_prob", help="what the source gives: prob or log_prob")
+    ctc_opts: Optional[Dict[str, Any]] = option(None, help="options of align_target 'ctc'", group=CtcTopologyOptions)
+    input_type: str = option("log_prob", help="kind of the source values: prob or log_prob")
     tdp_scale: float = option(1.0, help="scale of the costs of an automaton; they are 0 in the other topologies")
     am_scale: float = option(1.0, help="scale of the log scores")
-    min_prob: float = option(0.0, help="least probability")
+    min_prob: float = option(0.0, help="lower bound of the probabilities")
     staircase_seq_len_source: Optional[LayerRef] = option(
         None, help="layer whose lengths give the number of classes", refs=True
     )
@@ -90,7 +90,7 @@ class FastBaumWelchLayer(Layer):
         if self.align_target == "sprint":
             raise ctx.error(
                 "align_target 'sprint' needs automata from an external process, which is not supported. Use 'ctc' or "
-                "'hmm' with align_target_key, or 'automaton' with a function 'automaton' that gives them."
+                "'hmm' with align_target_key, or 'automaton' with a function 'automaton' that returns them."
             )
         if self.align_target not in _ALIGN_TARGETS:
             raise ctx.error(
@@ -120,7 +120,7 @@ class FastBaumWelchLayer(Layer):
             with tf.device(_HOST):
                 topology = self._topology(ctx)
             posteriors, total = soft_alignment(scores, lens, topology)
-        loss = tf.where(tf.equal(total, float("-inf")), tf.zeros_like(total), -total)  # NaN stays, to be noticed
+        loss = tf.where(tf.equal(total, float("-inf")), tf.zeros_like(total), -total)  # NaN stays visible
         ctx.set_aux(self.node, OUTPUT_LOSS, loss)
         return tf.ensure_shape(posteriors, data.static_shape)
 
@@ -150,8 +150,8 @@ class FastBaumWelchLayer(Layer):
 class ForcedAlignLayer(Layer):
     """The best alignment of labels to frames (Viterbi): a label or the blank for every frame.
 
-    topology "ctc": every label lasts one or more frames; "rna": exactly one frame (Sak et al. 2017). "automaton": what
-    the function in ``automaton`` says, as in `fast_bw`.
+    topology "ctc": every label lasts one or more frames; "rna": exactly one frame (Sak et al. 2017). "automaton":
+    defined by the function in ``automaton``, as in `fast_bw`.
     Output: time-major, sparse. Sub output ``scores`` [batch]: the log score of the best path.
     Parameters: none. Lengths: those of the source.
 
@@ -169,9 +169,9 @@ class ForcedAlignLayer(Layer):
     automaton: Optional[Callable[..., Any]] = option(
         None, help="for automaton: function from the labels of a sequence to edges, see fast_bw"
     )
-    input_type: str = option(help="what the source gives: prob or log_prob")
+    input_type: str = option(help="kind of the source values: prob or log_prob")
     blank_idx: int = option(-1, help="index of the blank; -1: the last class")
-    blank_included: bool = option(False, help="whether the labels count the blank as one of theirs")
+    blank_included: bool = option(False, help="whether the labels include the blank")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: time-major, without the class axis."""
@@ -236,7 +236,7 @@ def _check_labels(ctx: PlanContext, scores: Data, labels: Data, name: str) -> No
         raise ctx.error("the labels of %r must be sparse sequences [batch, time], but they are %s." % (name, labels))
     if labels.dim is not None and scores.dim is not None and labels.dim > scores.dim:
         raise ctx.error(
-            "the source has %d classes, but the labels of %r are of %d. It needs one class per label, and one for the "
+            "the source has %d classes, but %r has %d labels. It needs one class per label, and one for the "
             "blank." % (scores.dim, name, labels.dim)
         )
 

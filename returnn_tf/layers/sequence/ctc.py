@@ -21,7 +21,7 @@ class CtcLossLayer(Layer):
 
     Sequences with fewer frames than their targets need have the loss 0. Their gradient is 0 too; before behavior
     version 30 it is the softmax itself (as if the sum over the alignments had no gradient).
-    Output: [batch]. Parameters: none. Lengths: none are left.
+    Output: [batch]. Parameters: none. Lengths: none.
 
     Example::
 
@@ -31,14 +31,12 @@ class CtcLossLayer(Layer):
     """
 
     needs_sources = False
-    logits: LayerRef = option(
-        help="layer with values that are not normalised, [batch, time, classes with blank]", refs=True
-    )
+    logits: LayerRef = option(help="layer with unnormalised values, [batch, time, classes with blank]", refs=True)
     targets: LayerRef = option(help="layer or data:key with the labels", refs=True)
     blank_index: int = option(-1, help="index of the blank; -1: the last class")
-    max_approx: bool = option(False, help="the best alignment instead of the sum over all")
+    max_approx: bool = option(False, help="use the best alignment instead of the sum over all")
     logits_normalized: bool = option(False, help="logits are log probabilities already")
-    label_loop: bool = option(True, help="False: a label lasts one frame")
+    label_loop: bool = option(True, help="allow a label to span several frames; False: exactly one frame")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: one value per sequence."""

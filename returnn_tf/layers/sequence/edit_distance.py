@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 class EditDistanceLayer(Layer):
     """The edit distance of two label sequences: insertions, deletions and substitutions, not normalised; int32 [batch].
 
-    No parameters. Lengths: none are left.
+    No parameters. Lengths: none.
 
     Example::
 
@@ -90,7 +90,7 @@ class EditDistanceTableLayer(_WithReference):
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: [batch, reference + 1]."""
         if not ctx.in_step:
-            raise ctx.error("this layer makes one row per step of a loop. Put it into the unit of a 'rec' layer.")
+            raise ctx.error("this layer computes one row per step of a loop. Put it into the unit of a 'rec' layer.")
         data = ctx.single_source()
         if data.sparse_dim is None or data.rank != 1 or data.batch_axis is None:
             raise ctx.error("the source must be one label per sequence, not %s." % data)
@@ -113,11 +113,11 @@ class EditDistanceTableLayer(_WithReference):
 
 @register_layer("optimal_completions")
 class OptimalCompletionsLayer(_WithReference):
-    """For each label: the minimum edit distance to the reference that remains possible if it comes next (Sabour et al.
-    2019).
+    """For each label: the minimum edit distance to the reference that remains possible if it comes next.
 
-    The source is a row of `edit_distance_table`, usually that of the step before. The output is int32 [batch, labels].
-    No parameters. Lengths: none are left.
+    Sabour et al. 2019. The source is a row of `edit_distance_table`, usually that of the previous step. The output is
+    int32 [batch, labels].
+    No parameters. Lengths: none.
 
     Example::
 

@@ -24,11 +24,11 @@ from returnn_tf.util.lazy_tf import tf
 class KenLmLayer(Layer):
     """The natural log probability that an n-gram model assigns to the label of a step, given those before it.
 
-    With dense_output those of all labels which may follow the label of the step: with "prev:output" as source, what a
-    search needs. Pieces of words (bpe_merge_symbol) count when their word is complete. Sentences begin with ``<s>``;
-    their end counts if ``</s>`` is one of the labels. The model is read by the package kenlm (``returnn-tf[kenlm]``),
-    which also knows its binary files; without it, text files in the ARPA format are read by this program. It runs in
-    Python on the CPU: for large vocabularies dense_output is slow. No gradient.
+    With dense_output those of all labels that may follow the label of the step: with "prev:output" as source, this is
+    what a search needs. Word pieces (bpe_merge_symbol) are scored when their word is complete. Sentences begin with
+    ``<s>``; their end is scored if ``</s>`` is one of the labels. The model is read by the package kenlm
+    (``returnn-tf[kenlm]``), which also supports its binary files; without it, ARPA text files are read by this program.
+    It runs in Python on the CPU: for large vocabularies dense_output is slow. No gradient.
 
     Parameters: none. Lengths: one value per step of the loop.
 
@@ -54,12 +54,12 @@ class KenLmLayer(Layer):
             "output": {"class": "copy", "from": "scores"}}}}
     """
 
-    lm_file: Code = option(help="n-gram model: ARPA file, or what kenlm reads; or a function which returns the path")
-    vocab_file: Code = option(help="the labels of the source: dict from label to index, or one in each line")
-    vocab_unknown_label: str = option("UNK", help="the label which stands for words the model does not know")
-    bpe_merge_symbol: Optional[str] = option(None, help="what pieces of words end with if they go on, e.g. '@@'")
-    input_step_offset: int = option(0, help="labels of earlier steps do not count; 1 for 'prev:output'")
-    dense_output: bool = option(False, help="the scores of all labels which may follow, as features")
+    lm_file: Code = option(help="n-gram model: ARPA or kenlm file, or a function that returns the path")
+    vocab_file: Code = option(help="file with the labels of the source: a dict from label to index, or one per line")
+    vocab_unknown_label: str = option("UNK", help="the label for words unknown to the model")
+    bpe_merge_symbol: Optional[str] = option(None, help="suffix of word pieces that are continued, e.g. '@@'")
+    input_step_offset: int = option(0, help="labels of earlier steps are ignored; 1 for 'prev:output'")
+    dense_output: bool = option(False, help="output the scores of all possible next labels, as features")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: [batch], or with dense_output [batch, labels]."""
@@ -72,7 +72,7 @@ class KenLmLayer(Layer):
             if not os.path.exists(file):
                 raise OptionError("%s %r does not exist (current directory: %s)." % (option_name, file, os.getcwd()))
         if source.sparse_dim is None or source.rank != 1 or source.batch_axis is None:
-            raise ctx.error("the source must be a label for each sequence, it is %s." % source)
+            raise ctx.error("the source must be one label per sequence, but it is %s." % source)
         try:
             self._labels = read_labels(self._vocab)
         except DataError as exc:

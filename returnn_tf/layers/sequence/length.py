@@ -25,13 +25,13 @@ class LengthLayer(Layer):
         network = {"output": {"class": "length", "axis": "T", "from": "data"}}
     """
 
-    axis: AxisOption = option("T", help="the axis whose lengths are meant")
+    axis: AxisOption = option("T", help="the axis whose lengths to output")
     add_time_axis: bool = option(False, help="add a time axis of size 1")
     dtype: str = option("int32", choices=NUMERIC_DTYPES, help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the axis")
 
     def __post_init__(self) -> None:
-        #: The dim whose lengths are given; `range_from_length` looks at it.
+        #: The dim whose lengths are output; read by `range_from_length`.
         self.dim: Dim = batch_dim
 
     def template(self, ctx: PlanContext) -> Data:

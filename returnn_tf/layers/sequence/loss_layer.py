@@ -23,8 +23,8 @@ from returnn_tf.util.lazy_tf import tf
 class LossLayer(Layer):
     """The values of a loss before summation, e.g. the cross entropy of every frame, as an output.
 
-    The source is what otherwise had the loss. Frame-wise losses give its layout without the feature axis, padded frames
-    included; losses on sequences give [batch].
+    The source is the layer that would otherwise have the loss. The output of frame-wise losses has its layout without
+    the feature axis, padded frames included; that of losses on sequences is [batch].
     Parameters: none. Lengths: unchanged.
 
     Example::
@@ -37,7 +37,7 @@ class LossLayer(Layer):
     loss_: str = option(help="name of the loss")
     loss_opts_: Optional[Dict[str, Any]] = option(None, help="options of the loss")
     target_: Optional[str] = option(None, help="data key or layer:<name>; default: classes")
-    use_error: bool = option(False, help="give the errors instead of the values")
+    use_error: bool = option(False, help="output the errors instead of the values")
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
@@ -80,7 +80,7 @@ class LossLayer(Layer):
 
 @register_layer("sparse_softmax_cross_entropy_with_logits")
 class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
-    """``-log softmax(logits)[targets]`` over one axis of ``logits``, which is absent in the output.
+    """``-log softmax(logits)[targets]`` over one axis of ``logits``, which the output lacks.
 
     Parameters: none. Lengths: unchanged.
 
@@ -98,7 +98,7 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
     """
 
     needs_sources = False
-    logits: LayerRef = option(help="layer with values that are not normalised", refs=True)
+    logits: LayerRef = option(help="layer with unnormalised values", refs=True)
     targets: LayerRef = option(help="layer or data:key with the labels", refs=True)
     axis: Optional[Axis] = option(None, help="the class axis of logits; default: the feature axis")
 
@@ -117,17 +117,17 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
             raise ctx.error(
                 "logits have %d classes but the targets %r have %d labels." % (classes, self.targets.path, targets.dim)
             )
-        out = data.without_axes([self.class_axis])
+        out: Data = data.without_axes([self.class_axis])
         missing = [str(targets.dims[a]) for a, into in enumerate(match_axes(targets, out)) if into is None]
         if missing:
             raise ctx.error(
-                "the targets %s have the axis %s, which logits %s lack. If both mean the same frames, say so by a "
+                "the targets %s have the axis %s, which logits %s lack. If both mean the same frames, declare it by a "
                 "reinterpret_data layer with size_base, or by one Dim for both." % (targets, ", ".join(missing), data)
             )
         return out.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit one op; axes which the targets lack are repeated."""
+        """Emit one op; the targets are repeated along axes that they lack."""
         data = self.logits.output
         logits = move_axis(ctx.value(self.logits), data.rank, self.class_axis, data.rank - 1)
         labels = to_layout(ctx.value(self.targets), self.targets.output, ctx.output)

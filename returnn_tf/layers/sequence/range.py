@@ -32,9 +32,9 @@ class RangeLayer(Layer):
     """
 
     needs_sources = False
-    limit: Union[int, float] = option(help="the end, which does not belong to the range")
+    limit: Union[int, float] = option(help="end of the range (exclusive)")
     start: Union[int, float] = option(0, help="the first number")
-    delta: Union[int, float] = option(1, help="difference of neighbours")
+    delta: Union[int, float] = option(1, help="difference between neighbours")
     dtype: Optional[str] = option(
         None, choices=(None, *NUMERIC_DTYPES), help="int32 by default, float32 if one of the numbers is a float"
     )

@@ -39,7 +39,7 @@ class SearchSortedLayer(Layer):
     needs_sources: ClassVar[bool] = False
 
     sorted_sequence: LayerRef = option(help="layer with ascending values along the axis", refs=True)
-    values: LayerRef = option(help="layer with the values to look for", refs=True)
+    values: LayerRef = option(help="layer with the values to look up", refs=True)
     axis: Axis = option("T", help="the axis of the sorted sequence")
     side: str = option("left", help="'left': before equal entries, 'right': after them")
 
@@ -50,7 +50,8 @@ class SearchSortedLayer(Layer):
                 raise ctx.error("%s must be a layer, got %r." % (name, getattr(self, name)))
         if self.side not in ("left", "right"):
             raise ctx.error("side must be 'left' or 'right', not %r." % self.side)
-        seq, values = self.sorted_sequence.output, self.values.output
+        seq: Data = self.sorted_sequence.output
+        values: Data = self.values.output
         if seq.dtype != values.dtype:
             raise ctx.error("sorted_sequence is %s, but values is %s. Cast one of them." % (seq.dtype, values.dtype))
         self._axis = ctx.axis(seq, self.axis)

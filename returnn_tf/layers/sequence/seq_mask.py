@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("seq_len_mask")
 class SeqLenMaskLayer(ConcatInputLayer):
-    """Frames outside of the sequence, or outside of a window in it, are set to ``mask_value``.
+    """Frames outside the sequence, or outside a window in it, are set to ``mask_value``.
 
     Lengths: unchanged.
 
@@ -30,12 +30,12 @@ class SeqLenMaskLayer(ConcatInputLayer):
         network = {"output": {"class": "seq_len_mask", "axis": "T", "mask_value": 0.0, "from": "data"}}
     """
 
-    mask_value: Number = option(help="a number for the masked frames")
-    axis: AxisOption = option("T", help="the axis of the frames")
+    mask_value: Number = option(help="value of the masked frames")
+    axis: AxisOption = option("T", help="the frame axis")
     seq_len_source: Optional[LayerRef] = option(
         None, help="layer with other lengths: its values, or those of its time axis", refs=True
     )
-    start: Union[None, int, str] = option(None, help="int or layer: frames before are masked too", refs=True)
+    start: Union[None, int, str] = option(None, help="int or layer: mask frames before this one too", refs=True)
     window_start: Union[None, int, str] = option(None, help="int or layer: first frame of the window", refs=True)
     window_size: Union[None, int, str] = option(None, help="int or layer: size of the window", refs=True)
 
@@ -50,7 +50,7 @@ class SeqLenMaskLayer(ConcatInputLayer):
             if isinstance(node, Node) and not (name == "seq_len_source" and node.output.time_dim is not None):
                 gone = [d for d, a in zip(node.output.dims, match_axes(node.output, data)) if a is None and d.size != 1]
                 if gone:
-                    raise ctx.error("%s: %s has the axis %s, which the source has not." % (name, node.output, gone[0]))
+                    raise ctx.error("%s: %s has the axis %s, which the source lacks." % (name, node.output, gone[0]))
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -113,7 +113,7 @@ class BooleanMaskLayer(Layer):
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Infer the output: the new axis and the axes which the mask does not have."""
+        """Infer the output: the new axis, and the axes that the mask lacks."""
         data = ctx.single_source()
         mask = self.mask.output
         if mask.dtype != "bool":
@@ -123,7 +123,7 @@ class BooleanMaskLayer(Layer):
         self.mask_axes = [ctx.axis(mask, d) for d in dims]
         if sorted(self.mask_axes) != list(range(mask.rank)) or not self.axes:
             raise ctx.error(
-                "dims [%s] must be all dims of the mask %s. To drop frames of each sequence by themselves, use e.g. "
+                "dims [%s] must be all dims of the mask %s. To drop frames of each sequence separately, use e.g. "
                 "gather or repeat with repetitions 0 and 1." % (", ".join(map(str, self.dims)), mask)
             )
         dim = ctx.bind(self.out_dim, ctx.new_spatial(None, "masked"))

@@ -23,7 +23,7 @@ class TimeChunkingLayer(ConcatInputLayer):
     """Cuts every sequence into overlapping chunks, which become sequences of their own.
 
     Chunk c of sequence b has the frames ``c * chunk_step ... c * chunk_step + chunk_size - 1`` and is at
-    ``b * chunks + c`` in the batch axis. All sequences of a batch make the same number of chunks:
+    ``b * chunks + c`` in the batch axis. All sequences of a batch have the same number of chunks:
     ``max(ceil((longest - chunk_size) / chunk_step), 0) + 1``. The output is [chunk_size, batch * chunks, others].
 
     No parameters. Lengths: the number of frames of the sequence in the chunk, 0 to chunk_size.
@@ -47,7 +47,7 @@ class TimeChunkingLayer(ConcatInputLayer):
         data = self.input_template(ctx)
         axis, batch = ctx.axis(data, self.axis), data.batch_axis
         if batch is None or axis in (batch, data.feature_axis):
-            raise ctx.error("needs a batch axis, and an axis to cut which is not batch or feature; got %s." % data)
+            raise ctx.error("needs a batch axis, and an axis to cut other than batch or feature; got %s." % data)
         self._axes: List[int] = [axis, batch] + [i for i in range(data.rank) if i not in (axis, batch)]
         #: Read by `time_unchunking`.
         self.frames_dim, self.batch_dim = data.dims[axis], data.dims[batch]

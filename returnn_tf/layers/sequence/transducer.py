@@ -21,10 +21,10 @@ class TransducerLossLayer(Layer):
     """``-log p(targets | logits)`` per sequence, summed over all alignments (Graves 2012, arXiv 1211.3711).
 
     The logits have, for each frame and each number of labels so far, a value for each label and for the blank, which
-    goes on to the next frame. The axis of the labels is one longer than the targets: pad what comes from the targets by
-    one in front. With ``label_takes_frame`` a label goes on to the next frame too (Sak et al. 2017).
+    advances to the next frame. The label axis is one longer than the targets: pad whatever derives from the targets by
+    one in front. With ``label_takes_frame`` a label advances to the next frame too (Sak et al. 2017).
     Sequences without an alignment have the loss 0, and no gradient.
-    Output: [batch]. Parameters: none. Lengths: none are left.
+    Output: [batch]. Parameters: none. Lengths: none.
 
     Example::
 
@@ -40,13 +40,13 @@ class TransducerLossLayer(Layer):
     """
 
     needs_sources = False
-    logits: LayerRef = option(help="layer with values [batch, time, labels + 1, classes], not normalised", refs=True)
+    logits: LayerRef = option(help="layer with unnormalised values [batch, time, labels + 1, classes]", refs=True)
     targets: LayerRef = option(help="layer or data:key with the labels", refs=True)
     label_axis: Optional[Axis] = option(
-        None, help="axis of the logits for the number of labels so far; default: as in targets"
+        None, help="axis of the logits for the number of labels so far; default: that of targets"
     )
     blank_index: int = option(-1, help="index of the blank; -1: the last class")
-    label_takes_frame: bool = option(False, help="a frame has one label or the blank")
+    label_takes_frame: bool = option(False, help="a frame has exactly one label or the blank")
     logits_normalized: bool = option(False, help="logits are log probabilities already")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -72,12 +72,12 @@ class TransducerLossLayer(Layer):
         if self.label_axis is not None:
             axis = ctx.axis(data, self.label_axis)
             if axis in (data.batch_axis, data.feature_axis):
-                raise ctx.error("label_axis %r is that of the batch or of the classes in %s." % (self.label_axis, data))
+                raise ctx.error("label_axis %r is the batch or class axis of %s." % (self.label_axis, data))
             return axis
         found = [axis for axis, own in enumerate(data.dims) if own in (dim + 1, 1 + dim)]
         if len(found) != 1:
             raise ctx.error(
-                "the logits %s must have one axis which is one longer than the targets %s. Pad what comes from the "
+                "the logits %s must have one axis that is one longer than the targets %s. Pad what derives from the "
                 "targets by (1, 0), or name the axis with label_axis." % (data, self.targets.output)
             )
         return found[0]

@@ -20,8 +20,8 @@ class ConcatLayer(Layer):
     """Concatenates along one axis of each source: ``from`` is a list of pairs (layer, axis).
 
     The axes are in the order of the first source.
-    Lengths: summed. Of dynamic axes the padded arrays are concatenated: the padding of one source stays in front of the
-    next source, and counts as frames if a sequence of the first source is shorter than the longest.
+    Lengths: summed. With dynamic axes the padded arrays are concatenated: the padding of one source stays in front of
+    the next source, and counts as frames if a sequence of the first source is shorter than the longest.
 
     Example::
 
@@ -31,8 +31,8 @@ class ConcatLayer(Layer):
     """
 
     joins_features = True
-    allow_broadcast: bool = option(False, help="repeat axes which a source lacks")
-    out_dim: Optional[Dim] = option(None, help="the new dim: the sum of the dims of the sources")
+    allow_broadcast: bool = option(False, help="repeat a source along axes that it lacks")
+    out_dim: Optional[Dim] = option(None, help="the new dim, the sum of the dims of the sources")
 
     #: Per source the axis as a tuple of one entry; set by the compiler.
     source_options: ClassVar[Any]
@@ -80,7 +80,7 @@ class ConcatLayer(Layer):
             if missing and not self.allow_broadcast:
                 raise ctx.error(
                     "the sources %s and %s have different axes besides the concatenated ones: %s. Set allow_broadcast "
-                    "to repeat a missing axis. Axes are the same by reinterpret_data or by declaring one Dim."
+                    "to repeat a missing axis. Declare axes equal by reinterpret_data or by one Dim."
                     % (datas[0], data, ", ".join(map(str, missing)))
                 )
         return common_layout(self.rests, allow_broadcast_all=True) if self.allow_broadcast else common

@@ -33,7 +33,7 @@ class ExpandDimsLayer(ConcatInputLayer):
         network = {"output": {"class": "expand_dims", "axis": "F", "from": "data"}}
     """
 
-    axis: Union[str, int] = option(help="'F', 'T' or 'spatial': where the new axis goes")
+    axis: Union[str, int] = option(help="'F', 'T' or 'spatial': position of the new axis")
     dim: Union[int, Dim] = option(1, help="size or dim of the new axis")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -66,7 +66,7 @@ class ExpandDimsLayer(ConcatInputLayer):
         if name in _SPATIAL:
             before = data.time_axis if data.time_axis is not None else data.batch_axis
             return 0 if before is None else before + 1
-        raise ctx.error("axis %r: must be 'F' or 'spatial', to say where the new axis goes." % self.axis)
+        raise ctx.error("axis %r: must be 'F' or 'spatial', the position of the new axis." % self.axis)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a reshape, and a broadcast if the axis is larger than 1."""
@@ -83,7 +83,7 @@ class ExpandDimsLayer(ConcatInputLayer):
 class SqueezeLayer(ConcatInputLayer):
     """Removes axes of size 1.
 
-    If the feature axis is removed, the last static axis that is left becomes the feature axis.
+    If the feature axis is removed, the last remaining static axis becomes the feature axis.
     Lengths: unchanged.
 
     Example::
@@ -95,7 +95,7 @@ class SqueezeLayer(ConcatInputLayer):
 
     axis: AxesOption = option(help="the axes to remove, or 'auto' for all static axes of size 1")
     enforce_batch_dim_axis: Optional[int] = option(None, help="move the batch axis to this index first")
-    allow_no_op: bool = option(False, help="no error if there is no such axis")
+    allow_no_op: bool = option(False, help="do not fail if there is no such axis")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output without these axes."""
@@ -110,7 +110,7 @@ class SqueezeLayer(ConcatInputLayer):
         else:
             self.removed = ctx.axes(data, self.axis)
             if not self.removed and not self.allow_no_op:
-                raise ctx.error("%s has no axis %r. Set allow_no_op if that is as it should be." % (data, self.axis))
+                raise ctx.error("%s has no axis %r. Set allow_no_op if that is intended." % (data, self.axis))
         for axis in self.removed:
             if data.dims[axis].size != 1:
                 raise ctx.error(

@@ -23,9 +23,9 @@ from returnn_tf.util.lazy_tf import tf
 class PackedBatch(Dim):
     """The batch dim of packed frames.
 
-    :param batch: the batch dim before
+    :param batch: the original batch dim
     :param inner: the dim whose frames are packed
-    :param batch_major: whether the frames of a sequence are next to each other, else those of one time
+    :param batch_major: whether the frames of a sequence are adjacent, else those of one time step
     """
 
     __slots__ = ("batch", "inner", "batch_major")
@@ -60,7 +60,7 @@ def _packed_indices(ctx: EmitContext, dim: PackedBatch, data: Data, axis: int) -
 class FlattenBatchLayer(ConcatInputLayer):
     """Packs the valid frames of all sequences: [batch, time, ...] becomes [sum of the lengths, ...].
 
-    Lengths: the axis is gone; the batch axis has all valid frames.
+    Lengths: the axis is removed; the batch axis has all valid frames.
 
     Example::
 
@@ -68,7 +68,7 @@ class FlattenBatchLayer(ConcatInputLayer):
     """
 
     axis: AxisOption = option("T", help="the axis to pack")
-    batch_major: bool = option(True, help="all frames of the first sequence first; else all first frames first")
+    batch_major: bool = option(True, help="order sequence by sequence; False: frame by frame")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the packed batch axis in front."""
@@ -154,10 +154,10 @@ class UnflattenNdLayer(ConcatInputLayer):
     num_axes: int = option(help="number of new axes")
     in_dim: Optional[Axis] = option(None, help="the axis to split (default: time)")
     out_dims: Optional[List[Dim]] = option(
-        None, help="the new dims; their lengths are defined here unless they are known already"
+        None, help="the new dims; this layer defines their lengths unless they are already known"
     )
     declare_same_sizes_as: Optional[Dict[int, LayerRef]] = option(
-        None, help="{number of the new axis: layer whose time dim it has}", refs=True
+        None, help="{index of a new axis: layer whose time dim it has}", refs=True
     )
 
     def template(self, ctx: PlanContext) -> Data:
@@ -179,9 +179,10 @@ class UnflattenNdLayer(ConcatInputLayer):
     def _new_dim(self, ctx: PlanContext, index: int) -> Dim:
         same = (self.declare_same_sizes_as or {}).get(index)
         if same is not None:
-            if same.output.time_dim is None:
+            dim: Optional[Dim] = same.output.time_dim
+            if dim is None:
                 raise ctx.error("declare_same_sizes_as: layer %r has no time axis." % same.path)
-            return same.output.time_dim
+            return dim
         declared: Optional[Dim] = self.out_dims[index] if self.out_dims is not None else None
         if declared is not None and declared.size is None and ctx.builder.node_with_dim(self.node, declared):
             ctx.depend_on_dim(declared)

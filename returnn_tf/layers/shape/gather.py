@@ -140,8 +140,8 @@ def _match_ones(data: Data, position: Data, axes: List[int], partner: Any) -> No
 class GatherLayer(ConcatInputLayer):
     """``y[..., p, ...] = x[..., position[p], ...]``: entries of one axis by their indices, e.g. one frame per sequence.
 
-    Axes that the positions share with the source (but for the gathered one) go along; the others take the place of the
-    gathered axis. Output axes: shared ones, axes in front of the gathered one, axes of the positions, the rest.
+    Axes that the positions share with the source (except the gathered one) are matched; the others replace the gathered
+    axis. Output axes: shared ones, axes in front of the gathered one, axes of the positions, the rest.
     Lengths: those of the axes of the positions.
 
     Example::
@@ -153,8 +153,8 @@ class GatherLayer(ConcatInputLayer):
     """
 
     position: Union[int, str] = option(help="int, or layer with integers: the indices", refs=True)
-    axis: AxisOption = option(help="the axis to take from")
-    clip_to_valid: bool = option(False, help="move positions into the sequence: [0, length - 1]")
+    axis: AxisOption = option(help="the axis to gather from")
+    clip_to_valid: bool = option(False, help="clip positions to the sequence: [0, length - 1]")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output; see the class."""
@@ -244,10 +244,10 @@ def need_indices(ctx: PlanContext, node: Node) -> Data:
 def safe_padding(ctx: EmitContext, data: Data, gather: GatherAxes, position: Any) -> Any:
     """Clip positions that don't matter into the axis, while wrong valid ones remain an error.
 
-    Those are in padded frames, and in a step of a loop those of sequences which have ended, e.g. behind the last frame
-    of the encoder in the search of a transducer.
+    Those are in padded frames, and in a step of a loop those of ended sequences, e.g. after the last frame of the
+    encoder in a transducer search.
 
-    :param data: template of the positions as their layer gives them
+    :param data: template of the positions as output by their layer
     """
     padded = [a for a in data.dynamic_axes if data.batch_axis is not None or ctx.lens(data.dims[a]).shape.rank == 0]
     mask = ctx.masks(data, padded)

@@ -22,7 +22,7 @@ class MergeDimsLayer(ConcatInputLayer):
     The axes are merged in the order of the list. Before behavior version 6 they are sorted first, batch in front,
     unless keep_order is set. The result is a batch axis if one is merged, else the feature axis if that is merged; it
     takes the place of the batch, feature or time axis, else of the first axis.
-    Lengths: multiplied. Frames are not moved together: of two dynamic axes, padding ends up between valid frames.
+    Lengths: multiplied. Frames are not compacted: with two dynamic axes, padding ends up between valid frames.
 
     Example::
 
@@ -66,7 +66,7 @@ class MergeDimsLayer(ConcatInputLayer):
             is_list = isinstance(self.axes, (list, tuple))
             if len(axes) > 1 and not is_list:
                 raise ctx.error(
-                    "the axes are merged in the order in which they are given, but %r says none for %s. Give a list of "
+                    "the axes are merged in the given order, but %r defines none for %s. Give a list of "
                     "axes, e.g. ['B', 'T']." % (self.axes, data)
                 )
             return axes
@@ -93,7 +93,7 @@ class MergeDimsLayer(ConcatInputLayer):
         if dim is None:
             return data
         if self.n_out is not None and dim.size not in (None, self.n_out):
-            raise ctx.error("n_out is %d, but the merged axis has %s. Leave n_out out." % (self.n_out, dim))
+            raise ctx.error("n_out is %d, but the merged axis has %s. Omit n_out." % (self.n_out, dim))
         bound = ctx.bind(self.out_dim, dim)
         return data if bound is dim else data.with_dim(self.position, bound)
 

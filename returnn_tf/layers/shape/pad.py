@@ -32,11 +32,11 @@ class PadLayer(ConcatInputLayer):
     joins_features = True
     axes: AxesOption = option(help="the axes")
     padding: Amounts = option(
-        help="how many entries on each side: an int, (left, right), or a list of pairs, one per axis"
+        help="number of entries on each side: an int, (left, right), or a list of pairs, one per axis"
     )
     out_dims: Optional[Dims] = option(None, help="the new dims, one per axis")
     handle_dynamic_dims: Optional[bool] = option(None, help="pad at the end of every sequence, not of the array")
-    value: Number = option(0, help="what to pad with in mode 'constant'")
+    value: Number = option(0, help="padding value in mode 'constant'")
     mode: str = option("constant", help="constant, reflect, symmetric or replication")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -30,7 +30,7 @@ def frame_axis(ctx: PlanContext, data: Data, desc: Any) -> int:
 class PrefixInTimeLayer(ConcatInputLayer):
     """Puts ``repeat`` frames with a constant in front of every sequence, e.g. the sentence start for labels.
 
-    No parameters. Lengths: ``n + repeat``, with a layer as repeat another number for each sequence.
+    No parameters. Lengths: ``n + repeat``, per sequence if repeat is a layer.
 
     Example::
 

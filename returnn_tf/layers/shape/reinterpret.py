@@ -35,16 +35,16 @@ class ReinterpretDataLayer(ConcatInputLayer):
     """
 
     joins_features = True
-    switch_axes: Optional[Axes] = option(None, help="two axes which exchange their meaning, e.g. 'bt'; no transpose")
+    switch_axes: Optional[Axes] = option(None, help="two axes that exchange their meaning, e.g. 'bt'; no transpose")
     size_base: Optional[LayerRef] = option(None, help="layer whose time dim becomes the time dim", refs=True)
     batch_dim_base: Optional[LayerRef] = option(None, help="layer whose batch dim becomes the batch dim", refs=True)
-    set_axes: Optional[Dict[str, Any]] = option(None, help="{'T' or 'F': axis or None}: what is time, what is feature")
+    set_axes: Optional[Dict[str, Any]] = option(None, help="{'T' or 'F': axis or None}: the time and the feature axis")
     set_dim_tags: Optional[Dict[Any, Dim]] = option(None, help="{axis: new dim}")
     enforce_batch_major: bool = option(False, help="move the batch axis to the front")
     enforce_time_major: bool = option(False, help="move the time axis to the front")
     set_sparse: Optional[bool] = option(None, help="whether the entries are label indices")
-    set_sparse_dim: Union[None, int, str, Dim] = option("unset", help="number or dim of the labels; None: not sparse")
-    increase_sparse_dim: Optional[int] = option(None, help="this many more labels")
+    set_sparse_dim: Union[None, int, str, Dim] = option("unset", help="number or dim of the labels; None: dense")
+    increase_sparse_dim: Optional[int] = option(None, help="number of labels to add")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the changes in the order of the options."""
@@ -105,14 +105,14 @@ class ReinterpretDataLayer(ConcatInputLayer):
             axis = None if desc is None else ctx.axis(before, desc)
             if letter == "b":
                 if axis is None or before.batch_axis is None:
-                    raise ctx.error("set_axes: the batch axis can only be another axis of a source which has one.")
+                    raise ctx.error("set_axes: the batch axis can only be changed if the source has one.")
                 if axis != before.batch_axis:
                     data = _exchanged_dims(data, axis, before.batch_axis)
             else:
                 data = data.replace(**{_FIELDS[letter]: axis})
         keys = {_LONG.get(k.lower(), k.lower()) for k in self.set_axes}
         if data.feature_axis is not None and data.feature_axis == data.time_axis and len(keys & {"t", "f"}) == 1:
-            # The axis can't be both; what the option does not name gives way.
+            # The axis can't be both; the mark that the option does not name is removed.
             data = data.replace(**{_FIELDS["f" if "t" in keys else "t"]: None})
             if "f" in keys:
                 data = data.with_time_axis_default()
@@ -146,7 +146,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
             dim = None
         elif self.set_sparse and dim is None:
             if data.feature_dim is None or data.feature_dim.size is None or not is_int(data.dtype):
-                raise ctx.error("set_sparse: give set_sparse_dim, the number of labels; %s does not tell it." % data)
+                raise ctx.error("set_sparse: give set_sparse_dim, the number of labels; %s does not define it." % data)
             dim = data.feature_dim
         if self.increase_sparse_dim and dim is not None:
             dim = dim + self.increase_sparse_dim

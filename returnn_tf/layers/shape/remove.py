@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 class RemoveLayer(ConcatInputLayer):
     """Removes all frames with a given label from label sequences; the rest closes up in the same order.
 
-    The output is [batch, axis]. No parameters. Lengths: the number of frames that are left.
+    The output is [batch, axis]. No parameters. Lengths: the number of remaining frames.
 
     Example::
 
@@ -28,7 +28,7 @@ class RemoveLayer(ConcatInputLayer):
     """
 
     symbol: int = option(help="the label to remove; negative ones count from the end of the labels")
-    axis: Axis = option("T", help="the axis of the frames")
+    axis: Axis = option("T", help="the frame axis")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: a new axis."""

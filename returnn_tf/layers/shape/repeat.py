@@ -31,7 +31,7 @@ class RepeatLayer(ConcatInputLayer):
     """
 
     repetitions: Union[int, str] = option(help="how often: an int, or a layer [batch, time] or [batch]", refs=True)
-    axis: AxisOption = option("T", help="the axis of the frames")
+    axis: AxisOption = option("T", help="the frame axis")
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -62,7 +62,7 @@ class RepeatLayer(ConcatInputLayer):
         if foreign or not is_int(given.dtype):
             raise ctx.error(
                 "repetitions must be integers per sequence or per frame of %s, but layer %r is %s. If its frames are "
-                "the same, say so with a reinterpret_data layer (option size_base)."
+                "the same, declare it by a reinterpret_data layer (option size_base)."
                 % (self.data, self.repetitions.path, given)  # type: ignore[union-attr]
             )
 
@@ -97,7 +97,7 @@ class TileLayer(ConcatInputLayer):
         network = {"output": {"class": "tile", "multiples": {"F": 3}, "from": "data"}}
     """
 
-    multiples: Dict[Any, int] = option(help="{axis: how often}")
+    multiples: Dict[Any, int] = option(help="{axis: number of repetitions}")
     out_dims: Optional[Dict[Any, Dim]] = option(None, help="{axis: the new dim}")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -132,7 +132,7 @@ class TileFeaturesLayer(ConcatInputLayer):
         network = {"output": {"class": "tile_features", "repetitions": 2, "from": "data"}}
     """
 
-    repetitions: int = option(1, help="how often")
+    repetitions: int = option(1, help="number of repetitions")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the feature axis larger."""

@@ -33,7 +33,7 @@ class ReshapeLayer(ConcatInputLayer):
     """
 
     in_dims: List[Dim] = option(help="dims of the source")
-    out_dims: List[Dim] = option(help="dims of the output in their place")
+    out_dims: List[Dim] = option(help="dims of the output that replace them")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the new axes in the place of the first of the in_dims."""
@@ -74,7 +74,7 @@ class ReshapeLayer(ConcatInputLayer):
             return outs
         if not dynamic:
             if have % want:
-                raise ctx.error("%s don't fit: %d is no multiple of %d." % (what, have, want))
+                raise ctx.error("%s don't match: %d is not a multiple of %d." % (what, have, want))
             size = Dim(outs[open_outs[0]].kind, have // want, "%s:reshaped" % self.node.path, auto=True)
         else:
             size = (product(dynamic) * have).ceildiv_right(want)

@@ -26,22 +26,22 @@ class ResizeLayer(ConcatInputLayer):
 
     Output frame t is at ``t / factor`` of the source. Kind "nn" takes the frame before that position, "linear" and
     "cubic" interpolate over the whole array, "fill" puts ``factor - 1`` frames with ``fill_value`` after every frame;
-    with ``fill_dropout`` each of these is left out in training with this probability, the same ones in all sequences.
+    with ``fill_dropout`` each of these is dropped in training with this probability, the same ones in all sequences.
     The output is [batch, axis, others].
 
-    No parameters. Lengths: ``ceil(n * factor)``; with fill_dropout in training what is left of it.
+    No parameters. Lengths: ``ceil(n * factor)``; with fill_dropout in training the number of remaining frames.
 
     Example::
 
         network = {"output": {"class": "resize", "axis": "T", "factor": 2, "kind": "linear", "from": "data"}}
     """
 
-    factor: Union[int, float] = option(help="how many times as long the axis gets")
-    axis: Axis = option(help="the axis")
+    factor: Union[int, float] = option(help="factor of the length")
+    axis: Axis = option(help="the axis to resize")
     kind: str = option("nn", help="'nn', 'linear', 'cubic' or 'fill'")
     fill_value: Union[None, int, float, bool] = option(None, help="kind 'fill': value of the new frames (default 0)")
     fill_dropout: float = option(
-        0.0, check=probability, help="kind 'fill': share of the new frames to leave out in training"
+        0.0, check=probability, help="kind 'fill': fraction of the new frames to drop in training"
     )
 
     def template(self, ctx: PlanContext) -> Data:

@@ -23,7 +23,7 @@ from returnn_tf.util.lazy_tf import tf
 class ScatterNdLayer(ConcatInputLayer):
     """The inverse of `gather`: ``y[position[i]] += x[i]``, starting from zero.
 
-    Source and positions are broadcast to all their axes; in the place of ``position_axis``, the output has the new dim.
+    Source and positions are broadcast to all their axes; ``position_axis`` is replaced by the new dim.
     Padded frames of the source count like all others: set them to zero, or their position to -1 together with
     filter_invalid_indices.
     Lengths: those of the new dim.
@@ -37,11 +37,11 @@ class ScatterNdLayer(ConcatInputLayer):
                 "output_dim_via_time_from": "data", "from": "data"}}
     """
 
-    position: LayerRef = option(help="layer with integers: where each entry goes", refs=True)
-    position_axis: AxisOption = option(help="the axis of the positions which is replaced")
+    position: LayerRef = option(help="layer with integers: the position of each entry", refs=True)
+    position_axis: AxisOption = option(help="the axis of the positions to replace")
     output_dim_via_time_from: OptionalLayerRef = option(None, help="layer whose time dim is the new dim", refs=True)
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
-    filter_invalid_indices: bool = option(False, help="leave out what has a position outside of the new axis")
+    filter_invalid_indices: bool = option(False, help="ignore entries whose position is outside the new axis")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: all axes of source and positions, one of them replaced."""
@@ -72,7 +72,7 @@ class ScatterNdLayer(ConcatInputLayer):
         if self.out_spatial_dim is not None:
             ctx.depend_on_dim(self.out_spatial_dim)
             return self.out_spatial_dim
-        dim = self.output_dim_via_time_from.output.time_dim
+        dim: Optional[Dim] = self.output_dim_via_time_from.output.time_dim
         if dim is None:
             raise ctx.error("output_dim_via_time_from: layer %r has no time axis." % self.output_dim_via_time_from.path)
         return dim
@@ -81,7 +81,7 @@ class ScatterNdLayer(ConcatInputLayer):
         """Emit one segment sum."""
         layout, axis = self.layout, self.axis
         mapping = match_axes(self.positions, layout)
-        # Axes which the positions have come first, so that the others stay together as one entry.
+        # Axes of the positions come first, so that the others stay together as one entry.
         lead = [a for a in range(layout.rank) if a in mapping and a != axis]
         inner: List[int] = [a for a in range(layout.rank) if a not in lead and a != axis]
         order = lead + [axis] + inner

@@ -21,10 +21,10 @@ from returnn_tf.util.lazy_tf import tf
 class ShiftAxisLayer(ConcatInputLayer):
     """``y[t] = x[t - amount]``: frames shifted to the right by ``amount``, or to the left if it is negative.
 
-    With ``pad`` the array keeps its size and frames without a source get ``pad_value``; without it the frames which
-    move out are cut, and the array gets shorter by ``|amount|``.
+    With ``pad`` the array keeps its size and frames without a source get ``pad_value``; without it the frames shifted
+    out are cut, and the array gets shorter by ``|amount|``.
 
-    No parameters. Lengths: ``n + amount``, between 0 and the size of the array; without adjust_size_info as they are.
+    No parameters. Lengths: ``n + amount``, between 0 and the size of the array; unchanged without adjust_size_info.
     A static axis keeps its size with ``pad``, and is shorter by ``|amount|`` without it.
 
     Example::
@@ -32,11 +32,11 @@ class ShiftAxisLayer(ConcatInputLayer):
         network = {"output": {"class": "shift_axis", "axis": "T", "amount": 1, "from": "data"}}
     """
 
-    axis: Axis = option(help="the axis to move frames in")
+    axis: Axis = option(help="the axis to shift along")
     amount: int = option(help="number of frames; negative: to the left")
     pad: bool = option(True, help="keep the size of the array")
-    pad_value: Union[None, int, float, bool] = option(None, help="value of the frames which pad adds (default 0)")
-    adjust_size_info: bool = option(True, help="False: lengths stay as they are")
+    pad_value: Union[None, int, float, bool] = option(None, help="value of the frames added by pad (default 0)")
+    adjust_size_info: bool = option(True, help="adjust the lengths; False: keep them")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output, possibly with a new dim."""

@@ -34,7 +34,7 @@ class SliceLayer(ConcatInputLayer):
     """
 
     joins_features = True
-    axis: AxisOption = option(help="the axis")
+    axis: AxisOption = option(help="the axis to slice")
     slice_start: Optional[int] = option(None, help="index of the first entry, not negative")
     slice_end: Optional[int] = option(None, help="index after the last entry; negative: counted from the end")
     slice_step: Optional[int] = option(None, help="take every n-th entry; -1 reverses the axis")
@@ -86,7 +86,7 @@ class SliceLayer(ConcatInputLayer):
             x = tf.reverse_sequence(x, lens, seq_axis=axis, batch_axis=data.batch_axis)
             return x[self._index(None, None, -step)]
         if dim.is_dynamic and new.size is not None:
-            # The axis has a fixed size, so what is missing is zero.
+            # The axis has a fixed size, so missing entries are zero.
             missing = [0] * data.rank
             missing[axis] = tf.maximum(self.slice_end - size_of(x, axis), 0)
             x = pad_array(x, [0] * data.rank, missing)
@@ -116,7 +116,7 @@ class SliceNdLayer(ConcatInputLayer):
         None, help="int, or layer with the sizes; None: until the end of the sequence", refs=True
     )
     min_size: Optional[int] = option(None, help="without size: the slice has at least this size")
-    axis: AxisOption = option("T", help="the axis")
+    axis: AxisOption = option("T", help="the axis to slice")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -163,7 +163,7 @@ class SliceNdLayer(ConcatInputLayer):
     def _define_size(self, ctx: EmitContext, rest: Any) -> Any:
         """Define the size of the new axis.
 
-        :param rest: how many entries are left after the start
+        :param rest: number of entries after the start
         """
         if self.new_dim.size is not None or ctx.has_lens(self.new_dim):
             return ctx.size(self.new_dim)

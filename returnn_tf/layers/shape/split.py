@@ -75,7 +75,7 @@ class SplitLayer(ConcatInputLayer):
         if None in sizes:
             rest = [i for i, n in enumerate(sizes) if n is None]
             if len(rest) > 1:
-                raise ctx.error("out_dims: only one part of %s may be of unknown size." % data.dims[axis])
+                raise ctx.error("out_dims: only one part of %s may have an unknown size." % data.dims[axis])
             sizes[rest[0]] = size - sum(n for n in sizes if n is not None)
         return [n for n in sizes if n is not None]
 

@@ -32,7 +32,7 @@ class SplitDimsLayer(ConcatInputLayer):
     axis: AxisOption = option(help="the axis to split")
     dims: Shape = option(help="sizes or dims of the parts, one may be -1")
     pad_to_multiples: Optional[bool] = option(None, help="pad the axis to a multiple (default: if it is dynamic)")
-    pad_value: Number = option(0, help="what to pad with")
+    pad_value: Number = option(0, help="padding value")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the parts instead of the axis."""
@@ -55,7 +55,7 @@ class SplitDimsLayer(ConcatInputLayer):
         """Return the size that remains for the open part."""
         pads = dim.is_dynamic if self.pad_to_multiples is None else self.pad_to_multiples
         if self.known <= 0:
-            raise ctx.error("dims %s: sizes must be positive, but for one -1." % (tuple(self.dims),))
+            raise ctx.error("dims %s: sizes must be positive, except for one -1." % (tuple(self.dims),))
         if not has_open:
             if dim.size is None:
                 raise ctx.error("the axis %s is dynamic, so one of the dims %s must be -1." % (dim, tuple(self.dims)))
@@ -65,7 +65,7 @@ class SplitDimsLayer(ConcatInputLayer):
                 )
         elif dim.size is not None and dim.size % self.known and not pads:
             raise ctx.error(
-                "the size of the axis %s is no multiple of %d. Choose other dims, or set pad_to_multiples."
+                "the size of the axis %s is not a multiple of %d. Choose other dims, or set pad_to_multiples."
                 % (dim, self.known)
             )
         return dim.ceildiv_right(self.known)

@@ -37,7 +37,7 @@ class TopKLayer(Layer):
     axis: Axes = option(help="the axis, or a list of axes")
     k: LayerOrNumber = option(help="number of entries; a number, or a layer with one number", refs=True)
     k_dim: Optional[Dim] = option(None, help="the new axis")
-    sorted: bool = option(True, help="False: the entries may be in any order")
+    sorted: bool = option(True, help="sort the entries; False: any order")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the axes replaced by one of size k at the end."""

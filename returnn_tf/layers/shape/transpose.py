@@ -20,8 +20,8 @@ from returnn_tf.tensor import Data
 class TransposeLayer(ConcatInputLayer):
     """The axes in another order; time and feature stay what they are.
 
-    ``perm`` is the list of all axes in the new order, or a dict: to the place of the key goes the axis which the value
-    names; the axes that the dict does not name keep their order.
+    ``perm`` is the list of all axes in the new order, or a dict from new position to axis; axes that the dict does not
+    name keep their order.
     Lengths: unchanged.
 
     Example::
@@ -29,7 +29,7 @@ class TransposeLayer(ConcatInputLayer):
         network = {"output": {"class": "transpose", "perm": {"T": "F", "F": "T"}, "from": "data"}}
     """
 
-    perm: AxisOrder = option(help="all axes in the new order, or {place: axis}")
+    perm: AxisOrder = option(help="all axes in the new order, or {position: axis}")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the axes in the new order."""

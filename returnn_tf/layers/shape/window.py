@@ -49,8 +49,8 @@ def check_window_padding(ctx: PlanContext, padding: str) -> str:
 class WindowLayer(ConcatInputLayer):
     """``y[i, t] = x[t * stride + i - left]``: the frames around each frame as a new axis.
 
-    Beyond the ends of the array there are zeros; frames after the end of a sequence are as they are. With padding
-    "same" and only window_size, ``floor(size / 2)`` frames are after the own one, all others before. The output is
+    Beyond the ends of the array there are zeros; frames after the end of a sequence are unchanged. With padding
+    "same" and only window_size, ``floor(size / 2)`` frames are after the current one, all others before. The output is
     [window, time, others], before behavior version 18 [batch, time, window, others]. Inside of a loop, and without a
     time axis, the window has the current step and those before it; window_right must be 0 then.
 
@@ -65,12 +65,12 @@ class WindowLayer(ConcatInputLayer):
     joins_features = True
     window_size: Optional[int] = option(None, help="number of frames")
     window_dim: Optional[Dim] = option(None, help="the new axis")
-    window_left: Optional[int] = option(None, help="number of frames before the own one")
-    window_right: Optional[int] = option(None, help="number of frames after the own one")
-    axis: Axis = option("T", help="the axis of the frames")
-    out_spatial_dim: Optional[Dim] = option(None, help="this axis in the output")
+    window_left: Optional[int] = option(None, help="number of frames before the current one")
+    window_right: Optional[int] = option(None, help="number of frames after the current one")
+    axis: Axis = option("T", help="the frame axis")
+    out_spatial_dim: Optional[Dim] = option(None, help="the frame axis of the output")
     padding: str = option("same", help="'same' or 'valid'")
-    stride: int = option(1, help="every so many frames get a window")
+    stride: int = option(1, help="distance between windows in frames")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: a new axis."""
@@ -93,7 +93,7 @@ class WindowLayer(ConcatInputLayer):
         self._order = self._layout(ctx, data)
         in_loop = axis is None or data.dims[axis].is_loop
         if in_loop and (self._valid or self.stride != 1):
-            raise ctx.error("in a loop there is a window for every step: leave padding and stride as they are.")
+            raise ctx.error("in a loop there is a window for every step: omit padding and stride.")
         if axis is None:
             return self._step_template(ctx, data, window)
         dim = data.dims[axis]
@@ -102,7 +102,7 @@ class WindowLayer(ConcatInputLayer):
         out = data.permuted(self._order)
         at = self._order.index(axis)
         out = out.with_dim(at, new)
-        # Old order: behind the frames; now the frames are first, and the window is in front of them.
+        # Old order: after the frames; now the frames are first, and the window is in front of them.
         self._window_axis = at + 1 if ctx.behavior_version < 18 else 0
         return out.with_axis(self._window_axis, window).replace(vocab=None)
 
@@ -115,7 +115,7 @@ class WindowLayer(ConcatInputLayer):
     def _layout(self, ctx: PlanContext, data: Data) -> List[int]:
         """Return the order of the axes of the source in the output."""
         order = list(range(data.rank))
-        if self._axis is not None and data.dims[self._axis].is_loop:  # where it is does not matter to other axes
+        if self._axis is not None and data.dims[self._axis].is_loop:  # its position does not affect other axes
             order.remove(self._axis)
             order.insert(0, self._axis)
         first = self._axis if self._axis is not None and ctx.behavior_version >= 18 else data.batch_axis
@@ -147,7 +147,7 @@ class WindowLayer(ConcatInputLayer):
         y = sliding_windows(x, self._size, stride=self.stride)
         if self._window_axis == 0:
             return y
-        at = self._window_axis - 1  # [window, frames, others] -> frames at this place, window behind it
+        at = self._window_axis - 1  # [window, frames, others] -> frames at this place, window after it
         return transpose(y, list(range(2, 2 + at)) + [1, 0] + list(range(2 + at, y.shape.rank)))
 
     def _padded(self, x: Any) -> Any:
@@ -163,7 +163,7 @@ class WindowLayer(ConcatInputLayer):
 class FoldLayer(ConcatInputLayer):
     """The inverse of `window`: ``y[s] = sum of x[i, t] over all i, t with s = t * stride + i - left``, or their mean.
 
-    Frames t after the end of a sequence don't count, in a mean neither. The output is [out_spatial, others].
+    Frames t after the end of a sequence don't count, nor in a mean. The output is [out_spatial, others].
 
     No parameters. Lengths: padding "same" ``n * stride``, "valid" ``(n - 1) * stride + size``.
 
@@ -176,13 +176,13 @@ class FoldLayer(ConcatInputLayer):
             "output": {"class": "fold", "mode": "mean", "in_spatial_dim": "T", "window_dim": window, "from": "window"}}
     """
 
-    mode: str = option("sum", help="'sum' or 'mean' of the windows which overlap")
+    mode: str = option("sum", help="how to combine overlapping windows: 'sum' or 'mean'")
     in_spatial_dim: Axis = option("T", help="the axis of the windows")
     window_dim: Axis = option(help="the axis of the frames in a window, static")
-    out_spatial_dim: Optional[Dim] = option(None, help="the axis of the frames in the output")
+    out_spatial_dim: Optional[Dim] = option(None, help="the frame axis of the output")
     padding: str = option("same", help="'same' or 'valid'")
-    window_left: Optional[int] = option(None, help="number of frames in a window before its own one")
-    window_right: Optional[int] = option(None, help="number of frames in a window after its own one")
+    window_left: Optional[int] = option(None, help="number of frames in a window before its centre")
+    window_right: Optional[int] = option(None, help="number of frames in a window after its centre")
     stride: int = option(1, help="distance of neighbouring windows")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -198,7 +198,7 @@ class FoldLayer(ConcatInputLayer):
         dim = data.dims[self._axes[1]]
         new = (dim - 1) * self.stride + size if valid else dim * self.stride
         if self.out_spatial_dim is not None and _depends_on(new, self.out_spatial_dim):
-            new = self.out_spatial_dim  # the frames that the windows were made of
+            new = self.out_spatial_dim  # the original frames of the windows
         out = data.permuted(self._axes).without_axes([0]).replace(vocab=None)
         return out.with_dim(0, ctx.bind(self.out_spatial_dim, new))
 

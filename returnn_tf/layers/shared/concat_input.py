@@ -21,13 +21,13 @@ from returnn_tf.util.lazy_tf import tf
 class ConcatInputLayer(Layer):
     """Options of layers with one, possibly concatenated, input."""
 
-    in_dim: Optional[Dim] = option(None, help="the axis to use as the feature axis of the source")
+    in_dim: Optional[Dim] = option(None, help="axis to use as the feature axis of the source")
     dropout: float = option(0.0, check=dropout_rate, help="dropout on the input in training")
     dropout_axis: Optional[Axes] = option(None, help="axes with own dropout masks (default: all static axes)")
     dropout_noise_shape: Optional[Dict[Any, Any]] = option(
-        None, help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: no axis does"
+        None, help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: none does"
     )
-    dropout_on_forward: bool = option(False, help="dropout also outside of training")
+    dropout_on_forward: bool = option(False, help="apply dropout outside training too")
     mask: Optional[str] = option(None, choices=(None, "unity"), help="obsolete", inert="'unity' masks nothing")
 
     #: The template of the one input; set by `input_template`.

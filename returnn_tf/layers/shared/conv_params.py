@@ -26,7 +26,7 @@ class ConvParams:
     bias_init: Init = option(0.0, help="initialiser of the bias")
     filter: Optional[LayerRef] = option(None, help="layer with the filter, instead of a parameter", refs=True)
     filter_perm: Optional[AxisOrder] = option(
-        None, help="order of its axes: list, or dict from the axis wanted to the one given"
+        None, help="order of its axes: list, or dict from the required axis to the given one"
     )
     bias: Optional[LayerRef] = option(None, help="layer with the bias, instead of a parameter", refs=True)
 
@@ -69,7 +69,7 @@ class ConvParams:
         elif self.filter_perm is not None:
             order = [ctx.axis(data, desc) for desc in self.filter_perm]
         if sorted(order) != list(range(data.rank)):
-            raise ctx.error("filter_perm %r is no order of the axes of %s." % (self.filter_perm, data))
+            raise ctx.error("filter_perm %r is not a permutation of the axes of %s." % (self.filter_perm, data))
         return order
 
     def emit_filter(self, ctx: EmitContext) -> Any:

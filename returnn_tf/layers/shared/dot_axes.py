@@ -8,7 +8,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.dense.dot import DotAxes
 from returnn_tf.tensor import Data, Dim
 
-#: Since this version dims are the same by declaration only.
+#: Since this version dims are equal only by declaration.
 _STRICT_VERSION = 14
 
 
@@ -34,7 +34,7 @@ def match_leftovers(
     """Sort all axes into reduced, var and common ones.
 
     :param given_vars: axes that only one source has; None: all that the other source does not have
-    :raises ConfigError: axes which don't fit
+    :raises ConfigError: axes that don't match
     """
     a, b = datas
     red1, red2 = reds
@@ -54,7 +54,7 @@ def match_leftovers(
     for index, (data, left, given) in enumerate(((a, left1, given_vars[0]), (b, left2, given_vars[1]))):
         if left and given is not None:
             raise ctx.error(
-                "axis %s of source %d, %s, is neither summed over nor in var%d, and source %d, %s, does not have it. "
+                "axis %s of source %d, %s, is neither summed over nor in var%d, and source %d, %s, lacks it. "
                 "Add it to var%d; if both have it, declare one Dim for both."
                 % (data.dims[left[0]], index + 1, data, index + 1, 2 - index, (b, a)[index], index + 1)
             )
@@ -72,7 +72,7 @@ def match_leftovers(
 def _check_reduced(ctx: PlanContext, a: Data, b: Data, red1: List[int], red2: List[int], strict: bool) -> None:
     if len(red1) != len(red2):
         raise ctx.error(
-            "red1 is %d axes of %s, but red2 is %d axes of %s. Name as many of each." % (len(red1), a, len(red2), b)
+            "red1 is %d axes of %s, but red2 is %d axes of %s. Name equally many." % (len(red1), a, len(red2), b)
         )
     for i, j in zip(red1, red2):
         d1, d2 = a.dims[i], b.dims[j]
@@ -84,13 +84,14 @@ def _check_reduced(ctx: PlanContext, a: Data, b: Data, red1: List[int], red2: Li
         )
 
 
+def _identical(d: Dim, e: Dim) -> bool:
+    return d is e or (d.is_batch and e.is_batch)
+
+
 def _pair(a: Data, b: Data, rest1: Sequence[int], rest2: Sequence[int]) -> List[Tuple[int, int]]:
     """Pair axes of equal dims, identical objects first."""
     pairs: List[Tuple[int, int]] = []
-    for same in (
-        lambda d, e: d is e or (d.is_batch and e.is_batch),
-        lambda d, e: d.agrees_with(e),
-    ):
+    for same in (_identical, Dim.agrees_with):
         for i in rest1:
             if i in [p for p, _ in pairs]:
                 continue
@@ -102,8 +103,9 @@ def _pair(a: Data, b: Data, rest1: Sequence[int], rest2: Sequence[int]) -> List[
 
 
 def _pair_by_size(a: Data, b: Data, left1: List[int], left2: List[int]) -> List[Tuple[int, int]]:
-    """Pair the rest by the old rule: static axes of the same size, and dynamic axes in order. Removes them from the
-    lists.
+    """Pair the rest by the old rule, and remove them from the lists.
+
+    Static axes of the same size belong together, and dynamic axes in order.
     """
     pairs = []
     for i in list(left1):

@@ -13,7 +13,7 @@ from returnn_tf.util.lazy_tf import tf
 def last_frame(ctx: EmitContext, node: Node) -> Any:
     """Return the value of a node at the last frame of each sequence, 0 (false) for empty ones; without the time axis.
 
-    A sum over the frames with only one that is not zero, so that no frames at all are fine too.
+    Implemented as a sum over frames of which all but one are zero, so that empty sequences need no special case.
     """
     data = node.output
     x = ctx.value(node)

@@ -15,10 +15,10 @@ _TIME = ("t", "time", "t?", "time?")
 def frames_of(ctx: PlanContext, data: Data, desc: Any = "T") -> Tuple[Data, Optional[int]]:
     """Return the template with a frame axis, and that axis; None in a step of a loop, where the layer carries a state.
 
-    In a loop, "T" without a time axis and dims or tags which the source does not have mean the steps. What is the same
-    in all steps gets their axis in front.
+    In a loop, "T" without a time axis, and dims or tags that the source lacks, refer to the steps. A value equal in all
+    steps gets their axis in front.
 
-    :raises ConfigError: no such axis, and not inside of a loop
+    :raises ConfigError: no such axis, and not inside a loop
     """
     tag = isinstance(desc, str) and (desc.lower() in _TIME or desc.lower().startswith(("stag:", "tag:")))
     steps = tag or isinstance(desc, Dim)

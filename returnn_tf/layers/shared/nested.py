@@ -9,12 +9,12 @@ from returnn_tf.graph.registry import LAYERS
 
 
 def network_options(cls: Optional[Type[Any]]) -> Tuple[str, ...]:
-    """Return the names of the options of a layer class which may hold a network; None has none."""
+    """Return the names of the options of a layer class that may hold a network; empty for None."""
     return () if cls is None else tuple(info.name for info in declared_options(cls).values() if info.network)
 
 
 def is_network(value: Any) -> bool:
-    """Return whether the value is a network rather than a single layer, whose names refer to the network around it."""
+    """Return whether the value is a network rather than a single layer, whose names refer to the enclosing network."""
     return isinstance(value, Mapping) and not isinstance(value.get("class"), str)
 
 
@@ -28,7 +28,7 @@ def base_references(value: Any) -> Iterator[str]:
         for key, item in value.items():
             names = base_references(item)
             if key in nested and is_network(item):
-                # One level deeper, ``base:`` means this network and ``base:base:`` the one outside of it.
+                # One level deeper, ``base:`` means this network and ``base:base:`` the one outside it.
                 names = (n[len("base:") :] for n in names if n.startswith("base:"))
             yield from names
     elif isinstance(value, (list, tuple, set)):

@@ -13,12 +13,12 @@ from returnn_tf.tensor import Data, Dim, DimKind
 def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:
     """Apply the changes of ``out_type`` to a template.
 
-    :param data: what is known: the common layout of the sources
+    :param data: the known part: the common layout of the sources
     :param out_type: dtype, shape (sizes without batch, None where dynamic), dim, sparse, dims and axes, all optional
     """
     if not out_type:
         return data
-    check_options(OutTypeOptions, out_type, where="out_type")  # a function may have given it
+    check_options(OutTypeOptions, out_type, where="out_type")  # it may come from a function
     _check_axes(ctx, data, out_type)
     data = data.replace(dtype=out_type.get("dtype") or data.dtype)
     dims = out_type.get("dims", out_type.get("dim_tags"))

@@ -79,8 +79,8 @@ def spatial_axes(ctx: PlanContext, data: Data, given: Any, count: int, what: str
     """Find the axes.
 
     :param given: option in_spatial_dims, or None: all axes but batch and feature
-    :param count: how many axes the window has
-    :param what: the option that says so, e.g. "filter_size"
+    :param count: number of axes of the window
+    :param what: the option that determines it, e.g. "filter_size"
     """
     ctx.need_feature(data)
     found = data.spatial_axes
@@ -100,7 +100,7 @@ def spatial_axes(ctx: PlanContext, data: Data, given: Any, count: int, what: str
                 "in_spatial_dims has" if given is not None else "the source %s has the spatial axes" % data,
                 len(found),
                 ", ".join(str(data.dims[i]) for i in found) or "none",
-                "Name as many." if given is not None else "Name the axes by the option 'in_spatial_dims'.",
+                "Name equally many." if given is not None else "Name the axes by the option 'in_spatial_dims'.",
             )
         )
     batch = [] if data.batch_axis is None else [data.batch_axis]
@@ -163,8 +163,9 @@ def fixed_padding(dim: Dim, padding: AxisPadding, size: int, stride: int, dilati
 
 
 def conv_dim(dim: Dim, size: int, stride: int, dilation: int, padding: AxisPadding) -> Dim:
-    """Return the output length: ``ceil(n / stride)`` for same, else ``ceil((n + pad - (size - 1) * dilation) /
-    stride)``.
+    """Return the dim of the output.
+
+    Its length is ``ceil(n / stride)`` for same, else ``ceil((n + pad - (size - 1) * dilation) / stride)``.
     """
     if padding in ("same", "same_static"):
         return dim.ceildiv_right(stride)

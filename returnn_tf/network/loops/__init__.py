@@ -1,1 +1,1 @@
-"""The network inside of a `rec` layer: which layers must run step by step, and how all of them are planned."""
+"""The network inside a `rec` layer: which layers must run step by step, and how all of them are planned."""

@@ -1,7 +1,7 @@
-"""Which layers of a step network must run inside of the loop, before it, or after it; from the names alone.
+"""Analysis of which layers of a step network must run inside, before or after the loop; from the names alone.
 
-A layer must run step by step if it is on a cycle which goes through a ``prev:`` reference, or between two such cycles.
-What no cycle leads to is computed before the loop for all steps at once, what leads to no cycle is computed after it.
+A layer must run step by step if it is on a cycle through a ``prev:`` reference, or between two such cycles. A layer
+that depends on no cycle is computed before the loop for all steps at once, one that no cycle depends on after it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Callable, Dict, Iterable, List, Mapping, Sequence, Set
 
 
 class Zone(enum.Enum):
-    """Where a layer of a step network is computed."""
+    """The place where a layer of a step network is computed."""
 
     BEFORE = "before the loop"
     STEP = "in the loop"
@@ -21,10 +21,10 @@ class Zone(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Links:
-    """What one layer refers to, by names in the same network.
+    """The references of one layer, by names in the same network.
 
     :param now: layers of the same step
-    :param prev: layers of the step before
+    :param prev: layers of the previous step
     """
 
     now: Sequence[str]
@@ -33,9 +33,9 @@ class Links:
 
 @dataclasses.dataclass(frozen=True)
 class Zones:
-    """The zone of each layer that is needed, and why the layers in the loop are there.
+    """The zone of each needed layer, and the reason why layers are in the loop.
 
-    :param reasons: layer -> the chain of references that holds it in the loop
+    :param reasons: layer -> the chain of references that keeps it in the loop
     """
 
     zones: Dict[str, Zone]
@@ -43,7 +43,7 @@ class Zones:
 
 
 def find_zones(links: Mapping[str, Links], roots: Iterable[str], forced: Iterable[str] = ()) -> Zones:
-    """The zones of all layers that the roots need.
+    """Return the zones of all layers that the roots need.
 
     :param links: by layer name
     :param roots: outputs, layers with losses, the end layer
@@ -66,7 +66,7 @@ def find_zones(links: Mapping[str, Links], roots: Iterable[str], forced: Iterabl
 
 
 def reachable(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> Set[str]:
-    """Everything that can be reached, the starts included."""
+    """Return everything reachable, the starts included."""
     seen: Set[str] = set()
     todo = list(starts)
     while todo:
@@ -78,7 +78,7 @@ def reachable(starts: Iterable[str], following: Callable[[str], Iterable[str]]) 
 
 
 def _ancestors(name: str, links: Mapping[str, Links]) -> Set[str]:
-    """All layers which a layer depends on, in this or in earlier steps, without itself unless it is on a cycle."""
+    """Return all layers that a layer depends on, in this or earlier steps; itself only if it is on a cycle."""
     return reachable([*links[name].now, *links[name].prev], lambda n: [*links[n].now, *links[n].prev])
 
 
@@ -87,7 +87,7 @@ def _is_on_prev_cycle(name: str, links: Mapping[str, Links]) -> bool:
 
 
 def _reason(name: str, links: Mapping[str, Links], forced: Set[str]) -> str:
-    """The shortest chain of references from the layer back to itself."""
+    """Return the shortest chain of references from the layer back to itself."""
     if not _is_on_prev_cycle(name, links):
         return "must run step by step" if name in forced else "lies between layers of the loop"
     todo: List[List[str]] = [[name]]  # chains of references, each from ``name``

@@ -1,5 +1,4 @@
-"""How large the output of a layer will be, as far as the config itself says it; for loops whose dims are not known
-yet."""
+"""Feature sizes of layer outputs as far as the config alone determines them; for loops whose dims are unknown yet."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from returnn_tf.tensor import Dim
 
 
 def nested_size(layer: Any) -> Optional[int]:
-    """The size of the feature axis which a planned layer takes from its subnetwork or unit, or None.
+    """Return the feature size that a planned layer takes from its subnetwork or unit, or None.
 
     :param layer: with the options as attributes
     """
@@ -30,14 +29,15 @@ def _size_of_nested(nested: Any, depth: int) -> Optional[int]:
 
 
 def _size_of(network: Mapping[str, Any], name: Any, depth: int) -> Optional[int]:
-    """The size that the layer dict of this name says, or those of its sources that it keeps."""
+    """Return the size that the layer dict of this name gives, or that of the sources whose features it keeps."""
     layer = network.get(name) if isinstance(name, str) else None
     if not isinstance(layer, Mapping) or depth > 50:  # sources may be in a cycle
         return None
     if isinstance(layer.get("n_out"), int):
         return int(layer["n_out"])
     if isinstance(layer.get("out_dim"), Dim):
-        return layer["out_dim"].size
+        size: Optional[int] = layer["out_dim"].size
+        return size
     for key in network_options(LAYERS.find(layer.get("class"))):
         size = _size_of_nested(layer.get(key), depth + 1)
         if size is not None:

@@ -1,4 +1,4 @@
-"""Warnings about loops which can be computed, but hardly mean what was intended."""
+"""Warnings about loops that can be computed, but are hardly intended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from returnn_tf.network.planning.parse import LayerSpec
 
 
 def warn_of_loop(path: str, layers: StepLayers) -> None:
-    """Says where a search gets its length from the reference, and where a training searches for want of a target.
+    """Warn where a search takes its length from the reference, and where training searches for want of a target.
 
     :param path: of the `rec` layer
     :param layers: of its step network
@@ -19,8 +19,9 @@ def warn_of_loop(path: str, layers: StepLayers) -> None:
     choices = [spec for spec in layers.specs.values() if issubclass(spec.cls, ChoiceLayer)]
     if layers.length_of_target and any(not spec.options.get("cheating") for spec in choices if _searches(layers, spec)):
         _warn(
-            "Layer %r: the loop has no layer 'end', so the search gives as many labels as the reference %r has. Let it "
-            "find the end, e.g. by 'end': {'class': 'compare', 'from': 'output', 'value': 0}." % (path, layers.target)
+            "Layer %r: the loop has no layer 'end', so the search outputs as many labels as the reference %r has. "
+            "Let it find the end, e.g. 'end': {'class': 'compare', 'from': 'output', 'value': 0}."
+            % (path, layers.target)
         )
     for spec in choices:
         if not layers.search and "target" not in spec.options and spec.options.get("search") is None:
@@ -36,5 +37,5 @@ def _searches(layers: StepLayers, spec: LayerSpec) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _warn(text: str) -> None:
-    """Once, though a network is planned several times."""
+    """Warn once, though a network is planned several times."""
     log.warn(text)

@@ -1,4 +1,4 @@
-"""The option ``initial_output``: what ``prev:x`` gives in the first step."""
+"""The option ``initial_output``: the value of ``prev:x`` in the first step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORMS = "a number, 'zeros', 'ones', 'var', 'apply(0)' or a layer such as 'base:
 
 
 def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> InitialOutput:
-    """The initial output of a layer; "var" declares a parameter.
+    """Plan the initial output of a layer; "var" declares a parameter.
 
     :param builder: plans the zone of the layer
     :raises LayerError: labels without an initial output, or an unknown form
@@ -60,7 +60,7 @@ def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> In
 
 
 def _on_zeros(builder: ZoneBuilder, node: Node, state: Any) -> InitialOutput:
-    """The layer itself for sources of zeros; with the layers inside of it, if there are any."""
+    """Return the layer itself on sources of zeros, with the layers inside it, if any."""
     if isinstance(node.layer, MaskedComputationLayer):
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
     inner = [other for other in builder.sink if other.path.startswith(node.path + "/")]
@@ -71,7 +71,7 @@ def _on_zeros(builder: ZoneBuilder, node: Node, state: Any) -> InitialOutput:
 
 
 def _layer(builder: ZoneBuilder, spec: LayerSpec, name: str, output: Data) -> Node:
-    """The layer whose value it is, whose axes must be among those of the output."""
+    """Return the layer that provides the value; its axes must be among those of the output."""
     inside = builder.any_name(name[len("prev:") :] if name.startswith("prev:") else name)
     if inside is not None and (name.startswith("prev:") or builder.loop.zones.zones.get(inside) is not Zone.BEFORE):
         raise LayerError(

@@ -1,4 +1,4 @@
-"""Which axis a loop runs over."""
+"""The axis that a loop runs over."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from returnn_tf.tensor import Dim
 
 
 def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> Tuple[Optional[int], Dim]:
-    """The axis which a loop runs over.
+    """Return the axis that a loop runs over.
 
     :param owner: the `rec` layer, with its sources
-    :param parent: plans the network around it
-    :param layers: of the step network
-    :return: (axis of the source or None, its dim, a new one if the loop finds its end itself)
-    :raises LayerError: there is nothing that says how many steps there are
+    :param parent: plans the enclosing network
+    :param layers: the layers of the step network
+    :return: (axis of the source or None, its dim; a new dim if the loop finds its end itself)
+    :raises LayerError: nothing determines the number of steps
     """
     layer: Any = owner.layer  # a RecLayer
     ctx = PlanContext(owner, parent)
@@ -36,7 +36,7 @@ def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> Tu
     if layer.target_names and not layers.has_end:
         data = parent.target_data(owner, layer.target_names[0])
         if data.time_dim is not None:
-            ctx.depend_on_dim(data.time_dim)  # a search may need nothing else of the target
+            ctx.depend_on_dim(data.time_dim)  # a search may use nothing else of the target
             return None, data.time_dim
     unstacked = None if layers.has_end else _unstacked_dim(layers, parent, ctx)
     if unstacked is not None:
@@ -50,7 +50,7 @@ def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> Tu
 
 
 def _unstacked_dim(layers: StepLayers, parent: NetworkBuilder, ctx: PlanContext) -> Optional[Dim]:
-    """The axis outside whose frames a layer of the loop takes one by one, or None."""
+    """Return the outer axis whose frames a layer of the loop takes one by one, or None."""
     specs = sorted(layers.specs.values(), key=lambda spec: not spec.options.get("declare_rec_time"))
     for spec in specs:
         if issubclass(spec.cls, RecUnstackLayer) and spec.sources and str(spec.sources[0]).startswith("base:"):

@@ -11,17 +11,17 @@ from returnn_tf.graph.node import Node
 from returnn_tf.util.lazy_tf import tf
 
 _LENGTH = "max_len_from"
-#: The names which the code may use.
+#: The names that the code may use.
 _NAMES = (_LENGTH, "tf", "min", "max")
 _FORM = "such as \"max_len_from('base:encoder') * 2\""
 
 
 def plan_max_steps(given: Any, resolve: Callable[[str], Node], where: str) -> Callable[[Any], Any]:
-    """A function of the `EmitContext` which gives the limit, int32 scalar.
+    """Return a function of the `EmitContext` that returns the limit, int32 scalar.
 
     :param given: int, or code with ``max_len_from('layer')``, the largest length of a layer in the batch
     :param resolve: name of a layer -> node
-    :param where: how an error begins
+    :param where: the start of an error
     """
     start = "%s: max_seq_len" % where
     if isinstance(given, int) and not isinstance(given, bool):
@@ -57,7 +57,7 @@ def _of_all(func: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def _lengths_of(tree: ast.Expression, start: str) -> List[str]:
-    """The layers in all ``max_len_from(...)``; an error for any other name."""
+    """Return the layers in all ``max_len_from(...)``; raise an error for any other name."""
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id not in _NAMES:
@@ -75,16 +75,16 @@ def _lengths_of(tree: ast.Expression, start: str) -> List[str]:
 def _sequence(node: Node, name: str, start: str) -> Node:
     if node.output.time_dim is None:
         raise ConfigError(
-            "%s: the layer %r has no time axis, it is %s. Name one that has the sequences whose length counts, %s."
+            "%s: the layer %r has no time axis, it is %s. Name a layer with the sequences whose length counts, %s."
             % (start, name, node.output, _FORM)
         )
     return node
 
 
 def _check_constant(tree: ast.Expression, start: str) -> None:
-    """Without a layer in it the value is known now."""
+    """Check the value now if no layer occurs in it."""
     if any(isinstance(node, ast.Name) for node in ast.walk(tree)):
-        return  # with TensorFlow, it may be anything
+        return  # an expression of TensorFlow may have any value
     try:
         value = eval(compile(tree, "<max_seq_len>", "eval"), {"__builtins__": {}})  # numbers and operators only
     except Exception as exc:

@@ -1,10 +1,10 @@
-"""How the layers of a step are planned: in rounds, until the templates of all ``prev:`` values are known.
+"""Planning the layers of a step in rounds, until the templates of all ``prev:`` values are known.
 
 The template of a layer follows from those of its sources. In a loop that is circular: ``prev:output`` has the template
 of ``output``, which follows from that of ``prev:output``. So all layers of a step are planned several times. In each
-round ``prev:x`` has the template that ``x`` had in the round before, and in the first round none: it is unknown. A
-layer which cannot be planned because a source is unknown gets a guess instead of a template: [batch, n_out] where its
-options give the size of the output, else unknown again. Planning ends with the first round in which
+round ``prev:x`` has the template that ``x`` had in the previous round; in the first round it is unknown. A layer that
+cannot be planned because a source is unknown gets a guess instead of a template: [batch, n_out] where its options
+give the output size, else unknown again. Planning ends with the first round in which
 
 * each layer has the template that its ``prev:`` value was given (`same_template`), and
 * nothing was guessed.
@@ -24,12 +24,12 @@ Example, with a source of dim 4::
 
 Round 2 guesses nothing and confirms [batch,3], so it is the last.
 
-In these rounds errors are kept back, since they may only show that something is unknown yet. Two things end that: all
-values are known but have not settled, or they have settled and the same layers as in the round before are guessed, so
-that no further round will find out more. The next round is then strict: a layer which cannot be planned is an error.
-If a round before has found an error in a layer all of whose sources were known, that one is raised, since it is nearer
-to the cause. Loops whose templates change for ever, e.g. because each step appends to an axis, end with an error after
-`MAX_ROUNDS`.
+In these rounds errors are held back, since they may only mean that something is still unknown. Two conditions end
+this: all values are known but have not converged, or they have converged and the same layers as in the previous round
+are guessed, so that no further round will add information. The next round is then strict: a layer that cannot be
+planned is an error. If a previous round found an error in a layer whose sources were all known, that one is raised,
+since it is closer to the cause. Loops whose templates never converge, e.g. because each step appends to an axis, end
+with an error after `MAX_ROUNDS`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ MAX_ROUNDS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """What a round has found out.
+    """The findings of one round.
 
-    :param templates: by name of the layers which are asked for by ``prev:``
-    :param states: the hidden states that these carry
+    :param templates: by name of the layers referenced by ``prev:``
+    :param states: the hidden states of these layers
     :param guessed: paths of the layers whose templates are guesses
     """
 
@@ -63,11 +63,11 @@ class Findings:
 
 
 class KnownPrev(PrevLayer):
-    """`PrevLayer` with the template that the layer had in the round before.
+    """`PrevLayer` with the template that the layer had in the previous round.
 
     :param of: name of the layer
     :param data: its template, None in the first round
-    :param hidden_state: the state which it carries from step to step, if any
+    :param hidden_state: the state that it carries from step to step, if any
     """
 
     def __init__(self, of: str, data: Optional[Data], hidden_state: Optional[HiddenState]) -> None:
@@ -76,12 +76,12 @@ class KnownPrev(PrevLayer):
         self.hidden_state = hidden_state
 
     def template(self, ctx: Any) -> Data:
-        """Return what is known."""
+        """Return the template known so far."""
         return Data((), unknown=True) if self._data is None else self._data
 
 
 def same_template(a: Data, b: Data) -> bool:
-    """Return whether two templates are the same, but for dims that were made again in a later round."""
+    """Return whether two templates are the same, except for dims that a later round created again."""
     return (
         a.unknown == b.unknown
         and a.rank == b.rank

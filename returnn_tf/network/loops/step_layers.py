@@ -1,4 +1,4 @@
-"""The layers of a step network as the config gives them: which need which, which are wanted, and where each can run."""
+"""The layers of a step network as configured: their dependencies, which are wanted, and where each can run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StepLayers:
     """The layers of a step network before they are planned.
 
     :param layer: the `rec` layer
-    :param has_source: whether it has one
+    :param has_source: whether it has a source
     :param specs: of the layers inside
     """
 
@@ -30,13 +30,13 @@ class StepLayers:
         self.target: Any = layer.target
         self.network: Dict[str, Any] = layer.unit
         self.specs = specs
-        #: What each layer refers to.
+        #: The references of each layer.
         self.links: Dict[str, Links] = {name: self._links(spec) for name, spec in specs.items()}
-        #: Whether the layer "end" says when to stop.
+        #: Whether the layer "end" decides when to stop.
         self.has_end: bool = self._ends_by_layer()
-        #: Whether nothing else than the target says when to stop.
+        #: Whether only the target decides when to stop.
         self.length_of_target = not (has_source or "end" in specs or layer.axis is not None) and bool(layer.target)
-        #: The layers whose values of all steps are wanted.
+        #: The layers whose values are wanted for all steps.
         self.outputs: List[str] = self._find_outputs()
         self.zones: Zones = self._find_zones()
 
@@ -54,12 +54,12 @@ class StepLayers:
         zones = find_zones(links, roots, forced)
         if not self.has_end:
             return zones
-        # How many steps there are is known only after the loop, so before it nothing can be made for each of them.
+        # The number of steps is known only after the loop, so nothing can be computed for each of them before it.
         varying = [n for n in varying_layers(self.network, links) if zones.zones.get(n) is Zone.BEFORE]
         return find_zones(links, roots, forced + varying) if varying else zones
 
     def follows_target(self, spec: LayerSpec) -> bool:
-        """Whether a layer takes its values from the target."""
+        """Return whether a layer takes its values from the target."""
         return spec.cls.follows_target(spec.options, self.search)
 
     def _links(self, spec: LayerSpec) -> Links:
@@ -73,13 +73,13 @@ class StepLayers:
                 (prev if is_prev else now).append(name)
             elif is_prev:
                 raise LayerError(
-                    "%s: there is no layer %r in the loop, so 'prev:%s' means nothing. %s"
+                    "%s: there is no layer %r in the loop, so 'prev:%s' is undefined. %s"
                     % (spec.where, ref[5:], ref[5:], did_you_mean(ref[5:], self.specs))
                 )
         return Links(now, prev)
 
     def layer_of(self, ref: str) -> Optional[str]:
-        """The layer of the step network which a reference means, or None if it is outside."""
+        """Return the layer of the step network that a reference names, or None if it is outside."""
         if ref.startswith("layer:"):
             ref = ref[len("layer:") :]
         while ref not in self.specs and "/" in ref:
@@ -87,15 +87,14 @@ class StepLayers:
         return ref if ref in self.specs else None
 
     def with_loss(self, spec: LayerSpec) -> bool:
-        """Whether the loss of a layer of the loop is computed: in the network of a training only, as the reference
-        does.
+        """Return whether the loss of a layer of the loop is computed: only in the training network, like the reference.
 
-        Scores of other data are computed with the network of the training.
+        Scores of other data are computed with the training network.
         """
         return self._train and not self.search and has_loss(spec, False)
 
     def _find_outputs(self) -> List[str]:
-        """The layers whose values of all steps are wanted."""
+        """Return the layers whose values are wanted for all steps."""
         names = ["output"]
         for name, spec in self.specs.items():
             if spec.options.get("is_output_layer") or spec.options.get("need_last") or self.with_loss(spec):
@@ -103,7 +102,7 @@ class StepLayers:
         return list(dict.fromkeys(names))
 
     def _ends_by_layer(self) -> bool:
-        """Whether the layer "end" says when to stop: it does unless a source or a target does.
+        """Return whether the layer "end" decides when to stop: it does unless a source or a target does.
 
         The target does in training, and in a search that always keeps it ("cheating").
         """
@@ -112,7 +111,7 @@ class StepLayers:
         return "end" in self.specs and not known
 
     def outside_references(self) -> List[str]:
-        """The layers outside that the loop needs in any mode, so that their parameters are in every checkpoint."""
+        """Return the layers outside that the loop needs in any mode: their parameters are in every checkpoint."""
 
         def refs(name: str) -> List[str]:
             names = [self.layer_of(r.replace("prev:", "")) for r in self.specs[name].references()]

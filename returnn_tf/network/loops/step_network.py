@@ -1,4 +1,4 @@
-"""Plans the network inside of a `rec` layer: what runs before, in and after the loop, and what the loop carries."""
+"""Planning of the network inside a `rec` layer: what runs before, in and after the loop, and what the loop carries."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from returnn_tf.tensor import Beam, Data, Dim, batch_dim
 
 
 def plan_step_network(owner: Node, parent: NetworkBuilder) -> Node:
-    """The output of the network inside of a `rec` layer, for all steps.
+    """Return the output of the network inside a `rec` layer, for all steps.
 
     :param owner: the `rec` layer
-    :param parent: plans the network around it
+    :param parent: plans the enclosing network
     """
     return StepNetwork(owner, parent).plan()
 
@@ -58,7 +58,7 @@ class StepNetwork:
     """One step network while it is planned.
 
     :param owner: the `rec` layer, with its sources
-    :param parent: plans the network around it
+    :param parent: plans the enclosing network
     """
 
     def __init__(self, owner: Node, parent: NetworkBuilder) -> None:
@@ -96,7 +96,7 @@ class StepNetwork:
     # --- planning ---
 
     def plan(self) -> Node:
-        """Plans all zones; gives the output for all steps."""
+        """Plan all zones and return the output for all steps."""
         for zone in Zone:
             self.builders[zone] = ZoneBuilder(self, zone, self.network, self.parent)
         step_layers = [name for name, zone in self.zones.zones.items() if zone is Zone.STEP]
@@ -144,15 +144,15 @@ class StepNetwork:
             self._drop_nested(builder)
         else:
             raise LayerError(
-                "Layer %r: the dims of 'prev:%s' never settle: each step makes another shape of it."
+                "Layer %r: the dims of 'prev:%s' do not converge: each step changes its shape."
                 % (self.owner.path, "', 'prev:".join(self._prevs))
             )
         self._make_run(builder)
 
     def _plan_layers(self, builder: ZoneBuilder, names: Sequence[str], errors: Sequence[ConfigError]) -> None:
-        """Plans the layers of a step.
+        """Plan the layers of a step.
 
-        :param errors: of the round before, which say more than those of layers that lack what ``prev:`` gives
+        :param errors: of the previous round, more informative than those of layers that lack the value of ``prev:``
         """
         try:
             for name in names:
@@ -167,7 +167,7 @@ class StepNetwork:
             self.parent.state.nested.pop(node, None)
 
     def _make_run(self, builder: ZoneBuilder) -> None:
-        """The node that runs the loop."""
+        """Return the node that runs the loop."""
         nodes = {name: self._part(builder, name) for name in self._prevs}
         initials = {name: self._initial_output(builder, name, nodes[name]) for name in self._prevs}
         loop = LoopPlan(
@@ -202,14 +202,14 @@ class StepNetwork:
             run.depend(dep)
         if loop.ending.time_dim is None:
             known = self.parent.node_with_dim(run, self.time_dim)
-            if known is not None:  # the number of steps, even if no step uses anything of it
+            if known is not None:  # determines the number of steps, even if no step uses it otherwise
                 run.depend(known)
         run.output = Data((), "int32")
         self.parent.sink.append(run)
         self._run, self._loop = run, loop
 
     def _constrained(self, nodes: Sequence[Node]) -> List[Tuple[Node, str]]:
-        """Return which options constrain what layers of a step put out; a search has no objective."""
+        """Return which options constrain the outputs of layers of a step; a search has no objective."""
         options = ("darc1", "spatial_smoothing")
         found = [] if self.parent.search else [(n, name) for n in nodes for name in options if getattr(n.layer, name)]
         if found and self.parent.in_step:
@@ -220,7 +220,7 @@ class StepNetwork:
         return found
 
     def _ending(self, builder: ZoneBuilder) -> Ending:
-        """When the loop ends."""
+        """Return when the loop ends."""
         include_eos = bool(self.layer.include_eos)
         if not self.layers.has_end:
             return Ending(None, include_eos, None, None)
@@ -230,13 +230,13 @@ class StepNetwork:
         self._check_end(builder, end)
         if self._limit is None:
             raise LayerError(
-                "Layer %r: a loop which ends by its layer 'end' needs the option max_seq_len, so that it ends in any "
-                "case. Give a number or e.g. \"max_len_from('base:encoder')\"." % self.owner.path
+                "Layer %r: a loop that ends by its layer 'end' needs the option max_seq_len, so that it always "
+                "terminates. Give a number or e.g. \"max_len_from('base:encoder')\"." % self.owner.path
             )
         return Ending(end, include_eos, self._limit, self.time_dim)
 
     def _check_end(self, builder: ZoneBuilder, end: Node) -> None:
-        """In search, the end must tell hypotheses apart."""
+        """Check that in search the end distinguishes hypotheses."""
         choices = [n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches]
         if not choices:
             return
@@ -244,14 +244,17 @@ class StepNetwork:
         found = reachable(["end"], lambda name: [*self.layers.links[name].now, *self.layers.links[name].prev])
         if not found & names:
             raise LayerError(
-                "Layer %r: 'end' does not depend on the choice %r, so it can't say which hypothesis ends. Let it look "
-                "at the label, e.g. 'end': {'class': 'compare', 'from': %r, 'value': 0}, or, if the number of steps is "
-                "known, give the loop a source or the option 'axis' instead of 'end'."
+                "Layer %r: 'end' does not depend on the choice %r, so it can't tell which hypothesis ends. Make it "
+                "depend on the label, e.g. 'end': {'class': 'compare', 'from': %r, 'value': 0}, or, if the number of "
+                "steps is known, give the loop a source or the option 'axis' instead of 'end'."
                 % (end.path, choices[-1].path, choices[-1].path.rpartition("/")[2])
             )
 
     def _plan_limit(self, builder: ZoneBuilder) -> None:
-        """The option max_seq_len. Its layers are part of the network also where they decide nothing, as in training."""
+        """Plan the option max_seq_len.
+
+        Its layers are part of the network even where they have no effect, as in training.
+        """
 
         def layer(ref: str) -> Node:
             node = builder.resolve(ref, "Layer %r: max_seq_len" % self.owner.path)
@@ -263,8 +266,7 @@ class StepNetwork:
             self._limit = plan_max_steps(self.layer.max_seq_len, layer, "Layer %r" % self.owner.path)
 
     def guess(self, node: Node, ctx: PlanContext) -> Data:
-        """What a layer may put out while its sources are unknown: a vector per sequence if it says how long, else
-        unknown."""
+        """Guess the output of a layer with unknown sources: a vector per sequence, if its size is known."""
         layer = node.layer
         self._guessed.add(node.path)
         if layer.n_out is None and layer.out_dim is None and ctx.target_dim() is None:
@@ -279,11 +281,11 @@ class StepNetwork:
     # --- from zone to zone ---
 
     def add(self, builder: NetworkBuilder, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
-        """A node that the config does not name."""
+        """Plan a node that the config does not name."""
         return builder.implicit_layer(self.owner, name, layer, sources)
 
     def source_in(self, builder: ZoneBuilder, where: str) -> Node:
-        """The source of the loop: all steps, or the current one."""
+        """Return the source of the loop: all steps, or the current one."""
         if self._time_axis is None:
             raise LayerError("%s: the loop has no source, so there is no 'data:source'." % where)
         if self._entered is None:
@@ -292,7 +294,7 @@ class StepNetwork:
         return self.bring(self._entered, Zone.BEFORE, builder)
 
     def bring(self, node: Node, zone: Zone, builder: ZoneBuilder) -> Node:
-        """A node of one zone for use in another."""
+        """Return a node of one zone for use in another."""
         if zone is builder.zone or (zone is Zone.BEFORE and builder.zone is Zone.AFTER):
             return node
         if builder.zone is Zone.STEP:
@@ -324,11 +326,11 @@ class StepNetwork:
         return zone
 
     def prev(self, builder: ZoneBuilder, ref: str, where: str) -> Node:
-        """``prev:<ref>`` for a layer of this builder's zone."""
+        """Return ``prev:<ref>`` for a layer of this builder's zone."""
         name = builder.any_name(ref)
         if name is None:
             raise LayerError(
-                "%s: there is no layer %r in the loop, so 'prev:%s' means nothing. %s"
+                "%s: there is no layer %r in the loop, so 'prev:%s' is undefined. %s"
                 % (where, ref, ref, did_you_mean(ref, self.specs))
             )
         zone = self.zone_of(name, where)
@@ -347,11 +349,11 @@ class StepNetwork:
         return self.bring(self._shifts[ref, home], home, builder)
 
     def _part(self, builder: ZoneBuilder, ref: str) -> Node:
-        """The layer of the loop, or the part of one such as "output/out_1", which ``prev:<ref>`` means."""
+        """Return the layer of the loop, or its part such as "output/out_1", that ``prev:<ref>`` names."""
         return builder.resolve(ref, "Layer %r" % self.owner.path)
 
     def _initial_output(self, builder: ZoneBuilder, ref: str, node: Node) -> InitialOutput:
-        """What it gives in the first step. A part which is no layer of its own takes the option of its layer."""
+        """Return the value in the first step. A part that is no layer of its own takes the option of its layer."""
         name = builder.any_name(ref)
         assert name is not None
         spec = self.specs[name]
@@ -361,7 +363,7 @@ class StepNetwork:
         return plan_initial_output(builder, spec, node)
 
     def _exit(self, name: str) -> Node:
-        """The value of a layer for all steps, seen from outside, with what its loss wants to know."""
+        """Return the value of a layer for all steps, seen from outside, with the auxiliary values for its loss."""
         zone = self.zones.zones[name]
         inner = self.builders[zone].node(name)
         value = self.bring(inner, zone, self.builders[Zone.AFTER])
@@ -375,7 +377,7 @@ class StepNetwork:
         return node
 
     def _last_state(self, name: str) -> Node:
-        """A node with the hidden state of a layer of the loop after the last step of each sequence."""
+        """Return a node with the hidden state of a layer of the loop after the last step of each sequence."""
         zone = self.zones.zones[name]
         inner = self.builders[zone].node(name)
         if zone is not Zone.STEP:

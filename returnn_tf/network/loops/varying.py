@@ -1,4 +1,4 @@
-"""Layers of a step network whose values differ from step to step although what they depend on does not."""
+"""Stateful layers of a step network: their values vary from step to step although their inputs may not."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from returnn_tf.network.loops.analysis import Links
 
 
 def varying_layers(network: Mapping[str, Any], links: Mapping[str, Links]) -> List[str]:
-    """Return those with a memory or with the number of the step, and those whose ``prev:`` value is asked for.
+    """Return the layers with a memory or the step index, and those referenced by ``prev:``.
 
     :param network: layer name -> its options
-    :param links: what each refers to
+    :param links: the references of each
     """
     prevs = {name for of in links.values() for name in of.prev}
     return [name for name, options in network.items() if name in prevs or _varies(options)]

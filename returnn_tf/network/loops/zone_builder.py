@@ -19,7 +19,7 @@ from returnn_tf.tensor import Data, Dim
 
 
 class Loop(Protocol):
-    """The loop that a zone is part of: the other zones, and what leads from one to another."""
+    """The loop that a zone is part of: the other zones, and the transitions between them."""
 
     owner: Node
     scope: str
@@ -43,11 +43,11 @@ class Loop(Protocol):
         """Return ``prev:<ref>`` for a layer of this builder's zone."""
 
     def guess(self, node: Node, ctx: PlanContext) -> Data:
-        """Return what a layer may put out while its sources are unknown."""
+        """Guess the output of a layer while its sources are unknown."""
 
 
 class ZoneBuilder(NetworkBuilder):
-    """Plans those layers of a step network which are in one zone; names of other zones are brought over.
+    """Plans those layers of a step network that are in one zone; names of other zones are brought over.
 
     :param loop: the step network
     """
@@ -68,14 +68,14 @@ class ZoneBuilder(NetworkBuilder):
         self.strict = True
         self._has_guessed = False
         self._guesses: Set[Node] = set()
-        #: What is wrong with layers whose sources are all known, though what those depend on may be guesses.
+        #: The errors of layers whose sources are all known, though the dependencies of those may be guesses.
         self.errors: List[ConfigError] = []
         self._own_sink: List[Node] = []
         self._index: Optional[Node] = None
 
     @property
     def sink(self) -> List[Node]:
-        """A step is a list of its own; the other layers belong to the network outside."""
+        """Return the list for planned nodes: a step has its own; the other layers belong to the network outside."""
         if self.zone is Zone.STEP:
             return self._own_sink
         assert self.parent is not None
@@ -86,11 +86,11 @@ class ZoneBuilder(NetworkBuilder):
         return name if name is not None and self.loop.zones.zones.get(name) is self.zone else None
 
     def any_name(self, ref: str) -> Optional[str]:
-        """The layer of this network, in whatever zone, which a reference means; None if it is none."""
+        """Return the layer of this network, in whatever zone, that a reference names; None if it names none."""
         return NetworkBuilder._local_name(self, ref)
 
     def resolve(self, ref: str, where: str) -> Node:
-        """As in any network, and ``prev:x``, ``:i``, ``data:source``, and the layers of the other zones."""
+        """Resolve names as in any network, plus ``prev:x``, ``:i``, ``data:source`` and the layers of other zones."""
         if ref.startswith("prev:"):
             return self.loop.prev(self, ref[len("prev:") :], where)
         if ref == ":i":
@@ -104,7 +104,7 @@ class ZoneBuilder(NetworkBuilder):
         return self.loop.bring(other.resolve(ref, where), other.zone, self)
 
     def owner_of_params(self, ref: str, where: str) -> Node:
-        """The layer itself, wherever it is computed."""
+        """Return the layer itself, wherever it is computed."""
         name = self.any_name(ref)
         zone = None if name is None else self.loop.zones.zones.get(name)
         if zone is None or zone is self.zone or ref.startswith("base:"):
@@ -117,12 +117,12 @@ class ZoneBuilder(NetworkBuilder):
         return self._index
 
     def planned(self, spec: LayerSpec, node: Node) -> None:
-        """Outputs and losses are those of the values of all steps; the loop takes care of them."""
+        """Ignore outputs and losses: those of the values of all steps count, and the loop handles them."""
 
     def infer_template(self, node: Node, ctx: PlanContext) -> Data:
-        """While the values of the previous step are unknown, what depends on them may be unknown too.
+        """Infer the template; while the values of the previous step are unknown, their dependents may be unknown too.
 
-        So may be what depends on a guess: a cell whose output is a guess has no hidden state yet.
+        The same holds for dependents of a guess: a cell whose output is a guess has no hidden state yet.
         """
         unknown = self._has_guessed or any(s.output.unknown or _state_unknown(s) for s in node.deps)
         if self.strict or not unknown:
@@ -132,13 +132,13 @@ class ZoneBuilder(NetworkBuilder):
         except OptionError:
             raise
         except ConfigError as exc:
-            self._note(node, exc)
+            self._record_error(node, exc)
             node.params.clear()
             node.owned.clear()
             self._has_guessed = True
             return self.loop.guess(node, ctx)
 
-    def _note(self, node: Node, error: ConfigError) -> None:
+    def _record_error(self, node: Node, error: ConfigError) -> None:
         if not any(s.output.unknown or s in self._guesses for s in node.deps):
             try:
                 with located(node.path, node.layer.class_name, node):
@@ -149,5 +149,5 @@ class ZoneBuilder(NetworkBuilder):
 
 
 def _state_unknown(node: Node) -> bool:
-    """Whether the node is ``prev:x`` for a layer of which no hidden state is known yet."""
+    """Return whether the node is ``prev:x`` for a layer without a known hidden state yet."""
     return isinstance(node.layer, PrevLayer) and node.layer.hidden_state is None

@@ -1,4 +1,4 @@
-"""What all levels of one network share while it is planned. No TensorFlow."""
+"""The state shared by all levels of one network while it is planned. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from returnn_tf.tensor import Data, Dim
 
 
 class BuildState:
-    """What all levels of one network share while it is planned."""
+    """The state shared by all levels of one network while it is planned."""
 
     def __init__(
         self, extern_data: Mapping[str, Data], behavior_version: int, train: bool, search: bool, default_target: str
@@ -30,15 +30,15 @@ class BuildState:
         self.nested: Dict[Node, Scope] = {}
         self.open_losses: List[Tuple[Scope, Node, LayerSpec]] = []
         self.losses: List[LossNode] = []
-        #: By path and identity of a network dict: the dict, which is kept so that no other takes its place, and its
+        #: By path and identity of a network dict: the dict, kept alive so that its id stays unique, and its
         #: layers. A step network is planned several times, with the same dicts inside.
         self._parsed: Dict[Tuple[str, int], Tuple[Any, Dict[str, LayerSpec]]] = {}
 
     def parse(self, network: Any, path: str) -> Dict[str, LayerSpec]:
-        """Return the layers of a network dict, each with its loss checked; parsed when they are asked for first.
+        """Return the layers of a network dict, each with its loss checked; parsed at the first request.
 
-        :param path: of the layer which the network is part of, "" at the top
-        :raises ConfigError: names layer, option, nearest valid spelling
+        :param path: path of the layer that the network is part of, "" at the top
+        :raises ConfigError: names the layer, the option and the nearest valid spelling
         """
         key = path, id(network)
         if key not in self._parsed:
@@ -50,12 +50,12 @@ class BuildState:
         return dict(self._parsed[key][1])
 
     def resolve_dim(self, dim: Dim) -> Dim:
-        """The definition of a declared dim, or the dim itself."""
+        """Return the definition of a declared dim, or the dim itself."""
         while dim in self.dims:
             dim = self.dims[dim]
         return dim.with_operands(self.resolve_dim)
 
     def finish_losses(self) -> None:
-        """Plans all losses; their targets may bring further layers, with further losses."""
+        """Plan all losses; their targets may add further layers, with further losses."""
         while self.open_losses:
             self.losses.append(plan_loss(*self.open_losses.pop(0)))

@@ -25,23 +25,23 @@ from returnn_tf.network.planning.sub_output import SubOutputLayer
 from returnn_tf.tensor import Data, Dim
 
 _OPEN, _DONE = "open", "done"
-#: Networks in networks: each level takes some frames of Python's stack.
+#: Limit of nested networks: each level takes some frames of Python's stack.
 MAX_DEPTH = 40
 
 
 class StepPlanner(Protocol):
-    """Plans the network inside of a `rec` layer; builds on `NetworkBuilder`, see `returnn_tf.network.loops`."""
+    """Plans the network inside a `rec` layer; builds on `NetworkBuilder`, see `returnn_tf.network.loops`."""
 
     def __call__(self, owner: Node, parent: NetworkBuilder) -> Node:
         """Return the output for all steps.
 
         :param owner: the `rec` layer, with its sources
-        :param parent: plans the network around it
+        :param parent: plans the enclosing network
         """
 
 
 class NetworkBuilder:
-    """Plans one network dict; nested networks get a builder of their own.
+    """Plans one network dict; nested networks get builders of their own.
 
     :param inputs: data key -> node, for nested networks
     :param plan_steps: plans the networks of `rec` layers
@@ -69,7 +69,7 @@ class NetworkBuilder:
         self.depth: int = 0 if parent is None else parent.depth + 1
         if self.depth > MAX_DEPTH:
             raise LayerError("Layer %r: networks are nested more than %d levels deep." % (path, MAX_DEPTH))
-        #: Infers the templates: that of the innermost loop around, or of the whole network.
+        #: The builder that infers the templates: that of the innermost enclosing loop, or of the whole network.
         self.template_builder: NetworkBuilder = self if parent is None else parent.template_builder
         self.in_step: bool = parent.in_step if parent is not None else False
         self.loop_dim: Optional[Dim] = parent.loop_dim if parent is not None else None
@@ -85,7 +85,7 @@ class NetworkBuilder:
     # --- which layers, in which order ---
 
     def build(self) -> None:
-        """Plans the output layers, the layers with losses, and all that these need."""
+        """Plan the output layers, the layers with losses, and all that these need."""
         for name in self._roots():
             self.node(name)
 
@@ -107,7 +107,7 @@ class NetworkBuilder:
         return roots
 
     def node(self, name: str) -> Node:
-        """The planned layer of this network, planned now if it was not yet, after all that it needs."""
+        """Return the planned layer of this network; plan it and its dependencies first if necessary."""
         if name in self._nodes:
             return self._nodes[name]
         stack: List[Tuple[str, Iterator[str]]] = [self._enter(name)]
@@ -147,7 +147,7 @@ class NetworkBuilder:
     # --- names ---
 
     def _local_name(self, ref: str) -> Optional[str]:
-        """The key in this network's dict which must be planned for a reference, or None."""
+        """Return the key in this network's dict that must be planned for a reference, or None."""
         if ref.startswith("layer:"):
             ref = ref[len("layer:") :]
         if ref in self.specs:
@@ -167,13 +167,13 @@ class NetworkBuilder:
         return (self.inputs is not None and key in self.inputs) or key in self.state.extern_data
 
     def resolve(self, ref: str, where: str) -> Node:
-        """See `Scope`."""
+        """Implement `Scope.resolve`."""
         if ref.startswith("layer:"):
             ref = ref[len("layer:") :]
         if ref.startswith("base:"):
             if self.parent is None:
                 raise LayerError(
-                    "%s: %r refers to the network outside, but this network is not inside of a layer." % (where, ref)
+                    "%s: %r refers to the outer network, but this network is not nested in a layer." % (where, ref)
                 )
             return self.parent.resolve(ref[len("base:") :], where)
         if ref.startswith("prev:"):
@@ -190,15 +190,15 @@ class NetworkBuilder:
         known = list(self.specs) + ["data:%s" % key for key in self._input_keys()] + ["data"]
         hint = "Write 'data:%s' for the data key." % ref if ref in self._input_keys() else did_you_mean(ref, known)
         if self.parent is not None and ref in self.parent.specs:
-            hint = "Write 'base:%s' for the layer outside." % ref
+            hint = "Write 'base:%s' for the outer layer." % ref
         raise LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
 
     def find(self, ref: str, where: str) -> Optional[Node]:
-        """See `Scope`."""
+        """Implement `Scope.find`."""
         return None if self._local_name(ref) is None else self.resolve(ref, where)
 
     def resolve_dim(self, dim: Dim) -> Dim:
-        """See `Scope`."""
+        """Implement `Scope.resolve_dim`."""
         return self.state.resolve_dim(dim)
 
     def _input_keys(self) -> List[str]:
@@ -208,7 +208,7 @@ class NetworkBuilder:
         if self.inputs is not None and key in self.inputs:
             return self.inputs[key]
         if self.inputs is not None and key == "data":
-            raise LayerError("%s: the network inside has no input 'data', since the layer has no sources." % where)
+            raise LayerError("%s: the nested network has no input 'data', since the layer has no sources." % where)
         level = self.parent
         while level is not None and key not in self.state.extern_data:
             if key in level._registered:
@@ -222,7 +222,7 @@ class NetworkBuilder:
 
     def _sub_node(self, node: Node, name: str, where: str) -> Node:
         ctx = PlanContext(node, self)
-        found = node.layer.sub_node(ctx, name)
+        found: Optional[Node] = node.layer.sub_node(ctx, name)
         if found is None and name in node.sub_outputs:
             found = self.sub_output(node, name)
         if found is None:
@@ -244,7 +244,7 @@ class NetworkBuilder:
         self.planned(spec, node)
 
     def planned(self, spec: LayerSpec, node: Node) -> None:
-        """Notes outputs and losses of a layer which is planned."""
+        """Register the outputs and losses of a planned layer."""
         is_top_output = spec.name == "output" and self.parent is None
         if is_top_output or spec.options.get("is_output_layer"):
             self.state.outputs[spec.path] = node
@@ -252,18 +252,18 @@ class NetworkBuilder:
             self.state.open_losses.append((self, node, spec))
 
     def infer_template(self, node: Node, ctx: PlanContext) -> Data:
-        """What the layer says of its output; a loop around may know how to go on while it is only half known itself."""
+        """Return the layer's own template; an enclosing loop may supply one while the sources are only half known."""
         if self.template_builder is self:
             return node.layer.template(ctx)
         return self.template_builder.infer_template(node, ctx)
 
     @property
     def sink(self) -> List[Node]:
-        """Where planned nodes are collected, in the order of their computation."""
+        """Return the list that collects planned nodes in the order of their computation."""
         return self.state.nodes if self.parent is None else self.parent.sink
 
     def _infer(self, node: Node) -> None:
-        """Template of one node, and what the base options change about it."""
+        """Infer the template of one node, with the changes by the base options."""
         layer = node.layer
         ctx = PlanContext(node, self)
         node.output = self.infer_template(node, ctx)
@@ -294,13 +294,13 @@ class NetworkBuilder:
         return data.with_dim(data.time_axis, other.time_dim)
 
     def owner_of_params(self, ref: str, where: str) -> Node:
-        """See `Scope`."""
+        """Implement `Scope.owner_of_params`."""
         if ref.startswith("base:") and self.parent is not None:
             return self.parent.owner_of_params(ref[len("base:") :], where)
         return self.resolve(ref, where)
 
     def _scope_of(self, spec: LayerSpec) -> str:
-        given = spec.options.get("name_scope")
+        given: Optional[str] = spec.options.get("name_scope")
         if given is None:
             return join_scope(self.scope, scope_name(spec.name))
         if given.startswith("/"):
@@ -310,7 +310,7 @@ class NetworkBuilder:
     # --- targets ---
 
     def target_node(self, owner: Node, target: str) -> Node:
-        """A layer of this name, else the data key."""
+        """Return the layer of this name, else the data key."""
         where = describe_place(owner.path, owner.layer.class_name)
         level: Optional[NetworkBuilder] = self
         if target.startswith(("layer:", "base:", "data:")):
@@ -327,7 +327,7 @@ class NetworkBuilder:
         return self.extern_node(target)
 
     def target_data(self, owner: Node, target: str) -> Data:
-        """The template of a target; a data key is not counted as used by this."""
+        """Return the template of a target without counting a data key as used."""
         level: Optional[NetworkBuilder] = self
         while level is not None and not target.startswith(("layer:", "base:", "data:")):
             if level._local_name(target) is not None:
@@ -339,10 +339,10 @@ class NetworkBuilder:
                 return self.state.extern_data[key]
         return self.target_node(owner, target).output
 
-    # --- the protocol that layers see ---
+    # --- the protocol for layers ---
 
     def bind_dim(self, declared: Dim, definition: Dim) -> None:
-        """See `returnn_tf.graph.plan_context.Builder`."""
+        """Implement `Builder.bind_dim`."""
         if self.resolve_dim(definition) is not declared:
             self.state.dims[declared] = definition
 
@@ -354,7 +354,7 @@ class NetworkBuilder:
         scope: str,
         loop_dim: Optional[Dim] = None,
     ) -> Node:
-        """See `returnn_tf.graph.plan_context.Builder`."""
+        """Implement `Builder.subnetwork`."""
         builder = NetworkBuilder(
             network, self.state, self.plan_steps, path=owner.path, scope=scope, parent=self, inputs=inputs
         )
@@ -362,7 +362,7 @@ class NetworkBuilder:
             builder.loop_dim = loop_dim
         if "output" not in builder.specs:
             raise LayerError(
-                "Layer %r: the network inside has no layer 'output'. %s"
+                "Layer %r: the nested network has no layer 'output'. %s"
                 % (owner.path, did_you_mean("output", builder.specs))
             )
         self.state.nested[owner] = builder
@@ -370,12 +370,12 @@ class NetworkBuilder:
         return builder.node("output")
 
     def nested_node(self, owner: Node, name: str) -> Optional[Node]:
-        """See `returnn_tf.graph.plan_context.Builder`."""
+        """Implement `Builder.nested_node`."""
         scope = self.state.nested.get(owner)
         return None if scope is None else scope.find(name, "Layer %r" % owner.path)
 
     def extern_node(self, key: str) -> Node:
-        """See `returnn_tf.graph.plan_context.Builder`."""
+        """Implement `Builder.extern_node`."""
         if key not in self.state.extern_data:
             raise ConfigError(
                 "there is no data key %r in extern_data. %s" % (key, did_you_mean(key, self.state.extern_data))
@@ -390,7 +390,7 @@ class NetworkBuilder:
         return self.state.extern[key]
 
     def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
-        """See `returnn_tf.graph.plan_context.Builder`. What the layer needs anyway comes first."""
+        """Implement `Builder.node_with_dim`, preferring what the layer needs anyway."""
         level: Optional[NetworkBuilder] = self
         used_inputs = sorted(self.state.extern.values(), key=lambda node: node.extern_key != "data")
         candidates = owner.deps + list((self.inputs or {}).values()) + used_inputs
@@ -404,7 +404,7 @@ class NetworkBuilder:
         return None if key is None else self.extern_node(key)
 
     def implicit_layer(self, owner: Node, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
-        """See `returnn_tf.graph.plan_context.Builder`."""
+        """Implement `Builder.implicit_layer`."""
         node = Node("%s/%s" % (owner.path, name), layer, join_scope(owner.scope, scope_name(name)))
         node.sources = list(sources)
         node.deps = list(dict.fromkeys(sources))
@@ -413,7 +413,7 @@ class NetworkBuilder:
         return node
 
     def sub_output(self, owner: Node, name: str) -> Node:
-        """See `returnn_tf.graph.plan_context.Builder`."""
+        """Implement `Builder.sub_output`."""
         path = "%s/%s" % (owner.path, name)
         for node in self.sink:
             if node.path == path:
@@ -425,5 +425,5 @@ class NetworkBuilder:
         return node
 
     def step_network(self, owner: Node) -> Node:
-        """See `returnn_tf.graph.plan_context.Builder`."""
+        """Implement `Builder.step_network`."""
         return self.plan_steps(owner, self)

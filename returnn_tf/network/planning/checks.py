@@ -1,4 +1,4 @@
-"""What is verified about a planned layer, and errors that name it. No TensorFlow."""
+"""Checks of a planned layer, and errors that name it. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LayerError(ConfigError):
 
 @contextlib.contextmanager
 def located(path: str, class_name: str, node: Node) -> Iterator[None]:
-    """Puts layer path, class and sources in front of a `ConfigError` which does not name its layer yet."""
+    """Prepend layer path, class and sources to a `ConfigError` that does not name its layer yet."""
     try:
         yield
     except LayerError:
@@ -30,14 +30,12 @@ def located(path: str, class_name: str, node: Node) -> Iterator[None]:
             message += "\n  sources: " + "; ".join("%s %s" % (s.path, s.output) for s in node.sources)
             steps = [str(dim) for s in node.sources for dim in s.output.dims if dim.is_loop]
             if steps:
-                message += (
-                    "\n  (The axis %s is that of the steps: a layer of a loop sees one step at a time.)" % steps[0]
-                )
+                message += "\n  (The axis %s is the step axis: a layer of a loop sees one step at a time.)" % steps[0]
         raise LayerError(message) from exc
 
 
 def check_param_names(nodes: List[Node]) -> None:
-    """Layers whose ``name_scope`` gives them a parameter of the same name and shape share it; else names are unique."""
+    """Check that parameter names are unique, except where a ``name_scope`` makes layers share one of the same shape."""
     nodes = [inner for node in nodes for inner in [*node.inner, node]]
     by_path = {node.path: node for node in nodes}
     owners: Dict[str, Tuple[Node, ParamSpec]] = {}
@@ -58,27 +56,28 @@ def check_param_names(nodes: List[Node]) -> None:
 
 
 def _has_name_scope(by_path: Dict[str, Node], node: Node) -> bool:
-    """Whether the layer or one around it says where its parameters are."""
+    """Return whether the layer or an enclosing one sets the scope of its parameters."""
     parts = node.path.split("/")
     around = (by_path.get("/".join(parts[:i])) for i in range(1, len(parts) + 1))
     return any(n is not None and n.layer.name_scope is not None for n in around)
 
 
 def with_beam(node: Node) -> Data:
-    """The template with the hypotheses of a search that a source has."""
+    """Return the template with the search hypotheses of a source."""
     data = node.output
     beams = {dep.output.beam for dep in node.deps if dep.planned and dep.output.beam is not None}
     if data.beam is not None or data.batch_axis is None or not beams:
         return data
     if len(beams) > 1:
         raise ConfigError(
-            "the sources hold hypotheses of different searches (%s). Put a 'decide' layer behind one of them."
+            "the sources hold hypotheses of different searches (%s). Put a 'decide' layer after one of them."
             % ", ".join(sorted(beam.of for beam in beams))
         )
     return data.replace(beam=beams.pop())
 
 
 def check_out_shape(data: Data, expected: Any) -> None:
+    """Check that the output has the dims of the option ``out_shape``; anything but a set of dims is not checked."""
     if isinstance(expected, Mapping) or not all(isinstance(d, Dim) for d in expected):
         return
     got = list(data.dims)
@@ -88,21 +87,21 @@ def check_out_shape(data: Data, expected: Any) -> None:
             raise ConfigError("out_shape has the dim %s, but the output is %s." % (dim, data))
         got.remove(match)
     if got:
-        raise ConfigError("the output %s has the axis %s, which out_shape does not name." % (data, got[0]))
+        raise ConfigError("the output %s has the axis %s, which out_shape lacks." % (data, got[0]))
 
 
 def cycle_error(path: str, open_names: List[str], again: str, *, in_loop: bool) -> LayerError:
-    """Layers which need each other.
+    """Return an error about layers that depend on each other in a cycle.
 
-    :param path: of the layer which their network is part of, "" at the top
-    :param open_names: each needs the next one
-    :param again: what the last one needs, one of them
-    :param in_loop: whether a layer there can use its past
+    :param path: path of the layer that their network is part of, "" at the top
+    :param open_names: the layers being planned; each needs the next one
+    :param again: the one of them that the last one needs
+    :param in_loop: whether layers there can use previous steps
     """
     names = open_names[open_names.index(again) :] if again in open_names else open_names
     prefix = path + "/" if path else ""
     chain = " <- ".join(prefix + n for n in names + [again])
-    hint = "Only inside of a 'rec' layer can a layer use its own past, as 'prev:%s'." % again
+    hint = "Only inside a 'rec' layer can a layer use its own past, as 'prev:%s'." % again
     if in_loop:
-        hint = "One of them must take the value of the step before: put 'prev:' in front, e.g. 'prev:%s'." % again
+        hint = "One of them must use the previous step: prefix 'prev:', e.g. 'prev:%s'." % again
     return LayerError("The layers depend on each other in a cycle: %s. %s" % (chain, hint))

@@ -1,4 +1,4 @@
-"""From a network dict to one `LayerSpec` per layer: names, classes and options are checked, nothing is resolved yet."""
+"""Parsing of a network dict to one `LayerSpec` per layer: checks names, classes and options, resolves nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from returnn_tf.config.options import check_options, declared_options, reference
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.registry import LAYERS, LOSSES
 
-#: Keys of a layer dict which are no options of the class.
+#: Keys of a layer dict that are not options of the class.
 STRUCTURAL = ("class", "from")
 _SCOPE_SPECIAL = ":(){}&+-*'\" ,"
 _SCOPE_FIRST = "_-\\/"
@@ -24,7 +24,7 @@ class LayerSpec:
     :param name: key in the dict
     :param path: full path, e.g. "encoder/lstm0"
     :param options: the dict, without class and from
-    :param sources: what ``from`` says
+    :param sources: the entries of ``from``
     """
 
     name: str
@@ -35,11 +35,11 @@ class LayerSpec:
 
     @property
     def where(self) -> str:
-        """How an error about this layer begins."""
+        """Return the start of an error about this layer."""
         return describe_place(self.path, self.cls.class_name)
 
     def references(self) -> Iterator[str]:
-        """The names of all layers that must be planned before this one."""
+        """Return the names of all layers that must be planned before this one."""
         for source in self.sources:
             yield source if isinstance(source, str) else source[0]
         for info in declared_options(self.cls).values():
@@ -50,15 +50,15 @@ class LayerSpec:
 
 
 def describe_place(path: str, class_name: str) -> str:
-    """How an error about a layer begins."""
+    """Return the start of an error about a layer."""
     return "Layer %r (class %r)" % (path, class_name)
 
 
 def parse_network(network: Any, path: str, behavior_version: int) -> Dict[str, LayerSpec]:
-    """All layers of a network dict.
+    """Parse all layers of a network dict.
 
-    :param path: of the layer which the network is part of, "" at the top
-    :raises ConfigError: names layer, option, nearest valid spelling
+    :param path: path of the layer that the network is part of, "" at the top
+    :raises ConfigError: names the layer, the option and the nearest valid spelling
     """
     where = "network" if not path else "The network inside of layer %r" % path
     if not isinstance(network, Mapping):
@@ -80,7 +80,7 @@ def parse_network(network: Any, path: str, behavior_version: int) -> Dict[str, L
 
 
 def parse_layer(name: str, options: Mapping[str, Any], path: str, behavior_version: int) -> LayerSpec:
-    """One layer dict, see `parse_network`."""
+    """Parse one layer dict, see `parse_network`."""
     if "class" not in options:
         raise ConfigError("Layer %r: the option 'class' is missing. See `returnn-tf layers` for all classes." % path)
     cls = LAYERS.get(options["class"], "Layer %r" % path)
@@ -102,14 +102,14 @@ def _sources(cls: Type[Layer], options: Mapping[str, Any], where: str, behavior_
         return []
     if behavior_version >= 1:
         raise ConfigError(
-            "%s: the option 'from' is missing: the names of the layers it gets its input from. "
-            "(Only behavior_version 0 takes 'data' then.)" % where
+            "%s: the option 'from' is missing: the names of its input layers. "
+            "(Only behavior_version 0 defaults to 'data'.)" % where
         )
     return ["data"]
 
 
 def check_loss(spec: LayerSpec) -> None:
-    """The loss of a layer and its options.
+    """Check the loss of a layer and its options.
 
     :raises ConfigError: unknown loss or loss option
     """
@@ -122,7 +122,7 @@ def check_loss(spec: LayerSpec) -> None:
 
 
 def with_default_target(spec: LayerSpec, default_target: str) -> LayerSpec:
-    """With the option target, if the loss needs one and none is given."""
+    """Return the spec with the option target added, if the loss needs one and none is given."""
     loss = spec.options.get("loss")
     if loss is None or spec.options.get("target") is not None or not LOSSES.get(loss, spec.where).needs_target:
         return spec
@@ -130,12 +130,12 @@ def with_default_target(spec: LayerSpec, default_target: str) -> LayerSpec:
 
 
 def has_loss(spec: LayerSpec, search: bool) -> bool:
-    """Whether a layer has a loss in this mode."""
+    """Return whether a layer has a loss in this mode."""
     return bool(spec.options.get("loss")) and not (search and spec.options.get("loss_only_on_non_search"))
 
 
 def reuse_references(value: Any) -> Iterator[str]:
-    """The layer names in ``reuse_params``."""
+    """Return the layer names in ``reuse_params``."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -147,7 +147,7 @@ def reuse_references(value: Any) -> Iterator[str]:
 
 
 def scope_name(layer_name: str) -> str:
-    """The parameter scope of a layer name: what TensorFlow's old scopes could not hold is replaced."""
+    """Return the parameter scope of a layer name, with characters replaced that old TensorFlow scopes did not allow."""
     for char in _SCOPE_SPECIAL:
         layer_name = layer_name.replace(char, "__")
     if layer_name and layer_name[0] in _SCOPE_FIRST:
@@ -156,5 +156,5 @@ def scope_name(layer_name: str) -> str:
 
 
 def join_scope(scope: str, name: str) -> str:
-    """Parameter scopes joined, either may be empty."""
+    """Join two parameter scopes; either may be empty."""
     return "%s/%s" % (scope, name) if scope and name else scope or name

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set
 
+from returnn_tf.config import Config
 from returnn_tf.graph.freezing import read_only
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
@@ -13,13 +14,13 @@ from returnn_tf.tensor import Data
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A planned network. Nothing in it changes any more.
+    """A planned network. It is immutable.
 
     :param nodes: all layers, each after everything that it needs
     :param outputs: the layers whose values are results, by path: "output" and those with is_output_layer
     :param losses: in the order of the network
     :param extern: the inputs by data key
-    :param config: the `Config` which it was made from, for the functions of the config
+    :param config: the `Config` of the network, for functions defined in it
     """
 
     nodes: Sequence[Node]
@@ -30,7 +31,7 @@ class Plan:
     behavior_version: int
     train: bool
     search: bool
-    config: Any = None
+    config: Optional[Config] = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -38,11 +39,11 @@ class Plan:
 
     @property
     def params(self) -> Dict[str, ParamSpec]:
-        """All parameters by name, in the order of the layers."""
+        """Return all parameters by name, in the order of the layers."""
         return {spec.name: spec for node in self.all_nodes() for spec in node.owned}
 
     def all_nodes(self) -> Iterator[Node]:
-        """All layers, those inside of loops in front of the loop."""
+        """Return all layers, with those inside loops in front of the loop."""
         todo = list(reversed(self.nodes))
         while todo:
             node = todo.pop()
@@ -51,15 +52,15 @@ class Plan:
             yield node
 
     def visible_nodes(self) -> List[Node]:
-        """All layers that a person should see, those inside of loops too."""
+        """Return all layers to show to users, with those inside loops."""
         return [node for node in self.all_nodes() if not node.layer.is_connector]
 
     def by_path(self) -> Dict[str, Node]:
-        """All layers by path."""
+        """Return all layers by path."""
         return {node.path: node for node in self.nodes}
 
     def needed(self, nodes: Iterable[Node], losses: Iterable[LossNode] = ()) -> Set[Node]:
-        """Everything that has to be computed for these layers and losses."""
+        """Return everything that must be computed for these layers and losses."""
         todo = list(nodes)
         for loss in losses:
             todo += loss_deps(loss)
@@ -72,18 +73,18 @@ class Plan:
         return seen | self._batch_size_source(seen)
 
     def _batch_size_source(self, needed: Set[Node]) -> Set[Node]:
-        """An input which tells the batch size, for layers that have it from nowhere else: in search without inputs."""
+        """Return an input that gives the batch size to layers with no other source of it: in search without inputs."""
         inputs = [node for node in self.extern.values() if node.output.batch_axis is not None]
         if any(node in needed for node in inputs) or all(node.output.batch_axis is None for node in needed):
             return set()
         return set(inputs[:1])
 
     def roots(self) -> List[Node]:
-        """Outputs and layers with a loss, each once."""
+        """Return outputs and layers with a loss, each once."""
         return list(dict.fromkeys([*self.outputs.values(), *self.loss_owners().values()]))
 
     def loss_owners(self) -> Dict[LossNode, Node]:
-        """For each loss the layer that it is on, in the order of the losses."""
+        """Return the layer of each loss, in the order of the losses."""
         return {loss: loss.owner for loss in self.losses}
 
     def __str__(self) -> str:
@@ -95,7 +96,7 @@ class Plan:
 
 
 def loss_deps(loss: LossNode) -> List[Node]:
-    """The nodes which a loss needs beside its own layer."""
+    """Return the nodes that a loss needs besides its own layer."""
     deps: List[Node] = []
     if loss.target is not None:
         deps.append(loss.target)
@@ -108,7 +109,7 @@ def loss_deps(loss: LossNode) -> List[Node]:
 
 
 def visible_deps(node: Node) -> List[Node]:
-    """What a layer needs, seen through the nodes that only connect a loop with the outside."""
+    """Return what a layer needs, looking through the nodes that only connect a loop with the outside."""
     found: List[Node] = []
     todo = list(node.deps)
     seen: Set[Node] = set()

@@ -1,4 +1,4 @@
-"""The losses of layers are planned once the layers are, since their targets may be layers too."""
+"""Planning of losses, after the layers, since their targets may be layers too."""
 
 from __future__ import annotations
 

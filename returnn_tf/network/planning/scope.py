@@ -1,4 +1,4 @@
-"""What the names in a layer dict mean: the part of a builder which the planning of options and losses needs."""
+"""Name resolution for layer dicts: the part of a builder that the planning of options and losses needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Scope(Protocol):
     def resolve(self, ref: str, where: str) -> Node:
         """Return the node of a name in ``from`` or in an option.
 
-        :param where: how an error begins
+        :param where: the start of an error
         :raises ConfigError: unknown name, with the nearest known one
         """
 
@@ -24,7 +24,7 @@ class Scope(Protocol):
         """Return the node of a layer of this network, or None if it has no such layer."""
 
     def owner_of_params(self, ref: str, where: str) -> Node:
-        """Return the layer whose parameters ``reuse_params`` means."""
+        """Return the layer whose parameters a name in ``reuse_params`` refers to."""
 
     def target_node(self, owner: Node, target: str) -> Node:
         """Return the layer or data key that a target names."""

@@ -1,4 +1,4 @@
-"""The options of a layer dict become the attributes of a planned layer."""
+"""Sets the options of a layer dict as attributes of a planned layer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from returnn_tf.tensor import Dim
 
 
 def set_options(scope: Scope, node: Node, spec: LayerSpec) -> None:
-    """The options as attributes of the layer: layers by node, dims by definition."""
+    """Set the options as attributes of the layer: layers by node, dims by definition."""
     layer = node.layer
     infos = declared_options(spec.cls)
-    # A layer may keep the plain dict of its sources' axes, see `concat`.
+    # A layer may use the plain extras of its sources, such as the axes of `concat`.
     layer.source_options = [None if isinstance(s, str) else s[1:] for s in spec.sources]  # type: ignore[attr-defined]
     for name, value in spec.options.items():
         info = infos[name]
@@ -48,6 +48,6 @@ def _resolve_reuse(scope: Scope, node: Node, value: Any, where: str) -> Any:
 
 
 def _dep(node: Node, dep: Node) -> Node:
-    """Notes a dependency; gives it back."""
+    """Add a dependency and return it."""
     node.depend(dep)
     return dep

@@ -10,7 +10,7 @@ from returnn_tf.graph.layer import Layer
 class SubOutputLayer(Layer):
     """A further output of a layer, as a layer.
 
-    :param sub_name: the part of the path behind that of its layer
+    :param sub_name: the part of the path after that of its layer
     """
 
     class_name = "part"
@@ -20,5 +20,5 @@ class SubOutputLayer(Layer):
         self.sub_name = sub_name
 
     def emit(self, ctx: Any) -> Any:
-        """Set by the layer that it is part of."""
+        """Emit nothing: the layer that it is part of sets the value."""
         return ctx.value(self.source, self.sub_name)

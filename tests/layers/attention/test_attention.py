@@ -237,8 +237,8 @@ def test_empty_sequence_and_attention_dropout() -> None:
 @pytest.mark.parametrize(
     "options,match",
     [
-        ({"num_heads": 2, "total_key_dim": 3, "n_out": 4}, "num_heads 2 does not divide"),
-        ({"num_heads": 3, "total_key_dim": 3, "n_out": 4}, "num_heads 3 does not divide"),
+        ({"num_heads": 2, "total_key_dim": 3, "n_out": 4}, "not divisible by num_heads 2"),
+        ({"num_heads": 3, "total_key_dim": 3, "n_out": 4}, "not divisible by num_heads 3"),
         ({"num_heads": 1, "total_key_dim": 2, "n_out": 4, "key_shift": "data"}, r"must be \[time, time, key=2\]"),
         ({"num_heads": 1, "total_key_dim": 2, "n_out": 4, "from": "data:numbers"}, "no feature axis"),
         ({"num_heads": 1, "total_key_dim": 2, "n_out": 4, "from": "data:labels"}, "is sparse"),
@@ -267,4 +267,4 @@ def test_cum_concat_over_time() -> None:
 
 
 def test_cum_concat_over_features() -> None:
-    fails({"class": "cum_concat", "axis": "F", "from": "data"}, "cannot go along")
+    fails({"class": "cum_concat", "axis": "F", "from": "data"}, "cannot run along")

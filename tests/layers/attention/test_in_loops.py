@@ -138,5 +138,5 @@ def test_history_without_its_steps() -> None:
         "all": {"class": "cum_concat", "out_spatial_dim": OWN_HISTORY, "from": "x"},
         "y": {"class": "reduce", "mode": "sum", "axis": OWN_HISTORY, "from": "all"},
     }
-    with pytest.raises(Exception, match="differ by frame"):
+    with pytest.raises(Exception, match="vary with the frames"):
         loop_net(layers, True).run(feed())

@@ -46,7 +46,7 @@ CASES = [
     (_softmax(loss="crossentropy"), "unknown loss 'crossentropy'"),
     ({"class": "copy", "from": "data:classes", "loss": "ce", "target": "classes"}, "needs dense float output"),
     ({"class": "copy", "from": "data:classes", "loss": "as_is"}, "'as_is' sums up the output, so it must be float"),
-    (_softmax(loss="edit_distance"), "compares sequences of labels .* Put the loss on the layer which decodes"),
+    (_softmax(loss="edit_distance"), "compares sequences of labels .* Put the loss on the layer that decodes"),
     (_softmax(loss="bin_ce"), "'bin_ce' needs a dense target"),
     (_softmax(loss="generic_ce"), "for elementwise activations .* Use the loss 'ce'"),
     (_softmax(loss="ctc", loss_opts={"ctc_opts": {"ignore_longer": True}}), "ctc_opts: unknown option 'ignore_longer'"),
@@ -67,7 +67,7 @@ CASES = [
     ({"class": "fast_bw", "align_target": "ctcc", "from": "h"}, "unknown align_target 'ctcc'. Did you mean 'ctc'"),
     (
         {"class": "fast_bw", "align_target": "ctc", "align_target_key": "classes", "from": "h"},
-        "the source has 5 classes, but the labels of 'classes' are of 12",
+        "the source has 5 classes, but 'classes' has 12 labels",
     ),
     (
         {"class": "forced_align", "align_target": "data:target", "topology": "ctc", "input_type": "prob", "from": "h"},

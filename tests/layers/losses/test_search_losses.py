@@ -135,7 +135,7 @@ def test_search_score_is_not_reported_without_search() -> None:
         (
             {"class": "copy", "from": "loop", "loss": "expected_loss", "target": "labels",
              "loss_opts": {**RISK, "loss": "as_is"}},
-            "no risk",
+            "not a risk",
         ),
         (
             {"class": "copy", "from": "loop", "loss": "expected_loss", "target": "labels",

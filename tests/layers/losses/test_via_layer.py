@@ -74,7 +74,7 @@ def test_error_signal_by_an_eval_layer() -> None:
 @pytest.mark.parametrize(
     "opts, message",
     [
-        ({"align_layer": "p2"}, "Layer 'output': .*the layer 'p2' .* gives no loss"),
+        ({"align_layer": "p2"}, "Layer 'output': .*the layer 'p2' .* has no loss"),
         (
             {"align_layer": "bw", "loss_wrt_to_act_in": "sigmoid"},
             "is 'sigmoid', but the layer has the activation 'softmax'",

@@ -257,7 +257,7 @@ def test_function_of_the_scores_sees_the_choices_before() -> None:
     ],
 )
 def test_function_of_the_scores_has_to_return_scores(combine: Any, found: str) -> None:
-    with pytest.raises((ConfigError, tf.errors.InvalidArgumentError), match="custom_score_combine has to .*" + found):
+    with pytest.raises((ConfigError, tf.errors.InvalidArgumentError), match="custom_score_combine must .*" + found):
         run_loop(frame_loop({"custom_score_combine": combine}))
 
 
@@ -279,7 +279,7 @@ def test_function_to_run_before_the_output_is_used() -> None:
     "choice, match",
     [
         ({"beam_size": 0}, "beam_size must be at least 1, got 0"),
-        ({"from": []}, "no source whose scores could be searched"),
+        ({"from": []}, "no source with scores to search"),
         ({"target": None, "search": False}, "there is none. Give the option 'target'"),
         ({"initial_output": None}, "needs the option 'initial_output' of this layer"),
         ({"n_out": 7}, "n_out is 7, but the source .* 5 labels"),

@@ -137,7 +137,7 @@ def test_the_label_itself_where_the_target_is_given() -> None:
         ({"lm_file": "nothing.arpa"}, "lm_file 'nothing.arpa' does not exist"),
         ({"vocab_file": "nothing"}, "vocab_file 'nothing' does not exist"),
         ({"vocab_file": str(FILES / "bpe.vocab")}, "vocab_file has 6 labels, but the source .* has 5"),
-        ({"from": "data:source"}, "must be a label for each sequence"),
+        ({"from": "data:source"}, "must be one label per sequence"),
     ],
 )
 def test_bad_input(options: Dict[str, Any], match: str) -> None:

@@ -360,7 +360,7 @@ def test_messages_outside():
     network = outside(LINEAR)
     network["mc"]["from"] = "sum"
     network["sum"]["axes"] = "T"
-    with pytest.raises(ConfigError, match="no time axis whose frames could be picked"):
+    with pytest.raises(ConfigError, match="no time axis with frames to select"):
         template(network)
     network = outside(LINEAR)
     network["m"]["from"] = "data"
