@@ -1,4 +1,4 @@
-"""What the code of a class shows about it."""
+"""Facts about a class that follow from its code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def mentions(cls: type, name: str) -> bool:
 
 
 def _codes(value: Any) -> Iterator[types.CodeType]:
-    """Yield the code of a function, method or property, with that of all functions defined inside of it."""
+    """Yield the code of a function, method or property, and of all functions nested in it."""
     if isinstance(value, property):
         for function in (value.fget, value.fset):
             yield from _codes(function)

@@ -30,7 +30,7 @@ class PluginSumLayer(Layer):
     """``y = sum of x over all steps so far``; outside of loops a copy."""
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = ctx.single_source()
         self._in_step = ctx.in_step
         if ctx.in_step:
@@ -38,7 +38,7 @@ class PluginSumLayer(Layer):
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One addition."""
+        """Emit one addition."""
         if not self._in_step:
             return ctx.source()
         total = ctx.loop_state("sum") + ctx.source()
@@ -50,19 +50,34 @@ def _declare(ctx: PlanContext, data: Data) -> None:
     ctx.loop_state("sum", data, lambda emit: tf.zeros(emit.shape(data)))
 
 
-@register_layer("plugin_silent_sum")
-class PluginSilentSumLayer(PluginSumLayer):
-    """The same, but where the state is declared does not show in the class."""
+def _add(ctx: EmitContext) -> Any:
+    total = ctx.loop_state("sum") + ctx.source()
+    ctx.set_loop_state("sum", total)
+    return total
 
-    has_memory = False
+
+@register_layer("plugin_silent_sum")
+class PluginSilentSumLayer(Layer):
+    """The same by helper functions, so that the code of the class does not show the state."""
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return the template of the source."""
         data = ctx.single_source()
         self._in_step = ctx.in_step
         if ctx.in_step:
             _declare(ctx, data)
         return data
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Emit one addition."""
+        return _add(ctx) if self._in_step else ctx.source()
+
+
+@register_layer("plugin_declared_sum")
+class PluginDeclaredSumLayer(PluginSilentSumLayer):
+    """The same with the declaration that the error asks for."""
+
+    has_memory = True
 
 
 @register_layer("plugin_choice")
@@ -112,7 +127,7 @@ def loop(layer: str, *, open_end: bool) -> Dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("layer", ["cumsum", "plugin_sum"])
+@pytest.mark.parametrize("layer", ["cumsum", "plugin_sum", "plugin_declared_sum"])
 @pytest.mark.parametrize("open_end", [False, True])
 def test_a_layer_with_a_state_stays_in_its_loop(layer: str, open_end: bool) -> None:
     out = Network.from_config(config_of(loop(layer, open_end=open_end))).run(FEED).layers["output"]
@@ -121,7 +136,8 @@ def test_a_layer_with_a_state_stays_in_its_loop(layer: str, open_end: bool) -> N
 
 
 def test_a_hidden_state_must_be_declared() -> None:
-    """Where the class does not show it, nothing is moved silently: the error says what to add."""
+    """Where the code of the class does not show the state, the error names the layer, the class and the fix."""
+    assert not PluginSilentSumLayer.has_memory
     network = loop("plugin_silent_sum", open_end=False)
     network["loop"]["optimize_move_layers_out"] = False
     with pytest.raises(ConfigError, match=r"plugin_silent_sum.*Set has_memory = True on PluginSilentSumLayer\."):
@@ -129,7 +145,7 @@ def test_a_hidden_state_must_be_declared() -> None:
 
 
 def test_memory_of_the_classes() -> None:
-    """All classes which call loop_state themselves have one, and some are known to have none."""
+    """All classes that call loop_state themselves have a memory; some others are known to have none."""
     with_memory = {name for name, cls in LAYERS.items() if cls.has_memory}
     assert with_memory > {"cum_concat", "cumsum", "masked_computation", "rec", "rnn_cell", "self_attention", "window"}
     assert not with_memory & {"linear", "combine", "conv", "reduce", "copy", "subnetwork"}
