@@ -45,8 +45,8 @@ class LayerBase(Freezable):
     history_grows: ClassVar[bool] = False
     #: Of such a layer: the masks (nodes) that select the steps in its history, see `masked_computation`.
     history_masks: ClassVar[Sequence[Any]] = ()
-    #: Whether the value depends on previous steps of a loop, even where the sources do not. Set automatically for a
-    #: class whose own methods call `PlanContext.loop_state`; a class that calls it through a helper must set it.
+    #: Whether the value depends on previous steps of a loop, even where the sources do not. Set automatically if the
+    #: code of the class shows a call of `PlanContext.loop_state`; otherwise the class must set it.
     has_memory: ClassVar[bool] = False
     #: Of a layer with a memory: whether it can also compute all steps at once, along `PlanContext.loop_dim`.
     computes_all_steps: ClassVar[bool] = False
