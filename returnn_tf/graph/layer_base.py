@@ -7,9 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, ClassVar, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Union
+from typing import (
+    Annotated,
+    Any,
+    Callable,
+    ClassVar,
+    Dict,
+    FrozenSet,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Union,
+)
 
 from returnn_tf.config.errors import ConfigError, shown
+from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import LayerRef, LayerRefs, axis_size, dropout_rate, option
 from returnn_tf.graph.class_facts import mentions
 from returnn_tf.graph.freezing import Freezable
@@ -113,8 +128,10 @@ class LayerBase(Freezable):
     )
     size_target: Optional[str] = option(None, help="take the sequence lengths of this data key")
     register_as_extern_data: Optional[str] = option(None, help="register the output as this data key")
-    control_dependencies_on_output: Optional[LayerRefs] = option(
-        None, help="layers to run before the output is used", refs=True
+    control_dependencies_on_output: Annotated[
+        Any, Written(Union[None, str, List[str], Callable[..., Any]], "layer | list[layer] | function | None")
+    ] = option(
+        None, help="layers to run before the output is used, or a function of the output that gives ops", refs=True
     )
     extra_deps: Optional[LayerRefs] = option(None, help="layers to build and compute as well", refs=True)
     initial_output: InitialOutput = option(None, help="in a loop: the value of prev: in the first step")

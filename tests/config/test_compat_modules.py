@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pathlib
+import subprocess
 import sys
 from typing import Any, Dict, List
 
@@ -176,3 +177,13 @@ def test_epoch_values_and_copies() -> None:
 )
 def test_whether_two_values_are_the_same(make: Any, same: bool) -> None:
     assert same_value(make(0), make(1)) is same
+
+
+def test_a_config_may_be_the_first_to_import_numpy(tmp_path):
+    """The stand-ins are loaded before the config runs, so that none of them is asked for a half-imported numpy."""
+    config = tmp_path / "numpy.config"
+    config.write_text("import numpy\nvalue = float(numpy.float32(3))\n", encoding="utf8")
+    code = "import sys\nfrom returnn_tf.config import Config\nassert 'numpy' not in sys.modules\n"
+    code += "print(Config.from_file(sys.argv[1]).float('value'))"
+    command = [sys.executable, "-c", code, str(config)]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "3.0\n"

@@ -226,7 +226,7 @@ def test_when_a_checkpoint_is_due(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     assert timed.saver.due(2)
     timed.saver.close()
     for key in ("save_every_steps", "save_every_minutes"):
-        with pytest.raises(ConfigError, match="%s.*must be more than 0" % key):
+        with pytest.raises(ConfigError, match="%s.*must be at least 0" % key):
             Saver(Config({**OPTIONS, "model": training.model, key: -1}))
 
 

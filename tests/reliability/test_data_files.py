@@ -254,7 +254,7 @@ def _damaged(rng: random.Random, good: bytes, pieces: List[bytes]) -> bytes:
 
 #: what may execute text or unpickle, and where; a new place has to be judged by somebody who reads this
 _EXECUTES = {
-    "config/config.py": "++key value: what the user typed",
+    "config/store.py": "++key value: what the user typed",
     "config/loading.py": "configs are programs",
     "datasets/loading/worker.py": "its own parent process, over a pipe",
     "datasets/core/safe_files.py": "restricted to plain containers, strings and numbers",
