@@ -15,7 +15,7 @@ import argparse
 import math
 import os
 import sys
-from typing import Any, Dict, List
+from typing import Any
 
 from align_rows import ROWS
 from report import plot, table
@@ -36,7 +36,7 @@ def check(native: Worker, plain: Worker, name: str) -> None:
         raise SystemExit("%s: the native op gives %s, the plain form %s" % (name, ours, other))
 
 
-def measure(row: str, args: argparse.Namespace) -> List[List[Any]]:
+def measure(row: str, args: argparse.Namespace) -> list[list[Any]]:
     """Prints the table of a row; gives its lines."""
     script = "align_worker.py"
     native = Worker("native", sys.executable, script, [row, "native"], args.threads, args.cpu)
@@ -58,7 +58,7 @@ def measure(row: str, args: argparse.Namespace) -> List[List[Any]]:
     lines = []
     for name in NAMES:
         own = native.median(name)
-        others: List[float] = [single.median(name), plain.median(name)]
+        others: list[float] = [single.median(name), plain.median(name)]
         ratios = ["%.2f" % (seconds / own) for seconds in others]
         for worker, what in ((plain, "tf.nn.ctc_loss"), (torch, "ctc")):
             ratios.append("%.2f" % (worker.median(what) / own) if name == "ctc" and worker else "")
@@ -85,7 +85,7 @@ def main() -> None:
     print("medians of %d rounds, %d threads%s" % (args.rounds, args.threads, ", CPU time" if args.cpu else ""))
     lines = {row: measure(row, args) for row in args.rows.split(",")}
     if args.plot:
-        ratios: Dict[str, List[float]] = {row: [float(line[3]) for line in own] for row, own in lines.items()}
+        ratios: dict[str, list[float]] = {row: [float(line[3]) for line in own] for row, own in lines.items()}
         plot(args.plot, NAMES, ratios, "time of the plain form / native")
 
 

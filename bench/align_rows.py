@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple
+from typing import NamedTuple
 
 import numpy
 
@@ -25,7 +25,7 @@ class Row(NamedTuple):
         """The last class."""
         return self.classes - 1
 
-    def draw(self) -> List[numpy.ndarray]:
+    def draw(self) -> list[numpy.ndarray]:
         """Scores [frames, batch, classes], lengths, labels and their lengths; a ragged batch."""
         rng = numpy.random.RandomState(1)
         lens = numpy.linspace(self.frames * 2 // 3, self.frames, self.batch).astype("int32")
@@ -34,7 +34,7 @@ class Row(NamedTuple):
         return [scores, lens, labels, lens * self.labels // self.frames]
 
 
-ROWS: Dict[str, Row] = {
+ROWS: dict[str, Row] = {
     "digits": Row(80, 32, 12, 8),
     "phones": Row(500, 32, 48, 60),
     "speech": Row(300, 16, 1001, 50),

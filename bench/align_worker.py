@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 from align_rows import CHUNKS, JOINT_BATCH, ROWS
 from workers import serve
@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 Step = Callable[[], float]
 
 
-def compiled(function: Callable[..., Any], inputs: List[Any], has_gradient: bool) -> Step:
+def compiled(function: Callable[..., Any], inputs: list[Any], has_gradient: bool) -> Step:
     """A step that computes all results of a function, and the sum of the last one."""
 
     @tf.function(autograph=False)
@@ -48,14 +48,14 @@ def hmm_acceptors(labels: Any, label_lens: Any) -> Acceptors:
     return Acceptors(edges, tf.zeros(tf.shape(edges)[:2]), label_lens + 1)
 
 
-def joint(x: Any, lens: Any, labels: Any, label_lens: Any) -> List[Any]:
+def joint(x: Any, lens: Any, labels: Any, label_lens: Any) -> list[Any]:
     """Scores of a transducer, of a few sequences."""
     scores = tf.transpose(x[:, :JOINT_BATCH], [1, 0, 2])[:, :, None]
     by_label = tf.sin(tf.cast(tf.range(tf.shape(labels)[1] + 1), x.dtype))[:, None]
     return [scores + by_label, *(part[:JOINT_BATCH] for part in (lens, labels, label_lens))]
 
 
-def make_steps() -> Dict[str, Step]:
+def make_steps() -> dict[str, Step]:
     """All of the row and form that the command line names."""
     tf.get_logger().setLevel("ERROR")  # it warns that there are so many functions
     tf.config.threading.set_intra_op_parallelism_threads(int(os.environ["BENCH_THREADS"]))

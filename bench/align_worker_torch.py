@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Callable, Dict
+from typing import Callable
 
 import torch
 from align_rows import ROWS
 from workers import serve
 
 
-def make_steps() -> Dict[str, Callable[[], float]]:
+def make_steps() -> dict[str, Callable[[], float]]:
     """CTC of the row that the command line names."""
     torch.set_num_threads(int(os.environ["BENCH_THREADS"]))
     row = ROWS[sys.argv[1]]

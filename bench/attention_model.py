@@ -8,7 +8,7 @@ softmax and loss after it.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Optional
 
 import numpy
 
@@ -38,13 +38,13 @@ class Sizes:
 TINY = Sizes(3, 5, 7, 8, 6, 4, 9, 8, 11)
 
 
-def network(s: Sizes, beam: int = 12, search_options: Any = None, **options: Any) -> Dict[str, Any]:
+def network(s: Sizes, beam: int = 12, search_options: Any = None, **options: Any) -> dict[str, Any]:
     """The network dict.
 
     :param search_options: more options of the choice
     :param options: more options of the `rec` layer
     """
-    unit: Dict[str, Any] = {
+    unit: dict[str, Any] = {
         "output": {"class": "choice", "target": "classes", "beam_size": beam, "from": "prob", "initial_output": END},
         "end": {"class": "compare", "from": "output", "value": END},
         "emb": {
@@ -88,7 +88,7 @@ def config(s: Sizes, **options: Any) -> Any:
     })  # fmt: skip
 
 
-def feed(s: Sizes) -> Dict[str, numpy.ndarray]:
+def feed(s: Sizes) -> dict[str, numpy.ndarray]:
     """A ragged batch: lengths from half to all of the frames and labels; the last label is the end."""
     rng = numpy.random.RandomState(1)
     frames = numpy.linspace(s.frames / 2, s.frames, s.batch).astype("int32")
@@ -125,7 +125,7 @@ _NAMES = {
 }
 
 
-def weights(params: Dict[str, Any]) -> Dict[str, Any]:
+def weights(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a network by the short names used here."""
     return {short: params[name] for short, name in _NAMES.items()}
 
@@ -143,7 +143,7 @@ class TrainedByHand:
     :param values: parameters by the names of the framework
     """
 
-    def __init__(self, s: Sizes, values: Dict[str, numpy.ndarray], swap: bool = False) -> None:
+    def __init__(self, s: Sizes, values: dict[str, numpy.ndarray], swap: bool = False) -> None:
         self.sizes = s
         self.swap = swap
         self.variables = {name: tf.Variable(value) for name, value in weights(values).items()}
@@ -167,7 +167,7 @@ class TrainedByHand:
         tf.cond(good, lambda: self._update(gradients), lambda: tf.constant(False))
         return loss
 
-    def _loss(self, w: Dict[str, Any], enc: Any, frames: Any, labels: Any, lens: Any) -> Any:
+    def _loss(self, w: dict[str, Any], enc: Any, frames: Any, labels: Any, lens: Any) -> Any:
         s = self.sizes
         labels = tf.transpose(labels)
         steps, batch = tf.unstack(tf.shape(labels))
@@ -180,7 +180,7 @@ class TrainedByHand:
         mask = tf.transpose(tf.sequence_mask(lens, steps))
         return tf.reduce_sum(tf.where(tf.reshape(mask, [-1]), ce, 0.0))
 
-    def _decode(self, w: Dict[str, Any], emb: Any, enc: Any, frames: Any, steps: Any, batch: Any) -> Any:
+    def _decode(self, w: dict[str, Any], emb: Any, enc: Any, frames: Any, steps: Any, batch: Any) -> Any:
         """(LSTM outputs, attention vectors) of all steps."""
         s = self.sizes
         size = tf.shape(enc)[1]
@@ -208,7 +208,7 @@ class TrainedByHand:
         )  # fmt: skip
         return result[5].stack(), result[6].stack()
 
-    def _update(self, gradients: Dict[str, Any]) -> Any:
+    def _update(self, gradients: dict[str, Any]) -> Any:
         t = self.count.assign_add(1.0)
         for name, var in self.variables.items():
             tf.raw_ops.ResourceApplyAdam(
@@ -218,12 +218,12 @@ class TrainedByHand:
         return tf.constant(True)
 
 
-def tensors(data: Dict[str, numpy.ndarray]) -> List[Any]:
+def tensors(data: dict[str, numpy.ndarray]) -> list[Any]:
     """The arguments of `TrainedByHand.step`."""
     return [tf.constant(data[key]) for key in ("data", "data/size0", "classes", "classes/size0")]
 
 
-def training_sides(s: Sizes, options: Optional[Dict[str, Any]] = None) -> List[Callable[[], float]]:
+def training_sides(s: Sizes, options: Optional[dict[str, Any]] = None) -> list[Callable[[], float]]:
     """(By hand, framework): functions that do a training step and return the loss. Both begin with the same values."""
     settings = config(s, **(options or {}))
     net = returnn_tf.Network.from_config(settings, train=True)

@@ -11,7 +11,7 @@ over the rounds. Asked: at least 0.9.
 from __future__ import annotations
 
 import argparse
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable
 
 import numpy
 from attention_model import END, Sizes, config, feed, lstm, set_random_params, weights
@@ -29,13 +29,13 @@ class SearchByHand:
     :param values: parameters by the names of the framework
     """
 
-    def __init__(self, s: Sizes, values: Dict[str, numpy.ndarray], beam: int) -> None:
+    def __init__(self, s: Sizes, values: dict[str, numpy.ndarray], beam: int) -> None:
         self.sizes, self.beam = s, beam
         self.w = {name: tf.Variable(value) for name, value in weights(values).items()}
         signature = [tf.TensorSpec([None, None, s.encoder]), tf.TensorSpec([None], "int32")]
         self.search = tf.function(self._search, input_signature=signature, autograph=False)
 
-    def _search(self, enc: Any, frames: Any) -> Tuple[Any, Any]:
+    def _search(self, enc: Any, frames: Any) -> tuple[Any, Any]:
         """(labels [steps, batch, beam], scores [batch, beam])."""
         s, beam = self.sizes, self.beam
         w = {name: tf.convert_to_tensor(value) for name, value in self.w.items()}
@@ -89,7 +89,7 @@ class SearchByHand:
         return tf.while_loop(lambda t, *_: t >= 0, body, [steps - 1, entry, result])[2].stack()
 
 
-def searching_sides(s: Sizes, beam: int) -> List[Callable[[], Any]]:
+def searching_sides(s: Sizes, beam: int) -> list[Callable[[], Any]]:
     """(By hand, framework): functions that search; each gives labels [batch * beam, steps] and scores."""
     settings = config(s, beam=beam, search_options={"length_normalization": False})
     net = returnn_tf.Network.from_config(settings, search=True)
@@ -108,7 +108,7 @@ def searching_sides(s: Sizes, beam: int) -> List[Callable[[], Any]]:
     return [hand, framework]
 
 
-def check_hypotheses(sides: List[Callable[[], Any]]) -> int:
+def check_hypotheses(sides: list[Callable[[], Any]]) -> int:
     """Raises if the sides find other hypotheses; gives the number of tokens of the best ones."""
     (labels, scores), (other_labels, other_scores) = [side() for side in sides]
     numpy.testing.assert_allclose(scores, other_scores, rtol=1e-4)

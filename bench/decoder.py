@@ -10,7 +10,7 @@ rounds, the ratio is that of the two times within a round. Asked: at most 1.15.
 from __future__ import annotations
 
 import argparse
-from typing import Callable, List
+from typing import Callable
 
 import numpy
 from attention_model import Sizes, training_sides
@@ -19,7 +19,7 @@ from timing import in_turn
 ASKED = 1.15
 
 
-def check_losses(sides: List[Callable[[], float]], steps: int = 3) -> None:
+def check_losses(sides: list[Callable[[], float]], steps: int = 3) -> None:
     """Raises if the losses differ."""
     for _ in range(steps):
         losses = [side() for side in sides]

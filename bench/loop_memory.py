@@ -14,7 +14,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy
 from attention_model import Sizes, TrainedByHand, config, feed, set_random_params, tensors
@@ -23,7 +23,7 @@ import returnn_tf
 
 ASKED = 1.1
 LARGE = Sizes(16, 60, 160, 64, 256, 32, 128, 64, 50)
-SIDES: Dict[str, Dict[str, Any]] = {"by hand": {}, "framework": {}, "checkpoint_steps": {"checkpoint_steps": True}}
+SIDES: dict[str, dict[str, Any]] = {"by hand": {}, "framework": {}, "checkpoint_steps": {"checkpoint_steps": True}}
 
 
 def peak_memory() -> float:
@@ -64,7 +64,7 @@ def main() -> None:
     if args.side:
         print(growth(args.side, LARGE))
         return
-    figures: Dict[str, List[float]] = {side: [] for side in SIDES}
+    figures: dict[str, list[float]] = {side: [] for side in SIDES}
     for _ in range(args.rounds):
         for side in SIDES:
             out = subprocess.run([sys.executable, __file__, "--side", side], check=True, capture_output=True, text=True)

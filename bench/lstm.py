@@ -24,15 +24,16 @@ import argparse
 import os
 import sys
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from report import plot, table
 from workers import Worker
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lstm_workers"))
 
-from rows import ROWS  # noqa: E402
-from sizes import MEMORY, RECURRENCES, SINGLE, calls, gflop, name_of  # noqa: E402
+from rows import ROWS
+from sizes import MEMORY, RECURRENCES, SINGLE, calls, gflop, name_of
 
 LIMITS = {"ce-short": 0.9, "ce-long": 0.9, "ce-long-4": 0.7, "ctc-long-4": 0.5}
 PARTS = {("PyTorch", "ce-long-4"): 8, ("PyTorch", "ctc-long-4"): 8, ("Keras", "ctc-long-4"): 4}
@@ -49,8 +50,8 @@ class Sides:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.workers: Dict[str, Worker] = {}
-        self.scales: Dict[str, int] = {}
+        self.workers: dict[str, Worker] = {}
+        self.scales: dict[str, int] = {}
 
     def add(self, name: str, python: str, script: str, arguments: Sequence[str], threads: int, scale: int = 1) -> None:
         """Starts a process; its times are multiplied by ``scale``."""
@@ -79,7 +80,7 @@ class Sides:
             worker.close()
 
 
-def compare_steps(row: str, args: argparse.Namespace, peak: float) -> Dict[str, Any]:
+def compare_steps(row: str, args: argparse.Namespace, peak: float) -> dict[str, Any]:
     """Whole training steps: the cells of a row, by the names of the columns, and "ratios" to the others."""
     sides, others = Sides(args), ["Keras", "PyTorch"] if args.torch else ["Keras"]
     parts = {name: PARTS.get((name, row), 1) for name in others}
@@ -91,7 +92,7 @@ def compare_steps(row: str, args: argparse.Namespace, peak: float) -> Dict[str, 
     sides.take_turns("step")
     here, rate = sides.seconds("here"), ROWS[row].gflop() / sides.seconds("here")
     ratios = {name: here / sides.seconds(name) for name in others}
-    cells: Dict[str, Any] = {"row": row, "here ms": "%.4g" % (1e3 * here), "asked": LIMITS.get(row, "")}
+    cells: dict[str, Any] = {"row": row, "here ms": "%.4g" % (1e3 * here), "asked": LIMITS.get(row, "")}
     for name in others:
         note = " (1/%d)" % parts[name] if parts[name] > 1 else ""
         cells[name + " ms"] = "%.4g%s" % (1e3 * sides.seconds(name), note)
@@ -104,7 +105,7 @@ def compare_steps(row: str, args: argparse.Namespace, peak: float) -> Dict[str, 
     return {**cells, "ratios": ratios}
 
 
-def compare_recurrences(args: argparse.Namespace) -> List[str]:
+def compare_recurrences(args: argparse.Namespace) -> list[str]:
     """Recurrences by themselves, and single sequences: tables."""
     sides = Sides(args)
     for name, threads in (("", args.threads), ("1", 1)):

@@ -17,7 +17,7 @@ import argparse
 import math
 import os
 import sys
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy
 from mdlstm_rows import ROWS
@@ -40,7 +40,7 @@ HEADER = (
 )
 
 
-def measure(name: str, rounds: int, threads: int, by_cpu: bool) -> List[Dict[str, float]]:
+def measure(name: str, rounds: int, threads: int, by_cpu: bool) -> list[dict[str, float]]:
     """What was measured of a row: of the recurrence, of the whole step.
 
     :raises SystemExit: the forms differ
@@ -74,7 +74,7 @@ def measure(name: str, rounds: int, threads: int, by_cpu: bool) -> List[Dict[str
     return results
 
 
-def line(name: str, what: str, result: Dict[str, float]) -> List[Any]:
+def line(name: str, what: str, result: dict[str, float]) -> list[Any]:
     """A row of the table."""
     return [
         name, STEPS[what], "%.1f" % (1e3 * result["native"]), "%.1f" % (1e3 * result["plain"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Tuple
+from typing import NamedTuple
 
 import numpy
 
@@ -18,7 +18,7 @@ class Row(NamedTuple):
     features: int
     units: int
 
-    def sizes(self) -> Tuple[numpy.ndarray, numpy.ndarray]:
+    def sizes(self) -> tuple[numpy.ndarray, numpy.ndarray]:
         """int32 heights and widths of ragged images: 50 - 100 % of the array, the first image all of it."""
         rng = numpy.random.RandomState(1)
         heights, widths = (rng.randint(size // 2, size + 1, self.batch) for size in (self.height, self.width))
@@ -31,7 +31,7 @@ class Row(NamedTuple):
         return 60e-9 * self.units**2 * int((heights * widths).sum()) * len(FLIPS)
 
 
-ROWS: Dict[str, Row] = {
+ROWS: dict[str, Row] = {
     "digits": Row(35, 6, 55, 16, 24),  # the first layer of demos/digits/mdlstm.config
     "lines": Row(16, 16, 128, 32, 32),
     "wide": Row(8, 24, 192, 64, 64),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 import numpy
 from mdlstm_rows import FLIPS, ROWS, Row
@@ -17,7 +17,7 @@ from returnn_tf.native import mdlstm_ops, native_mdlstm
 from returnn_tf.ops.dense.mdlstm import GATES, mdlstm
 from returnn_tf.util.lazy_tf import tf
 
-Form = Callable[..., List[Any]]
+Form = Callable[..., list[Any]]
 
 
 class Problem:
@@ -74,7 +74,7 @@ class Problem:
         return lambda: float(run())
 
 
-def make_steps() -> Dict[str, Callable[[], float]]:
+def make_steps() -> dict[str, Callable[[], float]]:
     """Both, of the row and form that the command line names."""
     row, which = sys.argv[1:3]
     form: Form = mdlstm
@@ -83,7 +83,7 @@ def make_steps() -> Dict[str, Callable[[], float]]:
         if ops is None:
             raise SystemExit("the native op cannot be used here")
 
-        def form(*inputs: Any) -> List[Any]:
+        def form(*inputs: Any) -> list[Any]:
             return native_mdlstm(ops, *inputs)
 
     problem = Problem(ROWS[row])

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 #: units, layers, sequences of the global batch, frames of each; large: as much as the usual batch_size = 5000
@@ -28,10 +28,10 @@ STEPS = {"large": 60, "tiny": 200}
 WARM_UP = 10
 
 
-def settings(size: str, several: bool, reduce_type: str) -> Dict[str, Any]:
+def settings(size: str, several: bool, reduce_type: str) -> dict[str, Any]:
     """The config of a worker."""
     units, layers, _, _ = SIZES[size]
-    network: Dict[str, Any] = {}
+    network: dict[str, Any] = {}
     source = "data"
     for index in range(layers):
         name = "layer%i" % index
@@ -87,7 +87,7 @@ def work(size: str, several: bool, reduce_type: str, path: str) -> None:
     world.leave()
 
 
-def measure(size: str, ranks: int, reduce_type: str = "grad") -> Dict[str, float]:
+def measure(size: str, ranks: int, reduce_type: str = "grad") -> dict[str, float]:
     """Runs so many workers; seconds of a step."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
@@ -105,7 +105,7 @@ def measure(size: str, ranks: int, reduce_type: str = "grad") -> Dict[str, float
 
 def throughput(rounds: int) -> None:
     """Two ranks against one."""
-    found: Dict[str, List[float]] = {"one": [], "grad": [], "param": []}
+    found: dict[str, list[float]] = {"one": [], "grad": [], "param": []}
     for _ in range(rounds):
         for name, times in found.items():
             one = name == "one"
@@ -118,7 +118,7 @@ def throughput(rounds: int) -> None:
         )
 
 
-def overhead(ranks: List[int]) -> None:
+def overhead(ranks: list[int]) -> None:
     """A tiny model on many ranks."""
     for number in ranks:
         found = measure("tiny", number)

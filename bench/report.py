@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -10,7 +11,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     cells = [[str(value) for value in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
 
-    def line(row: List[str]) -> str:
+    def line(row: list[str]) -> str:
         padded = [row[0].ljust(widths[0]), *(value.rjust(width) for value, width in zip(row[1:], widths[1:]))]
         return "| %s |" % " | ".join(padded)
 

@@ -12,7 +12,7 @@ import argparse
 import glob
 import tempfile
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 import numpy
 
@@ -25,7 +25,7 @@ WIDTH, FRAMES, LABELS, PER_SAVE = 2048, 1000, 10, 100
 
 def make(layers: int, folder: str) -> returnn_tf.Config:
     """A stack of linear layers, each 16.8 MB, with Adam: three times that."""
-    network: Dict[str, Any] = {}
+    network: dict[str, Any] = {}
     source = "data"
     for number in range(layers):
         network["h%d" % number] = {"class": "linear", "activation": "tanh", "n_out": WIDTH, "from": source}
@@ -53,7 +53,7 @@ class Sides:
             "classes": rng.randint(0, LABELS, (10, FRAMES // 10)).astype("int32"),
             "classes/size0": numpy.full(10, FRAMES // 10, "int32"),
         })  # fmt: skip
-        self.pauses: List[float] = []
+        self.pauses: list[float] = []
 
     def state_bytes(self) -> int:
         """Of parameters and slots."""
@@ -76,7 +76,7 @@ class Sides:
         assert glob.glob("%s.*.step%d.index" % (self.saver.model, step)), "nothing was saved"
 
 
-def timed(function: Callable[[], None]) -> List[float]:
+def timed(function: Callable[[], None]) -> list[float]:
     """Wall and CPU seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     function()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 import numpy
 
@@ -28,7 +28,7 @@ LABELS = 10
 RATE = 1e-4
 
 
-def make_feed(batch: int, frames: int, dim: int) -> Dict[str, numpy.ndarray]:
+def make_feed(batch: int, frames: int, dim: int) -> dict[str, numpy.ndarray]:
     """A ragged batch: lengths from half to all of the frames."""
     rng = numpy.random.RandomState(1)
     lengths = numpy.linspace(frames / 2, frames, batch).astype("int32")
@@ -40,7 +40,7 @@ def make_feed(batch: int, frames: int, dim: int) -> Dict[str, numpy.ndarray]:
     }
 
 
-def framework_step(feed: Dict[str, numpy.ndarray], dim: int, hidden: int) -> Callable[[], float]:
+def framework_step(feed: dict[str, numpy.ndarray], dim: int, hidden: int) -> Callable[[], float]:
     """A training step by the public API."""
     config = returnn_tf.Config({
         "extern_data": {"data": {"dim": dim}, "classes": {"dim": LABELS, "sparse": True}},
@@ -108,7 +108,7 @@ class ByHand:
         wrong = tf.logical_and(mask, tf.argmax(logits, axis=-1, output_type="int32") != labels)
         return tf.reduce_sum(tf.where(mask, values, 0.0)), tf.reduce_sum(tf.cast(wrong, "float32"))
 
-    def _update(self, gradients: List[Any]) -> Any:
+    def _update(self, gradients: list[Any]) -> Any:
         t = self.count.assign_add(1.0)
         for var, m, v, gradient in zip(self.variables, *self.slots, gradients):
             tf.raw_ops.ResourceApplyAdam(

@@ -13,7 +13,7 @@ import argparse
 import cProfile
 import pstats
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import numpy
 
@@ -23,7 +23,7 @@ from returnn_tf.util.lazy_tf import tf
 ASKED = 30.0
 LABELS = 50
 
-Net = Dict[str, Dict[str, Any]]
+Net = dict[str, dict[str, Any]]
 
 
 def _residual(net: Net, name: str, source: str, dim: int) -> str:
@@ -33,7 +33,7 @@ def _residual(net: Net, name: str, source: str, dim: int) -> str:
     return name
 
 
-def _linear(n_out: int, source: Any, activation: Any = None, with_bias: bool = False) -> Dict[str, Any]:
+def _linear(n_out: int, source: Any, activation: Any = None, with_bias: bool = False) -> dict[str, Any]:
     return {"class": "linear", "activation": activation, "with_bias": with_bias, "n_out": n_out, "from": source}
 
 
@@ -151,7 +151,7 @@ def first_step(network: Net, frames: int, labels: int) -> None:
     trainer.step(feed)
 
 
-CASES: Dict[str, Callable[[], None]] = {
+CASES: dict[str, Callable[[], None]] = {
     "Transformer, 6 + 6 layers": lambda: first_step(transformer(), 9, 5),
     "the same, all in the loop": lambda: first_step(transformer(optimize_move_layers_out=False), 9, 5),
     "100 layers": lambda: first_step(deep(), 7, 7),

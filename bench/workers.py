@@ -10,7 +10,8 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, List, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import numpy
 
@@ -29,10 +30,10 @@ class Worker:
         self, name: str, python: str, script: str, args: Sequence[str], threads: int, by_cpu: bool, **environment: str
     ) -> None:
         self.name = name
-        self.times: Dict[str, List[float]] = {}
+        self.times: dict[str, list[float]] = {}
         self.by_cpu = by_cpu
-        self.last: Dict[str, Any] = {}
-        self._steps: Dict[str, int] = {}
+        self.last: dict[str, Any] = {}
+        self._steps: dict[str, int] = {}
         path = os.path.join(HERE, script)
         variables = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
         variables["TF_NUM_INTEROP_THREADS"] = str(threads)  # else TensorFlow runs ops side by side also with one thread
@@ -78,7 +79,7 @@ class Worker:
         return self.last["cpu" if self.by_cpu else "seconds"] / max(1, steps)
 
 
-def serve(make_steps: Callable[[], Dict[str, Callable[[], Any]]]) -> None:
+def serve(make_steps: Callable[[], dict[str, Callable[[], Any]]]) -> None:
     """The life of a worker: makes its steps, then answers each line "name n" with the time of n of them.
 
     An answer also has the last result of the step, and the most memory so far in MB: of the process (``peak_mb``), and

@@ -7,7 +7,7 @@ checkers read them in ``__init__.pyi``.
 from __future__ import annotations
 
 import importlib
-from typing import Any, List
+from typing import Any
 
 from returnn_tf._version import __version__
 
@@ -60,5 +60,5 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def __dir__() -> List[str]:
+def __dir__() -> list[str]:
     return sorted(set(globals()) | set(_HOME_OF_NAME))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy
 
@@ -10,12 +11,12 @@ from returnn_tf.network.feed import feed_layout
 from returnn_tf.tensor import Data, Dim
 
 
-def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 6, seed: int = 1) -> Dict[str, Any]:
+def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 6, seed: int = 1) -> dict[str, Any]:
     """A feed with lengths ``longest, longest - 2, ...`` (at least 1) for every dynamic dim; equal dims get equal
     lengths."""
     rng = numpy.random.default_rng(seed)
-    feed: Dict[str, Any] = {}
-    lens_of: Dict[Dim, numpy.ndarray] = {}
+    feed: dict[str, Any] = {}
+    lens_of: dict[Dim, numpy.ndarray] = {}
     for key, data in extern_data.items():
         sizes, _ = feed_layout(data)
         order = list(range(data.rank))
@@ -45,7 +46,7 @@ def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 
 
 def repadded(
     feed: Mapping[str, Any], extern_data: Mapping[str, Data], *, more: int = 0, seed: int = 7
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Return the same sequences with other padding: large random numbers or other labels, and `more` further frames."""
     rng = numpy.random.default_rng(seed)
     result = dict(feed)
@@ -66,7 +67,7 @@ def repadded(
     return result
 
 
-def _garbage(data: Data, shape: List[int], rng: numpy.random.Generator) -> numpy.ndarray:
+def _garbage(data: Data, shape: list[int], rng: numpy.random.Generator) -> numpy.ndarray:
     if data.sparse_dim is not None:
         return rng.integers(0, data.sparse_dim.size or 2, shape).astype(data.dtype)
     if data.dtype == "bool" or data.dtype.startswith("int"):

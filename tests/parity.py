@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 import numpy
 
@@ -14,7 +14,7 @@ import returnn_tf
 ROOT = Path(__file__).parent / "data" / "parity"
 
 
-def find_cases(*groups: str) -> List[str]:
+def find_cases(*groups: str) -> list[str]:
     """Names "<group>/<case>"."""
     names = []
     for group in groups:
@@ -24,12 +24,12 @@ def find_cases(*groups: str) -> List[str]:
     return names
 
 
-def numbers_by_prefix(ref: Any, prefix: str) -> Dict[str, numpy.ndarray]:
+def numbers_by_prefix(ref: Any, prefix: str) -> dict[str, numpy.ndarray]:
     """All arrays below a prefix."""
     return {k[len(prefix) :]: ref[k] for k in ref.files if k.startswith(prefix)}
 
 
-def valid_mask(value: numpy.ndarray, axes: List[str], sizes: Dict[int, numpy.ndarray]) -> numpy.ndarray:
+def valid_mask(value: numpy.ndarray, axes: list[str], sizes: dict[int, numpy.ndarray]) -> numpy.ndarray:
     """True for the entries inside of the sequence lengths."""
     mask = numpy.ones(value.shape, bool)
     if not axes or axes[0] != "B":
@@ -54,7 +54,7 @@ def assert_close(
     numpy.testing.assert_allclose(got, expected, rtol=rtol, atol=atol, err_msg=what)
 
 
-def load_network(name: str) -> Tuple[Any, Any, Dict[str, Any]]:
+def load_network(name: str) -> tuple[Any, Any, dict[str, Any]]:
     """(network with the recorded parameters, the npz, its meta dict)."""
     path = ROOT / (name + ".config")
     ref = numpy.load(path.with_suffix(".npz"), allow_pickle=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Callable, List
+from typing import Callable
 
 import pytest
 
@@ -68,7 +68,7 @@ def _builds(folder: Path) -> int:
         ([False, True, False], [1, 2, 3]),
     ],
 )
-def test_built_again_when_mpi_comes_or_goes(venv: Venv, tmp_path: Path, mpi: List[bool], builds: List[int]) -> None:
+def test_built_again_when_mpi_comes_or_goes(venv: Venv, tmp_path: Path, mpi: list[bool], builds: list[int]) -> None:
     found = []
     for there in mpi:
         venv(there)

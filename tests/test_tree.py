@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import List
 
 import pytest
 
@@ -12,12 +11,12 @@ ROOT = Path(__file__).parent
 MAP = (ROOT / "README.md").read_text(encoding="utf8")
 
 
-def _code_folders() -> List[str]:
+def _code_folders() -> list[str]:
     files = (path for path in ROOT.rglob("*.py") if "data" not in path.relative_to(ROOT).parts)
     return sorted({str(path.parent.relative_to(ROOT)) for path in files} - {"."})
 
 
-def _data_folders() -> List[str]:
+def _data_folders() -> list[str]:
     return ["data/%s" % path.name for path in sorted((ROOT / "data").iterdir()) if path.is_dir()]
 
 

@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from returnn_tf.cli.main import main  # noqa: E402
+from returnn_tf.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["submit", *sys.argv[1:]]))

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable
 
 import numpy
 from building import ROOT, cpu_library, gpu_library, import_torch, milliseconds
 
 sys.path.insert(0, ROOT)
 
-from tests.native.cuda.align_calls import Calls  # noqa: E402
-from tests.native.cuda.memory import GpuMemory  # noqa: E402
+from tests.native.cuda.align_calls import Calls
+from tests.native.cuda.memory import GpuMemory
 
 CUDA = ("chain", "viterbi", "acceptor", "acceptor_best", "transducer")
 CPU = ("chain", "acceptor", "acceptor_best", "transducer")
@@ -34,10 +34,10 @@ SIZES = {
 #: the transducer gets so many sequences, else its scores do not fit
 JOINT_BATCH = 8
 
-Batch = Tuple[Any, Any, Any, Any]
+Batch = tuple[Any, Any, Any, Any]
 
 
-def calls_on_both(torch: Any) -> Tuple[Calls, Calls]:
+def calls_on_both(torch: Any) -> tuple[Calls, Calls]:
     """The kernels for the GPU (without PyTorch: emulated), and those for the CPU."""
     gpu = gpu_library(torch, *("align/%s_cuda.cu" % name for name in CUDA))
     cpu = Calls(cpu_library(*("align/%s_cpu.cc" % name for name in CPU)), cuda=False)
@@ -59,7 +59,7 @@ def joint(batch: Batch) -> Batch:
     return scores.transpose(1, 0, 2)[:, :, None] + by_label, lens, labels, label_lens
 
 
-def chain_of(batch: Batch) -> Dict[str, Any]:
+def chain_of(batch: Batch) -> dict[str, Any]:
     """The states of CTC."""
     _, _, labels, label_lens = batch
     classes = numpy.zeros((len(labels), 2 * labels.shape[1] + 1), "int32")
@@ -70,7 +70,7 @@ def chain_of(batch: Batch) -> Dict[str, Any]:
     return {"classes": classes, "num_states": 2 * label_lens + 1, "loop": loop, "skip": skip, "optional_ends": 1}
 
 
-def edges_of(batch: Batch) -> Tuple[Any, Any, Any]:
+def edges_of(batch: Batch) -> tuple[Any, Any, Any]:
     """A loop in each label, and an edge on to the next one: arcs, costs, numbers of states."""
     _, _, labels, label_lens = batch
     place = numpy.arange(labels.shape[1])[None] + numpy.zeros_like(labels)
@@ -81,7 +81,7 @@ def edges_of(batch: Batch) -> Tuple[Any, Any, Any]:
     return numpy.where(exists[:, :, None], arcs, -1), numpy.where(exists, 0.25, 0.0), label_lens + 1
 
 
-def kernels(batch: Batch) -> Dict[str, Callable[[Calls], Tuple[Any, Any]]]:
+def kernels(batch: Batch) -> dict[str, Callable[[Calls], tuple[Any, Any]]]:
     """Name -> what to run on a batch."""
     chain, edges, transducer = chain_of(batch), edges_of(batch), joint(batch)
     options = {"blank": 0, "label_loop": 1, "normalized": 0, "softmax_without_alignment": 0}
@@ -106,7 +106,7 @@ def compare(name: str, ours: Any, other: Any, tolerance: float) -> None:
     print("  %-20s right, largest difference %.1e" % (name, worst), flush=True)
 
 
-def torch_ctc(torch: Any, batch: Batch, cudnn: bool, dtype: str = "float32") -> Callable[[], Tuple[Any, Any]]:
+def torch_ctc(torch: Any, batch: Batch, cudnn: bool, dtype: str = "float32") -> Callable[[], tuple[Any, Any]]:
     """PyTorch's loss with its gradient with respect to the logits."""
     scores, lens, labels, label_lens = batch
     x = torch.from_numpy(scores).to("cuda", getattr(torch, dtype)).requires_grad_()
@@ -115,7 +115,7 @@ def torch_ctc(torch: Any, batch: Batch, cudnn: bool, dtype: str = "float32") -> 
     targets = torch.from_numpy(flat if cudnn else labels.astype("int64")).to(where)
     sizes = [torch.from_numpy(n.astype("int32" if cudnn else "int64")).to(where) for n in (lens, label_lens)]
 
-    def step() -> Tuple[Any, Any]:
+    def step() -> tuple[Any, Any]:
         with torch.backends.cudnn.flags(enabled=cudnn):
             probs = torch.nn.functional.log_softmax(x, dim=2)
             loss = torch.nn.functional.ctc_loss(probs, targets, *sizes, blank=0, reduction="none")

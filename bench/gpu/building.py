@@ -6,7 +6,8 @@ import ctypes
 import os
 import subprocess
 import tempfile
-from typing import Any, Callable, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SOURCES = os.path.join(ROOT, "native_ops")
@@ -34,7 +35,7 @@ def gpu_library(torch: Optional[Any], *sources: str) -> ctypes.CDLL:
     return _library(["nvcc", "-O3", "-std=c++17", arch, "-Xcompiler", "-fPIC"], sources)
 
 
-def _library(command: List[str], sources: Sequence[str]) -> ctypes.CDLL:
+def _library(command: list[str], sources: Sequence[str]) -> ctypes.CDLL:
     to = os.path.join(_folder.name, "%s-%d.so" % (os.path.basename(command[0]), len(os.listdir(_folder.name))))
     subprocess.run([*command, "-shared", *(os.path.join(SOURCES, path) for path in sources), "-o", to], check=True)
     return ctypes.CDLL(to)

@@ -19,16 +19,16 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable
 
 import numpy
 from building import ROOT, gpu_library, import_torch, milliseconds
 
 sys.path.insert(0, ROOT)
 
-from lstm_sides import KINDS, RESULTS, Ours, Problem, Torch, make_problem  # noqa: E402
+from lstm_sides import KINDS, RESULTS, Ours, Problem, Torch, make_problem
 
-from tests.native.cuda.recurrences import Kernels  # noqa: E402
+from tests.native.cuda.recurrences import Kernels
 
 ASKED = {False: 1.0, True: 0.7}  # by ragged
 #: of the largest number of a result
@@ -50,7 +50,7 @@ def compare(torch: Any, kernels: Kernels, problem: Problem, kind: str) -> None:
     assert max(worst.values()) < TOLERANCES[kind], "the kernels give something else than float64"
 
 
-def compare_sizes(torch: Any, kernels: Kernels, device: str, sizes: List[Tuple[int, int, int]]) -> None:
+def compare_sizes(torch: Any, kernels: Kernels, device: str, sizes: list[tuple[int, int, int]]) -> None:
     """All kinds of numbers, dense and ragged."""
     for size in sizes:
         for ragged in (False, True):
@@ -60,9 +60,9 @@ def compare_sizes(torch: Any, kernels: Kernels, device: str, sizes: List[Tuple[i
                 compare(torch, kernels, problem, kind)
 
 
-def in_turn(torch: Any, sides: Dict[str, Callable[[], Any]], rounds: int, repeat: int) -> Dict[str, float]:
+def in_turn(torch: Any, sides: dict[str, Callable[[], Any]], rounds: int, repeat: int) -> dict[str, float]:
     """Median milliseconds of each side."""
-    times: Dict[str, List[float]] = {name: [] for name in sides}
+    times: dict[str, list[float]] = {name: [] for name in sides}
     for step in sides.values():
         step()
     for _ in range(rounds):
@@ -80,7 +80,7 @@ def measure(torch: Any, kernels: Kernels, problem: Problem, kind: str, rounds: i
     time = in_turn(torch, {"ours": ours.step, "cuDNN": theirs.step}, rounds, repeat)
     parts = in_turn(torch, {"forward": ours.recurrence, "backward": ours.recurrence_backward}, rounds, repeat)
     ragged, ratio = problem.lengths is not None, time["ours"] / time["cuDNN"]
-    steps: List[float] = [1e3 * parts[part] / problem.frames for part in ("forward", "backward")]
+    steps: list[float] = [1e3 * parts[part] / problem.frames for part in ("forward", "backward")]
     print(
         "| %d | %d | %d | %s | %s | %.3f | %.3f | %.2f | %.1f | %.2f, %.2f |%s"
         % (problem.units, problem.batch, problem.frames, kind, "ragged" if ragged else "dense", time["ours"],
@@ -105,7 +105,7 @@ def sanitize() -> None:
             raise SystemExit(1)
 
 
-def numbers(text: str) -> List[int]:
+def numbers(text: str) -> list[int]:
     """Of a list with commas."""
     return [int(part) for part in text.split(",")]
 

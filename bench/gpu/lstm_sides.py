@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 import numpy
 
@@ -27,15 +27,15 @@ class Problem:
     batch: int
     units: int
     lengths: Optional[numpy.ndarray]  # int32 [batch], the longest first; None: all are whole
-    arrays: Dict[str, Any]  # x, dh [T, B, H], W, R [H, 4H], b [4H]
+    arrays: dict[str, Any]  # x, dh [T, B, H], W, R [H, 4H], b [4H]
 
     @property
-    def size(self) -> Tuple[int, int, int]:
+    def size(self) -> tuple[int, int, int]:
         """Frames, batch, units."""
         return self.frames, self.batch, self.units
 
 
-def make_problem(torch: Any, device: str, size: Tuple[int, int, int], ragged: bool) -> Problem:
+def make_problem(torch: Any, device: str, size: tuple[int, int, int], ragged: bool) -> Problem:
     """Random numbers; ragged: lengths evenly from all frames down to half of them."""
     frames, batch, units = size
     generator = torch.Generator(device=device).manual_seed(1)
@@ -77,7 +77,7 @@ class Ours:
         sizes = [kernels.workspace_bytes(self.shape, self.numbers, backward) for backward in (False, True)]
         self._workspace = torch.empty(max(sizes) + 256, dtype=torch.uint8, device=self.x.device)
 
-    def _launch(self, backward: bool, arrays: List[Any]) -> None:
+    def _launch(self, backward: bool, arrays: list[Any]) -> None:
         start = self._workspace.data_ptr()
         stream = self._torch.cuda.current_stream().cuda_stream if self.x.is_cuda else 0
         self._kernels.launch(
@@ -93,7 +93,7 @@ class Ours:
         inputs = [self.r, self.zero, self.c, self.gates, self.dh, self.zero, self.zero]
         self._launch(True, [*inputs, self.gates, *self.ends])
 
-    def step(self) -> Dict[str, Any]:
+    def step(self) -> dict[str, Any]:
         """Forward and backward."""
         torch, width = self._torch, self.x.shape[2]
         x, dz = self.x.view(-1, width), self.gates.view(-1, 4 * width)
@@ -138,7 +138,7 @@ class Torch:
         (y if self._problem.lengths is None else y.data).backward(self.dh)
         return y
 
-    def results(self) -> Dict[str, Any]:
+    def results(self) -> dict[str, Any]:
         """Of a step, as `Ours.step` gives them."""
         y, dx = self.step(), self.leaf.grad
         if self._problem.lengths is not None:

@@ -16,7 +16,7 @@ import argparse
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import numpy
 from building import ROOT, cpu_library, gpu_library, import_torch, milliseconds
@@ -30,7 +30,7 @@ from tests.native.cuda.memory import GpuMemory, HostMemory  # noqa: E402
 
 ASKED = 10.0
 #: with larger ones, of which not all weights fit on the chip
-GPU_ROWS: Dict[str, Row] = {**ROWS, "tall": Row(16, 40, 400, 32, 128), "grid": Row(32, 50, 50, 64, 256)}
+GPU_ROWS: dict[str, Row] = {**ROWS, "tall": Row(16, 40, 400, 32, 128), "grid": Row(32, 50, 50, 64, 256)}
 #: of the largest number of a result; those stored in 16 bits are rounded in every pixel
 TOLERANCES = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}
 #: bytes of shared memory that a block may use, for --ways
@@ -61,11 +61,11 @@ def compare(gpu: GpuRun, cpu: CpuRun, dtype: str) -> None:
     assert worst < TOLERANCES[dtype], "the kernels differ"
 
 
-def whole(run: Any, product: Callable[[Any, Any], Any]) -> Callable[[], List[Any]]:
+def whole(run: Any, product: Callable[[Any, Any], Any]) -> Callable[[], list[Any]]:
     """Forward, backward, and the gradients of the weights as one product for each direction."""
     n = run.shape.units
 
-    def step() -> List[Any]:
+    def step() -> list[Any]:
         run.forward()
         run.backward()
         return [product(mine["before"].reshape(-1, 2 * n).T, mine["dz"].reshape(-1, 5 * n)) for mine in run.arrays]
@@ -83,9 +83,9 @@ def plans_of(run: GpuRun) -> str:
     )  # fmt: skip
 
 
-def timed(torch: Any, gpu: GpuRun, cpu: CpuRun, rounds: int) -> Tuple[float, float]:
+def timed(torch: Any, gpu: GpuRun, cpu: CpuRun, rounds: int) -> tuple[float, float]:
     """Milliseconds of a whole step: on the GPU, on the CPU."""
-    times: List[Tuple[float, float]] = []
+    times: list[tuple[float, float]] = []
     on_gpu, on_cpu = whole(gpu, torch.matmul), whole(cpu, numpy.dot)
     on_gpu()
     for _ in range(rounds):

@@ -6,7 +6,7 @@ With PyTorch also its own layers on single sequences.
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable
 
 import numpy
 import workers
@@ -24,7 +24,7 @@ def random_matrix(rows: int, columns: int) -> Any:
     return torch.from_numpy(matrix) if torch else matrix
 
 
-def product(shapes: List[Tuple[int, int, int]], repeats: int) -> Callable[[], None]:
+def product(shapes: list[tuple[int, int, int]], repeats: int) -> Callable[[], None]:
     """``repeats`` times each of the products."""
     pairs = [(random_matrix(rows, depth), random_matrix(depth, columns)) for rows, depth, columns in shapes]
     results = [left @ right for left, right in pairs]
@@ -52,9 +52,9 @@ def inference(unit: str, frames: int, n: int) -> Callable[[], None]:
     return step
 
 
-def make_steps() -> Dict[str, Callable[[], Any]]:
+def make_steps() -> dict[str, Callable[[], Any]]:
     """All of them."""
-    steps: Dict[str, Callable[[], Any]] = {"cube": product([(CUBE, CUBE, CUBE)], 1)}
+    steps: dict[str, Callable[[], Any]] = {"cube": product([(CUBE, CUBE, CUBE)], 1)}
     for unit, frames, batch, n in RECURRENCES:
         steps[name_of(unit, frames, batch, n)] = product(products(unit, batch, n), frames)
     if torch:

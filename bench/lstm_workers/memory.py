@@ -6,7 +6,7 @@ The argument is the unit. Measured once, by the first run of the process: freed 
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import workers
 from recurrence_calls import arrays, outputs
@@ -15,7 +15,7 @@ from sizes import MEMORY
 from returnn_tf.util.lazy_tf import tf
 
 
-def make_steps() -> Dict[str, Callable[[], float]]:
+def make_steps() -> dict[str, Callable[[], float]]:
     """One step, whose result is the figure."""
     unit = sys.argv[1]
     frames, batch, n = MEMORY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import workers
 from recurrence_calls import arrays, outputs
@@ -54,9 +54,9 @@ def inference(unit: str, frames: int, n: int) -> Callable[[], Any]:
     return without_result
 
 
-def make_steps() -> Dict[str, Callable[[], Any]]:
+def make_steps() -> dict[str, Callable[[], Any]]:
     """All of them."""
-    steps: Dict[str, Callable[[], Any]] = {name_of(*size): passes(*size) for size in RECURRENCES}
+    steps: dict[str, Callable[[], Any]] = {name_of(*size): passes(*size) for size in RECURRENCES}
     steps.update({"single-" + name_of(unit, frames, 1, n): inference(unit, frames, n) for unit, frames, n in SINGLE})
     return steps
 

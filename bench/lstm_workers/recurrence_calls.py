@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any
 
 from returnn_tf.native import gru_ops, lstm_ops, native_gru, native_lstm
 from returnn_tf.util.lazy_tf import tf
 
 
-def arrays(unit: str, frames: int, batch: int, n: int) -> Tuple[Any, ...]:
+def arrays(unit: str, frames: int, batch: int, n: int) -> tuple[Any, ...]:
     """z, recurrent weights, states, lengths"""
     shapes = {
         "lstm": [(frames, batch, 4 * n), (n, 4 * n), (batch, n), (batch, n)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import numpy
 import workers
@@ -50,7 +50,7 @@ class Row:
         """int32 [batch]"""
         return numpy.linspace(self.frames, self.frames * self.shortest, self.batch).astype("int32")
 
-    def data(self) -> Dict[str, numpy.ndarray]:
+    def data(self) -> dict[str, numpy.ndarray]:
         """x [batch, frames, dim], lengths, labels [batch, ...] as the loss needs them, label_lengths (ctc)."""
         rng = numpy.random.RandomState(1)
         shape = {"last": (self.batch,), "frame": (self.batch, self.frames), "ctc": (self.batch, self.frames // 20)}

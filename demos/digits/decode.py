@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from typing import Dict, List, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -14,8 +15,8 @@ class Recognised(NamedTuple):
 
     tag: str
     pixels: np.ndarray
-    reference: List[int]
-    hypothesis: List[int]
+    reference: list[int]
+    hypothesis: list[int]
 
     @property
     def num_errors(self) -> int:
@@ -23,7 +24,7 @@ class Recognised(NamedTuple):
         return edit_distance(self.reference, self.hypothesis)
 
 
-def read_hdf(path: str, target: str = "") -> Dict[str, np.ndarray]:
+def read_hdf(path: str, target: str = "") -> dict[str, np.ndarray]:
     """One stream of an HDF dataset.
 
     :param path: file as ``HDFDataset`` reads it and the task "forward" writes it
@@ -39,7 +40,7 @@ def read_hdf(path: str, target: str = "") -> Dict[str, np.ndarray]:
     return dict(zip(tags, np.split(data, ends[:-1])))
 
 
-def greedy_ctc(probabilities: np.ndarray) -> List[int]:
+def greedy_ctc(probabilities: np.ndarray) -> list[int]:
     """The best label of each frame, repetitions merged, blanks (the last label) dropped: [time, dim] -> labels."""
     best = probabilities.argmax(axis=1)
     first = np.append(True, best[1:] != best[:-1])
@@ -56,7 +57,7 @@ def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
     return row[-1]
 
 
-def recognise(lines_hdf: str, forward_hdf: str) -> List[Recognised]:
+def recognise(lines_hdf: str, forward_hdf: str) -> list[Recognised]:
     """Every line of a dataset with what the best labels of the columns are, in the order of the dataset.
 
     :param lines_hdf: the dataset
@@ -66,7 +67,7 @@ def recognise(lines_hdf: str, forward_hdf: str) -> List[Recognised]:
     return _beside_references(lines_hdf, read, forward_hdf)
 
 
-def recognise_by_search(lines_hdf: str, search_output: str) -> List[Recognised]:
+def recognise_by_search(lines_hdf: str, search_output: str) -> list[Recognised]:
     """Every line of a dataset with what a search found, in the order of the dataset.
 
     :param lines_hdf: the dataset
@@ -79,7 +80,7 @@ def recognise_by_search(lines_hdf: str, search_output: str) -> List[Recognised]:
     return _beside_references(lines_hdf, read, search_output)
 
 
-def _beside_references(lines_hdf: str, read: Dict[str, List[int]], path: str) -> List[Recognised]:
+def _beside_references(lines_hdf: str, read: dict[str, list[int]], path: str) -> list[Recognised]:
     """``read`` is tag -> labels, and comes from the file ``path``."""
     pixels, classes = read_hdf(lines_hdf), read_hdf(lines_hdf, "classes")
     missing = sorted(set(pixels) - set(read))

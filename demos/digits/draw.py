@@ -15,34 +15,35 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
-from typing import Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import decode
 import matplotlib
 
 matplotlib.use("Agg")  # needs no screen
 
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
-from returnn_tf.engine.learning_rate.file import EpochData, read_file  # noqa: E402
+from returnn_tf.engine.learning_rate.file import EpochData, read_file
 
 NAMES = {"train": "training lines", "dev": "dev lines", "eval": "held-out lines"}
 WRONG, RIGHT = "crimson", "black"
 
 
-def series(epochs: Dict[int, EpochData], key: str) -> Tuple[List[int], List[float]]:
+def series(epochs: dict[int, EpochData], key: str) -> tuple[list[int], list[float]]:
     """Epochs which have a value of this name, and the values."""
     known = [epoch for epoch in sorted(epochs) if key in epochs[epoch].error]
     return known, [epochs[epoch].error[key] for epoch in known]
 
 
-def measures(epochs: Dict[int, EpochData], kind: str) -> List[str]:
+def measures(epochs: dict[int, EpochData], kind: str) -> list[str]:
     """What is behind "train_score" or "train_error" in the names: nothing, or with several losses "_" and the layer."""
     names = {name for data in epochs.values() for name in data.error if name.startswith("train_" + kind)}
     return sorted((name[len("train_" + kind) :] for name in names), reverse=True)
 
 
-def draw_measures(axes: Any, epochs: Dict[int, EpochData], kind: str, factor: float) -> None:
+def draw_measures(axes: Any, epochs: dict[int, EpochData], kind: str, factor: float) -> None:
     """A curve for each dataset and loss: a colour for the dataset, a line style for the loss."""
     several = len(measures(epochs, kind)) > 1
     for measure, style in zip(measures(epochs, kind), ("-", ":", "--", "-.")):
@@ -53,7 +54,7 @@ def draw_measures(axes: Any, epochs: Dict[int, EpochData], kind: str, factor: fl
             axes.plot(known, [factor * value for value in values], label=what, **curve)
 
 
-def draw_learning_curve(epochs: Dict[int, EpochData], path: str, title: str) -> None:
+def draw_learning_curve(epochs: dict[int, EpochData], path: str, title: str) -> None:
     """Label error rate, score and learning rate over the epochs.
 
     :param epochs: as the learning-rate file holds them
@@ -82,7 +83,7 @@ def draw_learning_curve(epochs: Dict[int, EpochData], path: str, title: str) -> 
     pyplot.close(figure)
 
 
-def choose(recognised: Sequence[decode.Recognised], num_lines: int, num_wrong: int) -> List[decode.Recognised]:
+def choose(recognised: Sequence[decode.Recognised], num_lines: int, num_wrong: int) -> list[decode.Recognised]:
     """The first lines and, so that mistakes are seen too, at the end up to ``num_wrong`` lines with mistakes."""
     wrong = [line for line in recognised if line.num_errors][:num_wrong]
     tags = {line.tag for line in wrong}
@@ -90,14 +91,14 @@ def choose(recognised: Sequence[decode.Recognised], num_lines: int, num_wrong: i
     return others[: num_lines - len(wrong)] + wrong
 
 
-def marked(text: Sequence[int], other: Sequence[int]) -> List[Tuple[str, str]]:
+def marked(text: Sequence[int], other: Sequence[int]) -> list[tuple[str, str]]:
     """The digits with their colours: those in red which have no counterpart in ``other``."""
     blocks = difflib.SequenceMatcher(None, text, other, autojunk=False).get_matching_blocks()
     same = {position for block in blocks for position in range(block.a, block.a + block.size)}
     return [(str(digit), RIGHT if i in same else WRONG) for i, digit in enumerate(text)]
 
 
-def write_digits(axes: Any, height: float, name: str, digits: Sequence[Tuple[str, str]]) -> None:
+def write_digits(axes: Any, height: float, name: str, digits: Sequence[tuple[str, str]]) -> None:
     """Digits beside the picture of their line, each in its colour; ``height`` is that in the axes, 0 .. 1."""
     axes.text(1.04, height, name, transform=axes.transAxes, fontsize=7, color="gray", va="center")
     for i, (digit, color) in enumerate(digits):

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Dict, List, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import decode
 import numpy as np
@@ -31,7 +32,7 @@ class Attended(NamedTuple):
     weights: np.ndarray
 
 
-def attend(net: Any, pixels: Dict[str, np.ndarray], classes: Dict[str, np.ndarray]) -> List[Attended]:
+def attend(net: Any, pixels: dict[str, np.ndarray], classes: dict[str, np.ndarray]) -> list[Attended]:
     """Searches in one batch of lines.
 
     :param net: planned for search, with parameters

@@ -9,7 +9,8 @@ set, :func:`write_hdf` stores it as ``HDFDataset`` reads it. Everything is a fun
 from __future__ import annotations
 
 import os
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -40,7 +41,7 @@ def load_digits(path: str) -> Digits:
         return Digits(file["images"][()].astype("float32") / 16, file["labels"][()].astype("int32"))
 
 
-def split_sources(num_images: int, seed: int, num_dev: int = 150, num_heldout: int = 300) -> Dict[str, np.ndarray]:
+def split_sources(num_images: int, seed: int, num_dev: int = 150, num_heldout: int = 300) -> dict[str, np.ndarray]:
     """Deals the images out to the sets, so that no image is in two of them.
 
     :return: name of the set -> sorted image numbers
@@ -63,7 +64,7 @@ def _sample(image: np.ndarray, columns: np.ndarray, rows: np.ndarray) -> np.ndar
     return (1 - y) * upper + y * lower
 
 
-def _bend(columns: np.ndarray, rows: np.ndarray, strength: float, rng: np.random.Generator) -> List[np.ndarray]:
+def _bend(columns: np.ndarray, rows: np.ndarray, strength: float, rng: np.random.Generator) -> list[np.ndarray]:
     """Where the pixels come from if another hand had written the digit: leaning, taller or smaller, with bent strokes.
 
     :param columns: [width, 1] as of ``_sample``
@@ -84,7 +85,7 @@ def draw_digit(image: np.ndarray, rng: np.random.Generator, bend: float = 0.0) -
     """
     ink = np.flatnonzero(image.any(axis=0))
     ink_width = ink[-1] - ink[0] + 1
-    width = max(3, int(round(ink_width * rng.uniform(0.8, 1.3))))
+    width = max(3, round(ink_width * rng.uniform(0.8, 1.3)))
     top = rng.uniform(0, HEIGHT - image.shape[0])
     slant = rng.uniform(-0.2, 0.2)  # rows per column
     at = np.arange(width)[:, None]
@@ -97,7 +98,7 @@ def draw_digit(image: np.ndarray, rng: np.random.Generator, bend: float = 0.0) -
 
 def compose_line(digits: Digits, sources: Sequence[int], rng: np.random.Generator, bend: float = 0.0) -> Line:
     """One line of the given images, with varying gaps between them and margins at both ends."""
-    parts: List[np.ndarray] = [np.zeros((int(rng.integers(0, 5)), HEIGHT))]
+    parts: list[np.ndarray] = [np.zeros((int(rng.integers(0, 5)), HEIGHT))]
     for source in sources:
         parts.append(draw_digit(digits.images[source], rng, bend))
         parts.append(np.zeros((int(rng.integers(0, 5)), HEIGHT)))
@@ -110,9 +111,9 @@ def compose(
     sources: np.ndarray,
     num_lines: int,
     seed: Sequence[int],
-    num_digits: Tuple[int, int] = (3, 8),
+    num_digits: tuple[int, int] = (3, 8),
     bend: float = 0.0,
-) -> List[Line]:
+) -> list[Line]:
     """A set of lines.
 
     :param digits: all images
@@ -131,7 +132,7 @@ def compose(
     return [compose_line(digits, piece, rng, bend) for piece in pieces]
 
 
-def write_hdf(path: str, lines: Sequence[Line], tag_prefix: str, attributes: Dict[str, str]) -> None:
+def write_hdf(path: str, lines: Sequence[Line], tag_prefix: str, attributes: dict[str, str]) -> None:
     """Writes the lines as ``HDFDataset`` reads them; to a temporary file first, so that the file is whole or absent.
 
     :param path: the file to write; an existing one is replaced

@@ -20,7 +20,8 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import List, NamedTuple, Sequence, Tuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import decode
 import h5py
@@ -112,7 +113,7 @@ def lines_are_there(demo: Demo) -> bool:
         return int(file.attrs["numSeqs"]) == int(wanted.get("--train", 18000))
 
 
-def run_ctc(demo: Demo) -> Tuple[float, List[decode.Recognised]]:
+def run_ctc(demo: Demo) -> tuple[float, list[decode.Recognised]]:
     """Reads with the best label of each column.
 
     :return: seconds of the training, and what was read
@@ -127,7 +128,7 @@ def run_ctc(demo: Demo) -> Tuple[float, List[decode.Recognised]]:
     return seconds, decode.recognise(demo.out("heldout.hdf"), demo.product("forward.hdf"))
 
 
-def run_search(demo: Demo) -> Tuple[float, List[decode.Recognised]]:
+def run_search(demo: Demo) -> tuple[float, list[decode.Recognised]]:
     """Reads with the beam search of a config which has the names of attention.config.
 
     :return: seconds of the training, and what was read

@@ -10,7 +10,6 @@ must count for that. Prints the error of each epoch, and at last what the networ
 from __future__ import annotations
 
 import argparse
-from typing import Dict
 
 import numpy as np
 
@@ -32,7 +31,7 @@ SETTINGS = {
 }
 
 
-def make_batch(rng: np.random.Generator, num_seqs: int = 50, max_length: int = 25) -> Dict[str, np.ndarray]:
+def make_batch(rng: np.random.Generator, num_seqs: int = 50, max_length: int = 25) -> dict[str, np.ndarray]:
     """Random walks, padded, as `Network.run` and `Trainer.step` take them.
 
     :return: ``data`` float32 [batch, time, 1], ``classes`` int32 [batch, time], and the lengths of both, int32 [batch]

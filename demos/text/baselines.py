@@ -12,7 +12,7 @@ import argparse
 import math
 import os
 from collections import Counter, defaultdict
-from typing import Dict, List, Sequence, Tuple
+from collections.abc import Sequence
 
 from corpus import END, LABELS, Pair, read_hdf, skeleton
 
@@ -26,7 +26,7 @@ def ngram_perplexity(train: Sequence[Pair], test: Sequence[Pair], order: int) ->
 
     :param order: 1: unigram, 3: trigram
     """
-    counts: List[Dict[Tuple[str, ...], Counter]] = [defaultdict(Counter) for _ in range(order)]
+    counts: list[dict[tuple[str, ...], Counter]] = [defaultdict(Counter) for _ in range(order)]
     for line in train:
         for context, label in _events(line.text, order):
             for n, table in enumerate(counts):
@@ -46,15 +46,15 @@ def ngram_perplexity(train: Sequence[Pair], test: Sequence[Pair], order: int) ->
     return math.exp(-log_sum / number)
 
 
-def _events(text: str, order: int) -> List[Tuple[Tuple[str, ...], str]]:
+def _events(text: str, order: int) -> list[tuple[tuple[str, ...], str]]:
     """(the order - 1 labels before, label) for each character and the end."""
     labels = [LABELS[END]] * (order - 1) + [*text, LABELS[END]]
     return [(tuple(labels[i - order + 1 : i]), labels[i]) for i in range(order - 1, len(labels))]
 
 
-def lookup_table(train: Sequence[Pair]) -> Dict[str, str]:
+def lookup_table(train: Sequence[Pair]) -> dict[str, str]:
     """What is left of a word -> the most frequent word."""
-    seen: Dict[str, Counter] = defaultdict(Counter)
+    seen: dict[str, Counter] = defaultdict(Counter)
     for pair in train:
         for word in pair.text.split(" "):
             seen[skeleton(word)][word] += 1

@@ -13,7 +13,8 @@ import itertools
 import os
 import re
 import zlib
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -77,20 +78,20 @@ def cut(paragraph: str) -> Iterator[str]:
         yield line
 
 
-def lines(topic: str, paragraphs_: Iterable[str]) -> List[Pair]:
+def lines(topic: str, paragraphs_: Iterable[str]) -> list[Pair]:
     """All lines of a topic, each text once."""
     found = [line for paragraph in paragraphs_ for line in cut(paragraph) if SHORTEST <= len(line) <= LONGEST]
     return [Pair("%s/%d" % (topic, i), text, skeleton(text)) for i, text in enumerate(dict.fromkeys(found))]
 
 
-def read_topics() -> Dict[str, str]:
+def read_topics() -> dict[str, str]:
     """Topic -> text, of the running Python."""
     from pydoc_data import topics
 
     return dict(topics.topics)
 
 
-def read_docstrings() -> Dict[str, str]:
+def read_docstrings() -> dict[str, str]:
     """Module -> its docstrings, for all of the standard library of the running Python that is written in Python."""
     root = os.path.dirname(os.__file__)
     found = {}
@@ -103,7 +104,7 @@ def read_docstrings() -> Dict[str, str]:
     return found
 
 
-def _docstrings(path: str) -> List[str]:
+def _docstrings(path: str) -> list[str]:
     try:
         with open(path, encoding="utf8") as file:
             tree = ast.parse(file.read())
@@ -113,7 +114,7 @@ def _docstrings(path: str) -> List[str]:
     return [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented)]
 
 
-def split(topics: Mapping[str, str], docstrings: Mapping[str, str], share: int = 4) -> Dict[str, List[Pair]]:
+def split(topics: Mapping[str, str], docstrings: Mapping[str, str], share: int = 4) -> dict[str, list[Pair]]:
     """The lines of the sets.
 
     ``heldout`` and ``dev`` are the topics of :data:`HELD_OUT`; ``text`` is all the rest, for a language model;
@@ -129,8 +130,8 @@ def split(topics: Mapping[str, str], docstrings: Mapping[str, str], share: int =
     }
     for module, text in sorted(docstrings.items()):
         sources["text" if zlib.crc32(module.encode("utf8")) % share else "train"].append((module, text))
-    seen: Dict[str, Pair] = {}
-    sets: Dict[str, List[Pair]] = {}
+    seen: dict[str, Pair] = {}
+    sets: dict[str, list[Pair]] = {}
     for name, texts in sources.items():
         new = (pair for source, text in texts for pair in lines(source, paragraphs(text)))
         sets[name] = [pair for pair in new if seen.setdefault(pair.text, pair) is pair]
@@ -138,7 +139,7 @@ def split(topics: Mapping[str, str], docstrings: Mapping[str, str], share: int =
     return sets
 
 
-def shortened(pairs: Sequence[Pair], number: int, seed: int = 1) -> List[Pair]:
+def shortened(pairs: Sequence[Pair], number: int, seed: int = 1) -> list[Pair]:
     """That many of them, drawn at random."""
     return [pairs[i] for i in sorted(np.random.default_rng(seed).permutation(len(pairs))[:number])]
 
@@ -149,7 +150,7 @@ def write_hdf(path: str, pairs: Sequence[Pair]) -> None:
     if os.path.exists(path):
         os.remove(path)
     types = {key: (len(LABELS), 1, "int32") for key in ("classes", "delayed")}
-    names = {key: LABELS for key in types}
+    names = dict.fromkeys(types, LABELS)
     with HDFWriter(path, len(LABELS), LABELS, ndim=1, extra_type=types, extra_labels=names) as writer:
         inputs, full = ([indices(text) for text in texts] for texts in zip(*((p.skeleton, p.text) for p in pairs)))
         lengths = [len(row) for row in inputs]
@@ -161,7 +162,7 @@ def write_hdf(path: str, pairs: Sequence[Pair]) -> None:
         writer.insert_batch(padded, lengths, [pair.tag for pair in pairs], extra)
 
 
-def read_hdf(path: str) -> List[Pair]:
+def read_hdf(path: str) -> list[Pair]:
     """What :func:`write_hdf` wrote."""
     with h5py.File(path, "r") as file:
         lengths, tags = file["seqLengths"][()], file["seqTags"].asstr()[()]

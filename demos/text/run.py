@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import Dict, List, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -42,7 +43,7 @@ def step(title: str, command: Sequence[str], work: str, environment: Optional[Ma
     print("\n=== %s\n$ %s" % (title, " ".join([*given, shlex.join(["python", *shown])])), flush=True)
     path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
     everything = {**os.environ, **(environment or {}), "PYTHONPATH": path}
-    output: List[str] = []
+    output: list[str] = []
     pipe, merged = subprocess.PIPE, subprocess.STDOUT
     with subprocess.Popen(command, cwd=work, env=everything, stdout=pipe, stderr=merged, text=True) as process:
         assert process.stdout is not None
@@ -62,7 +63,7 @@ def remove_products(out: str) -> None:
             shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
-def returnn(config: str, *arguments: str) -> List[str]:
+def returnn(config: str, *arguments: str) -> list[str]:
     """The command line of the program with a config of the demo."""
     return [sys.executable, "-m", "returnn_tf", os.path.join(HERE, config + ".config"), *arguments]
 
@@ -88,7 +89,7 @@ def search(config: str, data: str, work: str, scale: Optional[str] = None) -> fl
 
 def run(
     work: str, corpus_options: Sequence[str], train_options: Sequence[str], scales: Sequence[str]
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """All steps.
 
     :return: name of a figure -> perplexity, or errors on the held-out lines in percent

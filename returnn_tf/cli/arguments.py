@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import List, Sequence, Tuple
 
 from returnn_tf.config import ConfigError, nearest_name
 
@@ -48,8 +48,8 @@ _CONFIG = "--config"
 class RunArguments:
     """Config files in order, and (key, text) to set before and after they are read."""
 
-    files: List[str] = field(default_factory=list)
-    overrides: List[Tuple[str, str]] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    overrides: list[tuple[str, str]] = field(default_factory=list)
 
 
 def parse_arguments(args: Sequence[str]) -> RunArguments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import List, Optional, Tuple
+from typing import Optional
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
@@ -33,7 +33,7 @@ from returnn_tf.tasks.search import output_layers
     "  ++load_epoch N    the network of that epoch; default: the last one\n"
     "  ++task search     plan the search too",
 )
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the layers of the config's network in ``load_epoch`` or ``epoch``, by default in the last epoch.
 
     With ``++task search`` the plan of the search is checked too.
@@ -69,9 +69,9 @@ def run(args: List[str]) -> int:
     return 0
 
 
-def take_option(args: List[str], name: str) -> Tuple[List[str], Optional[str]]:
+def take_option(args: list[str], name: str) -> tuple[list[str], Optional[str]]:
     """Return the arguments without an option (``--name value`` or ``--name=value``), and its value."""
-    rest: List[str] = []
+    rest: list[str] = []
     value = None
     pending = iter(args)
     for argument in pending:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, List, Optional
+from typing import Callable, Optional
 
 from returnn_tf.config.registry import Registry
 
-Run = Callable[[List[str]], int]
+Run = Callable[[list[str]], int]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.reference import print_reference
 from returnn_tf.datasets.core.base import Dataset
@@ -11,7 +9,7 @@ from returnn_tf.datasets.core.registry import DATASETS
 
 
 @register_command("datasets", "[NAME ...]", "list all dataset classes, or explain some with their options")
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the list of all dataset classes, or the reference of some.
 
     :param args: empty, or names

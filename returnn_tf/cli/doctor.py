@@ -12,8 +12,9 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Optional
 
 from returnn_tf._version import __version__
 from returnn_tf.cli.commands import register_command
@@ -67,7 +68,7 @@ class Check:
     "show what is installed, what is missing and how to install it",
     details="The exit code is 1 if a required component is missing.",
 )
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the report.
 
     :return: exit code: 0, or 1 if a required component is missing
@@ -132,10 +133,10 @@ def _package(distribution: str, advice: str) -> Callable[[], Finding]:
     return look
 
 
-_probed: List[Optional[Dict[str, Any]]] = []
+_probed: list[Optional[dict[str, Any]]] = []
 
 
-def probe_tensorflow() -> Optional[Dict[str, Any]]:
+def probe_tensorflow() -> Optional[dict[str, Any]]:
     """Find version and GPUs in a subprocess: a TensorFlow that crashes must not take us along."""
     if not _probed:
         output = output_of([sys.executable, "-c", _PROBE], timeout=120)

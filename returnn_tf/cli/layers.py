@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.docs import describe_layer, list_layers
 
 
 @register_command("layers", "[CLASS ...]", "list all layer classes and losses, or explain some with their options")
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the list of all layer classes, or the reference of some.
 
     :param args: empty, or the names of classes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.reference import print_reference
 from returnn_tf.graph.loss import Loss
@@ -11,7 +9,7 @@ from returnn_tf.graph.registry import LOSSES
 
 
 @register_command("losses", "[NAME ...]", "list all losses, or explain some with their options")
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the list of all losses, or the reference of some.
 
     :param args: empty, or names

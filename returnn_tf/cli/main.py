@@ -12,7 +12,7 @@ import itertools
 import os
 import sys
 import traceback
-from typing import List, Optional
+from typing import Optional
 
 from returnn_tf._version import __version__
 from returnn_tf.cli.commands import COMMANDS, RUN, usage
@@ -29,7 +29,7 @@ EXIT_INTERRUPTED = 130
 _MORE_MEMORY = "Raise the limit (ulimit -v, --mem of the job), or use less: lower batch_size or max_seqs"
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: Optional[list[str]] = None) -> int:
     """Run the program.
 
     :param argv: the arguments after the program name; by default those of the process
@@ -39,7 +39,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     return _flushed(_guarded(list(sys.argv[1:] if argv is None else argv)))
 
 
-def _guarded(args: List[str]) -> int:
+def _guarded(args: list[str]) -> int:
     """Run a command; turn its exceptions into a message and an exit code."""
     try:
         return _dispatch(args)
@@ -99,7 +99,7 @@ def _flushed(code: int) -> int:
     return code
 
 
-def _dispatch(args: List[str]) -> int:
+def _dispatch(args: list[str]) -> int:
     if not args:
         print(usage(), file=sys.stderr)
         return EXIT_BAD_CONFIG

@@ -6,7 +6,6 @@ import argparse
 import os
 import shutil
 import tempfile
-from typing import List
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.parser import CommandParser
@@ -41,7 +40,7 @@ def help_text() -> str:
     "compile native ops ahead of time, or list them",
     own_help=help_text,
 )
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Compile an op or list all of them.
 
     :param args: ``build OP --output FILE ...`` or ``list``

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.reference import print_reference
 from returnn_tf.engine.update.optimizers import OPTIMIZERS, Optimizer
 
 
 @register_command("optimizers", "[NAME ...]", "list all optimizers, or explain some with their options")
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the list of all optimizers, or the reference of some.
 
     :param args: empty, or names

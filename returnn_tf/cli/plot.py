@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError, DataError
@@ -22,7 +23,7 @@ _LINES = ("-", "--", ":", "-.")
     "plot scores and learning rates",
     details="The suffix of the output selects the format: .png, .pdf, .svg.",
 )
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Write the plot.
 
     :param args: the learning-rate file, and the file to write (.png, .pdf, .svg)
@@ -101,7 +102,7 @@ def _draw_rates(panel: Any, epochs: Mapping[int, EpochData]) -> None:
     panel.set_xlabel("epoch")
 
 
-def _groups(epochs: Mapping[int, EpochData]) -> Dict[str, List[str]]:
+def _groups(epochs: Mapping[int, EpochData]) -> dict[str, list[str]]:
     """Return the names of all scores, by panel."""
     names = sorted({key for data in epochs.values() for key in scores_of(data.error)})
     groups = {kind: [key for key in names if ("_" + kind) in key] for kind in _KINDS}
@@ -109,7 +110,7 @@ def _groups(epochs: Mapping[int, EpochData]) -> Dict[str, List[str]]:
     return {kind: keys for kind, keys in groups.items() if keys}
 
 
-def _dataset_and_loss(key: str) -> Tuple[str, str]:
+def _dataset_and_loss(key: str) -> tuple[str, str]:
     """Split ``dev_score_ctc`` into ``dev`` and ``ctc``: one colour per dataset, one line style per loss."""
     match = re.match("(.*?)_(?:%s)_?(.*)$" % "|".join(_KINDS), key)
     return (match.group(1), match.group(2)) if match else (key, "")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.reference import describe, listing
 from returnn_tf.config.registry import Registry
 
 
-def print_reference(command: str, args: List[str], registry: Registry[Any], **facts: Any) -> int:
+def print_reference(command: str, args: list[str], registry: Registry[Any], **facts: Any) -> int:
     """Print all entries of a registry, or the reference of some.
 
     :param command: its name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import signal
-from typing import List
 
 from returnn_tf._version import __version__
 from returnn_tf.cli.arguments import parse_arguments
@@ -21,7 +20,7 @@ _EARLY = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
 
 
 @register_command("run", "CONFIG ... [++key value ...]", "run the task of the config: train, eval, forward, ...")
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Run the task of the config.
 
     :param args: config files, then options and ``++key value``
@@ -31,7 +30,7 @@ def run(args: List[str]) -> int:
         return _run(args, stop)
 
 
-def _run(args: List[str], stop: StopRequest) -> int:
+def _run(args: list[str], stop: StopRequest) -> int:
     """Read the config, join the other processes and run the task.
 
     :param stop: closed when the task begins, which handles signals itself
@@ -68,7 +67,7 @@ def _run_task(config: Config, members: world.World, stop: StopRequest) -> int:
     return task(config)
 
 
-def read_config(args: List[str]) -> Config:
+def read_config(args: list[str]) -> Config:
     """Read the config of a command line, with ``behavior_version`` checked."""
     parsed = parse_arguments(args)
     config = Config.from_files(parsed.files, parsed.overrides)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError
 from returnn_tf.config.settings.docs import describe_setting, list_settings
 
 
 @register_command("settings", "[NAME ...]", "list all settings of a config by topic, or explain some")
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the list of all settings, or the reference of some.
 
     :param args: empty, or names

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError, DataError
@@ -33,7 +33,7 @@ _SHOWN_CHECKPOINTS = 5
     "show the state of a running or dead training run, from its files",
     details="  --json    all facts, for programs\n  --point   only the epoch and step at which a run would resume",
 )
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the status of the runs in folders, or of those with the given checkpoint prefix (setting ``model``).
 
     :param args: folders and prefixes; ``--json``: all facts, for programs; ``--point``: only the resume point
@@ -67,7 +67,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def models_at(path: str) -> List[str]:
+def models_at(path: str) -> list[str]:
     """Return the checkpoint prefixes of a path: the path itself, or all in a folder.
 
     :raises ConfigError: there is no run in a folder
@@ -90,12 +90,12 @@ def point(model: str) -> str:
     return whole[0] if whole else "the beginning"
 
 
-def checkpoints(model: str) -> List[Tuple[str, Optional[str]]]:
+def checkpoints(model: str) -> list[tuple[str, Optional[str]]]:
     """Return the names of all checkpoints, the most advanced first, each with its defect (None: usable).
 
     Sizes are checked; checksums are not, since that means reading everything.
     """
-    found: Dict[Tuple[int, float], str] = {(epoch, math.inf): path for epoch, path in find_checkpoints(model).items()}
+    found: dict[tuple[int, float], str] = {(epoch, math.inf): path for epoch, path in find_checkpoints(model).items()}
     found.update({(epoch, float(step)): path for (epoch, step), path in find_step_checkpoints(model).items()})
     return [(os.path.basename(found[key]), _defect(found[key])) for key in sorted(found, reverse=True)]
 
@@ -114,9 +114,9 @@ def _defect(prefix: str) -> Optional[str]:
     return None
 
 
-def facts_of(model: str) -> Dict[str, Any]:
+def facts_of(model: str) -> dict[str, Any]:
     """Return all known facts: model, status (the facts of the file), alive, checkpoints, epochs, problems."""
-    facts: Dict[str, Any] = {"model": model, "status": {}, "alive": False, "problems": [], "epochs": {}}
+    facts: dict[str, Any] = {"model": model, "status": {}, "alive": False, "problems": [], "epochs": {}}
     try:
         if os.path.exists(model + status_file.SUFFIX):
             facts["status"] = status_file.read_status(model + status_file.SUFFIX)
@@ -136,14 +136,14 @@ def facts_of(model: str) -> Dict[str, Any]:
     return facts
 
 
-def _best(epochs: Dict[int, EpochData]) -> Dict[str, Tuple[int, float]]:
+def _best(epochs: dict[int, EpochData]) -> dict[str, tuple[int, float]]:
     """Return score name -> (best epoch, its value)."""
     keys = sorted({key for data in epochs.values() for key, value in data.error.items() if isinstance(value, float)})
     best = {key: best_epochs(epochs, key, 1) for key in scores_of(dict.fromkeys(keys))}
     return {key: (found[0], epochs[found[0]].error[key]) for key, found in best.items() if found}
 
 
-def report(facts: Dict[str, Any]) -> List[str]:
+def report(facts: dict[str, Any]) -> list[str]:
     """Return the human-readable lines."""
     status = facts["status"]
     lines = ["%s: %s" % (facts["model"], _state(facts))]
@@ -156,7 +156,7 @@ def report(facts: Dict[str, Any]) -> List[str]:
     return [lines[0]] + ["  " + line for line in lines[1:] if line]
 
 
-def _state(facts: Dict[str, Any]) -> str:
+def _state(facts: dict[str, Any]) -> str:
     status = facts["status"]
     if not status:
         return "no status file, only checkpoints"
@@ -178,7 +178,7 @@ def _state(facts: Dict[str, Any]) -> str:
     )
 
 
-def _place(status: Dict[str, Any]) -> str:
+def _place(status: dict[str, Any]) -> str:
     parts = []
     if "epoch" in status:
         parts.append("epoch %s of %s" % (status["epoch"], status.get("num_epochs", "?")))
@@ -194,12 +194,12 @@ def _place(status: Dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _signal(status: Dict[str, Any]) -> List[str]:
+def _signal(status: dict[str, Any]) -> list[str]:
     signal = status.get("signal")
     return ["last signal: %s at %s" % (signal.get("name", "?"), _when(signal.get("time")))] if signal else []
 
 
-def _ranks(status: Dict[str, Any]) -> List[str]:
+def _ranks(status: dict[str, Any]) -> list[str]:
     """Return one line per rank from the status file."""
     ranks = [rank for rank in status.get("ranks", []) if isinstance(rank, dict)]
     if len(ranks) < 2:
@@ -213,7 +213,7 @@ def _number(value: Any) -> str:
     return "%.4g" % value if isinstance(value, float) else str(value)
 
 
-def _checkpoints_line(found: List[Dict[str, Any]]) -> str:
+def _checkpoints_line(found: list[dict[str, Any]]) -> str:
     whole = [each["name"] for each in found if each["defect"] is None]
     text = "resumes at %s" % (whole[0] if whole else "the beginning: there is no valid checkpoint")
     if whole[1:]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any, Dict, List
+from typing import Any
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.jobs.description import Description
@@ -33,7 +33,7 @@ def help_text() -> str:
 @register_command(
     "submit", "CONFIG ... [--time T --gpus N ...]", "write a job for Slurm or SGE and submit it", own_help=help_text
 )
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the script or submit it.
 
     :param args: options and configs, then ``++key value`` for all of them
@@ -59,7 +59,7 @@ def _parser() -> CommandParser:
     return parser
 
 
-def _argument(field: "dataclasses.Field[Any]") -> Dict[str, Any]:
+def _argument(field: dataclasses.Field[Any]) -> dict[str, Any]:
     text = field.metadata["help"].replace("%", "%%")
     if field.name == "env" or isinstance(field.default, tuple):
         return {"action": "append", "metavar": "TEXT", "help": text + "; repeatable"}
@@ -73,7 +73,7 @@ def _argument(field: "dataclasses.Field[Any]") -> Dict[str, Any]:
     return {"type": kind, "metavar": "N" if kind is int else "TEXT", "help": text}
 
 
-def _given(args: argparse.Namespace) -> Dict[str, Any]:
+def _given(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options set on the command line."""
     values = {field.name: getattr(args, field.name) for field in dataclasses.fields(Description)}
     values = {key: value for key, value in values.items() if value is not None}

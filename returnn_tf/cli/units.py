@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.reference import print_reference
 from returnn_tf.ops.cells import UNITS, Cell
 
 
 @register_command("units", "[NAME ...]", "list all recurrent units, or explain some with their options")
-def run(args: List[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the list of all recurrent units, or the reference of some.
 
     :param args: empty, or names

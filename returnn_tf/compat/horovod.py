@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.compat_modules import register_compat
@@ -21,7 +21,7 @@ class HorovodContext:
     :param place: rank, size, local rank, local size
     """
 
-    def __init__(self, config: Config, place: Tuple[int, int, int, int]) -> None:
+    def __init__(self, config: Config, place: tuple[int, int, int, int]) -> None:
         self._options = HorovodOptions.from_config(config)
         self._place = place
 

@@ -5,7 +5,7 @@ They run as native ops if these are available (see `returnn_tf.layers.sequence.a
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any
 
 from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, ctc
@@ -19,7 +19,7 @@ __all__ = ["ctc_loss", "ctc_loss_viterbi", "fast_baum_welch", "fast_viterbi", "g
 
 def fast_baum_welch(
     am_scores: Any, edges: Any, weights: Any, start_end_states: Any, float_idx: Any, state_buffer: Any = None
-) -> Tuple[Any, Any]:
+) -> tuple[Any, Any]:
     """Compute posteriors over automata, summed over all their paths. Scores are negative log probabilities, in and out.
 
     :param am_scores: [time, batch, classes]
@@ -39,7 +39,7 @@ def fast_baum_welch(
     return -tf.math.log(posteriors), tf.where(inside, -total[None], tf.zeros_like(am_scores[:, :, 0]))
 
 
-def fast_viterbi(am_scores: Any, am_seq_len: Any, edges: Any, weights: Any, start_end_states: Any) -> Tuple[Any, Any]:
+def fast_viterbi(am_scores: Any, am_seq_len: Any, edges: Any, weights: Any, start_end_states: Any) -> tuple[Any, Any]:
     """Compute the best paths through automata. Scores are log probabilities.
 
     :param am_scores: [time, batch, classes]
@@ -53,7 +53,7 @@ def fast_viterbi(am_scores: Any, am_seq_len: Any, edges: Any, weights: Any, star
     return acceptor_path(am_scores, tf.cast(am_seq_len, tf.int32), acceptors)
 
 
-def get_ctc_fsa_fast_bw(targets: Any, seq_lens: Any, blank_idx: int, label_loop: bool = True) -> Tuple[Any, Any, Any]:
+def get_ctc_fsa_fast_bw(targets: Any, seq_lens: Any, blank_idx: int, label_loop: bool = True) -> tuple[Any, Any, Any]:
     """Return the automata of CTC, for `fast_baum_welch` and `fast_viterbi`.
 
     :param targets: int [batch, labels]
@@ -105,7 +105,7 @@ def ctc_loss_viterbi(
     return ctc(scores, *_int32(logits_seq_lens, targets, targets_seq_lens), blank=blank, max_approx=True)
 
 
-def _int32(*arrays: Any) -> List[Any]:
+def _int32(*arrays: Any) -> list[Any]:
     return [tf.cast(x, tf.int32) for x in arrays]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.graph.views import DataView
@@ -59,5 +59,5 @@ class Data(metaclass=_IsData):
 
     def __new__(cls, name: str = "data", **options: Any) -> Any:
         """Return a template of ours."""
-        given: Dict[str, Any] = {key: value for key, value in options.items() if key not in ("placeholder", "beam")}
+        given: dict[str, Any] = {key: value for key, value in options.items() if key not in ("placeholder", "beam")}
         return parse_data_key(name, given)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import numpy
 
@@ -66,7 +67,7 @@ def tile_transposed(x: Any, axis: int, multiples: Any) -> Any:
     return tf.repeat(x, multiples, axis=axis)
 
 
-def get_shape(x: Any) -> List[Any]:
+def get_shape(x: Any) -> list[Any]:
     """Return the sizes of all axes, as ints where they are known."""
     return list(sizes_of(tf.convert_to_tensor(x)))
 

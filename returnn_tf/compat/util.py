@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List
+from typing import Any
 
 from returnn_tf.config.compat_modules import register_compat
 
@@ -29,7 +29,7 @@ def py2_utf8_str_to_unicode(text: Any) -> Any:
     return text
 
 
-def load_txt_vector(filename: str) -> List[float]:
+def load_txt_vector(filename: str) -> list[float]:
     """Read a text file with one number per line; comments begin with "#"."""
     with open(filename, encoding="utf8") as file:
         lines = [line.split("#")[0].strip() for line in file]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.engine.search.labels import vocab_labels
@@ -23,7 +23,7 @@ class Vocabulary:
     def __init__(
         self, vocab_file: Optional[str] = None, labels: Any = None, unknown_label: Optional[str] = None, **others: Any
     ) -> None:
-        self.labels: List[str] = vocab_labels("vocabulary", {"vocab_file": vocab_file, "labels": labels})
+        self.labels: list[str] = vocab_labels("vocabulary", {"vocab_file": vocab_file, "labels": labels})
         self.num_labels = len(self.labels)
         self.unknown_label = unknown_label
         self._index = {label: index for index, label in enumerate(self.labels)}
@@ -43,7 +43,7 @@ class Vocabulary:
         """Return the label of an index."""
         return self.labels[index]
 
-    def get_seq(self, sentence: str) -> List[int]:
+    def get_seq(self, sentence: str) -> list[int]:
         """Return the indices of the words of a text."""
         return [self.label_to_id(word) for word in sentence.split()]
 

@@ -7,7 +7,6 @@ Many public configs import helpers from the code of RETURNN. The most used ones 
 from __future__ import annotations
 
 import re
-from typing import List
 
 from returnn_tf.config.compat_modules import is_known
 
@@ -58,7 +57,7 @@ def explain_import(exc: ImportError, line: str = "") -> str:
     return text + " Copy what you need of it into the config, or into a file next to it."
 
 
-def imported_names(line: str) -> List[str]:
+def imported_names(line: str) -> list[str]:
     """Return the names imported by ``from ... import a, b as c`` on this line; empty for anything else."""
     match = re.match(r"\s*from\s+\S+\s+import\s+\(?([^#)]*)", line)
     return [part.split()[0] for part in match.group(1).split(",") if part.strip()] if match else []

@@ -14,7 +14,8 @@ import importlib.machinery
 import sys
 import threading
 import types
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 from returnn_tf.config.registry import Registry
 
@@ -47,7 +48,7 @@ class _CompatModule(types.ModuleType):
     def __init__(self, name: str, home: Optional[types.ModuleType]) -> None:
         super().__init__(name)
         self._home = home
-        self.__path__: List[str] = []
+        self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         if self._home is not None and not (name.startswith("__") and name.endswith("__")):
@@ -59,7 +60,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Meta path finder for the stand-ins; it comes last."""
 
     def __init__(self) -> None:
-        self.modules: Dict[str, _CompatModule] = {}
+        self.modules: dict[str, _CompatModule] = {}
 
     def module(self, name: str) -> Optional[_CompatModule]:
         """Return the stand-in for a module, always the same one; None if there is none."""
@@ -125,6 +126,6 @@ def is_known(module: str) -> bool:
     return _finder.module(module) is not None
 
 
-def builtins_of_configs() -> Dict[str, Any]:
+def builtins_of_configs() -> dict[str, Any]:
     """Return the ``__builtins__`` for the code of configs."""
     return {**vars(builtins), "__import__": _import}

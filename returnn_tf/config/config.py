@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any, List, Optional, Sequence, Tuple, TypeVar, Union, overload
+from collections.abc import Sequence
+from typing import Any, Optional, TypeVar, Union, overload
 
 from returnn_tf.config import readers
 from returnn_tf.config.recipe import ConfigRecipe
@@ -70,15 +71,15 @@ class Config(ConfigStore):
 
     value = str
 
-    def list(self, key: _Str, default: Sequence[Any] = ()) -> List[Any]:
+    def list(self, key: _Str, default: Sequence[Any] = ()) -> builtins.list[Any]:
         """Read a list; a single value becomes a list of one. The entries of a text stay strings."""
         return self.read(key, list(default), readers.read_list)
 
-    def int_list(self, key: _Str, default: Sequence[_Int] = ()) -> List[_Int]:
+    def int_list(self, key: _Str, default: Sequence[_Int] = ()) -> builtins.list[_Int]:
         """Read a list of ints."""
         return self.read(key, list(default), readers.read_int_list)
 
-    def float_list(self, key: _Str, default: Sequence[_Float] = ()) -> List[_Float]:
+    def float_list(self, key: _Str, default: Sequence[_Float] = ()) -> builtins.list[_Float]:
         """Read a list of numbers."""
         return self.read(key, list(default), readers.read_float_list)
 
@@ -118,7 +119,7 @@ class Config(ConfigStore):
         """
         return NetworkSettings(self).behavior_version
 
-    def misspelt_keys(self) -> List[Tuple[_Str, _Str]]:
+    def misspelt_keys(self) -> builtins.list[tuple[_Str, _Str]]:
         """Return (key, suggestion) for each key that looks like a misspelt setting.
 
         Skipped are functions, classes, names with a leading "_", keys that the config itself or a reader has used, and
@@ -135,7 +136,7 @@ class Config(ConfigStore):
         """Return whether the key cannot be a helper of the setting: it is an override, or has swapped letters."""
         return self.is_override(key) or sorted(key) == sorted(suggestion)
 
-    def __reduce__(self) -> Tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return config_from_recipe, (self.recipe(),)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import types
-from typing import Any, Dict, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from returnn_tf.config.config import Config
 
@@ -37,7 +38,7 @@ def derived(
 def overridden(config: Config, values: Mapping[str, Any]) -> Iterator[None]:
     """Override values of the config itself within the context; its functions see them as globals."""
     names = config._values
-    before: Dict[str, Any] = {key: names.get(key, _MISSING) for key in values}
+    before: dict[str, Any] = {key: names.get(key, _MISSING) for key in values}
     texts = {key: config._texts.pop(key) for key in values if key in config._texts}
     names.update(values)
     try:

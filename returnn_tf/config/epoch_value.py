@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 from returnn_tf.config.config import Config
 from returnn_tf.config.settings import NetworkSettings, TrainingSettings
@@ -58,7 +58,7 @@ def copied(value: Any) -> Any:
     return value
 
 
-def _with_items(value: Dict[Any, Any], func: Callable[[Any], Any]) -> Dict[Any, Any]:
+def _with_items(value: dict[Any, Any], func: Callable[[Any], Any]) -> dict[Any, Any]:
     result = copy.copy(value)  # of the same class, e.g. an ordered dict
     for key, item in value.items():
         result[key] = func(item)
@@ -85,7 +85,7 @@ def same_value(first: Any, second: Any) -> bool:
         return False
 
 
-def _parts_of_function(function: Any) -> Dict[str, Any]:
+def _parts_of_function(function: Any) -> dict[str, Any]:
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     return {
         "code": function.__code__,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from typing import Dict, Iterable, List, Optional
+from collections.abc import Iterable
+from typing import Optional
 
 #: Longer texts are not misspelt names, and comparing them is slow.
 _LONGEST_NAME = 100
@@ -49,7 +50,7 @@ def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
     Among similar names, the one with the fewest typing mistakes wins, swapped letters counting as one: ``tahn``
     suggests ``tanh``, not ``tan``.
     """
-    lowered: Dict[str, str] = {}
+    lowered: dict[str, str] = {}
     for candidate in known:
         lowered.setdefault(str(candidate).lower(), str(candidate))
     wanted = str(name).lower()
@@ -73,7 +74,7 @@ def _could_be_meant(wanted: str, other: str) -> bool:
 
 def edit_distance(a: str, b: str) -> int:
     """Count the insertions, deletions, substitutions and swaps of neighbours which turn ``a`` into ``b``."""
-    before: List[int] = []
+    before: list[int] = []
     previous = list(range(len(b) + 1))
     for i, char in enumerate(a, 1):
         current = [i]

@@ -11,9 +11,10 @@ import keyword
 import os
 import re
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Optional
 
 from returnn_tf.config.compat_imports import explain_import
 from returnn_tf.config.errors import ConfigError
@@ -28,8 +29,8 @@ class PythonSource:
     """A compiled Python config, with what the misspelling check and error messages need to know about it."""
 
     code: CodeType
-    lines_of_keys: Dict[str, int] = field(default_factory=dict)
-    names_read: Set[str] = field(default_factory=set)
+    lines_of_keys: dict[str, int] = field(default_factory=dict)
+    names_read: set[str] = field(default_factory=set)
 
 
 def read_text(path: str) -> str:
@@ -73,14 +74,14 @@ def _looks_like_lines(text: str) -> bool:
     return found
 
 
-def _content_lines(text: str) -> Iterator[Tuple[int, str]]:
+def _content_lines(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         line = line.split("#", 1)[0].rstrip()
         if line.strip():
             yield number, line
 
 
-def parse_lines(path: str, text: str) -> Iterator[Tuple[int, str, str]]:
+def parse_lines(path: str, text: str) -> Iterator[tuple[int, str, str]]:
     """Return (line number, key, value text) for each line of a "key value" file; ``include`` is a key, too."""
     for number, line in _content_lines(text):
         match = _KEY_VALUE.match(line.strip())
@@ -89,7 +90,7 @@ def parse_lines(path: str, text: str) -> Iterator[Tuple[int, str, str]]:
         yield number, match.group(1), match.group(2)
 
 
-def parse_json(path: str, text: str) -> Dict[str, Any]:
+def parse_json(path: str, text: str) -> dict[str, Any]:
     """Parse a JSON config with ``//`` and ``/* */`` comments."""
 
     def blank(match: re.Match[str]) -> str:
@@ -135,7 +136,7 @@ def _check_duplicate_layers(path: str, text: str, node: ast.Dict) -> None:
 
     :raises ConfigError: if a dict literal has two layers of the same name
     """
-    lines: Dict[str, int] = {}
+    lines: dict[str, int] = {}
     for key, value in zip(node.keys, node.values):
         if not (isinstance(key, ast.Constant) and isinstance(key.value, str) and isinstance(value, ast.Dict)):
             continue
@@ -150,7 +151,7 @@ def _check_duplicate_layers(path: str, text: str, node: ast.Dict) -> None:
         lines[key.value] = key.lineno
 
 
-def run_python(path: str, text: str, code: CodeType, namespace: Dict[str, Any]) -> None:
+def run_python(path: str, text: str, code: CodeType, namespace: dict[str, Any]) -> None:
     """Execute a Python config in ``namespace``.
 
     :raises ConfigError: with file, line number and the offending line if it raises
@@ -172,7 +173,7 @@ def _line_of_exception(path: str, exc: BaseException) -> Optional[int]:
     """Return the innermost line of the file itself that was running."""
     if isinstance(exc, SyntaxError) and exc.filename == path:
         return exc.lineno
-    lines: List[Optional[int]] = [f.lineno for f in traceback.extract_tb(exc.__traceback__) if f.filename == path]
+    lines: list[Optional[int]] = [f.lineno for f in traceback.extract_tb(exc.__traceback__) if f.filename == path]
     return lines[-1] if lines else None
 
 

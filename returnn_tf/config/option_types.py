@@ -6,7 +6,7 @@ import collections.abc
 import dataclasses
 import numbers
 import typing
-from typing import Annotated, Any, Tuple, Union
+from typing import Annotated, Any, Union
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))
 
 
-def _items_fit(value: Any, origin: Any, args: Tuple[Any, ...], refs: bool) -> bool:
+def _items_fit(value: Any, origin: Any, args: tuple[Any, ...], refs: bool) -> bool:
     if not args:
         return True
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):

@@ -12,19 +12,12 @@ import dataclasses
 import functools
 import logging
 import typing
+from collections.abc import Iterable, Iterator, Mapping
 from typing import (
     Annotated,
     Any,
     Callable,
-    Dict,
-    FrozenSet,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
     Optional,
-    Tuple,
-    Type,
     TypeVar,
     Union,
 )
@@ -49,7 +42,7 @@ LayerRef = Annotated[Any, Written(str, "layer")]
 #: Name of a layer, or None.
 OptionalLayerRef = Annotated[Any, Written(Optional[str], "layer | None")]
 #: Name of a layer, or a list of names.
-LayerRefs = Annotated[Any, Written(Union[str, List[str]], "layer | list[layer]")]
+LayerRefs = Annotated[Any, Written(Union[str, list[str]], "layer | list[layer]")]
 #: Name of a layer, or a number.
 LayerOrNumber = Annotated[Any, Written(Union[str, float], "layer | number")]
 
@@ -115,14 +108,14 @@ class OptionInfo:
     type: Any
     default: Any
     help: str
-    choices: Optional[Tuple[Any, ...]] = None
+    choices: Optional[tuple[Any, ...]] = None
     check: Optional[Callable[[Any], Optional[str]]] = None
     unsupported: Optional[str] = None
     inert: Optional[str] = None
     group: Optional[type] = None
     network: bool = False
     refs: bool = False
-    keywords: FrozenSet[str] = frozenset()
+    keywords: frozenset[str] = frozenset()
 
     @property
     def required(self) -> bool:
@@ -184,7 +177,7 @@ class OptionInfo:
         return bool(self.inert) and not _is_in(value, (self.default,))
 
 
-def _is_in(value: Any, values: Tuple[Any, ...]) -> bool:
+def _is_in(value: Any, values: tuple[Any, ...]) -> bool:
     """Return whether a value is among others; 1 and 1.0 are equal, an array equals nothing."""
     return any(value is other or (type(value) in _PLAIN and value == other) for other in values)
 
@@ -198,13 +191,13 @@ def _log_inert(where: str, name: str, reason: str) -> None:
     _LOGGER.warning("%s: option %r has no effect: %s", where, name, reason)
 
 
-def declared_options(cls: Any) -> Dict[str, OptionInfo]:
+def declared_options(cls: Any) -> dict[str, OptionInfo]:
     """Return all options of a class by their names in configs, its own and inherited ones."""
     return _declared_options(cls)
 
 
-@functools.lru_cache(maxsize=None)
-def _declared_options(cls: Any) -> Dict[str, OptionInfo]:
+@functools.cache
+def _declared_options(cls: Any) -> dict[str, OptionInfo]:
     hints = typing.get_type_hints(cls, include_extras=True)
     result = {}
     for field in dataclasses.fields(cls):
@@ -219,7 +212,7 @@ def _declared_options(cls: Any) -> Dict[str, OptionInfo]:
     return result
 
 
-def own_options_first(cls: Any) -> List[OptionInfo]:
+def own_options_first(cls: Any) -> list[OptionInfo]:
     """Return all options of a class: its own before those of its bases, each in the order of declaration."""
     infos = list(declared_options(cls).values())
     depth = {
@@ -230,7 +223,7 @@ def own_options_first(cls: Any) -> List[OptionInfo]:
     return sorted(infos, key=lambda info: depth[info.attribute])
 
 
-def check_options(cls: Type[Any], given: Mapping[str, Any], *, where: str, ignore: Iterable[str] = ()) -> None:
+def check_options(cls: type[Any], given: Mapping[str, Any], *, where: str, ignore: Iterable[str] = ()) -> None:
     """Check names and values of all given options.
 
     :param where: how errors begin, e.g. ``Layer 'a/b' (class 'linear')``
@@ -254,7 +247,7 @@ def check_options(cls: Type[Any], given: Mapping[str, Any], *, where: str, ignor
 
 
 def from_options(
-    cls: Type[T], given: Any, *, where: str, ignore: Iterable[str] = (), none_is_absent: bool = False
+    cls: type[T], given: Any, *, where: str, ignore: Iterable[str] = (), none_is_absent: bool = False
 ) -> T:
     """Make an instance of an option class from the dict of a config.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 TRUE_WORDS = ("true", "yes", "on")
 FALSE_WORDS = ("false", "no", "off")
@@ -23,7 +23,7 @@ class RawSetting:
     text: str
 
     @property
-    def parts(self) -> List[str]:
+    def parts(self) -> list[str]:
         """Return the entries; one if there is no comma."""
         return self.text.split(",")
 
@@ -102,24 +102,24 @@ def read_any(value: Any) -> Any:
     return value.decoded() if isinstance(value, RawSetting) else value
 
 
-def read_list(value: Any) -> List[Any]:
+def read_list(value: Any) -> list[Any]:
     """Read a list; a single value becomes a list of one entry. The entries of a text stay strings."""
     if isinstance(value, RawSetting):
         return value.parts
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def read_str_list(value: Any) -> List[str]:
+def read_str_list(value: Any) -> list[str]:
     """Read a list of strings; a single value becomes a list of one entry."""
     return [str(entry) for entry in read_list(value)]
 
 
-def read_int_list(value: Any) -> List[int]:
+def read_int_list(value: Any) -> list[int]:
     """Read a list of ints."""
     return [read_int(RawSetting(v) if isinstance(value, RawSetting) else _scalar(v)) for v in read_list(value)]
 
 
-def read_float_list(value: Any) -> List[float]:
+def read_float_list(value: Any) -> list[float]:
     """Read a list of numbers; unlike in `read_float`, strings in a typed list are refused."""
     if isinstance(value, RawSetting):
         return [_parsed(float, "a number", v) for v in value.parts]
@@ -139,12 +139,12 @@ def read_bool_or_other(value: Any) -> Any:
     return first_of(value)
 
 
-def read_int_pair(value: Any) -> Tuple[int, int]:
+def read_int_pair(value: Any) -> tuple[int, int]:
     """Read two ints: a list or tuple of two, ``"50:25"``, or one int that counts twice."""
     if isinstance(value, str) and ":" in value:
         value = RawSetting(value)
     if isinstance(value, RawSetting):
-        entries: List[Any] = [_parsed(int, "two ints as in 50:25", v) for v in value.text.split(":")]
+        entries: list[Any] = [_parsed(int, "two ints as in 50:25", v) for v in value.text.split(":")]
     else:
         entries = read_list(value)
     if len(entries) == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Tuple
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -14,4 +14,4 @@ class ConfigRecipe:
     need no pickling.
     """
 
-    actions: Tuple[Tuple[Any, ...], ...] = ()
+    actions: tuple[tuple[Any, ...], ...] = ()

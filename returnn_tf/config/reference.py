@@ -5,19 +5,20 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from typing import Any, List, Sequence, Tuple, Type
+from collections.abc import Sequence
+from typing import Any
 
 from returnn_tf.config.options import OptionInfo, declared_options, own_options_first
 from returnn_tf.config.registry import Registry
 
 
-def listing(items: Sequence[Tuple[str, Type[Any]]]) -> List[str]:
+def listing(items: Sequence[tuple[str, type[Any]]]) -> list[str]:
     """Return a line for each (name, class), with the first sentence of its docstring."""
     width = max([len(name) for name, _ in items], default=0)
     return ["  %s  %s" % (name.ljust(width), summary(cls)) for name, cls in items]
 
 
-def summary(cls: Type[Any]) -> str:
+def summary(cls: type[Any]) -> str:
     """Return the first sentence of the docstring."""
     text = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
     text = text.replace("``", "").replace("`", "")
@@ -28,7 +29,7 @@ def summary(cls: Type[Any]) -> str:
     return text.rstrip(":")
 
 
-def describe(registry: Registry[Any], name: str, where: str, *, options: str = "", base: Type[Any], common: str) -> str:
+def describe(registry: Registry[Any], name: str, where: str, *, options: str = "", base: type[Any], common: str) -> str:
     """Return names, docstring and options (type, default, help) of a class, its own options first.
 
     :param where: how an error begins
@@ -47,17 +48,17 @@ def describe(registry: Registry[Any], name: str, where: str, *, options: str = "
     return "\n".join(parts + (["", common] + option_lines(shared) if shared else []))
 
 
-def split_options(cls: Type[Any], base: Type[Any]) -> Tuple[List[OptionInfo], List[OptionInfo]]:
+def split_options(cls: type[Any], base: type[Any]) -> tuple[list[OptionInfo], list[OptionInfo]]:
     """Return the options of a class that its base lacks or declares differently, and those of the base."""
     common = declared_options(base)
-    own: List[OptionInfo] = []
-    shared: List[OptionInfo] = []
+    own: list[OptionInfo] = []
+    shared: list[OptionInfo] = []
     for info in own_options_first(cls):
         (shared if common.get(info.name) == info else own).append(info)
     return own, shared
 
 
-def option_lines(infos: Sequence[OptionInfo]) -> List[str]:
+def option_lines(infos: Sequence[OptionInfo]) -> list[str]:
     """Return the lines about options: name, type and default, with the help below."""
     lines = [] if infos else ["  (none)"]
     for info in infos:

@@ -15,7 +15,8 @@ import importlib.util
 import inspect
 import pkgutil
 import threading
-from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar
+from collections.abc import Iterator
+from typing import Any, Callable, Generic, Optional, TypeVar
 
 from returnn_tf.config.errors import ConfigError, did_you_mean, nearest_name, shown
 
@@ -51,9 +52,9 @@ class Registry(Generic[E]):
         self._key = key
         self._module_per_entry = module_per_entry
         self._max_listed = max_listed
-        self._entries: Dict[str, E] = {}  # by key
-        self._spelled: Dict[str, str] = {}  # key -> name
-        self._places: Dict[str, str] = {}  # key -> where it is registered
+        self._entries: dict[str, E] = {}  # by key
+        self._spelled: dict[str, str] = {}  # key -> name
+        self._places: dict[str, str] = {}  # key -> where it is registered
         self._lock = threading.RLock()
         self._is_package_loaded = not package
         self._is_complete = not (package or plugins)
@@ -119,7 +120,7 @@ class Registry(Generic[E]):
         hint = did_you_mean(name, names, max_listed=self._max_listed) if near is None else "Did you mean %r?" % near
         return "unknown %s %s. %s" % (self.what, shown(name), hint)
 
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """Return all names, aliases included, sorted."""
         self.load()
         return sorted(self._spelled.values())
@@ -139,14 +140,14 @@ class Registry(Generic[E]):
     def __contains__(self, name: object) -> bool:
         return self.find(name) is not None
 
-    def names_of(self, entry: E) -> Tuple[str, ...]:
+    def names_of(self, entry: E) -> tuple[str, ...]:
         """Return the main name of an entry and its aliases."""
         return tuple(self._spelled[key] for key, other in self._entries.items() if other is entry)
 
-    def items(self) -> List[Tuple[str, E]]:
+    def items(self) -> list[tuple[str, E]]:
         """Return (main name, entry) of every entry once, sorted by name."""
         self.load()
-        mains: Dict[int, Tuple[str, E]] = {}
+        mains: dict[int, tuple[str, E]] = {}
         for key, entry in self._entries.items():
             mains.setdefault(id(entry), (self._spelled[key], entry))
         return sorted(mains.values(), key=lambda item: item[0])
@@ -199,12 +200,12 @@ class OptionClasses(Registry[Any]):
         entry.class_name = names[0]
 
 
-def entry_points(group: str) -> List[Any]:
+def entry_points(group: str) -> list[Any]:
     """Return the entry points of a group, of all installed packages."""
     found = _all_entry_points()
     return list(found.select(group=group) if hasattr(found, "select") else found.get(group, ()))  # Python 3.9: a dict
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _all_entry_points() -> Any:
     return importlib.metadata.entry_points()

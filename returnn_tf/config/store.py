@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import types
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import loading, readers
 from returnn_tf.config.compat_modules import builtins_of_configs, compat_modules
@@ -27,26 +28,26 @@ class ConfigStore:
 
     def __init__(self, values: Optional[Mapping[str, Any]] = None):
         """:param values: settings with Python types"""
-        self.files: List[str] = []
+        self.files: list[str] = []
         self._module = types.ModuleType(CONFIG_MODULE)
         # the globals of Python configs, so that their functions see overrides, too
-        self._values: Dict[str, Any] = self._module.__dict__
+        self._values: dict[str, Any] = self._module.__dict__
         self._values["config"] = self
         self._values["__builtins__"] = builtins_of_configs()
-        self._texts: Dict[str, readers.RawSetting] = {}
-        self._places: Dict[str, str] = {}
-        self._used: Set[str] = set()
-        self._recipe: List[Tuple[Any, ...]] = []
+        self._texts: dict[str, readers.RawSetting] = {}
+        self._places: dict[str, str] = {}
+        self._used: set[str] = set()
+        self._recipe: list[tuple[Any, ...]] = []
         if values:
             self.update(values)
 
     @classmethod
-    def from_file(cls: Type[_Store], path: str) -> _Store:
+    def from_file(cls: type[_Store], path: str) -> _Store:
         """Read one config file: Python, JSON with comments, or lines "key value"."""
         return cls.from_files([path])
 
     @classmethod
-    def from_files(cls: Type[_Store], paths: Iterable[str], overrides: Sequence[Tuple[str, str]] = ()) -> _Store:
+    def from_files(cls: type[_Store], paths: Iterable[str], overrides: Sequence[tuple[str, str]] = ()) -> _Store:
         """Read config files in order; later ones win.
 
         :param paths: the files
@@ -94,7 +95,7 @@ class ConfigStore:
         for key, value in loading.parse_json(path, text).items():
             self._set(key, value, path)
 
-    def _load_lines(self, path: str, text: str, including: Tuple[str, ...] = ()) -> None:
+    def _load_lines(self, path: str, text: str, including: tuple[str, ...] = ()) -> None:
         for line, key, value in loading.parse_lines(path, text):
             place = "%s:%d" % (path, line)
             if key != "include":
@@ -156,7 +157,7 @@ class ConfigStore:
     def __contains__(self, key: object) -> bool:
         return key in self._texts or (isinstance(key, str) and self._is_typed(key))
 
-    def keys(self) -> List[str]:
+    def keys(self) -> list[str]:
         """Return all keys that are set, including functions and classes of the config, but no modules."""
         return sorted(set(self._texts) | {key for key in self._values if self._is_typed(key)})
 
@@ -208,7 +209,7 @@ class ConfigStore:
             raise ConfigError("%s: %s" % (self.describe_source(key), exc)) from None
         return default if result is None else result
 
-    def unread_values(self) -> List[str]:
+    def unread_values(self) -> list[str]:
         """Return the keys that neither the config itself nor a reader has used, except functions and private names."""
         return [
             key

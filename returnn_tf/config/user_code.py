@@ -8,7 +8,8 @@ import linecache
 import re
 import sys
 import traceback
-from typing import Any, Iterator, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Optional
 
 CONFIG_MODULE = "__returnn_tf_config__"  # the module name of all code in Python configs
 
@@ -50,7 +51,7 @@ def error_in_config(exc: BaseException) -> Optional[str]:
     return "%s:%d: %s%s" % (found[0], found[1], what, "\n    " + text if text else "")
 
 
-def _called_wrongly(exc: BaseException) -> Optional[Tuple[str, int]]:
+def _called_wrongly(exc: BaseException) -> Optional[tuple[str, int]]:
     """Return the first line of a config function that did not accept the arguments that we gave it."""
     match = re.match(r"(?:\S+\.)?([\w<>]+)\(\) (takes|missing|got an unexpected|got multiple)", str(exc))
     if not isinstance(exc, TypeError) or match is None:

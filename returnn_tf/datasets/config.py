@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Dict, Iterator, Mapping, Optional, Union
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional, Union
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import DataSettings
@@ -64,7 +65,7 @@ class DatasetOfConfig:
 
     config: Config
     name: str
-    defaults: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __call__(self) -> Dataset:
         """Create the dataset."""
@@ -76,7 +77,7 @@ class DatasetOfConfig:
         return dataset
 
 
-def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1) -> Dict[str, Any]:
+def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1) -> dict[str, Any]:
     """Return the options for ``Dataset.batches`` as set in the config.
 
     :param train: apply the length limits, ``seq_drop`` and other options for training only
@@ -119,7 +120,7 @@ def _as_config(config: ConfigLike) -> Config:
     return config if isinstance(config, Config) else Config(dict(config))
 
 
-def _names(config: Config) -> Dict[str, Any]:
+def _names(config: Config) -> dict[str, Any]:
     settings = DataSettings(config)
     found = {"train": settings.train, "dev": settings.dev, "eval": settings.eval}
     return {**{name: spec for name, spec in found.items() if spec}, **(settings.eval_datasets or {})}
@@ -129,8 +130,8 @@ def _spec_of(config: Config, name: str) -> Any:
     return _names(config).get(name) or config.typed(name) or None
 
 
-def _inherited(config: Config, name: str) -> Dict[str, Any]:
-    options: Dict[str, Any] = {"name": name}
+def _inherited(config: Config, name: str) -> dict[str, Any]:
+    options: dict[str, Any] = {"name": name}
     settings = DataSettings(config)
     for key, info in settings.declared().items():
         value = settings.value(key) if info.dataset_option else None

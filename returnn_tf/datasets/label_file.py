@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.safe_files import read_literal, read_plain_pickle, read_text
 
 
-def read_labels(path: str) -> List[str]:
+def read_labels(path: str) -> list[str]:
     """Read the labels in the order of their indices.
 
     :param path: a pickled or literal dict from label to index, or a text file with one label per line

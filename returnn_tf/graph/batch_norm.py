@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -79,7 +80,7 @@ def declare_batch_norm(ctx: PlanContext, data: Data, opts: BatchNormOptions) -> 
     """Declare the parameters, for values in this layout."""
     dim = ctx.need_feature(data, "what batch_norm gets")
     opts.fill_defaults(ctx, data)
-    shape: Tuple[Any, ...] = (dim,)
+    shape: tuple[Any, ...] = (dim,)
     if opts.param_version != 2:
         shape = tuple(dim if i == data.feature_axis else 1 for i in range(data.rank))
     for name, init in (("mean", 0.0), ("variance", 1.0)):

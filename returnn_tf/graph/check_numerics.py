@@ -29,7 +29,7 @@ def checked_output(node: Node, value: Any, which: str) -> Any:
 
     :param which: result of `option`
     """
-    wanted = which == ALL or which == OUTPUTS and _is_output(node)
+    wanted = which == ALL or (which == OUTPUTS and _is_output(node))
     if not wanted or not value.dtype.is_floating:
         return value
     return _with_assertion(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Dict, Iterator, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 
 def mentions(cls: type, name: str, base: type) -> bool:
-    """Return whether a class uses an attribute or global of this name: in its methods, in those of its bases which do
-    not derive from ``base``, or in functions of the same module that these call.
+    """Return whether a class uses an attribute or global of this name.
+
+    Searched are its methods, those of its bases that do not derive from ``base``, and functions of the same module that
+    these call.
     """
     values = [v for c in cls.__mro__ if c is cls or not issubclass(c, base) for v in vars(c).values()]
     seen = set()
@@ -23,7 +26,7 @@ def mentions(cls: type, name: str, base: type) -> bool:
     return False
 
 
-def _codes(value: Any) -> Iterator[Tuple[types.CodeType, Dict[str, Any]]]:
+def _codes(value: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
     """Yield the code of a function, method or property and of all functions defined inside of it, with its globals."""
     if isinstance(value, property):
         for function in (value.fget, value.fset):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
@@ -59,7 +59,7 @@ def layer_constraint(ctx: EmitContext, run: Optional[Node] = None) -> Optional[A
     return total
 
 
-def constrained_values(ctx: EmitContext) -> Dict[str, Any]:
+def constrained_values(ctx: EmitContext) -> dict[str, Any]:
     """Return the values that darc1 and spatial_smoothing constrain, depending on the option.
 
     For darc1 these are the values before the activation if there is one.
@@ -78,7 +78,7 @@ def step_output_name(node: Node, name: str) -> str:
     return "%s/%s" % (node.path, name)
 
 
-def _constrained(ctx: EmitContext, name: str, run: Optional[Node]) -> Tuple[Data, Any]:
+def _constrained(ctx: EmitContext, name: str, run: Optional[Node]) -> tuple[Data, Any]:
     data = ctx.output
     if run is None:
         return data, constrained_values(ctx)[name]
@@ -122,7 +122,7 @@ def _without_padding(ctx: EmitContext, data: Data, x: Any) -> Any:
     return x if mask is None else tf.where(mask, x, tf.zeros_like(x))
 
 
-def _feature_map(size: int) -> Tuple[int, int]:
+def _feature_map(size: int) -> tuple[int, int]:
     """Return (rows, columns) of a feature vector viewed as a map."""
     width = math.isqrt(size)
     while size % width:

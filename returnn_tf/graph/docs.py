@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from typing import Any, Optional, Type
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.reference import describe, listing
@@ -44,7 +44,7 @@ def _hint(name: str) -> str:
     return ". %s" % did_you_mean(name, LAYERS.names() + LOSSES.names())
 
 
-def example_of(cls: Type[Any]) -> Optional[str]:
+def example_of(cls: type[Any]) -> Optional[str]:
     """Return the code of the ``Example::`` block in a docstring, or None."""
     doc = inspect.getdoc(cls) or ""
     match = re.search(r"^Example::\n\n((?:(?:    .*)?\n?)+)", doc, re.MULTILINE)

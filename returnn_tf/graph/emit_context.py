@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, Callable, List, Optional, Sequence, TypeVar
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.aux_values import Aux
@@ -80,7 +81,7 @@ class EmitContext:
         size = self.lowering.get_size(dim)
         return size * self.beam if dim.is_batch and self.beam > 1 else size
 
-    def shape(self, data: Data) -> List[Any]:
+    def shape(self, data: Data) -> list[Any]:
         """Return the sizes of all axes of a template."""
         return [self.size(d) for d in data.dims]
 

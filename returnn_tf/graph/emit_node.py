@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, List
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
@@ -64,7 +64,7 @@ def emit_node(state: Lowering, node: Node) -> None:
     state.values[node] = checked_output(node, value, state.check_numerics) if state.check_numerics else value
 
 
-def _dependencies(ctx: EmitContext, value: Any, given: Any) -> List[Any]:
+def _dependencies(ctx: EmitContext, value: Any, given: Any) -> list[Any]:
     """Return the ops that must run before the output is used: layers, or what a function of the layer returns."""
     if callable(given):
         ctx.lowering.values[ctx.node] = value

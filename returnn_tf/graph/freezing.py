@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Dict
+from typing import Any
 
 
 class Freezable:
@@ -15,7 +15,7 @@ class Freezable:
         self.__class__ = _frozen(type(self))
 
 
-_FROZEN: Dict[type, type] = {}
+_FROZEN: dict[type, type] = {}
 
 
 def _frozen(cls: type) -> type:

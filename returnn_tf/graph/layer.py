@@ -7,7 +7,8 @@ emits its ops (`emit`). `returnn_tf.layers.math.linear` is a model to follow.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional, Sequence, Set, Tuple, Union
+from collections.abc import Sequence
+from typing import Any, Optional, Union
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer_base import LayerBase
@@ -41,7 +42,7 @@ class Layer(LayerBase):
         return None
 
     @property
-    def sources(self) -> List[Node]:
+    def sources(self) -> list[Node]:
         """Return the layers that ``from`` names."""
         return self.node.sources
 
@@ -56,4 +57,4 @@ class Layer(LayerBase):
 
 
 AxisOption = Union[Dim, str, int]
-AxesOption = Union[Dim, str, int, List[Any], Tuple[Any, ...], Set[Any]]
+AxesOption = Union[Dim, str, int, list[Any], tuple[Any, ...], set[Any]]

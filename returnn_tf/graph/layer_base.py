@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Annotated,
     Any,
     Callable,
     ClassVar,
-    Dict,
-    FrozenSet,
-    Iterator,
-    List,
-    Mapping,
     Optional,
-    Sequence,
-    Set,
     Union,
 )
 
@@ -79,16 +73,16 @@ class LayerBase(Freezable):
     node: Any = dataclasses.field(init=False)
     n_out: Optional[int] = option(None, check=axis_size, help="size of the new feature axis; from the target if absent")
     out_dim: Optional[Dim] = option(None, help="the new feature dim, instead of n_out")
-    out_type: Optional[Dict[str, Any]] = option(None, help="changes to the output template", group=OutTypeOptions)
-    out_shape: Union[None, Set[Any], FrozenSet[Any], List[Any], Dict[Any, Any]] = option(
+    out_type: Optional[dict[str, Any]] = option(None, help="changes to the output template", group=OutTypeOptions)
+    out_shape: Union[None, set[Any], frozenset[Any], list[Any], dict[Any, Any]] = option(
         None, help="set of dims that the output must have; checked"
     )
-    target: Union[None, str, List[str]] = option(
+    target: Union[None, str, list[str]] = option(
         None, help="data key or layer with the reference for the loss; the default of n_out"
     )
     loss: Optional[str] = option(None, help="name of the loss on this layer")
     loss_scale: float = option(1.0, help="weight of the loss in the objective; 0: only reported")
-    loss_opts: Optional[Dict[str, Any]] = option(None, help="options of the loss")
+    loss_opts: Optional[dict[str, Any]] = option(None, help="options of the loss")
     loss_only_on_non_search: Optional[bool] = option(None, help="omit the loss in search")
     copy_output_loss_from_source_idx: Optional[int] = option(
         None, help="index of the source whose auxiliary loss is forwarded to the loss 'via_layer'"
@@ -116,20 +110,20 @@ class LayerBase(Freezable):
     param_device: Optional[str] = option(
         None, check=_check_device, help="device for the parameters, e.g. 'CPU' or 'GPU:0'"
     )
-    updater_opts: Optional[Dict[str, Any]] = option(None, help="options of the updater for these parameters")
+    updater_opts: Optional[dict[str, Any]] = option(None, help="options of the updater for these parameters")
     reuse_params: ReusedParams = option(
         None, group=ReuseOptions, help="layer whose parameters to use, or {'map': {name: layer, None or dict}}"
     )
     name_scope: Optional[str] = option(
         None, help="scope of the parameters instead of the layer name; '/abs', 'rel' or ''"
     )
-    batch_norm: Union[None, bool, Dict[str, Any]] = option(
+    batch_norm: Union[None, bool, dict[str, Any]] = option(
         None, help="True or options of batch_norm: normalise the output after the activation"
     )
     size_target: Optional[str] = option(None, help="take the sequence lengths of this data key")
     register_as_extern_data: Optional[str] = option(None, help="register the output as this data key")
     control_dependencies_on_output: Annotated[
-        Any, Written(Union[None, str, List[str], Callable[..., Any]], "layer | list[layer] | function | None")
+        Any, Written(Union[None, str, list[str], Callable[..., Any]], "layer | list[layer] | function | None")
     ] = option(
         None, help="layers to run before the output is used, or a function of the output that gives ops", refs=True
     )
@@ -142,7 +136,7 @@ class LayerBase(Freezable):
     collocate_with: Optional[LayerRefs] = option(
         None, help="layers on whose device this one is computed", inert="TensorFlow places ops where their inputs are"
     )
-    state: Optional[Dict[str, Any]] = option(
+    state: Optional[dict[str, Any]] = option(
         None, help="in a loop: explicit state", unsupported="give 'initial_state' to the recurrent layer"
     )
 
@@ -184,14 +178,14 @@ class LayerBase(Freezable):
         return cls.has_memory
 
     @classmethod
-    def source_list(cls, given: Any) -> List[Any]:
+    def source_list(cls, given: Any) -> list[Any]:
         """Return ``from`` as a list of names."""
         if given is None:
             return []
         return [given] if isinstance(given, str) else list(given)
 
     @classmethod
-    def read_sources(cls, given: Any, where: str) -> List[Any]:
+    def read_sources(cls, given: Any, where: str) -> list[Any]:
         """Return ``from`` as a list of names, or of tuples that begin with a name.
 
         :param where: how an error begins
@@ -246,6 +240,6 @@ class LayerBase(Freezable):
         return ()
 
     @property
-    def target_names(self) -> List[str]:
+    def target_names(self) -> list[str]:
         """Return the option ``target`` as a list of names; a choice with several sources has several."""
         return [self.target] if isinstance(self.target, str) else list(self.target or ())

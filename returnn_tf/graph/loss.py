@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import LayerOrNumber, LayerRef, option
@@ -54,7 +55,7 @@ class LossContext:
         self.target_node = loss_node.target
         self.train = ctx.train
         #: Values that value and error share, e.g. the frames; lives as long as the context.
-        self.cache: Dict[str, Any] = {}
+        self.cache: dict[str, Any] = {}
 
     @property
     def target(self) -> Data:
@@ -88,7 +89,7 @@ class LossContext:
             return tf.ones([batch], tf.int32)
         return tf.broadcast_to(self.ctx.lens(data.dims[time]), [batch])
 
-    def require(self, good: Any, message: str, **shown: Any) -> List[Any]:
+    def require(self, good: Any, message: str, **shown: Any) -> list[Any]:
         """Fail the step if a sequence of the batch violates the condition.
 
         :param good: bool [batch]
@@ -100,7 +101,7 @@ class LossContext:
         bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
         # TensorFlow escapes quotes in its output, so the message has none.
         where = "Layer %s (class %s)" % (self.node.path, self.node.layer.class_name)
-        parts: List[Any] = ["%s: %s The sequences of the batch, counted from 0:" % (where, message), bad]
+        parts: list[Any] = ["%s: %s The sequences of the batch, counted from 0:" % (where, message), bad]
         for name, values in shown.items():
             parts += ["%s:" % name.replace("_", " "), tf.gather(values, bad)]
         op = tf.debugging.Assert(tf.reduce_all(good), parts, summarize=20)
@@ -190,9 +191,9 @@ class LossNode:
     scale: float = 1.0
 
 
-def frame_order(data: Data) -> List[int]:
+def frame_order(data: Data) -> list[int]:
     """Return the axes with batch first, then time (if any), then the others, feature last."""
-    order: List[int] = []
+    order: list[int] = []
     if data.batch_axis is not None:
         order.append(data.batch_axis)
     time = frame_axis(data)

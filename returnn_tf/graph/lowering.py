@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, Dict, Iterable, List, Tuple, TypeVar
+from collections.abc import Iterable
+from typing import Any, Callable, TypeVar
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import DEFAULT_SEED
@@ -25,7 +26,7 @@ class Lowering:
     :param step: the global train step, int64 scalar
     """
 
-    variables: Dict[str, Any]
+    variables: dict[str, Any]
     train: bool
     search: bool
     behavior_version: int
@@ -34,38 +35,38 @@ class Lowering:
     #: Which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`.
     check_numerics: str = ""
     batch_size: Any = None
-    values: Dict[Node, Any] = dataclasses.field(default_factory=dict)
-    sub_values: Dict[Tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
+    values: dict[Node, Any] = dataclasses.field(default_factory=dict)
+    sub_values: dict[tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
     #: Auxiliary values by node, see `returnn_tf.graph.aux_values`; changed by `set_aux` alone.
-    aux: Dict[Node, Dict[Aux[Any], Any]] = dataclasses.field(default_factory=dict)
-    lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
-    derived_lens: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
-    sizes: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    aux: dict[Node, dict[Aux[Any], Any]] = dataclasses.field(default_factory=dict)
+    lens: dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    derived_lens: dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    sizes: dict[Dim, Any] = dataclasses.field(default_factory=dict)
     #: Dims whose lengths vary with the frames of another dim: dim -> (that dim, lengths [its frames]).
-    lens_over: Dict[Dim, Tuple[Dim, Any]] = dataclasses.field(default_factory=dict)
-    params: Dict[str, Any] = dataclasses.field(default_factory=dict)
-    updates: List[Callable[[], Any]] = dataclasses.field(default_factory=list)
-    constraints: List[Any] = dataclasses.field(default_factory=list)
-    masks: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    lens_over: dict[Dim, tuple[Dim, Any]] = dataclasses.field(default_factory=dict)
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    updates: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
+    constraints: list[Any] = dataclasses.field(default_factory=list)
+    masks: dict[Any, Any] = dataclasses.field(default_factory=dict)
     #: In the step of a loop: the values that the loop passes in, the new values of states, and the step index.
-    loop_inputs: Dict[Any, Any] = dataclasses.field(default_factory=dict)
-    next_states: Dict[Any, Any] = dataclasses.field(default_factory=dict)
+    loop_inputs: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    next_states: dict[Any, Any] = dataclasses.field(default_factory=dict)
     loop_index: Any = None
     #: In the step of a loop: the step index by step axis, enclosing loops included.
-    loop_indices: Dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    loop_indices: dict[Dim, Any] = dataclasses.field(default_factory=dict)
     #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.layers.loops.hypotheses`.
     hypotheses: Any = None
     #: In the step of any other loop: bool [batch], the sequences that ended before this step; None if none can end.
     ended: Any = None
     #: Final scores [batch, beam] by path of the loop, and the dims whose lengths differ among the hypotheses of a beam.
-    beam_scores: Dict[str, Any] = dataclasses.field(default_factory=dict)
-    beam_dims: Dict[Dim, int] = dataclasses.field(default_factory=dict)
+    beam_scores: dict[str, Any] = dataclasses.field(default_factory=dict)
+    beam_dims: dict[Dim, int] = dataclasses.field(default_factory=dict)
     #: By path of a searching loop: the number of sequences whose best hypothesis had not ended when the loop did.
-    not_ended: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    not_ended: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def child(self) -> Lowering:
         """Return a lowering for the body of a loop: it sees everything, and what is added to it stays inside."""
-        copies: Dict[str, Any] = {"updates": [], "constraints": []}
+        copies: dict[str, Any] = {"updates": [], "constraints": []}
         for field in dataclasses.fields(self):
             if field.default_factory is dict:
                 copies[field.name] = dict(getattr(self, field.name))

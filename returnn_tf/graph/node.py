@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.graph.freezing import Freezable, read_only
 from returnn_tf.graph.layer_base import LayerBase
@@ -25,13 +25,13 @@ class ParamSpec(Freezable):
     """
 
     name: str
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     dtype: str
     init: Any
     trainable: bool
     layer_path: str
     l2: float = 0.0
-    updater_opts: Optional[Dict[str, Any]] = None
+    updater_opts: Optional[dict[str, Any]] = None
     device: Optional[str] = None
 
     @property
@@ -62,17 +62,17 @@ class Node(Freezable):
     path: str
     layer: LayerBase
     scope: str
-    sources: List[Node] = dataclasses.field(default_factory=list)
-    deps: List[Node] = dataclasses.field(default_factory=list)
+    sources: list[Node] = dataclasses.field(default_factory=list)
+    deps: list[Node] = dataclasses.field(default_factory=list)
     _output: Optional[Data] = None
-    sub_outputs: Dict[str, Data] = dataclasses.field(default_factory=dict)
-    params: Dict[str, Any] = dataclasses.field(default_factory=dict)
-    owned: List[ParamSpec] = dataclasses.field(default_factory=list)
+    sub_outputs: dict[str, Data] = dataclasses.field(default_factory=dict)
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    owned: list[ParamSpec] = dataclasses.field(default_factory=list)
     extern_key: Optional[str] = None
     #: In a loop: state -> (template, function returning the initial value); see `PlanContext.loop_state`.
-    loop_states: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    loop_states: dict[str, Any] = dataclasses.field(default_factory=dict)
     #: Of a loop: the layers of one step, in order.
-    inner: List[Node] = dataclasses.field(default_factory=list)
+    inner: list[Node] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.layer.node = self
@@ -124,4 +124,4 @@ class LayerAsParam:
     """
 
     node: Node
-    dims: Tuple[Dim, ...]
+    dims: tuple[Dim, ...]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-from typing import Annotated, Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
+from collections.abc import Mapping
+from typing import Annotated, Any, Callable, Optional, Union
 
 import numpy
 
@@ -18,22 +19,22 @@ from returnn_tf.tensor import DTYPES, Dim
 
 _AXIS = Union[Dim, str, int]
 _SIZE = Union[Dim, int]
-_PADDING = Union[int, str, None, Tuple[int, int]]
+_PADDING = Union[int, str, None, tuple[int, int]]
 
 #: One axis of a layer, e.g. ``"T"``, ``"stag:chunk"``, a dim.
 Axis = Annotated[Any, Written(_AXIS, "axis")]
 #: One axis or several; ``"BT"`` means two.
-Axes = Annotated[Any, Written(Union[Dim, str, int, List[_AXIS], Set[_AXIS]], "axis | list[axis]")]
+Axes = Annotated[Any, Written(Union[Dim, str, int, list[_AXIS], set[_AXIS]], "axis | list[axis]")]
 #: The axes of a layer in a new order: a list, or a dict from position to axis.
-AxisOrder = Annotated[Any, Written(Union[List[_AXIS], Dict[_AXIS, _AXIS]], "list[axis] | dict[axis, axis]")]
+AxisOrder = Annotated[Any, Written(Union[list[_AXIS], dict[_AXIS, _AXIS]], "list[axis] | dict[axis, axis]")]
 #: Dims, one for each axis.
-Dims = Annotated[Any, Written(Union[Dim, List[Dim]], "Dim | list[Dim]")]
+Dims = Annotated[Any, Written(Union[Dim, list[Dim]], "Dim | list[Dim]")]
 #: Dims or sizes, one for each axis.
-Shape = Annotated[Any, Written(List[_SIZE], "list[Dim | int]")]
+Shape = Annotated[Any, Written(list[_SIZE], "list[Dim | int]")]
 #: One number, or one for each axis.
-NumberPerAxis = Annotated[Any, Written(Union[int, List[Union[int, None]]], "int | list[int]")]
+NumberPerAxis = Annotated[Any, Written(Union[int, list[Union[int, None]]], "int | list[int]")]
 #: Padding of a convolution or pooling: name, frames, frames on both sides, or a list of these for each axis.
-Padding = Annotated[Any, Written(Union[_PADDING, List[_PADDING]], "str | int | (int, int) | list")]
+Padding = Annotated[Any, Written(Union[_PADDING, list[_PADDING]], "str | int | (int, int) | list")]
 #: Name of a function, several joined by "|", an expression of x, or a function.
 Activation = Annotated[Any, Written(Union[str, Callable[..., Any], None], "str | function | None")]
 #: Initial value of a parameter.
@@ -43,7 +44,7 @@ Init = Annotated[
 #: A number or a bool, converted to a constant of the required dtype.
 Number = Annotated[Any, Written(Union[float, bool], "number")]
 #: The layer whose parameters are reused, or a map from own parameters to layers.
-ReusedParams = Annotated[Any, Written(Union[None, str, Dict[str, Any]], "layer | dict | None")]
+ReusedParams = Annotated[Any, Written(Union[None, str, dict[str, Any]], "layer | dict | None")]
 #: Name of a layer, a number or a bool.
 LayerOrConstant = Annotated[Any, Written(Union[str, float, bool], "layer | number")]
 #: Name of a layer, a keyword such as ``"zeros"``, a number, or None.
@@ -53,12 +54,12 @@ InitialOutput = Annotated[
 #: Name of a layer, a size, a dim, or None.
 LayerOrSize = Annotated[Any, Written(Union[None, str, int, Dim], "layer | int | Dim | None")]
 #: Entries to add on each side of each axis.
-Amounts = Annotated[Any, Written(Union[int, List[Union[_SIZE, List[_SIZE]]]], "int | (int, int) | list[(int, int)]")]
+Amounts = Annotated[Any, Written(Union[int, list[Union[_SIZE, list[_SIZE]]]], "int | (int, int) | list[(int, int)]")]
 #: Changes to an output template, or a function that returns them.
-OutType = Annotated[Any, Written(Union[None, Dict[str, Any], Callable[..., Any]], "dict | function | None")]
+OutType = Annotated[Any, Written(Union[None, dict[str, Any], Callable[..., Any]], "dict | function | None")]
 #: Number, text, or an array or nested list of these.
 Constant = Annotated[
-    Any, Written(Union[float, bool, str, numpy.ndarray, numpy.generic, List[Any]], "number | bool | str | array")
+    Any, Written(Union[float, bool, str, numpy.ndarray, numpy.generic, list[Any]], "number | bool | str | array")
 ]
 #: Python code as a string, or a function.
 Code = Annotated[Any, Written(Union[str, Callable[..., Any]], "str | function")]
@@ -70,7 +71,7 @@ class ReusedParamOptions:
 
     reuse_layer: Optional[str] = option(None, help="layer whose parameter of this name to use")
     layer_output: Optional[str] = option(None, help="layer whose output to use as the parameter")
-    shape: Optional[List[Dim]] = option(None, help="with layer_output: its dims in the order of the parameter")
+    shape: Optional[list[Dim]] = option(None, help="with layer_output: its dims in the order of the parameter")
 
 
 def _check_reused_params(entries: Optional[Mapping[str, Any]]) -> Optional[str]:
@@ -91,7 +92,7 @@ class ReuseOptions:
     """The options of ``reuse_params``."""
 
     reuse_layer: Optional[str] = option(None, help="layer whose parameters to use")
-    map: Optional[Dict[str, ReusedParams]] = option(
+    map: Optional[dict[str, ReusedParams]] = option(
         None, check=_check_reused_params, help="own parameter -> layer, {'layer_output': layer}, or None for an own one"
     )
     auto_create_missing: bool = option(False, help="create parameters that the layer lacks")
@@ -102,9 +103,9 @@ class OutTypeOptions:
     """The options in ``out_type``."""
 
     dtype: Optional[str] = option(None, choices=(None, *DTYPES), help="e.g. 'float32'")
-    dims: Optional[List[Dim]] = option(None, help="all dims of the output")
-    dim_tags: Optional[List[Dim]] = option(None, help="the same as dims")
-    shape: Optional[List[Optional[int]]] = option(
+    dims: Optional[list[Dim]] = option(None, help="all dims of the output")
+    dim_tags: Optional[list[Dim]] = option(None, help="the same as dims")
+    shape: Optional[list[Optional[int]]] = option(
         None, check=axis_sizes, help="sizes without the batch axis, None where dynamic"
     )
     dim: Optional[int] = option(None, check=axis_size, help="size of the feature axis, or number of labels")

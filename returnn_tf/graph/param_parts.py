@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +13,7 @@ class Part:
     size: int
 
 
-Parts = List[Part]
+Parts = list[Part]
 
 
 def total_size(parts: Parts) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional, Protocol
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
@@ -32,14 +33,14 @@ class Builder(Protocol):
         """Replace the declared dim by its definition from now on."""
 
     @property
-    def sink(self) -> List[Node]:
+    def sink(self) -> list[Node]:
         """Return the list that collects planned nodes in the order of their computation."""
 
     def subnetwork(
         self,
         owner: Node,
-        network: Dict[str, Any],
-        inputs: Dict[str, Node],
+        network: dict[str, Any],
+        inputs: dict[str, Node],
         scope: str,
         loop_dim: Optional[Dim] = None,
     ) -> Node:
@@ -91,7 +92,7 @@ class PlanContext:
         """Return the index of the one axis that matches."""
         return resolve_axis(data, desc, behavior_version=self.behavior_version)
 
-    def axes(self, data: Data, desc: Any) -> List[int]:
+    def axes(self, data: Data, desc: Any) -> list[int]:
         """Return the indices of all axes that match."""
         return resolve_axes(data, desc, behavior_version=self.behavior_version)
 
@@ -226,7 +227,7 @@ class PlanContext:
         self.node.params[name] = spec
         self.node.owned.append(spec)
 
-    def _shared_param(self, name: str, shape: Tuple[int, ...]) -> Tuple[Any, str]:
+    def _shared_param(self, name: str, shape: tuple[int, ...]) -> tuple[Any, str]:
         """Return (the parameter or layer that replaces this one or None, suffix of an own variable)."""
         reuse = self.node.layer.reuse_params
         if reuse is None:
@@ -258,7 +259,7 @@ class PlanContext:
             entry = entry.get("reuse_layer")
         return self._param_of(entry, name, shape), ""
 
-    def _param_of(self, node: Node, name: str, shape: Tuple[int, ...]) -> Any:
+    def _param_of(self, node: Node, name: str, shape: tuple[int, ...]) -> Any:
         # Recurrent layers with a name_scope lack the "rec/" of the others.
         other_name = name[len("rec/") :] if name.startswith("rec/") else "rec/" + name
         spec = node.params.get(name) or node.params.get(other_name)
@@ -319,8 +320,8 @@ class PlanContext:
 
     def subnetwork(
         self,
-        network: Dict[str, Any],
-        inputs: Dict[str, Node],
+        network: dict[str, Any],
+        inputs: dict[str, Node],
         *,
         scope: Optional[str] = None,
         loop_dim: Optional[Dim] = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.graph.emit_context import EmitContext
@@ -220,7 +220,7 @@ class LayerView:
         return DataView(self._ctx, self._node.output, self._ctx.lowering.values.get(self._node))
 
     @property
-    def sources(self) -> List[LayerView]:
+    def sources(self) -> list[LayerView]:
         """Return views of the sources."""
         return [LayerView(self._ctx, node) for node in self._node.sources]
 

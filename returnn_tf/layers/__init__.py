@@ -1,0 +1,1 @@
+"""The layer classes and losses, in folders by topic."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional, Tuple, Union
+from collections.abc import Mapping
+from typing import Any, Optional, Union
 
 from returnn_tf.logging.text import hms
 
@@ -105,7 +106,7 @@ def epoch_line(epoch: int, score: Any, error: Any, elapsed: float) -> str:
     return "epoch %d score: %s error: %s elapsed: %s" % (epoch, score_text(score), score_text(error), hms(elapsed))
 
 
-def eval_line(results: Mapping[str, Tuple[Any, Any]]) -> str:
+def eval_line(results: Mapping[str, tuple[Any, Any]]) -> str:
     """Return the line of all evaluations (level 1): ``dev: score 0.26 error 0.12 eval: score 0.30 error 0.16``.
 
     :param results: dataset -> (score, error), as for `score_text`

@@ -6,8 +6,9 @@ import atexit
 import logging
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
-from typing import List, Optional, Sequence
+from typing import Optional
 
 from returnn_tf.logging.handlers import LOG_FORMATS, PACKAGE, LineFormatter, TargetHandler, TerminalHandler
 from returnn_tf.logging.levels import DEFAULT_LEVEL, PROGRESS_LEVEL, STEP_LEVEL, standard_level
@@ -21,7 +22,7 @@ class Log:
 
     def __init__(self) -> None:
         self._logger = logging.getLogger(PACKAGE)
-        self._files: List[TargetHandler] = []
+        self._files: list[TargetHandler] = []
         self._bar: Optional[ProgressBar] = None
         self._suffix = ""
         self.started = time.monotonic()
@@ -116,7 +117,7 @@ class Log:
     def _install(self, formatter: Optional[logging.Formatter]) -> None:
         """Install the targets as the handlers of the package's logger."""
         self._terminal.setLevel(standard_level(self._terminal_level))
-        handlers: List[logging.Handler] = [*self._files, self._terminal]
+        handlers: list[logging.Handler] = [*self._files, self._terminal]
         for handler in handlers:
             handler.setFormatter(formatter)
         self._logger.handlers = handlers

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -29,7 +31,7 @@ def native_soft_alignment(
     skip: tf.Tensor,
     *,
     optional_ends: bool,
-) -> Tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Compute posteriors of all classes and the full-sum score over chains of states (Baum-Welch).
 
     :param ops: what `align_ops` returned
@@ -60,7 +62,7 @@ def native_best_alignment(
     skip: tf.Tensor,
     *,
     optional_ends: bool,
-) -> Tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the class of every frame on the best path, and its score (Viterbi).
 
     Parameters: see `native_soft_alignment`.
@@ -98,8 +100,8 @@ def native_ctc(
     :return: [batch]; 0 where there are too few frames
     """
 
-    @tf.custom_gradient
-    def run(scores: tf.Tensor) -> Tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    @custom_gradient
+    def run(scores: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         result = ops.rtf_ctc(
             scores=scores, lengths=lens, labels=labels, label_lengths=label_lens, blank=blank, label_loop=label_loop,
             normalized=normalized, softmax_without_alignment=softmax_without_alignment,
@@ -111,7 +113,7 @@ def native_ctc(
 
 def native_acceptor_alignment(
     ops: Any, scores: tf.Tensor, lens: tf.Tensor, edges: tf.Tensor, costs: tf.Tensor, num_states: tf.Tensor
-) -> Tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Compute posteriors of all classes and the full-sum score over finite-state acceptors, one per sequence.
 
     :param scores: float32 [time, batch, classes], log scores
@@ -129,7 +131,7 @@ def native_acceptor_alignment(
 
 def native_acceptor_path(
     ops: Any, scores: tf.Tensor, lens: tf.Tensor, edges: tf.Tensor, costs: tf.Tensor, num_states: tf.Tensor
-) -> Tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the class of every frame on the best path through finite-state acceptors, and its score (Viterbi).
 
     Parameters: see `native_acceptor_alignment`.
@@ -163,8 +165,8 @@ def native_transducer(
     :return: [batch]; 0 with a gradient of 0 where there is no alignment
     """
 
-    @tf.custom_gradient
-    def run(scores: tf.Tensor) -> Tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    @custom_gradient
+    def run(scores: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         result = ops.rtf_transducer(
             scores=scores, lengths=lens, labels=labels, label_lengths=label_lens, blank=blank,
             label_takes_frame=label_takes_frame, normalized=normalized,
@@ -199,10 +201,10 @@ def self_test(ops: Any) -> None:
     rng = numpy.random.RandomState(1)
     lens, labels, label_lens = [4, 3, 2], [[0, 1], [1, 1], [0, 0]], [2, 2, 1]
 
-    def op(scores: tf.Tensor) -> List[tf.Tensor]:
+    def op(scores: tf.Tensor) -> list[tf.Tensor]:
         return [native_ctc(ops, scores, lens, labels, label_lens, blank=2)]
 
-    def formula(scores: NDArray[Any]) -> List[NDArray[Any]]:
+    def formula(scores: NDArray[Any]) -> list[NDArray[Any]]:
         scores = scores - numpy.log(numpy.exp(scores).sum(-1, keepdims=True))
         sums = [
             sum(

@@ -6,8 +6,9 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import Optional
 
 from returnn_tf.native.cache import BUILD_PREFIX, Entry, find_entry, find_entry_of_any_compiler, new_entry
 from returnn_tf.native.cuda_toolchain import CudaToolchain, find_cuda_toolchain, visible_archs
@@ -35,7 +36,7 @@ class Compilers:
         """Return the versions of the compilers, in one line."""
         return self.cpu.version + (", %s for %s" % (self.cuda.version, " ".join(self.cuda.archs)) if self.cuda else "")
 
-    def key(self) -> List[str]:
+    def key(self) -> list[str]:
         """Return what the compiled code depends on."""
         return self.cpu.key() + (self.cuda.key() if self.cuda else [])
 
@@ -50,7 +51,7 @@ def find_compilers(op: NativeOp, archs: Sequence[str] = (), target: Optional[Seq
     return Compilers(find_toolchain(target), find_cuda_toolchain(archs) if op.cuda and archs else None)
 
 
-def build(op: NativeOp) -> Tuple[str, bool]:
+def build(op: NativeOp) -> tuple[str, bool]:
     """Return the library of an op, for the CPU of this machine and the GPUs that TensorFlow uses.
 
     :return: its path, and whether this call compiled it
@@ -105,7 +106,7 @@ def compile_into(entry: Entry, op: NativeOp, compilers: Compilers, place: str = 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compile_commands(op: NativeOp, compilers: Compilers) -> List[List[str]]:
+def _compile_commands(op: NativeOp, compilers: Compilers) -> list[list[str]]:
     """Return the command for each file, without the name of the object.
 
     The folder of our sources is in the include path, for the ops of plug-ins.

@@ -15,7 +15,8 @@ import os
 import shutil
 import stat
 import tempfile
-from typing import Iterator, List, Optional
+from collections.abc import Iterator
+from typing import Optional
 
 from returnn_tf.native.errors import NativeOpError
 
@@ -26,7 +27,7 @@ BUILD_PREFIX = "build-"
 _TESTED = ".tested"
 
 
-def cache_folders() -> List[str]:
+def cache_folders() -> list[str]:
     """Return the folders to search, in order of preference.
 
     ``$RETURNN_TF_NATIVE_CACHE``, the user's cache, a folder of the user in the temporary directory.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -47,8 +48,8 @@ def _run(
     rest = tf.shape(x)[2:]
     flat = tf.reshape(x, tf.concat([tf.shape(x)[:2], [tf.reduce_prod(rest)]], axis=0))
 
-    @tf.custom_gradient
-    def run(x: tf.Tensor) -> Tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    @custom_gradient
+    def run(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         if frames is None:
             return forward(x=x, **options), lambda grad: backward(grad, tf.shape(x)[0], **options)
         return forward(x, frames, **options), lambda grad: backward(x=grad, **options)
@@ -73,11 +74,11 @@ def self_test(ops: Any) -> None:
     size, step, count = 4, 3, 3
     x = numpy.random.RandomState(1).normal(0, 1, (9, 2, 3))
 
-    def op(x: tf.Tensor) -> List[tf.Tensor]:
+    def op(x: tf.Tensor) -> list[tf.Tensor]:
         chunks = native_chunk(ops, x, size, step)
         return [chunks, native_unchunk(ops, chunks * chunks, tf.constant(9), size, step)]
 
-    def formula(x: NDArray[Any]) -> List[NDArray[Any]]:
+    def formula(x: NDArray[Any]) -> list[NDArray[Any]]:
         padded = numpy.pad(x, [(0, size), (0, 0), (0, 0)])
         rows = [padded[c * step : c * step + size, b] for b in range(2) for c in range(count)]
         return [numpy.stack(rows, axis=1), x * x]

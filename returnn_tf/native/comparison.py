@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Callable, Iterator, Sequence, Tuple
+from typing import Any, Callable
 
 import numpy
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ def compare_recurrence(
     name: str,
     op: Callable[..., Sequence[tf.Tensor]],
     formula: Callable[..., Arrays],
-    shapes: Callable[[int, int, int], Sequence[Tuple[int, ...]]],
+    shapes: Callable[[int, int, int], Sequence[tuple[int, ...]]],
 ) -> None:
     """Compare a recurrence on ragged batches, in both directions.
 

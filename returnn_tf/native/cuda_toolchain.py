@@ -11,8 +11,8 @@ import re
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Iterator, List, Sequence, Tuple
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import command_in, output_of
@@ -31,11 +31,11 @@ class CudaToolchain:
     :param archs: the GPUs to compile for, as "sm_90", in ascending order
     """
 
-    nvcc: Tuple[str, ...]
+    nvcc: tuple[str, ...]
     version: str
-    archs: Tuple[str, ...]
+    archs: tuple[str, ...]
 
-    def kernel_flags(self) -> List[str]:
+    def kernel_flags(self) -> list[str]:
         """Return flags for machine code for each GPU, plus PTX for newer ones, which their driver compiles."""
         numbers = [arch[len("sm_") :] for arch in self.archs]
         codes = ["arch=compute_%s,code=sm_%s" % (number, number) for number in numbers]
@@ -44,14 +44,14 @@ class CudaToolchain:
         flags = ["-O3", "-std=c++17", "-allow-unsupported-compiler", "-Xcompiler", "-fPIC", "--threads", "0"]
         return [*flags, *(word for code in codes for word in ("-gencode", code))]
 
-    def compile_command(self, compiler: Sequence[str]) -> List[str]:
+    def compile_command(self, compiler: Sequence[str]) -> list[str]:
         """Return the command, to be completed with ``-c source -o object``.
 
         :param compiler: the compiler for host code
         """
         return [*self.nvcc, "-ccbin", compiler[-1], *self._places("-I", "include"), *self.kernel_flags()]
 
-    def link_command(self, compiler: Sequence[str], rpath: str) -> List[str]:
+    def link_command(self, compiler: Sequence[str], rpath: str) -> list[str]:
         """Return the command, to be completed with objects, libraries and ``-o library``.
 
         The CUDA runtime is linked statically: TensorFlow may bring another version.
@@ -61,17 +61,17 @@ class CudaToolchain:
         link = [*self.nvcc, "-ccbin", compiler[-1], "-shared", "-cudart", "static", *self._places("-L", "lib64", "lib")]
         return [*link, "-Xlinker", "-rpath", "-Xlinker", rpath]
 
-    def key(self) -> List[str]:
+    def key(self) -> list[str]:
         """Return what the compiled code depends on."""
         return [self.version, *self.kernel_flags()]
 
-    def _places(self, flag: str, *names: str) -> List[str]:
+    def _places(self, flag: str, *names: str) -> list[str]:
         """Return flags for folders next to nvcc's own; nvcc does not search those of a toolkit from pip packages."""
         top = toolkit_folder(self.nvcc)
         return [flag + os.path.join(top, name) for name in names if os.path.isdir(os.path.join(top, name))]
 
 
-def visible_archs() -> Tuple[str, ...]:
+def visible_archs() -> tuple[str, ...]:
     """Return the architectures of the GPUs that TensorFlow uses, as ("sm_80", "sm_90"); empty without GPU or CUDA.
 
     :raises NativeOpError: TensorFlow does not report the architecture of a GPU
@@ -112,7 +112,7 @@ def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
     raise NativeOpError("; ".join([*failures, _FIX]) if failures else "the CUDA compiler nvcc was not found; " + _FIX)
 
 
-def nvcc_candidates() -> Iterator[List[str]]:
+def nvcc_candidates() -> Iterator[list[str]]:
     """Yield all commands that may be nvcc, in order of preference.
 
     ``$CUDACXX``, ``$CUDA_HOME``, ``$CUDA_PATH``, ``$PATH``, the toolkit's default folder, pip packages.
@@ -144,7 +144,7 @@ def toolkit_folder(nvcc: Sequence[str]) -> str:
     return os.path.dirname(os.path.dirname(os.path.realpath(shutil.which(nvcc[-1]) or nvcc[-1])))
 
 
-def _number(arch: str) -> Tuple[int, str]:
+def _number(arch: str) -> tuple[int, str]:
     """Return a sort key that puts "sm_90" before "sm_100"."""
     digits = re.sub(r"\D", "", arch)
     return int(digits), arch

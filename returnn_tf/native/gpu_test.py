@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from typing import List, Sequence
+from collections.abc import Sequence
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import signal_name
@@ -57,10 +57,10 @@ def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float 
     raise NativeOpError(said)
 
 
-def _command(name: str, library: str, gpus: Sequence[str]) -> List[str]:
+def _command(name: str, library: str, gpus: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "returnn_tf.native.gpu_test_process", name, library, *gpus]
 
 
-def _paths() -> List[str]:
+def _paths() -> list[str]:
     """Return the import path of this process."""
     return [os.path.abspath(path) for path in sys.path if path]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from typing import List, Sequence
+from collections.abc import Sequence
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu_test import NO_GPU
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def claim(names: Sequence[str]) -> List[str]:
+def claim(names: Sequence[str]) -> list[str]:
     """Make only these physical GPUs visible, without allocating all of their memory.
 
     :return: their names as TensorFlow devices

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -12,9 +13,10 @@ from returnn_tf.native.comparison import compare_recurrence
 from returnn_tf.native.library import check_type, has_type, native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import outer_sum, weight_gradient
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
-Result = Tuple["tf.Tensor", "tf.Tensor"]
+Result = tuple["tf.Tensor", "tf.Tensor"]
 
 
 def gru_ops(dtype: tf.DType) -> Optional[Any]:
@@ -53,14 +55,14 @@ def native_gru(
     """
     check_type("gru", z.dtype)
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(
         z: tf.Tensor, w_gates: tf.Tensor, w_candidate: tf.Tensor, h0: tf.Tensor
-    ) -> Tuple[Result, Callable[..., Any]]:
+    ) -> tuple[Result, Callable[..., Any]]:
         weights = {"r_gates": w_gates, "r_candidate": w_candidate, "h0": h0, "lengths": lengths, "reverse": reverse}
         out = ops.rtf_gru(z=z, **weights)
 
-        def gradient(dh: tf.Tensor, dh_last: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        def gradient(dh: tf.Tensor, dh_last: tf.Tensor) -> tuple[tf.Tensor, ...]:
             dz, reset_h, dh0 = ops.rtf_gru_grad(h=out.h, gates=out.gates, dh=dh, dh_last=dh_last, **weights)
             split = 2 * (h0.shape[1] or tf.shape(h0)[1])
             dw_gates = weight_gradient(out.h, h0, dz[..., :split], lengths, reverse)

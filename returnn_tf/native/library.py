@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.native.build import build
 from returnn_tf.native.cache import note_tested, was_tested
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 SWITCH = "RETURNN_TF_NATIVE"
 
 # one for each op: the test of an op may need another one
-_locks: Dict[str, threading.Lock] = {}
+_locks: dict[str, threading.Lock] = {}
 _lock_of_locks = threading.Lock()
-_loaded: Dict[str, Optional[Any]] = {}
-_paths: Dict[str, str] = {}
+_loaded: dict[str, Optional[Any]] = {}
+_paths: dict[str, str] = {}
 
 
 def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
@@ -83,7 +83,7 @@ def check_type(name: str, dtype: tf.DType) -> None:
         )
 
 
-def devices(name: str) -> List[str]:
+def devices(name: str) -> list[str]:
     """Return the devices on which the op runs here: "CPU:0", and each GPU if it has kernels for it."""
     gpus = tf.config.list_logical_devices("GPU") if OPS[name].cuda and tf.test.is_built_with_cuda() else []
     return ["CPU:0", *("GPU:%d" % index for index in range(len(gpus)))]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -12,9 +13,10 @@ from returnn_tf.native.comparison import compare_recurrence
 from returnn_tf.native.library import check_type, has_type, native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import weight_gradient
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
-Result = Tuple["tf.Tensor", "tf.Tensor", "tf.Tensor"]
+Result = tuple["tf.Tensor", "tf.Tensor", "tf.Tensor"]
 
 
 def lstm_ops(dtype: tf.DType) -> Optional[Any]:
@@ -46,11 +48,11 @@ def native_lstm(
     """
     check_type("lstm", z.dtype)
 
-    @tf.custom_gradient
-    def run(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> Tuple[Result, Callable[..., Any]]:
+    @custom_gradient
+    def run(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> tuple[Result, Callable[..., Any]]:
         out = ops.rtf_lstm(z=z, r=w_re, c0=c0, h0=h0, lengths=lengths, reverse=reverse)
 
-        def gradient(dh: tf.Tensor, dc_last: tf.Tensor, dh_last: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        def gradient(dh: tf.Tensor, dc_last: tf.Tensor, dh_last: tf.Tensor) -> tuple[tf.Tensor, ...]:
             dz, dc0, dh0 = ops.rtf_lstm_grad(
                 r=w_re, c0=c0, lengths=lengths, c=out.c, gates=out.gates, dh=dh, dc_last=dc_last, dh_last=dh_last,
                 reverse=reverse,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import check_type, native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import outer_sum
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -26,10 +28,10 @@ def native_mdlstm(
     up: Sequence[tf.Tensor],
     heights: tf.Tensor,
     widths: tf.Tensor,
-    flips: Sequence[Tuple[bool, bool]],
+    flips: Sequence[tuple[bool, bool]],
     *,
     stable: bool = True,
-) -> List[tf.Tensor]:
+) -> list[tf.Tensor]:
     """Run all directions of an MDLSTM over images of different sizes; formula: ``native_ops/mdlstm/mdlstm.h``.
 
     Float32, on a GPU also bfloat16 and float16.
@@ -53,12 +55,12 @@ def native_mdlstm(
         "stable": stable,
     }
 
-    @tf.custom_gradient
-    def run(*inputs: tf.Tensor) -> Tuple[List[tf.Tensor], Callable[..., Any]]:
+    @custom_gradient
+    def run(*inputs: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
         r = inputs[count:]
         out = ops.rtf_md_lstm(z=inputs[:count], r=r, heights=heights, widths=widths, **attrs)
 
-        def gradient(*dh: tf.Tensor) -> List[tf.Tensor]:
+        def gradient(*dh: tf.Tensor) -> list[tf.Tensor]:
             dz, before = ops.rtf_md_lstm_grad(
                 gates=out.gates, r=r, heights=heights, widths=widths, h=out.h, c=out.c, dh=dh, **attrs
             )
@@ -90,10 +92,10 @@ def self_test(ops: Any) -> None:
     sizes = numpy.array([[4, 5], [2, 3], [0, 4]], "int32")
     inputs = [rng.normal(0, 0.5, s) for s in ((batch, height, width, 5 * n), (n, 5 * n), (n, 5 * n))]
 
-    def op(z: tf.Tensor, left: tf.Tensor, up: tf.Tensor) -> List[tf.Tensor]:
+    def op(z: tf.Tensor, left: tf.Tensor, up: tf.Tensor) -> list[tf.Tensor]:
         return native_mdlstm(ops, [z], [left], [up], sizes[:, 0], sizes[:, 1], [(True, False)])
 
-    def formula(z: NDArray[Any], left: NDArray[Any], up: NDArray[Any]) -> List[NDArray[Any]]:
+    def formula(z: NDArray[Any], left: NDArray[Any], up: NDArray[Any]) -> list[NDArray[Any]]:
         out = numpy.zeros((batch, height, width, n))
         for b, (rows, columns) in enumerate(sizes):
             out[b, :rows, :columns] = _image(z[b, :rows, :columns][::-1], left, up)[::-1]

@@ -6,12 +6,12 @@ import os
 import shlex
 import signal
 import subprocess
-from typing import List, Sequence
+from collections.abc import Sequence
 
 from returnn_tf.native.errors import NativeOpError
 
 
-def command_in(variable: str) -> List[str]:
+def command_in(variable: str) -> list[str]:
     """Return the words of the command in an environment variable; empty if it is not set.
 
     :raises NativeOpError: it is not a valid command line
@@ -38,7 +38,7 @@ def output_of(command: Sequence[str], text: str = "") -> str:
     return done.stdout
 
 
-def run_all(commands: Sequence[List[str]]) -> None:
+def run_all(commands: Sequence[list[str]]) -> None:
     """Run commands in parallel.
 
     :raises NativeOpError: one failed, with the most informative line of its output

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
-from typing import Any, Callable, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any, Callable, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import c_library, native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.toolchain import cpu_features
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -35,13 +37,13 @@ def _is_large(dims: Sequence[Optional[int]]) -> bool:
     return len(known) == 2 and known[0] >= 64 and known[0] * known[1] >= 100_000
 
 
-@lru_cache(maxsize=None)
+@cache
 def _cpu_has_tiles() -> bool:
     """Return whether compiling the op is worthwhile."""
     return {"amx_bf16", "amx_tile"} <= set(cpu_features().split())
 
 
-@lru_cache(maxsize=None)
+@cache
 def _library_has_tiles() -> bool:
     """Return whether the compiler supported the tile unit and Linux lets this process use it."""
     return bool(c_library("product").rtf_product_by_tiles())
@@ -82,11 +84,11 @@ def native_matmul(
     """
     multiply, has_bias = partial(native_matmul, ops, bias=None), bias is not None
 
-    @tf.custom_gradient
-    def run(a: tf.Tensor, b: tf.Tensor, bias: tf.Tensor) -> Tuple[tf.Tensor, Callable[..., Any]]:
+    @custom_gradient
+    def run(a: tf.Tensor, b: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
         y = ops.rtf_product(a=a, b=b, bias=bias, transpose_a=transpose_a, transpose_b=transpose_b, has_bias=has_bias)
 
-        def gradient(dy: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
             if transpose_a:
                 da = multiply(b, dy, transpose_a=transpose_b, transpose_b=True)
             else:
@@ -116,10 +118,10 @@ def self_test(ops: Any) -> None:
     a, b, bias = (rng.normal(0, 1, shape) for shape in ((70, 90), (90, 50), (50,)))
     for transpose_a, transpose_b in ((False, False), (False, True), (True, False), (True, True)):
 
-        def op(a: tf.Tensor, b: tf.Tensor, bias: tf.Tensor) -> Tuple[tf.Tensor]:
+        def op(a: tf.Tensor, b: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor]:
             return (native_matmul(ops, a, b, bias, transpose_a=transpose_a, transpose_b=transpose_b),)  # noqa: B023
 
-        def formula(a: NDArray[Any], b: NDArray[Any], bias: NDArray[Any]) -> Tuple[NDArray[Any]]:
+        def formula(a: NDArray[Any], b: NDArray[Any], bias: NDArray[Any]) -> tuple[NDArray[Any]]:
             return ((a.T if transpose_a else a) @ (b.T if transpose_b else b) + bias,)  # noqa: B023
 
         compare("product", op, formula, [a.T if transpose_a else a, b.T if transpose_b else b, bias])

@@ -7,8 +7,9 @@ thin file that wraps them as TensorFlow ops.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional
 
 from returnn_tf.config.registry import Registry
 from returnn_tf.native.errors import NativeOpError
@@ -35,9 +36,9 @@ class NativeOp:
     """
 
     name: str
-    kernels: Tuple[str, ...]
-    bindings: Tuple[str, ...]
-    cuda: Tuple[str, ...] = ()
+    kernels: tuple[str, ...]
+    bindings: tuple[str, ...]
+    cuda: tuple[str, ...] = ()
     self_test: Optional[SelfTest] = None
     folder: str = ""
 

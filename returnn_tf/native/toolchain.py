@@ -6,8 +6,9 @@ import hashlib
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import Optional
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import command_in, output_of
@@ -32,15 +33,15 @@ class Toolchain:
     :param target: flags that select the instruction set
     """
 
-    compiler: Tuple[str, ...]
+    compiler: tuple[str, ...]
     version: str
-    target: Tuple[str, ...]
+    target: tuple[str, ...]
 
-    def kernel_flags(self) -> List[str]:
+    def kernel_flags(self) -> list[str]:
         """Return the flags for the kernels, where speed matters."""
         return [*_COMMON, *_OPTIMISE, *self.target]
 
-    def binding_flags(self) -> List[str]:
+    def binding_flags(self) -> list[str]:
         """Return the flags for the files that include TensorFlow's headers.
 
         TensorFlow's Eigen was built for some other CPU, and types that cross the boundary must have the same layout on
@@ -48,11 +49,11 @@ class Toolchain:
         """
         return [*_COMMON, "-O2", *tf.sysconfig.get_compile_flags()]
 
-    def key(self) -> List[str]:
+    def key(self) -> list[str]:
         """Return what the compiled code depends on."""
         return [self.version, *self.kernel_flags(), *(f for f in self.binding_flags() if not f.startswith("-I"))]
 
-    def link_command(self, rpath: str) -> List[str]:
+    def link_command(self, rpath: str) -> list[str]:
         """Return the command, to be completed with objects, libraries and ``-o library``.
 
         :param rpath: folder of the libraries at load time
@@ -86,7 +87,7 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
     raise NativeOpError(failure)
 
 
-def machine_key() -> List[str]:
+def machine_key() -> list[str]:
     """Return the machine properties that a compiled op depends on.
 
     Machines with equal keys can load each other's ops.

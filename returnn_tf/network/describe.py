@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import NetworkSettings, TaskSettings
@@ -73,7 +74,7 @@ def describe_plan(plan: Plan, *, color: bool = False) -> str:
     return "\n".join(lines + [""] + _loops(plan) + _losses(plan) + _totals(plan))
 
 
-def _loops(plan: Plan) -> List[str]:
+def _loops(plan: Plan) -> list[str]:
     """Describe for each loop what is computed before, in and after it, and what keeps layers in it."""
     lines = []
     for node in plan.all_nodes():
@@ -91,7 +92,7 @@ def _loops(plan: Plan) -> List[str]:
     return lines + ["fused: %s, one call of %s over all steps" % (n.path, n.layer.unit) for n in _fused(plan)]
 
 
-def _fused(plan: Plan) -> List[Any]:
+def _fused(plan: Plan) -> list[Any]:
     """Return the cells of loops, nested ones included, that run over all steps at once instead of step by step."""
     return [node for node in plan.all_nodes() if isinstance(node.layer, RecLayer) and node.layer.is_fused]
 
@@ -103,7 +104,7 @@ def _shortened(chain: str) -> str:
         return chain
     shown = {0, 1, len(names) - 1}
     shown.update(i + d for i, name in enumerate(names) if name.startswith("prev:") for d in (-1, 0, 1))
-    parts: List[str] = []
+    parts: list[str] = []
     for i, name in enumerate(names):
         if i in shown:
             parts.append(name)
@@ -120,7 +121,7 @@ def _row(node: Node) -> Sequence[str]:
         "data" if node.extern_key is not None else node.layer.class_name,
         show_axes(data),
         data.dtype + (" of %s" % (data.sparse_dim.size or "?") if data.sparse_dim is not None else ""),
-        "{:,}".format(count) if count else "",
+        f"{count:,}" if count else "",
         _time_change(node),
     )
 
@@ -147,7 +148,7 @@ def _time_change(node: Node) -> str:
     return "%s -> %s" % (", ".join(map(str, gone)) or "-", ", ".join(map(str, new)) or "none")
 
 
-def _losses(plan: Plan) -> List[str]:
+def _losses(plan: Plan) -> list[str]:
     lines = []
     for loss in plan.losses:
         target = "" if loss.target is None else ", target %s" % loss.target.path
@@ -156,15 +157,15 @@ def _losses(plan: Plan) -> List[str]:
     return lines
 
 
-def _totals(plan: Plan) -> List[str]:
+def _totals(plan: Plan) -> list[str]:
     params = plan.params.values()
     count = sum(p.size for p in params)
     trainable = sum(p.size for p in params if p.trainable)
     layers = sum(node.extern_key is None for node in plan.visible_nodes())
     inputs = ", ".join("%s %s" % (key, show_axes(node.output)) for key, node in plan.extern.items())
-    text = "%d layers, %s parameters in %d arrays" % (layers, "{:,}".format(count), len(plan.params))
+    text = "%d layers, %s parameters in %d arrays" % (layers, f"{count:,}", len(plan.params))
     if trainable != count:
-        text += " (%s trainable)" % "{:,}".format(trainable)
+        text += " (%s trainable)" % f"{trainable:,}"
     size = count * 4 / 1024.0
     text += ", %.1f KiB as float32" % size if size < 1024 else ", %.1f MiB as float32" % (size / 1024.0)
     return [text, "data: %s" % (inputs or "none")]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from typing import Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Optional
 
 from returnn_tf.graph.node import Node
 from returnn_tf.network.planning.plan import Plan, visible_deps
@@ -25,7 +26,7 @@ class _Box:
     name: str
     node: Optional[Node]
     has_loss: bool = False
-    children: Dict[str, _Box] = dataclasses.field(default_factory=dict)
+    children: dict[str, _Box] = dataclasses.field(default_factory=dict)
     x: float = 0.0
     y: float = 0.0
     width: float = 0.0
@@ -78,7 +79,7 @@ def _walk(box: _Box) -> Iterator[_Box]:
         yield from _walk(child)
 
 
-def _layout(box: _Box, edges: List[Tuple[Node, Node]]) -> None:
+def _layout(box: _Box, edges: list[tuple[Node, Node]]) -> None:
     """Set the size of a box and the positions of its children: one row per distance from the inputs."""
     if not box.is_group:
         box.width = max(len(t) for t in _texts(box)) * _CHAR + 2 * _PAD
@@ -99,15 +100,15 @@ def _layout(box: _Box, edges: List[Tuple[Node, Node]]) -> None:
     box.width, box.height = inner + 2 * _GAP_X, y - _GAP_Y / 2
 
 
-def _rows(box: _Box, edges: List[Tuple[Node, Node]]) -> List[List[_Box]]:
+def _rows(box: _Box, edges: list[tuple[Node, Node]]) -> list[list[_Box]]:
     """Return the children by their longest path from the inputs; within a row, each is centred under its sources."""
     owner = {inner.node: child for child in box.children.values() for inner in _walk(child) if inner.node is not None}
-    feeds: Dict[str, List[_Box]] = {name: [] for name in box.children}
+    feeds: dict[str, list[_Box]] = {name: [] for name in box.children}
     for source, target in edges:
         a, b = owner.get(source), owner.get(target)
         if a is not None and b is not None and a is not b:
             feeds[b.name].append(a)
-    depth: Dict[str, int] = {}
+    depth: dict[str, int] = {}
 
     def visit(child: _Box) -> int:
         if child.name not in depth:
@@ -117,10 +118,10 @@ def _rows(box: _Box, edges: List[Tuple[Node, Node]]) -> List[List[_Box]]:
 
     for child in box.children.values():
         visit(child)
-    rows: List[List[_Box]] = [[] for _ in range(max(depth.values()) + 1)]
+    rows: list[list[_Box]] = [[] for _ in range(max(depth.values()) + 1)]
     for child in box.children.values():
         rows[depth[child.name]].append(child)
-    place: Dict[str, float] = {}
+    place: dict[str, float] = {}
     for row in rows:
         row.sort(key=lambda c: sum(place.get(f.name, 0.0) for f in feeds[c.name]) / max(1, len(feeds[c.name])))
         for i, child in enumerate(row):
@@ -134,7 +135,7 @@ def _make_absolute(box: _Box, x: float, y: float) -> None:
         _make_absolute(child, box.x, box.y)
 
 
-def _texts(box: _Box) -> List[str]:
+def _texts(box: _Box) -> list[str]:
     node = box.node
     if node is None:
         return [box.name]

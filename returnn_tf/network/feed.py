@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 import numpy
 
@@ -23,7 +24,7 @@ class FeedFormat:
         self.keys = list(keys)
         self._extern_data = extern_data
         #: Feed name -> `tf.TensorSpec`.
-        self.signature: Dict[str, Any] = {}
+        self.signature: dict[str, Any] = {}
         for key in keys:
             data = extern_data[key]
             sizes, dynamic = feed_layout(data)
@@ -31,7 +32,7 @@ class FeedFormat:
             for i in dynamic:
                 self.signature["%s/size%d" % (key, i)] = tf.TensorSpec([None], tf.int32)
 
-    def convert(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+    def convert(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the required entries of a feed as tensors of the right dtype.
 
         :param feed: feed name -> array or tensor
@@ -71,7 +72,7 @@ class FeedFormat:
         return False
 
 
-def feed_layout(data: Data) -> Tuple[List[Optional[int]], List[int]]:
+def feed_layout(data: Data) -> tuple[list[Optional[int]], list[int]]:
     """Return (sizes of the batch-major array, None where dynamic; indices of the dynamic axes not counting batch)."""
     order = batch_major_order(data)
     sizes = [data.dims[a].size for a in order]
@@ -79,7 +80,7 @@ def feed_layout(data: Data) -> Tuple[List[Optional[int]], List[int]]:
     return sizes, [i - offset for i, a in enumerate(order) if data.dims[a].is_dynamic]
 
 
-def batch_major_order(data: Data) -> List[int]:
+def batch_major_order(data: Data) -> list[int]:
     """Return the axes of a template with the batch axis, if any, moved to the front."""
     order = list(range(data.rank))
     if data.batch_axis is not None:

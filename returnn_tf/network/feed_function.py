@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional
 
 from returnn_tf.network.feed import FeedFormat
 from returnn_tf.util.lazy_tf import tf
@@ -32,7 +33,7 @@ class FeedFunction:
         self._emit = emit
         self._specs = list(specs)
         self._before_trace = before_trace
-        self._graphs: Dict[FrozenSet[str], Any] = {}
+        self._graphs: dict[frozenset[str], Any] = {}
 
     def __call__(self, feed: Mapping[str, Any], *further: Any) -> Any:
         """Return the result of the graph, as tensors.
@@ -44,7 +45,7 @@ class FeedFunction:
         tensors = self.tensors(feed)
         return self.graph(tensors)(tensors, *further)
 
-    def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+    def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the required entries of a feed as tensors; may run in another thread.
 
         :raises ConfigError: the feed lacks a name or has the wrong shape
@@ -66,6 +67,6 @@ class FeedFunction:
         return self._graphs[names]
 
     @property
-    def graphs(self) -> List[Any]:
+    def graphs(self) -> list[Any]:
         """Return all graphs traced so far."""
         return list(self._graphs.values())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, Optional
 
 from returnn_tf.config.settings import DEFAULT_SEED
 from returnn_tf.graph.check_numerics import checked_finite
@@ -32,13 +33,13 @@ class Lowered:
     :param updates: functions to call once after the outputs, e.g. running means
     """
 
-    values: Dict[str, Any]
-    losses: Dict[str, Any]
-    errors: Dict[str, Any]
-    counts: Dict[str, Any]
+    values: dict[str, Any]
+    losses: dict[str, Any]
+    errors: dict[str, Any]
+    counts: dict[str, Any]
     objective: Optional[Any]
     constraints: Any
-    updates: List[Callable[[], Any]]
+    updates: list[Callable[[], Any]]
     lowering: Lowering
 
     @property
@@ -46,7 +47,7 @@ class Lowered:
         """Return the objective with constraints."""
         return self.constraints if self.objective is None else self.objective + self.constraints
 
-    def lens_by_axis(self, data: Data) -> Dict[int, Any]:
+    def lens_by_axis(self, data: Data) -> dict[int, Any]:
         """Return the lengths of all dynamic axes of a template."""
         beam = 1 if data.beam is None else data.beam.size
         return {axis: self.lowering.lens_in_beam(data.dims[axis], beam) for axis in data.dynamic_axes}
@@ -149,7 +150,7 @@ def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
         result.objective = scaled if result.objective is None else result.objective + scaled
 
 
-def needed_extern_keys(plan: Plan, outputs: Sequence[Node], with_losses: bool) -> List[str]:
+def needed_extern_keys(plan: Plan, outputs: Sequence[Node], with_losses: bool) -> list[str]:
     """Return the data keys that must be fed."""
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)

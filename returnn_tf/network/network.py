@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -64,12 +65,12 @@ class Network:
         self.search = plan.search
         self.seed = seed
         self.noise_seed = seed  # for dropout and the like; different in each process of a distributed training
-        self.param_specs: Dict[str, ParamSpec] = plan.params
-        self.params: Dict[str, Any] = {name: self._variable(spec) for name, spec in self.param_specs.items()}
+        self.param_specs: dict[str, ParamSpec] = plan.params
+        self.params: dict[str, Any] = {name: self._variable(spec) for name, spec in self.param_specs.items()}
         #: Training steps done so far; the trainer increments it, loading a model sets it, and schedules read it.
         self.global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._feed_format: Optional[FeedFormat] = None
-        self._functions: Dict[Tuple[Tuple[str, ...], bool, bool], FeedFunction] = {}
+        self._functions: dict[tuple[tuple[str, ...], bool, bool], FeedFunction] = {}
 
     @classmethod
     def from_config(cls, config: Config, *, train: bool = False, search: bool = False) -> Network:
@@ -98,7 +99,7 @@ class Network:
         return numpy.asarray(spec.init(spec.shape, rng)).astype(spec.dtype).reshape(spec.shape)
 
     @property
-    def trainable_params(self) -> Dict[str, Any]:
+    def trainable_params(self) -> dict[str, Any]:
         """Return the variables that the optimizer updates."""
         return {name: var for name, var in self.params.items() if self.param_specs[name].trainable}
 
@@ -116,7 +117,7 @@ class Network:
         for name, value in values.items():
             self.params[name].assign(numpy.asarray(value, dtype=self.params[name].dtype.as_numpy_dtype))
 
-    def get_param_values(self) -> Dict[str, NDArray[Any]]:
+    def get_param_values(self) -> dict[str, NDArray[Any]]:
         """Return all parameters by name."""
         return {name: var.numpy() for name, var in self.params.items()}
 
@@ -128,11 +129,11 @@ class Network:
         return self.plan.extern_data
 
     @property
-    def used_data_keys(self) -> List[str]:
+    def used_data_keys(self) -> list[str]:
         """Return the data keys that outputs and losses need."""
         return self.data_keys(self.plan.roots())
 
-    def data_keys(self, nodes: Sequence[Node], *, with_losses: bool = True) -> List[str]:
+    def data_keys(self, nodes: Sequence[Node], *, with_losses: bool = True) -> list[str]:
         """Return the data keys that some layers and the losses need."""
         return needed_extern_keys(self.plan, nodes, with_losses)
 
@@ -147,11 +148,11 @@ class Network:
             self._feed_format = FeedFormat(self.extern_data, self.used_data_keys)
         return self._feed_format
 
-    def input_signature(self) -> Dict[str, Any]:
+    def input_signature(self) -> dict[str, Any]:
         """Return feed name -> `tf.TensorSpec`: batch-major arrays and the lengths of their dynamic axes."""
         return self.feed_format().signature
 
-    def convert_feed(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+    def convert_feed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a feed that outputs and losses need, as tensors of the right dtype.
 
         :raises ConfigError: names the key that is missing or has the wrong shape
@@ -189,7 +190,7 @@ class Network:
                 check_numerics=check_numerics.option(self.plan.config),
             )
 
-    def fetch_nodes(self, fetch: Sequence[str]) -> List[Node]:
+    def fetch_nodes(self, fetch: Sequence[str]) -> list[Node]:
         """Return layers by path.
 
         :raises ConfigError: if one is not part of the planned network
@@ -239,8 +240,8 @@ class Network:
             grads={k: v.numpy() for k, v in raw["grads"].items()},
         )
 
-    def _run_function(self, nodes: List[Node], train: bool, with_grad: bool) -> FeedFunction:
-        def emit(feed: Dict[str, Any]) -> Dict[str, Any]:
+    def _run_function(self, nodes: list[Node], train: bool, with_grad: bool) -> FeedFunction:
+        def emit(feed: dict[str, Any]) -> dict[str, Any]:
             with tf.GradientTape() as tape:
                 out = self.lower(feed, train=train, outputs=nodes)
                 total_loss = out.total_loss  # inside the tape, since it adds the constraints
@@ -264,7 +265,7 @@ class Network:
         return FeedFunction(self.feed_format(self.data_keys(nodes)), emit)
 
 
-def dense_gradients(tape: Any, objective: Any, params: Mapping[str, Any]) -> Dict[str, Any]:
+def dense_gradients(tape: Any, objective: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the gradients by parameter name, without the parameters that the objective does not depend on."""
     names = list(params)
     grads = tape.gradient(objective, [params[name] for name in names])

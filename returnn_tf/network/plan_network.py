@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.network.loops.step_network import plan_step_network

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 from numpy.typing import NDArray
 
@@ -19,8 +19,8 @@ class LayerResult:
     """
 
     value: NDArray[Any]
-    axes: Tuple[str, ...]
-    sizes: Dict[int, NDArray[Any]]
+    axes: tuple[str, ...]
+    sizes: dict[int, NDArray[Any]]
     beam_scores: Optional[NDArray[Any]] = None
 
 
@@ -36,9 +36,9 @@ class RunResult:
     :param grads: gradients of the total loss by parameter name, only on request
     """
 
-    layers: Dict[str, LayerResult]
-    losses: Dict[str, NDArray[Any]]
-    errors: Dict[str, NDArray[Any]]
-    counts: Dict[str, NDArray[Any]]
+    layers: dict[str, LayerResult]
+    losses: dict[str, NDArray[Any]]
+    errors: dict[str, NDArray[Any]]
+    counts: dict[str, NDArray[Any]]
     total_loss: Optional[NDArray[Any]]
-    grads: Dict[str, NDArray[Any]]
+    grads: dict[str, NDArray[Any]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.util.lazy_tf import tf
@@ -26,7 +26,7 @@ def _gelu_tanh(x: Any, approximate: bool = False) -> Any:
     return tf.nn.gelu(x, approximate=approximate)
 
 
-_ACTIVATIONS: Dict[str, Callable[..., Any]] = {
+_ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "none": lambda x: x,
     "linear": lambda x: x,
@@ -101,7 +101,7 @@ def check_activation(name: Any) -> None:
             raise ConfigError("unknown activation %r. %s" % (part, did_you_mean(part, _ACTIVATIONS)))
 
 
-def get_activation(name: Any, opts: Optional[Dict[str, Any]] = None) -> Callable[[Any], Any]:
+def get_activation(name: Any, opts: Optional[dict[str, Any]] = None) -> Callable[[Any], Any]:
     """Return the activation function; see `check_activation` for the name.
 
     :param opts: keyword arguments of the function
@@ -141,5 +141,5 @@ def _is_expression(name: Any) -> bool:
     return isinstance(name, str) and "(" in name
 
 
-def _parts(name: str) -> List[str]:
+def _parts(name: str) -> list[str]:
     return [part.strip().lower() for part in str(name).split("|")]

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from returnn_tf.ops.frames.shape import size_of
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -22,7 +23,7 @@ def sparse_softmax_cross_entropy(logits: Any, labels: Any) -> Any:
     outer = tf.shape(labels)
     labels = tf.reshape(tf.cast(labels, tf.int32), [-1])
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(x: Any) -> Any:
         flat = tf.reshape(x, [-1, classes])
         loss, backprop = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=flat, labels=labels)
@@ -44,7 +45,7 @@ def soft_cross_entropy(logits: Any, targets: Any) -> Any:
     classes = size_of(logits, -1)
     targets = tf.reshape(targets, [-1, classes])
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(x: Any) -> Any:
         flat = tf.reshape(x, [-1, classes])
         loss, backprop = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=flat, labels=targets)
@@ -69,7 +70,7 @@ def focal_cross_entropy(logits: Any, labels: Any, targets: Any, entropy: float, 
     if targets is not None:
         targets = tf.reshape(targets, [-1, classes])
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(x: Any) -> Any:
         flat = tf.reshape(x, [-1, classes])
         if targets is None:
@@ -161,7 +162,7 @@ def with_gradient(value: Any, x: Any, gradient: Any) -> Any:
     """
     value = tf.stop_gradient(value)
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(_: Any) -> Any:
         return tf.identity(value), gradient
 

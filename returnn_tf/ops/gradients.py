@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional
 
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -16,8 +17,8 @@ def drop_large_gradients(x: Any, limit: float, batch_axis: Optional[int]) -> Any
     """
     axes = [axis for axis in range(x.shape.rank) if axis != batch_axis]
 
-    @tf.custom_gradient
-    def identity(x: Any) -> Tuple[Any, Callable[[Any], Any]]:
+    @custom_gradient
+    def identity(x: Any) -> tuple[Any, Callable[[Any], Any]]:
         def gradient(dy: Any) -> Any:
             norm = tf.sqrt(tf.reduce_sum(tf.square(dy), axis=axes, keepdims=True))
             return tf.where(norm <= tf.cast(limit, dy.dtype), dy, tf.zeros_like(dy))

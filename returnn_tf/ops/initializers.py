@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ast
 import math
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable
 
 import numpy
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, did_you_mean
 
-Initializer = Callable[[Tuple[int, ...], numpy.random.Generator], NDArray[Any]]
+Initializer = Callable[[tuple[int, ...], numpy.random.Generator], NDArray[Any]]
 
 
 def constant(value: Any = 0.0) -> Initializer:
@@ -31,7 +31,7 @@ def random_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
 def truncated_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
     """Draw from a normal distribution, redrawing values beyond two standard deviations."""
 
-    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+    def init(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
         values = rng.standard_normal(shape)
         while True:
             bad = numpy.abs(values) > 2.0
@@ -56,7 +56,7 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
     if mode not in ("fan_in", "fan_out", "fan_avg"):
         raise ConfigError("variance_scaling: unknown mode %r. Use fan_in, fan_out or fan_avg." % mode)
 
-    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+    def init(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
         fan_in, fan_out = fans(shape)
         n = max(1.0, {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2.0}[mode])
         variance = scale / n
@@ -74,7 +74,7 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
 def orthogonal(gain: float = 1.0) -> Initializer:
     """Draw orthogonal rows or columns, with all axes but the last flattened to one (Saxe et al. 2014)."""
 
-    def init(shape: Tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+    def init(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
         if len(shape) < 2:
             raise ConfigError("The orthogonal initialiser needs a matrix, not the shape %s." % (shape,))
         rows, cols = int(numpy.prod(shape[:-1])), shape[-1]
@@ -90,7 +90,7 @@ def identity(gain: float = 1.0) -> Initializer:
     return lambda shape, rng: gain * numpy.eye(shape[0], shape[1])
 
 
-def fans(shape: Tuple[int, ...]) -> Tuple[float, float]:
+def fans(shape: tuple[int, ...]) -> tuple[float, float]:
     """Return (number of inputs, number of outputs) of a parameter."""
     if not shape:
         return 1.0, 1.0
@@ -104,7 +104,7 @@ def _scaled(scale: float, mode: str, distribution: str) -> Callable[..., Initial
     return lambda: variance_scaling(scale, mode, distribution)
 
 
-_INITIALIZERS: Dict[str, Callable[..., Initializer]] = {
+_INITIALIZERS: dict[str, Callable[..., Initializer]] = {
     "zeros": lambda: constant(0.0),
     "ones": lambda: constant(1.0),
     "constant": constant,
@@ -157,7 +157,7 @@ def get_initializer(spec: Any) -> Initializer:
         raise ConfigError("Initialiser %r: %s" % (spec, exc)) from None
 
 
-def _parse_call(text: str) -> Tuple[str, Tuple[Any, ...], Dict[str, Any]]:
+def _parse_call(text: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     """Parse ``name(1, a=2)`` into (name, args, kwargs); arguments must be literals."""
     try:
         tree: Any = ast.parse(text.strip(), mode="eval").body

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.ops.frames.reduce import fill_masked, masked_count
 from returnn_tf.util.lazy_tf import tf
 
 
-def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> Tuple[Any, Any]:
+def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> tuple[Any, Any]:
     """Compute mean and (biased) variance over axes, kept with size 1.
 
     :param x: float tensor [...]

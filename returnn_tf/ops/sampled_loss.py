@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import numpy
 
 from returnn_tf.util.lazy_tf import tf
 
 
-def log_uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def log_uniform_sampler(classes: int, **_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Sample from ``p(k) = log((k + 2) / (k + 1)) / log(classes + 1)``.
 
     Fits labels sorted by descending frequency (Zipf).
@@ -26,7 +27,7 @@ def log_uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], C
     return draw, log_prob
 
 
-def uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def uniform_sampler(classes: int, **_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Sample all classes with equal probability."""
     return (
         lambda uniform: tf.minimum(tf.cast(uniform * classes, tf.int32), classes - 1),
@@ -36,7 +37,7 @@ def uniform_sampler(classes: int, **_: Any) -> Tuple[Callable[[Any], Any], Calla
 
 def fixed_unigram_sampler(
     classes: int, unigrams: Sequence[float] = (), distortion: float = 1.0, **_: Any
-) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Sample with ``p(k)`` proportional to ``unigrams[k] ** distortion``."""
     weights = numpy.asarray(unigrams, "float64") ** distortion
     if weights.shape != (classes,) or (weights < 0).any() or not weights.sum() > 0:
@@ -50,7 +51,7 @@ def fixed_unigram_sampler(
 
 
 #: By name: function (classes, **sampler_args) -> (uniform numbers -> classes, classes -> log probability).
-SAMPLERS: Dict[str, Any] = {
+SAMPLERS: dict[str, Any] = {
     "log_uniform": log_uniform_sampler,
     "uniform": uniform_sampler,
     "fixed_unigram": fixed_unigram_sampler,

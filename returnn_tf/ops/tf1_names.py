@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -87,7 +87,7 @@ class Tf1Names:
         return self._module.random if hasattr(self._module, "random") else self._module
 
 
-_RANDOM: Dict[str, str] = {
+_RANDOM: dict[str, str] = {
     "random_uniform": "stateless_uniform",
     "random_normal": "stateless_normal",
     "truncated_normal": "stateless_truncated_normal",
@@ -96,10 +96,10 @@ _RANDOM: Dict[str, str] = {
     "random.truncated_normal": "stateless_truncated_normal",
 }
 
-_OLD_KEYWORDS: Dict[str, str] = {"keep_dims": "keepdims", "reduction_indices": "axis"}
+_OLD_KEYWORDS: dict[str, str] = {"keep_dims": "keepdims", "reduction_indices": "axis"}
 
 # TensorFlow's versions print deprecation warnings.
-_CASTS: Dict[str, str] = {
+_CASTS: dict[str, str] = {
     "to_float": "float32",
     "to_double": "float64",
     "to_int32": "int32",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Dict
-
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
@@ -32,7 +30,7 @@ def evaluate(config: Config) -> int:
     epoch = choice.epoch or 1
     evaluator = Evaluator(net, config)
     try:
-        results: Dict[str, PassResult] = {}
+        results: dict[str, PassResult] = {}
         if TaskSettings(config).eval_output_file_per_seq:
             results = _per_sequence(config, evaluator, epoch, sources)
         else:
@@ -56,8 +54,8 @@ def evaluate(config: Config) -> int:
 
 
 def _per_sequence(
-    config: Config, evaluator: Evaluator, epoch: int, sources: Dict[str, DataSource]
-) -> Dict[str, PassResult]:
+    config: Config, evaluator: Evaluator, epoch: int, sources: dict[str, DataSource]
+) -> dict[str, PassResult]:
     """Evaluate with one sequence per batch, so that each has its own scores."""
     if len(sources) != 1:
         raise ConfigError("eval_output_file_per_seq needs exactly one dataset, but there are: %s" % ", ".join(sources))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Dict, Generator, Iterator, List, Tuple
+from collections.abc import Generator, Iterator
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -23,7 +24,7 @@ from returnn_tf.logging.lines import phase_text
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
-_Rows = Tuple[NDArray[Any], Dict[int, NDArray[Any]], List[str]]  # [sequence, ...], axis -> lengths, tags
+_Rows = tuple[NDArray[Any], dict[int, NDArray[Any]], list[str]]  # [sequence, ...], axis -> lengths, tags
 
 
 @register_task("forward", "hpx")
@@ -98,7 +99,7 @@ class _Pass:
                 yield step.result.value, step.result.lengths, step.batch.seq_tags
         one_pass.log_end(state)
 
-    def results(self) -> Iterator[List[_Rows]]:
+    def results(self) -> Iterator[list[_Rows]]:
         """Yield, for each batch, a list with an entry for each sequence."""
         for value, lengths, tags in self.batches():
             yield [
@@ -128,7 +129,7 @@ class _Pass:
             raise DataError("forward: %d of %d sequences are missing." % (len(order) - number, len(order)))
 
 
-def _labels(source: DataSource, target: str, output: Any) -> List[str]:
+def _labels(source: DataSource, target: str, output: Any) -> list[str]:
     """Return the class names of the target if their number matches the output; else none."""
     labels = source.dataset.labels.get(target, [])
     return labels if len(labels) == output.dim else []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,11 +60,11 @@ def _is_bad(name: str, value: NDArray[Any]) -> bool:
     return bool(np.isnan(value).any() if name.startswith("layer") else not np.isfinite(value).all())
 
 
-def _values(net: Network, feed: Mapping[str, NDArray[Any]]) -> Dict[str, NDArray[Any]]:
+def _values(net: Network, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return layer outputs in network order, losses, and gradients by parameter."""
-    names: List[str] = []
+    names: list[str] = []
 
-    def compute(tensors: Dict[str, Any]) -> List[Any]:
+    def compute(tensors: dict[str, Any]) -> list[Any]:
         params = net.trainable_params
         with tf.GradientTape() as tape:
             graph = net.lower(tensors, train=True)

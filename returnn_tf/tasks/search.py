@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import DataSettings, NetworkSettings, TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
@@ -71,7 +69,7 @@ def _source(config: Config, name: str, searcher: Searcher, members: world.World)
         raise
 
 
-def output_layers(config: Config) -> List[str]:
+def output_layers(config: Config) -> list[str]:
     """Return the layers of ``search_output_layer``, a name or a list of names."""
     given = TaskSettings(config).search_output_layer or "output"
     return list(dict.fromkeys([given] if isinstance(given, str) else given))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.tensor.data import Data
@@ -10,7 +11,7 @@ from returnn_tf.tensor.dim import Dim, DimKind
 
 AxisDesc = Union[Dim, str, int]
 
-_MARKED: Dict[str, Callable[[Data], Optional[int]]] = {
+_MARKED: dict[str, Callable[[Data], Optional[int]]] = {
     "b": lambda data: data.batch_axis,
     "t": lambda data: data.time_axis,
     "f": lambda data: data.feature_axis,
@@ -18,7 +19,7 @@ _MARKED: Dict[str, Callable[[Data], Optional[int]]] = {
 _LONG_NAMES = {"batch": "b", "time": "t", "feature": "f"}
 
 # Names for several axes; with ``:i`` appended, the i-th of them.
-_GROUPS: Dict[str, Callable[[Data], List[int]]] = {
+_GROUPS: dict[str, Callable[[Data], list[int]]] = {
     "spatial": lambda data: data.spatial_axes,
     "s": lambda data: data.spatial_axes,
     "dyn": lambda data: [i for i in data.dynamic_axes if i not in data.loop_axes],
@@ -31,7 +32,7 @@ _GROUPS: Dict[str, Callable[[Data], List[int]]] = {
 _NAMES = ["B", "T", "F", *_GROUPS, "dim:<size>", "stag:<part of the name>", "tag:<part of the name>"]
 
 
-def resolve_axes(data: Data, desc: Union[AxisDesc, Sequence[AxisDesc]], *, behavior_version: int = 0) -> List[int]:
+def resolve_axes(data: Data, desc: Union[AxisDesc, Sequence[AxisDesc]], *, behavior_version: int = 0) -> list[int]:
     """Return the indices of the axes that a description denotes, in its order; empty if there are none.
 
     :param data: template with the axes
@@ -39,7 +40,7 @@ def resolve_axes(data: Data, desc: Union[AxisDesc, Sequence[AxisDesc]], *, behav
     :raises ConfigError: for an unknown name, or one which this behavior version does not allow
     """
     if isinstance(desc, (list, tuple, set, frozenset)):
-        axes: List[int] = []
+        axes: list[int] = []
         for part in desc:
             axes += [a for a in resolve_axes(data, part, behavior_version=behavior_version) if a not in axes]
         return axes
@@ -66,7 +67,7 @@ def resolve_axis(data: Data, desc: AxisDesc, *, behavior_version: int = 0) -> in
     return axes[0]
 
 
-def _by_index(data: Data, index: int, behavior_version: int) -> List[int]:
+def _by_index(data: Data, index: int, behavior_version: int) -> list[int]:
     if behavior_version >= 5:
         raise ConfigError(
             "Axis %d is an index, which depends on the order of the axes and is not allowed since behavior version 5. "
@@ -77,7 +78,7 @@ def _by_index(data: Data, index: int, behavior_version: int) -> List[int]:
     return [index % data.rank]
 
 
-def _by_name(data: Data, desc: str, behavior_version: int) -> List[int]:
+def _by_name(data: Data, desc: str, behavior_version: int) -> list[int]:
     name = desc.strip().lower()
     name = _LONG_NAMES.get(name, name)
     if name in ("t?", "time?"):
@@ -97,7 +98,7 @@ def _by_name(data: Data, desc: str, behavior_version: int) -> List[int]:
     raise ConfigError("Axis %r is not a known name. %s" % (desc, did_you_mean(desc, _NAMES)))
 
 
-def _indexed_group(data: Data, desc: str, group: str, index: int, behavior_version: int) -> List[int]:
+def _indexed_group(data: Data, desc: str, group: str, index: int, behavior_version: int) -> list[int]:
     if behavior_version >= 7:
         raise ConfigError(
             "Axis %r depends on the order of the axes and is not allowed since behavior version 7. "
@@ -109,7 +110,7 @@ def _indexed_group(data: Data, desc: str, group: str, index: int, behavior_versi
     return [axes[index]]
 
 
-def _by_tag(data: Data, name: str) -> List[int]:
+def _by_tag(data: Data, name: str) -> list[int]:
     prefix, _, text = name.partition(":")
     axes = []
     for i, d in enumerate(data.dims):

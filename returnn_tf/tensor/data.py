@@ -6,7 +6,8 @@ Axis descriptions by name (``"T"``, ``"stag:window"``, ``"dim:3"``, ...) are res
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable, List, Optional, Sequence, Tuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
 
 from returnn_tf.tensor.dim import Dim, DimKind
 
@@ -46,7 +47,7 @@ class Data:
     :param unknown: only while a loop is planned: nothing is known yet about the value of the previous step
     """
 
-    dims: Tuple[Dim, ...]
+    dims: tuple[Dim, ...]
     dtype: str = "float32"
     feature_axis: Optional[int] = None
     time_axis: Optional[int] = None
@@ -112,22 +113,22 @@ class Data:
         return None if d is None else d.size
 
     @property
-    def spatial_axes(self) -> List[int]:
+    def spatial_axes(self) -> list[int]:
         """Return the indices of all axes but batch and feature (and the steps of a loop)."""
         return [i for i, d in enumerate(self.dims) if not d.is_batch and not d.is_loop and i != self.feature_axis]
 
     @property
-    def dynamic_axes(self) -> List[int]:
+    def dynamic_axes(self) -> list[int]:
         """Return the indices of the axes without static size, batch excluded."""
         return [i for i, d in enumerate(self.dims) if d.is_dynamic]
 
     @property
-    def loop_axes(self) -> List[int]:
+    def loop_axes(self) -> list[int]:
         """Return the indices of the axes that are steps of a loop, see `DimKind.LOOP`."""
         return [i for i, d in enumerate(self.dims) if d.is_loop]
 
     @property
-    def axis_kinds(self) -> Tuple[str, ...]:
+    def axis_kinds(self) -> tuple[str, ...]:
         """Return the kind of each axis: "B" batch, "F" feature, "T" dynamic spatial, "S" static spatial."""
         return tuple(self._kind(i) for i in range(self.rank))
 
@@ -139,11 +140,11 @@ class Data:
         return "T" if self.dims[axis].is_dynamic else "S"
 
     @property
-    def static_shape(self) -> Tuple[Optional[int], ...]:
+    def static_shape(self) -> tuple[Optional[int], ...]:
         """Return the size of each axis, None where dynamic."""
         return tuple(d.size for d in self.dims)
 
-    def axes_of(self, dim: Dim) -> List[int]:
+    def axes_of(self, dim: Dim) -> list[int]:
         """Return the indices of all axes with this dim."""
         return [i for i, d in enumerate(self.dims) if d is dim]
 

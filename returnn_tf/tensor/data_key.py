@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from collections.abc import Mapping
+from typing import Any, Optional, Union
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
@@ -31,20 +32,20 @@ _AxisIndex = Union[int, _Auto, None]
 class DataKeyOptions:
     """The options of one data key."""
 
-    shape: Optional[Tuple[Optional[int], ...]] = option(
+    shape: Optional[tuple[Optional[int], ...]] = option(
         None, check=axis_sizes, help="sizes of the axes without batch, None where dynamic"
     )
     dim: Optional[int] = option(None, check=axis_size, help="size of the feature axis; if sparse the number of labels")
     sparse: Optional[bool] = option(None, help="whether the entries are label indices")
     sparse_dim: Union[Dim, int, None] = option(None, help="the dim of the labels")
     dtype: Optional[str] = option(None, choices=(None, *DTYPES), help="numpy name; float32, or int32 if sparse")
-    dim_tags: Optional[Tuple[Dim, ...]] = option(None, help="all dims in order, batch included")
-    dims: Optional[Tuple[Dim, ...]] = option(None, help="the same as dim_tags")
+    dim_tags: Optional[tuple[Dim, ...]] = option(None, help="all dims in order, batch included")
+    dims: Optional[tuple[Dim, ...]] = option(None, help="the same as dim_tags")
     batch_dim_axis: Optional[int] = option(0, help="index of the batch axis, counted with batch, or None")
     time_dim_axis: _AxisIndex = option(_AUTO, help="index of the time axis, counted with batch, or None")
     feature_dim_axis: _AxisIndex = option(_AUTO, help="index of the feature axis, counted with batch, or None")
     feature_dim: Optional[Dim] = option(None, help="the dim which is the feature axis")
-    same_dim_tags_as: Optional[Dict[Any, Dim]] = option(
+    same_dim_tags_as: Optional[dict[Any, Dim]] = option(
         None, help="{axis name: dim}: this axis has this dim, as in other keys"
     )
     available_for_inference: Optional[bool] = option(None, help="whether it exists outside of training")
@@ -61,14 +62,14 @@ def parse_data_key(key: str, options: Any) -> Data:
     if isinstance(options, Data):
         return options
     where = "extern_data[%r]" % (key,)
-    if fits_type(options, Union[int, Tuple[int, int]]):
+    if fits_type(options, Union[int, tuple[int, int]]):
         options = options_of_pair(where, tuple(options) if isinstance(options, (list, tuple)) else (options, 1))
     if not isinstance(options, Mapping):
         raise ConfigError("%s: expected a dict such as {'dim': 40}, got %r." % (where, options))
     return _DataKey(where, key, from_options(DataKeyOptions, options, where=where)).template()
 
 
-def options_of_pair(where: str, pair: Tuple[int, ...]) -> Dict[str, Any]:
+def options_of_pair(where: str, pair: tuple[int, ...]) -> dict[str, Any]:
     """Return the options for the short form (dim, number of axes with time and without batch)."""
     dim, axes = pair
     if not 1 <= axes <= 10:
@@ -128,7 +129,7 @@ class _DataKey:
 
     # --- by dims ---
 
-    def _of_tags(self, dims: List[Dim]) -> Data:
+    def _of_tags(self, dims: list[Dim]) -> Data:
         if sum(d.is_batch for d in dims) > 1:
             raise self.error("dim_tags must hold batch_dim at most once, got %r." % (dims,))
         shape = [d.size for d in dims if not d.is_batch]
@@ -170,20 +171,20 @@ class _DataKey:
         data = self._data(dims, time_axis, feature_axis)
         return data if self.opts.feature_dim is None else self._with_dim(data, "F", self.opts.feature_dim)
 
-    def _sizes(self) -> List[Optional[int]]:
+    def _sizes(self) -> list[Optional[int]]:
         opts = self.opts
         if opts.shape is None:
             if opts.dim is None and self.sparse_dim is None:
                 raise self.error("give 'dim' (number of features or labels) or 'shape'.")
-            sizes: List[Optional[int]] = [None] if self.sparse_dim is not None else [None, opts.dim]
+            sizes: list[Optional[int]] = [None] if self.sparse_dim is not None else [None, opts.dim]
             return sizes[1:] if opts.time_dim_axis is None else sizes
         return list(opts.shape)
 
     def _auto_dims(
-        self, sizes: List[Optional[int]], axis_of: List[int], batch_axis: Optional[int], time_axis: Optional[int]
-    ) -> List[Dim]:
+        self, sizes: list[Optional[int]], axis_of: list[int], batch_axis: Optional[int], time_axis: Optional[int]
+    ) -> list[Dim]:
         """Return dims of this key alone: the time axes of two keys differ, even if they have the same size."""
-        dims: List[Dim] = []
+        dims: list[Dim] = []
         for i, (axis, size) in enumerate(zip(axis_of, sizes)):
             name = "static%d:%s" % (i, self.key)
             if size is None:
@@ -203,7 +204,7 @@ class _DataKey:
             raise self.error("%s is %d, but there are only %d axes, counted with batch." % (option_name, index, rank))
         return int(index) % rank
 
-    def _data(self, dims: List[Dim], time_axis: Optional[int], feature_axis: Optional[int]) -> Data:
+    def _data(self, dims: list[Dim], time_axis: Optional[int], feature_axis: Optional[int]) -> Data:
         data = Data(tuple(dims), self.dtype, feature_axis, time_axis, self.sparse_dim, vocab=self.opts.vocab)
         if self.opts.dim is not None and data.dim != self.opts.dim:
             shape = tuple(d.size for d in dims if not d.is_batch)

@@ -8,7 +8,7 @@ the lowering, looked up by dim, and those of a derived dim are computed from its
 from __future__ import annotations
 
 import enum
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Optional, Union
 from weakref import WeakValueDictionary
 
 
@@ -24,7 +24,7 @@ class DimKind(enum.Enum):
 
 
 # name -> (integer function for sizes and lengths, display form). `size` and `amount` are ints or integer arrays.
-_INT_OPS: Dict[str, Tuple[Callable[[Any, Any], Any], str]] = {
+_INT_OPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "add": (lambda a, b: a + b, "%s+%s"),
     "sub": (lambda a, b: a - b, "%s-%s"),
     "mul": (lambda a, b: a * b, "%s*%s"),
@@ -36,9 +36,9 @@ _INT_OPS: Dict[str, Tuple[Callable[[Any, Any], Any], str]] = {
 class DimExpr:
     """An operation on dims and ints, e.g. ``ceil(time / 2)``. Lengths never become negative."""
 
-    __slots__ = ("op", "args")
+    __slots__ = ("args", "op")
 
-    def __init__(self, op: str, args: Tuple[Union[Dim, int], ...]) -> None:
+    def __init__(self, op: str, args: tuple[Union[Dim, int], ...]) -> None:
         self.op = op
         self.args = args
 
@@ -75,7 +75,7 @@ class Dim:
         static dim of its size
     """
 
-    __slots__ = ("kind", "size", "description", "expr", "auto", "__weakref__")
+    __slots__ = ("__weakref__", "auto", "description", "expr", "kind", "size")
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Dim:
         base, factor = self._split_op("ceildiv")
         return self._derive("ceildiv", by) if base is None else base._derive("ceildiv", by * factor)
 
-    def _split_op(self, op: str) -> Tuple[Optional[Dim], int]:
+    def _split_op(self, op: str) -> tuple[Optional[Dim], int]:
         """Return (operand, int) if this dim is ``operand <op> int``, else (None, 0)."""
         if self.expr is not None and self.expr.op == op and isinstance(self.expr.args[-1], int):
             first = self.expr.args[0]
@@ -175,7 +175,7 @@ class Dim:
 
     def _derive(self, op: str, *others: Union[Dim, int], kind: Optional[DimKind] = None) -> Dim:
         """Return the derived dim; the same expression over the same dims is always the same object."""
-        args: Tuple[Union[Dim, int], ...] = (self,) + others
+        args: tuple[Union[Dim, int], ...] = (self,) + others
         if op in ("add", "sub") and isinstance(others[0], int) and kind is None:
             return self._shifted(others[0] if op == "add" else -others[0])
         kind = kind or self.kind
@@ -186,7 +186,7 @@ class Dim:
             expr = DimExpr(op, args)
             size = None
             if all(s is not None for s in sizes):
-                static: Dict[int, Any] = {id(a): a.size for a in args if isinstance(a, Dim)}
+                static: dict[int, Any] = {id(a): a.size for a in args if isinstance(a, Dim)}
                 size = expr.evaluate(lambda d: static[id(d)], max)
             dim = Dim(kind, size, "", expr)
             _derived[key] = dim

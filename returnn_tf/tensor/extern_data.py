@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Tuple, Union
+from collections.abc import Mapping
+from typing import Any, Union
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
@@ -10,7 +11,7 @@ from returnn_tf.tensor.data import Data
 from returnn_tf.tensor.data_key import parse_data_key
 
 
-def parse_extern_data(options: Mapping[str, Any]) -> Dict[str, Data]:
+def parse_extern_data(options: Mapping[str, Any]) -> dict[str, Data]:
     """Return the templates by data key.
 
     :param options: `extern_data` of the config: key -> options, see `parse_data_key`
@@ -19,7 +20,7 @@ def parse_extern_data(options: Mapping[str, Any]) -> Dict[str, Data]:
     return {key: parse_data_key(key, opts) for key, opts in _by_key("extern_data", options).items()}
 
 
-def extern_data_options(given: Mapping[str, Any]) -> Dict[str, Any]:
+def extern_data_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return `extern_data`, or the equivalent of the older `num_inputs` and `num_outputs`.
 
     :param given: the settings extern_data, num_inputs and num_outputs, those which are set
@@ -33,7 +34,7 @@ def extern_data_options(given: Mapping[str, Any]) -> Dict[str, Any]:
             "The config does not declare its data. Add e.g. extern_data = {'data': {'dim': 40}, "
             "'classes': {'dim': 10, 'sparse': True}}."
         )
-    result: Dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if isinstance(num_outputs, Mapping):
         for key, options in _by_key("num_outputs", num_outputs).items():
             result[key] = _old_form("num_outputs[%r]" % key, options)
@@ -44,7 +45,7 @@ def extern_data_options(given: Mapping[str, Any]) -> Dict[str, Any]:
     return {key: options for key, options in result.items() if not isinstance(options, tuple) or options[0]}
 
 
-def _old_form(where: str, options: Any, form: Any = Union[int, Tuple[int, int], Dict[str, Any]]) -> Any:
+def _old_form(where: str, options: Any, form: Any = Union[int, tuple[int, int], dict[str, Any]]) -> Any:
     """Return (dim, number of axes), or the dict of options."""
     numbers = options if isinstance(options, (list, tuple)) else (options, 1)
     if not fits_type(options, form) or not (isinstance(options, Mapping) or numbers[0] >= 0 < numbers[1]):
@@ -57,7 +58,7 @@ def _old_form(where: str, options: Any, form: Any = Union[int, Tuple[int, int], 
     return tuple(numbers)
 
 
-def _by_key(setting: str, options: Any) -> Dict[str, Any]:
+def _by_key(setting: str, options: Any) -> dict[str, Any]:
     if not isinstance(options, Mapping):
         raise ConfigError("%s must be a dict {key: options}, e.g. {'data': {'dim': 40}}, not %r." % (setting, options))
     for key in options:

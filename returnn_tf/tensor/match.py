@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.tensor.data import Data
 
 
-def match_axes(data: Data, into: Data) -> List[Optional[int]]:
+def match_axes(data: Data, into: Data) -> list[Optional[int]]:
     """Return, for each axis of ``data``, the axis of ``into`` with the same dim, or None.
 
     Identical dims first; then the feature axes with each other, a size of 1 fits any other; then dims that agree (see
     `Dim.agrees_with`).
     """
-    result: List[Optional[int]] = [None] * data.rank
+    result: list[Optional[int]] = [None] * data.rank
     free = list(range(into.rank))
 
     def take(axis: int, target: int) -> None:

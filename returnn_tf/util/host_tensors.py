@@ -40,7 +40,7 @@ def _aligned_copy(array: NDArray[Any], dtype: str) -> NDArray[Any]:
     return copy
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _has_gpu() -> bool:
     """Return whether tensors belong on a GPU: DLPack would leave them on the host, to be copied in each step."""
     return bool(tf.config.list_logical_devices("GPU"))

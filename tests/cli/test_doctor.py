@@ -70,7 +70,7 @@ def test_tensorflow_and_gpu(monkeypatch, probed, result, name, found, words):
     probed(result)
     monkeypatch.setattr(doctor, "version_of", lambda *names: names[0] + " 2.16.2")
     monkeypatch.setattr(doctor, "output_of", lambda *args, **kwargs: "NVIDIA H200\n")
-    check = [check for check in doctor.CHECKS if check.name == name][0]
+    check = next(check for check in doctor.CHECKS if check.name == name)
     finding = doctor.examine(check)
     assert finding.found == found and words in finding.detail + finding.advice
 
@@ -84,7 +84,7 @@ def test_output_of():
 
 
 def look_for(name):
-    return doctor.examine([check for check in doctor.CHECKS if check.name == name][0])
+    return doctor.examine(next(check for check in doctor.CHECKS if check.name == name))
 
 
 def test_nvcc(monkeypatch):

@@ -7,7 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_dims_and_templates(tmp_path: pathlib.Path) -> None:
     assert data.axis_kinds == ("B", "T", "F") and config.typed("batch") is batch_dim
 
 
-FUNCTIONS: List[Any] = [
+FUNCTIONS: list[Any] = [
     ("where_bc([True, False], [[1], [2]], 0)", [[1, 0], [2, 0]]),
     ("nd_indices([[3, 4], [5, 6]])", [[[0, 3], [0, 4]], [[1, 5], [1, 6]]]),
     ("nd_indices([7, 8])", [[0, 7], [1, 8]]),
@@ -156,7 +156,7 @@ def test_epoch_values_and_copies() -> None:
     def function() -> None:
         pass
 
-    network: Dict[str, Any] = {"a": {"x": [WrapEpochValue(lambda epoch: epoch * 2), (dim, function)]}}
+    network: dict[str, Any] = {"a": {"x": [WrapEpochValue(lambda epoch: epoch * 2), (dim, function)]}}
     resolved = at_epoch(network, 4)
     assert resolved == {"a": {"x": [8, (dim, function)]}} and resolved["a"]["x"][1][0] is dim
     other = copied(network)

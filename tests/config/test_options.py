@@ -2,7 +2,8 @@
 
 import dataclasses
 import logging
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ class Example(Base):
     gone: Optional[str] = option(None, help="a thing of the past", unsupported="write mode instead")
     rate: Optional[float] = option(None, help="dropout", check=probability)
     lambda_: float = option(1.0, help="factor", name="lambda", check=above(0))
-    table: Dict[str, int] = option({}, help="counts")
+    table: dict[str, int] = option({}, help="counts")
     where_from: str = option(help="name of the file")
 
 
@@ -103,19 +104,19 @@ FITS = [
     (LayerOrNumber, [], False),
     (Optional[LayerRef], None, True),
     (Optional[LayerRef], {}, False),
-    (Union[bool, Dict[str, Any]], {"a": 1}, True),
+    (Union[bool, dict[str, Any]], {"a": 1}, True),
     (Mapping[str, float], {"a": 1}, True),
     (Mapping[str, float], {"a": "b"}, False),
     (Mapping[str, float], 3, False),
     (Sequence[int], (1, 2), True),
     (Sequence[int], "12", False),
-    (Tuple[int, ...], [1, 2, 3], True),
-    (Tuple[int, int], [1, 2, 3], False),
-    (Set[str], {"a"}, True),
-    (Set[str], {1}, False),
+    (tuple[int, ...], [1, 2, 3], True),
+    (tuple[int, int], [1, 2, 3], False),
+    (set[str], {"a"}, True),
+    (set[str], {1}, False),
     (Callable[[int], int], len, True),
     (Callable[[int], int], "len", False),
-    (List[int], [np.int32(1)], True),
+    (list[int], [np.int32(1)], True),
     (float, np.float32(1), True),
     (float, True, False),
     (bool, np.bool_(True), True),

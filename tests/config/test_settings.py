@@ -3,7 +3,8 @@
 import ast
 import glob
 import os
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+from collections.abc import Iterator
+from typing import Optional
 
 import pytest
 
@@ -36,7 +37,7 @@ BY_NAME = {"value", "describe_source", "is_set", "is_given"}  # methods of a gro
 GROUP_NAMES = {group.__name__ for group in GROUPS}
 
 
-def modules() -> Iterator[Tuple[str, ast.Module]]:
+def modules() -> Iterator[tuple[str, ast.Module]]:
     """Return path and syntax tree of all modules but those which define settings and readers."""
     for path in sorted(glob.glob(os.path.join(ROOT, "returnn_tf", "**", "*.py"), recursive=True)):
         name = os.path.relpath(path, os.path.join(ROOT, "returnn_tf"))
@@ -52,9 +53,9 @@ def group_of(node: ast.AST) -> Optional[str]:
     return None
 
 
-def variables(tree: ast.Module) -> Dict[str, Set[str]]:
+def variables(tree: ast.Module) -> dict[str, set[str]]:
     """Return the groups which each variable of a module may be: ``settings = TrainingSettings(config)``."""
-    found: Dict[str, Set[str]] = {}
+    found: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -68,7 +69,7 @@ def variables(tree: ast.Module) -> Dict[str, Set[str]]:
     return found
 
 
-def reads(tree: ast.Module) -> Tuple[List[str], List[str]]:
+def reads(tree: ast.Module) -> tuple[list[str], list[str]]:
     """Return the attributes read of groups, and all strings of the module if it reads some by name."""
     groups = variables(tree)
     attributes, by_name = [], False
@@ -134,7 +135,7 @@ class Example(SettingGroup):
     """For tests."""
 
     count: int = setting(3, help="a number", check=at_least(1), aliases=["number"])
-    rates: List[float] = setting([], help="numbers")
+    rates: list[float] = setting([], help="numbers")
     mode: str = setting("a", help="a choice", choices=["a", "b"])
     limit: "Optional[int]" = setting(None, help="a limit")
     flag: bool = setting(False, help="on or off")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Dict, Iterable, List
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +20,12 @@ def load_json(name: str) -> Any:
     return json.loads((ROOT / name).read_text(encoding="utf8"))
 
 
-def by_name(entries: Any) -> Dict[str, Any]:
+def by_name(entries: Any) -> dict[str, Any]:
     """Cases by name, from a list of dicts with "name" or a dict."""
     return dict(entries) if isinstance(entries, dict) else {entry["name"]: entry for entry in entries}
 
 
-def array_info(value: np.ndarray) -> Dict[str, Any]:
+def array_info(value: np.ndarray) -> dict[str, Any]:
     """Shape, dtype and checksum as recorded."""
     content = (
         "\n".join(value.reshape(-1)).encode() if value.dtype.kind == "O" else np.ascontiguousarray(value).tobytes()
@@ -32,12 +33,12 @@ def array_info(value: np.ndarray) -> Dict[str, Any]:
     return {"shape": list(value.shape), "dtype": str(value.dtype), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def assert_same_array(value: np.ndarray, info: Dict[str, Any], place: str) -> None:
+def assert_same_array(value: np.ndarray, info: dict[str, Any], place: str) -> None:
     """The array is the recorded one, byte for byte."""
     assert array_info(value) == {key: info[key] for key in ("shape", "dtype", "sha256")}, place
 
 
-def assert_same_sequences(got: Iterable[Sequence], expected: List[Dict[str, Any]]) -> None:
+def assert_same_sequences(got: Iterable[Sequence], expected: list[dict[str, Any]]) -> None:
     """Tags, lengths and data of the sequences are the recorded ones."""
     got = list(got)
     assert [seq.tag for seq in got] == [seq["tag"] for seq in expected]
@@ -47,7 +48,7 @@ def assert_same_sequences(got: Iterable[Sequence], expected: List[Dict[str, Any]
             assert seq.lengths[key] == info["seq_len"][key]
 
 
-def dataset_info(dataset: Dataset) -> Dict[str, Any]:
+def dataset_info(dataset: Dataset) -> dict[str, Any]:
     """What is recorded under "dataset"."""
     per_key = {
         key: {"dtype": spec.dtype, "sparse": spec.sparse, "dim": spec.dim, "shape": list(spec.shape)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 import h5py
 import numpy as np
@@ -20,7 +20,7 @@ LABELS = {"dim": 4, "sparse": True}
 INTS, TEXT, FLOATS = ({"shape": (None,), "dtype": dtype} for dtype in ("int32", "string", "float32"))
 
 
-def batches(values: List[Any], options: Any, *, output_dim: Optional[int] = None, **batch_options: Any) -> List[Any]:
+def batches(values: list[Any], options: Any, *, output_dim: Optional[int] = None, **batch_options: Any) -> list[Any]:
     seqs = [{"data": np.zeros((3, 1), "float32"), "classes": value} for value in values]
     dataset = Dataset.from_config({"class": "StaticDataset", "name": "train", "data": seqs, "input_dim": 1})
     declared = {"classes": Declared.of(parse_data_key("classes", options))}
@@ -28,7 +28,7 @@ def batches(values: List[Any], options: Any, *, output_dim: Optional[int] = None
     return [batch.feed["classes"] for batch in found]
 
 
-def same(values: List[Any], dtype: str) -> List[Any]:
+def same(values: list[Any], dtype: str) -> list[Any]:
     return [np.array(value, dtype) for value in values]
 
 
@@ -48,7 +48,7 @@ def same(values: List[Any], dtype: str) -> List[Any]:
         (same([[[1, 2]], [[3, 4]]], "float32"), {"dim": 2, "dtype": "float16"}),
     ],
 )
-def test_good_data_passes(values: List[Any], options: Any) -> None:
+def test_good_data_passes(values: list[Any], options: Any) -> None:
     (feed,) = batches(values, options)
     assert feed.shape[0] == 2
 
@@ -106,7 +106,7 @@ def test_good_data_passes(values: List[Any], options: Any) -> None:
         (same([[1], [1, 2]], "int32"), {"shape": (), **LABELS}, "there are 2 frames, but extern_data declares no time"),
     ],
 )
-def test_bad_data_is_named(values: List[Any], options: Any, message: str) -> None:
+def test_bad_data_is_named(values: list[Any], options: Any, message: str) -> None:
     with pytest.raises(DataError) as info:
         batches(values, options)
     assert message in str(info.value)

@@ -13,7 +13,7 @@ DEMOS = os.path.join(ROOT, "demos")
 sys.path.insert(0, os.path.join(DEMOS, "digits"))
 
 
-@pytest.fixture()
+@pytest.fixture
 def run_demo(tmp_path):
     """Function: runs Python with the given arguments in an empty directory, with the package importable.
 

@@ -8,7 +8,7 @@ import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,14 +103,14 @@ def network(name: str, **options: Any) -> Any:
     return returnn_tf.Network.from_config(config, **options)
 
 
-def random_values(net: Any, seed: int) -> Dict[str, np.ndarray]:
+def random_values(net: Any, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {
         name: rng.normal(0, 0.15, value.shape).astype("f") for name, value in sorted(net.get_param_values().items())
     }
 
 
-def log_probs(net: Any, layer: str, feed: Dict[str, Any], labels: np.ndarray) -> np.ndarray:
+def log_probs(net: Any, layer: str, feed: dict[str, Any], labels: np.ndarray) -> np.ndarray:
     """log p(labels) by position: [batch, time]"""
     probs = net.run(feed, fetch=[layer]).layers[layer].value
     return np.log(np.take_along_axis(probs, labels[:, :, None], axis=2)[:, :, 0])

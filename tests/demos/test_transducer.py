@@ -6,7 +6,7 @@ import ast
 import gzip
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 import decode
 import h5py
@@ -47,7 +47,7 @@ def test_train_and_search_few_lines(run_demo, tmp_path):
     assert "decision: label errors " in output and "%d of %d" % (errors, ends[-1]) in output, output
 
 
-def network_of(config: returnn_tf.Config, **choice: Any) -> Dict[str, Any]:
+def network_of(config: returnn_tf.Config, **choice: Any) -> dict[str, Any]:
     """A copy of the network of the demo with other options of the choice."""
     network = {name: dict(layer) for name, layer in config.typed("network").items()}
     unit = {name: dict(layer) for name, layer in network["output"]["unit"].items()}
@@ -56,7 +56,7 @@ def network_of(config: returnn_tf.Config, **choice: Any) -> Dict[str, Any]:
     return network
 
 
-def search(params: Optional[Dict[str, Any]] = None, **choice: Any) -> Any:
+def search(params: Optional[dict[str, Any]] = None, **choice: Any) -> Any:
     """What the search finds in random lines, and the parameters, random ones if none are given."""
     config = returnn_tf.Config.from_file(str(CONFIG))
     config.set("network", network_of(config, **choice))
@@ -75,7 +75,7 @@ def searched() -> Any:
     return search(recombine=None, recombine_blank=None)
 
 
-def digits_of(found: Any) -> List[List[Tuple[int, ...]]]:
+def digits_of(found: Any) -> list[list[tuple[int, ...]]]:
     """For every line the digits of its hypotheses."""
     rows = found.layers["output"].value.reshape(3, BEAM, -1)
     return [[tuple(x for x in row[:n] if x != BLANK) for row in beam] for beam, n in zip(rows, LENS)]

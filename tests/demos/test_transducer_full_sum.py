@@ -3,7 +3,7 @@ gives to the same labels."""
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -36,9 +36,9 @@ def full_sum(source: Any, **_: Any) -> Any:
     return -tf.gather_nd(alphas, tf.stack(ends, axis=1))
 
 
-def network(search: bool) -> Dict[str, Any]:
+def network(search: bool) -> dict[str, Any]:
     """The loop with the label history for each frame (search), or for each number of labels so far (training)."""
-    unit: Dict[str, Any] = {
+    unit: dict[str, Any] = {
         "emit": {"class": "compare", "kind": "not_equal", "from": "output", "value": BLANK, "initial_output": True},
         "label": {"class": "reinterpret_data", "from": "prev:output", "set_sparse_dim": LABELS},
         "history": {

@@ -19,8 +19,9 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List
+from typing import Any
 
 from returnn_tf.cli.main import main as returnn_tf_main
 
@@ -58,7 +59,7 @@ def run_page(path: str) -> int:
     """
     with open(path, encoding="utf8") as file:
         page = file.read()
-    namespace: Dict[str, Any] = {"__name__": "__main__"}
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     output, count = "", 0
     for block in blocks_of(page):
         where = "%s:%d" % (path, block.line)
@@ -81,7 +82,7 @@ def _write(name: str, text: str) -> None:
         file.write(text)
 
 
-def _run_python(text: str, where: str, namespace: Dict[str, Any]) -> str:
+def _run_python(text: str, where: str, namespace: dict[str, Any]) -> str:
     path, _, line = where.rpartition(":")
     code = compile("\n" * (int(line) - 1) + text, path, "exec")
     with contextlib.redirect_stdout(io.StringIO()) as output:
@@ -111,7 +112,7 @@ def same(output: str, expected: str) -> bool:
     pattern = "".join(
         r"(?:.*\n)*?" if line == "..." else re.sub(r"(\\\.){3}", ".*", re.escape(line)) + r"\n" for line in lines
     )
-    got: List[str] = [line.rstrip() for line in output.strip().splitlines()]
+    got: list[str] = [line.rstrip() for line in output.strip().splitlines()]
     return re.fullmatch(pattern, "\n".join(got) + "\n") is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_a_checkpoint_of_another_program_is_read() -> None:
     }
 
 
-def some_variables() -> Dict[str, Any]:
+def some_variables() -> dict[str, Any]:
     shapes = {"hid/W": (3, 4), "hid/b": (4,), "output/b": (3,)}
     return {name: tf.Variable(np.zeros(shape, "float32")) for name, shape in shapes.items()}
 
@@ -87,7 +87,7 @@ def test_a_damaged_newest_checkpoint_is_explained_and_the_one_before_taken(
     good = write(model + ".002")
     bad = write(model + ".003")
     damage(pathlib.Path(bad + suffix))
-    reports: List[Tuple[str, str]] = []
+    reports: list[tuple[str, str]] = []
     choice = model_dir.choose_intact(Config({"model": model}), lambda *args: reports.append(args))
     assert (choice.epoch, choice.path, choice.start_epoch) == (2, good, 3)
     if suffix != ".index" or damage is not os.remove:  # without .index nobody sees a checkpoint at all
@@ -157,9 +157,9 @@ def test_a_full_disk_ends_after_bounded_retries_with_the_old_state_intact(
 ) -> None:
     prefix = write(tmp_path / "net.001", 1.0)
     before = sorted(os.listdir(str(tmp_path)))
-    attempts: List[int] = []
+    attempts: list[int] = []
 
-    def full(folder: str, names: Any) -> Dict[str, Any]:
+    def full(folder: str, names: Any) -> dict[str, Any]:
         attempts.append(1)
         raise OSError(28, "No space left on device")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ LENGTHS = [3, 5, 4, 2]
 NAMES = ["a", "b", "c", "d"]
 
 
-def write(path: pathlib.Path, lengths: List[int], names: List[str], dim: int = 2) -> str:
+def write(path: pathlib.Path, lengths: list[int], names: list[str], dim: int = 2) -> str:
     """An HDF file, perhaps in place of another one; its name."""
     if path.exists():
         path.unlink()
@@ -32,7 +32,7 @@ def write(path: pathlib.Path, lengths: List[int], names: List[str], dim: int = 2
     return str(path)
 
 
-def facts(path: str, epoch: int = 2, **options: Any) -> Dict[str, str]:
+def facts(path: str, epoch: int = 2, **options: Any) -> dict[str, str]:
     return data_facts(Dataset.from_config({"class": "HDFDataset", "files": [path], **options}), epoch)
 
 
@@ -63,7 +63,7 @@ def test_order_and_endless_data(tmp_path: pathlib.Path) -> None:
     assert endless == {"sequences": "None", "dims of data": "9 x 2", "dims of classes": "2 x 1"}
 
 
-def options(folder: pathlib.Path) -> Dict[str, Any]:
+def options(folder: pathlib.Path) -> dict[str, Any]:
     return {
         "train": {"class": "HDFDataset", "files": [str(folder / "train.hdf")], "seq_ordering": "random"},
         "extern_data": {"data": {"dim": 2}},
@@ -81,9 +81,8 @@ def stopped(folder: pathlib.Path) -> None:
     """A training which a signal ends after its next step."""
     stop = StopRequest()
     stop.signum = 15
-    with pytest.raises(Stopped):
-        with Engine(Config(options(folder)), stop) as engine:
-            engine.train()
+    with pytest.raises(Stopped), Engine(Config(options(folder)), stop) as engine:
+        engine.train()
 
 
 def test_going_on_within_an_epoch_with_other_data_is_refused(tmp_path: pathlib.Path) -> None:
@@ -126,7 +125,7 @@ def test_the_order_of_an_epoch_is_computed_once_for_all_its_checkpoints(
     write(tmp_path / "train.hdf", LENGTHS, NAMES)
     epochs = []
 
-    def counted(dataset: Any, epoch: int) -> Dict[str, str]:
+    def counted(dataset: Any, epoch: int) -> dict[str, str]:
         epochs.append(epoch)
         return data_facts(dataset, epoch)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Dict, Iterator, List
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 
-def batches(number: int = 3) -> List[Batch]:
+def batches(number: int = 3) -> list[Batch]:
     return [
         Batch(
             feed={"data": index},
@@ -44,7 +45,7 @@ def a_pass(step: Any = lambda tensors, batch: tensors["data"] * 2, **options: An
     return Doubling("train epoch 3", dict, step, **options)
 
 
-def prefetching() -> List[str]:
+def prefetching() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "prefetch"]
 
 
@@ -67,7 +68,7 @@ def test_batches_without_sequences_are_steps_of_others() -> None:
 
 
 def test_an_error_of_an_op_names_the_sequences() -> None:
-    def step(tensors: Dict[str, Any], batch: Batch) -> int:
+    def step(tensors: dict[str, Any], batch: Batch) -> int:
         if tensors["data"] == 1:
             raise tf.errors.OutOfRangeError(None, None, "label 7 is out of range")
         return 0

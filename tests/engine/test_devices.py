@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -12,9 +12,9 @@ from returnn_tf.util.lazy_tf import tf
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Two GPUs which are not there, and what TensorFlow is told about them."""
-    seen: List[Any] = []
+    seen: list[Any] = []
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["first", "second"])
     monkeypatch.setattr(tf.config, "set_visible_devices", lambda gpus, kind: seen.append(gpus))
     monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda gpu, on: seen.append((gpu, on)))
@@ -30,20 +30,20 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         ({"device": "GPU1"}, [["second"], ("second", True)]),
     ],
 )
-def test_one_gpu_or_none_is_used(calls: List[Any], settings: Dict[str, Any], expected: List[Any]) -> None:
+def test_one_gpu_or_none_is_used(calls: list[Any], settings: dict[str, Any], expected: list[Any]) -> None:
     devices.set_up(Config(settings))
     assert calls == expected
 
 
 @pytest.mark.parametrize("device, message", [("gpu2", r"sees 2 GPUs.*\+\+device cpu"), ("tpu", "must be 'cpu'")])
-def test_a_device_which_is_not_there_is_an_error(calls: List[Any], device: str, message: str) -> None:
+def test_a_device_which_is_not_there_is_an_error(calls: list[Any], device: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         devices.set_up(Config({"device": device}))
     assert calls == []
 
 
 def test_session_options_of_old_configs(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: List[int] = []
+    seen: list[int] = []
     monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", seen.append)
     devices.set_up(Config({"tf_session_opts": {"intra_op_parallelism_threads": 3, "gpu_options": {}}}))
     assert seen == [3]

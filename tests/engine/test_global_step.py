@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import h5py
 import numpy as np
@@ -28,7 +28,7 @@ FEED = {
     "classes": np.zeros((2, 3), "int32"),
     "classes/size0": np.array([3, 2], "int32"),
 }
-NETWORK: Dict[str, Any] = {
+NETWORK: dict[str, Any] = {
     "output": {"class": "softmax", "loss": "ce", "from": "data"},
     "step": {"class": "global_train_step", "is_output_layer": True},
     # the step in every frame: as features with a loss, and as labels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,13 +44,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize("size,environ", FITTING)
-def test_world_size_fits(size: int, environ: Dict[str, str]) -> None:
+def test_world_size_fits(size: int, environ: dict[str, str]) -> None:
     """As many as were asked for, or nothing was said."""
     check_world_size(size, environ)
 
 
 @pytest.mark.parametrize("size,environ,words", WRONG)
-def test_world_size_differs(size: int, environ: Dict[str, str], words: str) -> None:
+def test_world_size_differs(size: int, environ: dict[str, str], words: str) -> None:
     """Refused, with the variable and what to do."""
     with pytest.raises(ConfigError) as error:
         check_world_size(size, environ)
@@ -68,7 +68,7 @@ def test_world_size_differs(size: int, environ: Dict[str, str], words: str) -> N
         ({"horovod_timeout": 0}, "above 0"),
     ],
 )
-def test_wrong_options(settings: Dict[str, Any], words: str) -> None:
+def test_wrong_options(settings: dict[str, Any], words: str) -> None:
     """Each names its key."""
     with pytest.raises(ConfigError) as error:
         HorovodOptions.from_config(Config(settings))
@@ -85,7 +85,7 @@ def test_alone() -> None:
     assert get_ctx(Config({})) is None
 
 
-def _steps(own: int, others_more: List[bool]) -> List[bool]:
+def _steps(own: int, others_more: list[bool]) -> list[bool]:
     """Whether each step of a rank with so many batches is its own; the others have more as the list says."""
     control, taken = Control(), []
 
@@ -110,7 +110,7 @@ def _steps(own: int, others_more: List[bool]) -> List[bool]:
         (0, [], []),
     ],
 )
-def test_turns(own: int, others: List[bool], expected: List[bool]) -> None:
+def test_turns(own: int, others: list[bool], expected: list[bool]) -> None:
     """Own batches first, then idle ones as long as another rank has more."""
     assert _steps(own, others) == expected
 
@@ -125,7 +125,7 @@ def test_control() -> None:
     assert not both[0].unpack(apart, 2)
 
 
-def _state(**more: Any) -> Dict[str, Any]:
+def _state(**more: Any) -> dict[str, Any]:
     return {"phase": "train", "step": 3, "age": 0.0, "waiting": False, "long": False, "patience": 0.0, **more}
 
 
@@ -141,7 +141,7 @@ def _state(**more: Any) -> Dict[str, Any]:
         ({0: _state(age=16.0, waiting=True), 1: _state(age=17.0, waiting=True)}, "All ranks have waited"),
     ],
 )
-def test_judge(states: Dict[int, Dict[str, Any]], words: str) -> None:
+def test_judge(states: dict[int, dict[str, Any]], words: str) -> None:
     """Who is to blame after five seconds."""
     detector = StallDetector(5.0)
     detector.expect(["a", "b"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -47,7 +47,7 @@ class World:
 
     size = 2
 
-    class hvd:  # noqa: N801  a module
+    class hvd:
         """Horovod."""
 
         rank = None
@@ -72,7 +72,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setitem(sys.modules, name, module)
 
     def run(*errors: Exception) -> int:
-        left: List[Exception] = list(errors)
+        left: list[Exception] = list(errors)
 
         def train() -> None:
             if left:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -17,20 +17,20 @@ class Two(World):
 
     size = 2
 
-    def __init__(self, other: List[Any]) -> None:
+    def __init__(self, other: list[Any]) -> None:
         super().__init__()
         self.other = other
 
-    def gather(self, value: Any) -> List[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """First the digests, then the facts."""
         return [value, self.other.pop(0)]
 
-    def hosts(self) -> List[str]:
+    def hosts(self) -> list[str]:
         """Two."""
         return ["node1", "node2"]
 
 
-def layers(activation: Any) -> Dict[str, Any]:
+def layers(activation: Any) -> dict[str, Any]:
     return {
         "hidden": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data"},
         "custom": {"class": "eval", "eval": activation, "from": "hidden"},
@@ -38,7 +38,7 @@ def layers(activation: Any) -> Dict[str, Any]:
     }
 
 
-def facts(activation: Any) -> Dict[str, Any]:
+def facts(activation: Any) -> dict[str, Any]:
     extern_data = {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}
     config = Config({"network": layers(activation), "extern_data": extern_data})
     net = Network.from_config(config, train=True)
@@ -71,11 +71,11 @@ class Alike(World):
 
     size = 2
 
-    def __init__(self, changes: Dict[str, str]) -> None:
+    def __init__(self, changes: dict[str, str]) -> None:
         super().__init__()
         self.changes = changes
 
-    def gather(self, value: Any) -> List[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """What the other rank says is derived from what this one does."""
         if isinstance(value, dict):
             return [value, {**value, **{key: text for key, text in self.changes.items() if key in value}}]

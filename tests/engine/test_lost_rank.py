@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import Any, Callable, List
+from typing import Any, Callable
 
 import pytest
 import tensorflow as tf
@@ -26,7 +26,7 @@ def broken(message: str) -> Any:
     return fake
 
 
-OPERATIONS: List[Callable[[HorovodWorld], Any]] = [
+OPERATIONS: list[Callable[[HorovodWorld], Any]] = [
     lambda world: world.any(True),
     lambda world: world.gather(1),
     lambda world: world.gather_values(1),
@@ -36,23 +36,23 @@ OPERATIONS: List[Callable[[HorovodWorld], Any]] = [
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> List[float]:
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long the process has waited for the watchdog to name the lost rank."""
-    found: List[float] = []
+    found: list[float] = []
     monkeypatch.setattr("time.sleep", found.append)
     monkeypatch.setenv("RETURNN_TF_WORLD", "")
     return found
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_an_operation_outside_of_a_step(operation: Callable[[HorovodWorld], Any], waits: List[float]) -> None:
+def test_an_operation_outside_of_a_step(operation: Callable[[HorovodWorld], Any], waits: list[float]) -> None:
     world = HorovodWorld(broken("HorovodAllreduce has failed: [gloo/transport/tcp/pair.cc] Connection closed by peer"))
     with pytest.raises(DataError, match="Another rank has ended, or the connection to it is broken"):
         operation(world)
     assert waits == [10.0] and not world.heartbeat.waiting
 
 
-def test_other_errors_pass(waits: List[float]) -> None:
+def test_other_errors_pass(waits: list[float]) -> None:
     with pytest.raises(tf.errors.UnknownError):
         HorovodWorld(broken("out of something")).any(True)
     assert waits == []
@@ -61,7 +61,7 @@ def test_other_errors_pass(waits: List[float]) -> None:
 @pytest.mark.parametrize("given, expected", [(None, "180"), ("7", "7")])
 def test_gloo_waits_for_longer_than_the_watchdog(given: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the user has set another time."""
-    seen: List[str] = []
+    seen: list[str] = []
     fake = types.SimpleNamespace(init=lambda: seen.append(library.os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"]))
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", fake)  # type: ignore[arg-type]
     monkeypatch.setattr(library, "_hvd", [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from returnn_tf.engine.support.nonfinite import NonFiniteError, data_key, first_
 from returnn_tf.network.network import Network
 
 #: The names say nothing about the order: "a" needs "z".
-LAYERS: Dict[str, Any] = {
+LAYERS: dict[str, Any] = {
     "z": {"class": "activation", "activation": "log", "from": "data"},
     "same": {"class": "reinterpret_data", "size_base": "data", "from": "data:more"},
     "a": {"class": "linear", "activation": None, "n_out": 3, "from": ["z", "same"]},
@@ -25,7 +25,7 @@ def network() -> Network:
     return Network.from_config(Config({"network": LAYERS, "extern_data": extern_data}), train=True)
 
 
-def feed() -> Dict[str, np.ndarray]:
+def feed() -> dict[str, np.ndarray]:
     lens = np.array([4, 2], "int32")
     arrays = {
         "data": np.ones((2, 4, 3), "float32"),

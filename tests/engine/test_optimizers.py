@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ START = np.random.RandomState(0).randn(2, 3)
 GRADS = [np.random.RandomState(step + 1).randn(2, 3) for step in range(5)]
 
 
-def updated(options: Dict[str, Any], dtype: str = "float64") -> np.ndarray:
+def updated(options: dict[str, Any], dtype: str = "float64") -> np.ndarray:
     optimizer = create_optimizer(options, where="optimizer")
     variable = tf.Variable(START.astype(dtype))
     optimizer.build({"w": variable}, "optimizer_0")
@@ -30,7 +30,7 @@ def updated(options: Dict[str, Any], dtype: str = "float64") -> np.ndarray:
     return np.asarray(variable.numpy(), "float64")
 
 
-def moments(b1: float = 0.9, b2: float = 0.999) -> List[Any]:
+def moments(b1: float = 0.9, b2: float = 0.999) -> list[Any]:
     """(t, gradient, m, v) of each update."""
     m, v, rows = np.zeros((2, 3)), np.zeros((2, 3)), []
     for t, grad in enumerate(GRADS, 1):
@@ -101,7 +101,7 @@ def rmsprop() -> np.ndarray:
     ],
     ids=lambda value: value["class"] if isinstance(value, dict) else "",
 )
-def test_update_rule(options: Dict[str, Any], expected: Callable[[], np.ndarray]) -> None:
+def test_update_rule(options: dict[str, Any], expected: Callable[[], np.ndarray]) -> None:
     np.testing.assert_allclose(updated(options), expected(), rtol=1e-6)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,23 +17,23 @@ from returnn_tf.util.lazy_tf import tf
 STORED = {"output/rec/input/W": [1.0, 2.0], "output/rec/out/b": [3.0]}
 
 
-@pytest.fixture()
+@pytest.fixture
 def other(tmp_path) -> str:
     path = str(tmp_path / "lm.007")
     save(path, STORED)
     return path
 
 
-def save(path: str, values: Dict[str, Any]) -> None:
+def save(path: str, values: dict[str, Any]) -> None:
     arrays = {name: np.array(value, "float32") for name, value in values.items()}
     checkpoint.save(path, arrays, {}, CheckpointInfo(7, 100, 1))
 
 
-def variables(*names: str) -> Dict[str, Any]:
+def variables(*names: str) -> dict[str, Any]:
     return {name: tf.Variable([0.0, 0.0] if name.endswith("W") else [0.0]) for name in names}
 
 
-def values(params: Dict[str, Any]) -> Dict[str, Any]:
+def values(params: dict[str, Any]) -> dict[str, Any]:
     return {name: variable.numpy().tolist() for name, variable in params.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 import numpy
 import pytest
@@ -20,19 +20,19 @@ EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
 OUTPUT = {"class": "softmax", "loss": "ce", "target": "classes", "from": "h"}
 
 
-def plan_of(network: Dict[str, Any]) -> Plan:
+def plan_of(network: dict[str, Any]) -> Plan:
     net = {"output": OUTPUT, **network}
     return plan_from_config(Config({"behavior_version": 21, "extern_data": EXTERN, "network": net}), train=True)
 
 
-def values_of(plan: Plan) -> Dict[str, numpy.ndarray]:
+def values_of(plan: Plan) -> dict[str, numpy.ndarray]:
     """Different numbers everywhere, from 1."""
     return {
         name: 1.0 + numpy.arange(spec.size, dtype="float32").reshape(spec.shape) for name, spec in plan.params.items()
     }
 
 
-def grown(old: Dict[str, Any], new: Dict[str, Any], mode: Optional[str] = "subset") -> Tuple[Transfer, Any, Any]:
+def grown(old: dict[str, Any], new: dict[str, Any], mode: Optional[str] = "subset") -> tuple[Transfer, Any, Any]:
     """The transfer, the old values, and the new ones with zeros where nothing was copied."""
     before, after = plan_of(old), plan_of(new)
     transfer = plan_transfer(before, after, lambda path: mode, ("step 0", "step 1"))
@@ -40,7 +40,7 @@ def grown(old: Dict[str, Any], new: Dict[str, Any], mode: Optional[str] = "subse
     return transfer, values, carried_values(transfer, values, lambda name: numpy.zeros(after.params[name].shape))
 
 
-def lstm(n_out: int, *sources: str) -> Dict[str, Any]:
+def lstm(n_out: int, *sources: str) -> dict[str, Any]:
     return {"class": "rec", "unit": "nativelstm2", "n_out": n_out, "from": list(sources)}
 
 
@@ -65,16 +65,16 @@ def test_an_lstm_shrinks_gate_by_gate() -> None:
     numpy.testing.assert_array_equal(new["output/W"], old["output/W"][:2])
 
 
-def linear(n_out: int, *sources: str, **options: Any) -> Dict[str, Any]:
+def linear(n_out: int, *sources: str, **options: Any) -> dict[str, Any]:
     return {"class": "linear", "n_out": n_out, "from": list(sources), **options}
 
 
-def two_sources(a: int, b: int) -> Dict[str, Any]:
+def two_sources(a: int, b: int) -> dict[str, Any]:
     return {"a": linear(a, "data"), "b": linear(b, "data"), "h": linear(2, "a", "b")}
 
 
 @pytest.mark.parametrize("between", [{}, {"drop": {"class": "dropout", "from": ["a", "b"]}}])
-def test_an_input_grows_source_by_source(between: Dict[str, Any]) -> None:
+def test_an_input_grows_source_by_source(between: dict[str, Any]) -> None:
     nets = []
     for a, b in ((1, 2), (2, 4)):
         net = {**two_sources(a, b), **between}
@@ -106,7 +106,7 @@ def test_transposed_weights() -> None:
 def test_a_cell_in_a_loop() -> None:
     """Rows of the kernel: both sources, then the state."""
 
-    def loop(n: int) -> Dict[str, Any]:
+    def loop(n: int) -> dict[str, Any]:
         unit = {
             "cell": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": n, "from": ["data:source", "prev:output"]},
             "output": {"class": "linear", "n_out": 2 * n, "from": "cell"},
@@ -145,7 +145,7 @@ def test_attention_heads_keep_query_key_and_value() -> None:
         ("reset", ([], [], ["h/W", "h/b", "output/W", "output/b"])),
     ],
 )
-def test_modes(mode: str, expected: Tuple[List[str], List[str], List[str]]) -> None:
+def test_modes(mode: str, expected: tuple[list[str], list[str], list[str]]) -> None:
     old = {"h": linear(2, "data"), "gone": linear(1, "data", is_output_layer=True), "output": {**OUTPUT, "from": "h"}}
     new = {"h": linear(2, "up"), "up": linear(4, "data"), "output": {**OUTPUT, "from": ["h", "up"]}}
     transfer, values, after = grown(old, new, mode)
@@ -181,7 +181,7 @@ def test_parts_of_axes() -> None:
     assert blocks == [(slice(2, 4), slice(0, 2)), (slice(0, 2), slice(2, 4))]
 
 
-def schedule_of(steps: List[Dict[str, Any]], network: Dict[str, Any], **pretrain: Any) -> NetworkSchedule:
+def schedule_of(steps: list[dict[str, Any]], network: dict[str, Any], **pretrain: Any) -> NetworkSchedule:
     config = {"behavior_version": 21, "extern_data": EXTERN, "network": {"output": OUTPUT, **network}}
     steps = [{"output": OUTPUT, **step} for step in steps]
     return NetworkSchedule(Config({**config, "pretrain": {"construction_algo": steps, **pretrain}}))
@@ -207,7 +207,7 @@ def test_all_steps_are_planned_and_checked() -> None:
     "options, fresh",
     [({}, ["output/W"]), ({"copy_output_layer": False}, ["output/W", "output/b"]), ({"copy_output_layer": True}, None)],
 )
-def test_the_output_layer(options: Dict[str, Any], fresh: Optional[List[str]]) -> None:
+def test_the_output_layer(options: dict[str, Any], fresh: Optional[list[str]]) -> None:
     """With the steps of "from_output" its weights may have other shapes."""
     network = {"h1": linear(2, "data"), "h": linear(4, "h1"), "output": OUTPUT}
     config = {"behavior_version": 21, "extern_data": EXTERN, "network": network, "pretrain": dict(options) or True}

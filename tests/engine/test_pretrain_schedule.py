@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 import pytest
 
@@ -15,7 +15,7 @@ from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Dim
 
-Net = Dict[str, Any]
+Net = dict[str, Any]
 
 
 def layer(*sources: str, **options: Any) -> Net:
@@ -45,7 +45,7 @@ def schedule_of(network: Optional[Net] = None, **settings: Any) -> NetworkSchedu
     return NetworkSchedule(Config({"network": chain() if network is None else network, **settings}))
 
 
-def names(schedule: NetworkSchedule, epochs: int) -> List[str]:
+def names(schedule: NetworkSchedule, epochs: int) -> list[str]:
     return ["+".join(sorted(schedule.at(epoch).layers)) for epoch in range(1, epochs + 1)]
 
 
@@ -89,7 +89,7 @@ def test_the_algorithms_differ_where_branches_have_different_lengths() -> None:
         ({"final": 4, 1: 0}, [1, 0, 4]),
     ],
 )
-def test_repetitions(repetitions: Any, expected: List[int]) -> None:
+def test_repetitions(repetitions: Any, expected: list[int]) -> None:
     assert epochs_of_steps(repetitions, 3, "here") == expected
     schedule = schedule_of(pretrain={"repetitions": repetitions})
     assert schedule.pretrain_epochs == sum(expected)
@@ -169,7 +169,7 @@ def test_settings_of_a_step() -> None:
 
 
 def test_misspelt_settings_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: List[str] = []
+    said: list[str] = []
     monkeypatch.setattr(log, "warn", said.append)
     schedule = schedule_of(pretrain={"repetitions": 2, "construction_algo": [{**chain(), "#config": {"batchsize": 7}}]})
     schedule.distinct(1, 4)
@@ -217,7 +217,7 @@ def test_get_network() -> None:
         ({"learning_rates": [0.7, 0.8, 0.9]}, {"learning_rates": {2: 0.4}}, [0.7, 0.4, 0.9, 0.1]),
     ],
 )
-def test_learning_rates(settings: Net, step: Net, expected: List[float]) -> None:
+def test_learning_rates(settings: Net, step: Net, expected: list[float]) -> None:
     """The control of the rates would say 0.1 from the third epoch on."""
     net = {**chain(), "#config": step}
     config = Config(

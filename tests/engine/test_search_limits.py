@@ -6,7 +6,7 @@ import ast
 import copy
 import pathlib
 import shutil
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
@@ -25,7 +25,7 @@ def model(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
     return tmp_path
 
 
-def settings(**loop: Any) -> Dict[str, Any]:
+def settings(**loop: Any) -> dict[str, Any]:
     result = copy.deepcopy(SETTINGS)
     result["network"]["output"].update(loop)
     return result
@@ -39,11 +39,11 @@ def test_beam_size_of_the_command_line(model: pathlib.Path) -> None:
     assert [len(beam) for beam in beams] == [2] * 4
 
 
-def choices(network: Dict[str, Any]) -> Any:
+def choices(network: dict[str, Any]) -> Any:
     return with_beam_size(Config({"network": network})), with_beam_size(overridden({"network": network}))
 
 
-def overridden(values: Dict[str, Any], text: str = "5") -> Config:
+def overridden(values: dict[str, Any], text: str = "5") -> Config:
     config = Config(values)
     config.set_text("beam_size", text)
     return config

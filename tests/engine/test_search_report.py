@@ -27,7 +27,7 @@ def test_kinds_of_errors(reference: str, hypothesis: str, counts: object) -> Non
     assert errors.reference == len(reference)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def fewest_errors(a: str, b: str) -> int:
     if not a or not b:
         return len(a) + len(b)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +20,14 @@ from returnn_tf.network.network import Network
 EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
 
 
-def network(n_out: int, *sources: str) -> Dict[str, Any]:
+def network(n_out: int, *sources: str) -> dict[str, Any]:
     return {
         "h": {"class": "linear", "n_out": n_out, "from": "data"},
         "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": ["h", *sources]},
     }
 
 
-def config_of(first: Dict[str, Any], then: Dict[str, Any], **settings: Any) -> Config:
+def config_of(first: dict[str, Any], then: dict[str, Any], **settings: Any) -> Config:
     pretrain = {"construction_algo": [first], "copy_param_mode": "subset"}
     base = {"behavior_version": 21, "extern_data": EXTERN, "optimizer": {"class": "adam"}}
     return Config({**base, "network": then, "pretrain": pretrain, **settings})
@@ -103,7 +103,7 @@ def test_functions_see_the_settings_of_the_epoch_though_the_network_stays() -> N
 
 @pytest.mark.parametrize("then, kept", [({"dropout": 0.3}, True), ({"n_out": 3}, False)])
 def test_the_state_of_the_optimizer_stays_where_no_parameter_is_new(
-    then: Dict[str, Any], kept: bool, monkeypatch: pytest.MonkeyPatch
+    then: dict[str, Any], kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = []
     monkeypatch.setattr(log, "write", lambda level, text, **_: said.append(text))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def trainer(**settings: Any) -> Trainer:
     return Trainer(Network.from_config(config, train=True), config)
 
 
-def batch(scale: float, frames: int = 6) -> Dict[str, np.ndarray]:
+def batch(scale: float, frames: int = 6) -> dict[str, np.ndarray]:
     rnd = np.random.RandomState(frames)
     lens = np.array([frames, 2], "int32")
     return {
@@ -33,7 +33,7 @@ def batch(scale: float, frames: int = 6) -> Dict[str, np.ndarray]:
     }
 
 
-def values(train: Trainer) -> Dict[str, np.ndarray]:
+def values(train: Trainer) -> dict[str, np.ndarray]:
     return train.net.get_param_values()
 
 

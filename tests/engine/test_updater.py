@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
-Values = Dict[str, np.ndarray]
+Values = dict[str, np.ndarray]
 RATE = 0.1
 
 
@@ -52,10 +52,10 @@ def norm(grads: Values, names: Any = None) -> float:
     return float(np.sqrt(sum((grads[name] ** 2).sum() for name in names or grads)))
 
 
-def check(net: Network, config: Dict[str, Any], change: Callable[[List[Values], str], Any], steps: int = 4) -> None:
+def check(net: Network, config: dict[str, Any], change: Callable[[list[Values], str], Any], steps: int = 4) -> None:
     """change(gradients of all steps so far, parameter name) -> expected change of the parameter"""
     trainer = Trainer(net, Config({"learning_rate": RATE, **config}))
-    seen: List[Values] = []
+    seen: list[Values] = []
     for step in range(steps):
         seen.append(gradients(net, batch(step)))
         before = values(net)
@@ -65,7 +65,7 @@ def check(net: Network, config: Dict[str, Any], change: Callable[[List[Values], 
             np.testing.assert_allclose(value, before[name] + change(seen, name), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def summed(seen: List[Values], name: str, every: int) -> Any:
+def summed(seen: list[Values], name: str, every: int) -> Any:
     return -RATE * sum(grads[name] for grads in seen[-every:]) if len(seen) % every == 0 else 0.0
 
 
@@ -79,7 +79,7 @@ def test_a_layer_has_its_own_number_of_steps_per_update() -> None:
 
 
 def test_global_norm_clipping_acts_on_the_sum_of_accumulated_gradients() -> None:
-    def change(seen: List[Values], name: str) -> Any:
+    def change(seen: list[Values], name: str) -> Any:
         if len(seen) % 2:
             return 0.0
         total = {key: seen[-1][key] + seen[-2][key] for key in seen[-1]}
@@ -89,7 +89,7 @@ def test_global_norm_clipping_acts_on_the_sum_of_accumulated_gradients() -> None
 
 
 def test_average_norm_clipping_divides_the_norm_by_the_number_of_entries() -> None:
-    def change(seen: List[Values], name: str) -> Any:
+    def change(seen: list[Values], name: str) -> Any:
         grad = seen[-1][name]
         return -RATE * grad * min(1.0, 0.05 / (np.sqrt((grad**2).sum()) / grad.size))
 
@@ -100,7 +100,7 @@ def test_global_norm_with_a_tag_counts_only_parameters_with_that_tag() -> None:
     opts = {"tags": ["a"], "gradient_clip_global_norm": 0.2, "gradient_clip_global_norm_tag": "a"}
     net = network(output={"updater_opts": opts})
 
-    def change(seen: List[Values], name: str) -> Any:
+    def change(seen: list[Values], name: str) -> Any:
         factor = min(1.0, 0.2 / norm(seen[-1], ["output/W", "output/b"])) if name.startswith("output") else 1.0
         return -RATE * seen[-1][name] * factor
 
@@ -119,7 +119,7 @@ def test_decoupled_constraints_shrink_before_the_step_and_leave_the_objective() 
 
 
 def test_noise_differs_by_parameter_and_step_and_repeats_with_the_seed() -> None:
-    def deltas(seed: int) -> List[np.ndarray]:
+    def deltas(seed: int) -> list[np.ndarray]:
         net = network()
         trainer = Trainer(net, Config({"learning_rate": RATE, "gradient_noise": 0.5, "random_seed": seed}))
         result = []
@@ -189,7 +189,7 @@ def test_without_stop_a_nan_step_is_left_out_but_counted() -> None:
         ({}, {"updater_opts": {"optimizer": {"class": "sgdd"}}}, "Did you mean 'sgd'"),
     ],
 )
-def test_wrong_options_are_explained(config: Dict[str, Any], hid: Dict[str, Any], message: str) -> None:
+def test_wrong_options_are_explained(config: dict[str, Any], hid: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as info:
         Trainer(network(hid=hid), Config(config))
     assert message in str(info.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ from returnn_tf.network.network import Network
 CASES = sorted(pathlib.Path(__file__).parent.parent.joinpath("data/parity/updater").glob("*.config"))
 
 
-def differences(trainer: Trainer, ref: Any) -> List[str]:
+def differences(trainer: Trainer, ref: Any) -> list[str]:
     """Runs all updates of a case; the numbers which differ from the recorded ones."""
     meta = json.loads(str(ref["meta"]))
-    tolerance: Dict[str, float] = {"rtol": meta["rtol"], "atol": meta["atol"]}
+    tolerance: dict[str, float] = {"rtol": meta["rtol"], "atol": meta["atol"]}
     found = []
     for step in range(meta["num_steps"]):
         prefix = "step%i/" % step

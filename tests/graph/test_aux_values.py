@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -65,7 +65,7 @@ class PluginHalfOfDoubleLayer(Layer):
         return tf.cast(double.values / 2, ctx.output.dtype)
 
 
-def run(network: Dict[str, Any], *, search: bool = False) -> Any:
+def run(network: dict[str, Any], *, search: bool = False) -> Any:
     extern_data = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
     config = Config({"behavior_version": 21, "extern_data": extern_data, "network": network})
     data = numpy.random.default_rng(5).normal(size=(3, 4, 4)).astype("float32")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy
 import pytest
@@ -137,17 +138,17 @@ class PluginPairsLayer(Layer):
         return inputs if axis == 0 else [Part("half %d" % i, shape[axis] // 2) for i in range(2)]
 
 
-def config_of(network: Dict[str, Any]) -> Config:
+def config_of(network: dict[str, Any]) -> Config:
     return Config({"behavior_version": 21, "extern_data": {"data": {"dim": 4}}, "network": network})
 
 
-def loop(layer: str, *, open_end: bool) -> Dict[str, Any]:
+def loop(layer: str, *, open_end: bool) -> dict[str, Any]:
     """The sum of the same vector in each of three steps."""
-    unit: Dict[str, Any] = {
+    unit: dict[str, Any] = {
         "sum": {"class": layer, "from": "base:vector"},
         "output": {"class": "copy", "from": "sum"},
     }
-    opts: Dict[str, Any] = {"from": "data"}
+    opts: dict[str, Any] = {"from": "data"}
     if open_end:
         unit["end"] = {"class": "compare", "from": ":i", "value": 3}
         opts = {"from": [], "max_seq_len": 5}
@@ -227,7 +228,7 @@ def asks_for_class(node: ast.AST) -> bool:
     )  # fmt: skip
 
 
-def comparisons(tree: ast.Module) -> List[Tuple[int, str]]:
+def comparisons(tree: ast.Module) -> list[tuple[int, str]]:
     """(line, name) for each layer class whose name a class name is compared with, or which is a key of a table."""
     constants = {
         target.id: list(strings(node.value))

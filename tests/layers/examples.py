@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 from returnn_tf.config import Config
 from returnn_tf.graph.docs import example_of
 from returnn_tf.graph.registry import LAYERS, LOSSES
 
-DEFAULTS: Dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "behavior_version": 21,
     "extern_data": {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}},
 }
 
 
-def _own(kind: str, registry: Any) -> Dict[str, Any]:
+def _own(kind: str, registry: Any) -> dict[str, Any]:
     items = [(name, cls) for name, cls in registry.items() if cls.__module__.startswith("returnn_tf.")]
     return {"%s:%s" % (kind, name): cls for name, cls in items}
 
 
 #: "layer:<name>" or "loss:<name>" -> class; plug-ins left out.
-CLASSES: Dict[str, Any] = {**_own("layer", LAYERS), **_own("loss", LOSSES)}
+CLASSES: dict[str, Any] = {**_own("layer", LAYERS), **_own("loss", LOSSES)}
 
 
-def example_settings(name: str) -> Dict[str, Any]:
+def example_settings(name: str) -> dict[str, Any]:
     """Return the settings of the example of a class, with defaults for what it leaves out.
 
     :param name: a key of `CLASSES`
     """
     example = example_of(CLASSES[name])
     assert example, "%s: the docstring has no 'Example::' block with network = {...}" % name
-    names: Dict[str, Any] = {}
+    names: dict[str, Any] = {}
     exec(compile(example, "<example of %s>" % name, "exec"), names)
     return {**DEFAULTS, **{k: v for k, v in names.items() if k in ("network", "extern_data", "behavior_version")}}
 

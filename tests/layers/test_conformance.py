@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Set
+from typing import Any
 
 import numpy
 import pytest
@@ -68,17 +68,17 @@ class Case:
 
     label: str
     net: Network
-    feed: Dict[str, Any]
-    values: Dict[str, numpy.ndarray]
+    feed: dict[str, Any]
+    values: dict[str, numpy.ndarray]
     first: RunResult
 
-    def run(self, feed: Dict[str, Any]) -> RunResult:
+    def run(self, feed: dict[str, Any]) -> RunResult:
         """Run the same graph again, from the same parameters."""
         self.net.set_param_values(self.values)
         return _run(self.net, feed)
 
 
-def _run(net: Network, feed: Dict[str, Any]) -> RunResult:
+def _run(net: Network, feed: dict[str, Any]) -> RunResult:
     return net.run(feed, with_grad=bool(net.plan.losses) and not net.search)
 
 
@@ -97,7 +97,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return Case(request.param, net, feed, values, _run(net, feed))
 
 
-def _feed(net: Network, batch: int = 3) -> Dict[str, Any]:
+def _feed(net: Network, batch: int = 3) -> dict[str, Any]:
     feed = random_feed(net.extern_data, batch=batch)
     # A CTC alignment needs more frames than labels.
     if any(loss.loss.class_name in ("ctc", "fast_bw") for loss in net.plan.losses) or "ctc" in str(net.plan):
@@ -117,7 +117,7 @@ def test_results_are_as_planned(case: Case) -> None:
         for axis, size in zip(axes, result.value.shape):
             assert data.dims[axis].size in (None, size), path
         for axis, lens in result.sizes.items():
-            assert 0 <= numpy.min(lens, initial=0) and numpy.max(lens, initial=0) <= result.value.shape[axis], path
+            assert numpy.min(lens, initial=0) >= 0 and numpy.max(lens, initial=0) <= result.value.shape[axis], path
     for param, grad in case.first.grads.items():
         assert numpy.isfinite(grad).all() and grad.shape == case.values[param].shape, param
     assert not case.first.grads or any(grad.any() for grad in case.first.grads.values())
@@ -221,7 +221,7 @@ def test_float64(case: Case) -> None:
             assert dtype == ("float64" if "float32" in _dtypes(case.feed) else "float32"), path
 
 
-def _dtypes(feed: Dict[str, Any]) -> Set[str]:
+def _dtypes(feed: dict[str, Any]) -> set[str]:
     return {str(value.dtype) for value in feed.values()}
 
 

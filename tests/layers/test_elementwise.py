@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -14,11 +14,11 @@ from tests.feeds import random_feed
 EXTERN = {"data": {"dim": 4}, "other": {"dim": 4}, "labels": {"dim": 5, "sparse": True}}
 
 
-def _config(network: Dict[str, Any], **settings: Any) -> Config:
+def _config(network: dict[str, Any], **settings: Any) -> Config:
     return Config({"behavior_version": 21, "extern_data": EXTERN, "network": network, **settings})
 
 
-def _run(layer: Dict[str, Any], **others: Dict[str, Any]) -> Any:
+def _run(layer: dict[str, Any], **others: dict[str, Any]) -> Any:
     net = Network.from_config(_config({**others, "output": layer}))
     feed = random_feed({k: v for k, v in net.extern_data.items() if k in net.used_data_keys})
     return net.run(feed).layers["output"].value, feed
@@ -129,7 +129,7 @@ def test_eval_function_sees_lengths() -> None:
         ({"dim": 9}, "BTF", 9, "float32"),
     ],
 )
-def test_out_type(out_type: Dict[str, Any], kinds: str, dim: Any, dtype: str) -> None:
+def test_out_type(out_type: dict[str, Any], kinds: str, dim: Any, dtype: str) -> None:
     layer = {"class": "eval", "eval": "source(0)", "from": "data", "out_type": out_type}
     data = plan_from_config(_config({"output": layer})).outputs["output"].output
     assert ("".join(data.axis_kinds), data.dim, data.dtype) == (kinds, dim, dtype)
@@ -171,7 +171,7 @@ def test_switch_with_numbers_and_labels() -> None:
         ({"class": "compare", "value": 1, "from": "b"}, "value is 1, but the source is bool"),
     ],
 )
-def test_dtype_errors(layer: Dict[str, Any], message: str) -> None:
+def test_dtype_errors(layer: dict[str, Any], message: str) -> None:
     network = {
         "n": {"class": "cast", "dtype": "int32", "from": "data"},
         "b": {"class": "compare", "value": 0.5, "from": "data"},

@@ -49,7 +49,7 @@ LAYERS = {
         "var2": "T?",
         "from": ["base:keys", "r"],
     },
-    "dot of itself": {"class": "dot", "red1": "F", "red2": "F", "var1": STATIC, "var2": STATIC, **{"from": ["x", "x"]}},
+    "dot of itself": {"class": "dot", "red1": "F", "red2": "F", "var1": STATIC, "var2": STATIC, "from": ["x", "x"]},
     "top_k": {"class": "top_k", "axis": STATIC, "k": 1, **X},
     "batch_softmax": {"class": "batch_softmax", **X},
     "resize": {"class": "resize", "axis": STATIC, "factor": 2, **X},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -60,7 +60,7 @@ def test_losses_on_sequences_give_one_value_each() -> None:
 @pytest.mark.parametrize("axis", [None, "dim:3"])
 def test_sparse_cross_entropy_repeats_labels_over_axes_that_they_lack(axis: Any) -> None:
     time, extra = SpatialDim("time"), SpatialDim("extra", 2)
-    extern: Dict[str, Any] = {
+    extern: dict[str, Any] = {
         "data": {"dim_tags": [batch_dim, time, FeatureDim("f", 3), extra], "feature_dim_axis": 2},
         "classes": {"dim_tags": [batch_dim, time], "sparse": True, "dim": 3},
     }
@@ -112,7 +112,7 @@ def test_staircase_visits_all_classes_in_order() -> None:
 @pytest.mark.parametrize(
     "opts", [{"am_scale": 0.5}, {"min_prob": 0.2}, {"input_type": "prob", "min_prob": 0.2}], ids=str
 )
-def test_scores_of_fast_bw(opts: Dict[str, Any]) -> None:
+def test_scores_of_fast_bw(opts: dict[str, Any]) -> None:
     log_p = {"class": "linear", "activation": "log_softmax", "n_out": 4, "from": "data"}
     scores = "tf.math.log(tf.maximum(tf.exp(source(0)), 0.2))" if "min_prob" in opts else "source(0) * 0.5"
     prob = {"class": "eval", "eval": "tf.exp(source(0))", "from": "lp"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -27,7 +27,7 @@ X = feed()["data"]
         ),
     ],
 )
-def test_out_type(code: str, out_type: Dict[str, Any], axes: str, value: Any) -> None:
+def test_out_type(code: str, out_type: dict[str, Any], axes: str, value: Any) -> None:
     source = "data:labels" if value is None else "data"
     result = run({"output": {"class": "eval", "eval": code, "from": source, "out_type": out_type}})["output"]
     if value is None:

@@ -18,7 +18,7 @@ def padded(x, left, right, mode, value):
 @pytest.mark.parametrize("padding", [1, (0, 1), (1, 0), [(2, 1)]])
 def test_static_axis(mode, padding):
     layer = {"class": "pad", "axes": "F", "padding": padding, "mode": mode, "value": 0.5, "from": "data"}
-    left, right = {1: (1, 1)}.get(padding, None) if isinstance(padding, int) else (
+    left, right = {1: (1, 1)}.get(padding) if isinstance(padding, int) else (
         padding[0] if isinstance(padding, list) else padding
     )  # fmt: skip
     expected = numpy.moveaxis(padded(numpy.moveaxis(feed()["data"], 2, 0), left, right, mode, 0.5), 0, 2)

@@ -21,8 +21,9 @@ import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Optional
 
 import returnn_tf
 from returnn_tf.config import Config, ConfigError
@@ -56,7 +57,7 @@ class Failure:
     message: str
 
     @property
-    def signature(self) -> Tuple[str, str]:
+    def signature(self) -> tuple[str, str]:
         """What equal failures have in common."""
         return (self.kind, self.place)
 
@@ -116,9 +117,9 @@ def reduced(failure: Failure, budget: int = 400) -> Failure:
     return best
 
 
-def run(networks: Dict[str, Settings], start: int, count: int) -> Dict[Tuple[str, str], List[Failure]]:
+def run(networks: dict[str, Settings], start: int, count: int) -> dict[tuple[str, str], list[Failure]]:
     """Check networks number `start` to `start + count - 1`; return the failures by signature, the first one reduced."""
-    found: Dict[Tuple[str, str], List[Failure]] = collections.defaultdict(list)
+    found: dict[tuple[str, str], list[Failure]] = collections.defaultdict(list)
     for number in range(start, start + count):
         name, settings = mutated(networks, number)
         # for what does not come back to Python at all

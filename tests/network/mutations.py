@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from collections.abc import Iterator
+from typing import Any, Callable
 
 from returnn_tf.config import Config
 from returnn_tf.config.options import declared_options
@@ -17,9 +18,9 @@ from tests.parity import ROOT
 
 ROOTS = ("network", "extern_data")
 
-Settings = Dict[str, Any]
+Settings = dict[str, Any]
 #: Keys and indices that lead from the settings to a value.
-Path = Tuple[Any, ...]
+Path = tuple[Any, ...]
 
 
 def _deep(value: Any, depth: int) -> Any:
@@ -28,7 +29,7 @@ def _deep(value: Any, depth: int) -> Any:
     return value
 
 
-VALUES: Tuple[Any, ...] = (
+VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 7, 2**40, -(2**70), 0.5, 1.0, -0.5, 1e30, float("nan"), float("inf"),
     "", "x", "data", "data:classes", "T", "F", "B", "output", "base:data", "prev:output", "ä\n\0", "1 +", "x" * 500,
     [], [[]], [None], [1], ["x"], [1, "x"], (), (1, 2), (None,), ("F", "T"), {}, {"x": 1}, {1: 2}, {"class": "linear"},
@@ -39,7 +40,7 @@ VALUES: Tuple[Any, ...] = (
 # --- the networks to begin with ---
 
 
-def corpus() -> Dict[str, Settings]:
+def corpus() -> dict[str, Settings]:
     """Return the settings of all recorded cases and examples by name."""
     result = {}
     for path in sorted(ROOT.glob("*/*.config")):
@@ -104,11 +105,11 @@ def _value(rng: random.Random) -> Any:
 # --- mutations; each changes the settings in place ---
 
 
-def all_places(settings: Settings) -> List[Path]:
+def all_places(settings: Settings) -> list[Path]:
     return [(root, *path) for root in ROOTS for path in _places(settings.get(root))] + [(root,) for root in ROOTS]
 
 
-def _layers(settings: Settings) -> List[Path]:
+def _layers(settings: Settings) -> list[Path]:
     """Paths of all dicts with a class; if there is none any more, of any dict."""
     dicts = [path for path in all_places(settings) if isinstance(_get(settings, path), dict)]
     return [path for path in dicts if "class" in _get(settings, path)] or dicts
@@ -191,12 +192,12 @@ def nest(settings: Settings, rng: random.Random) -> None:
         _replace(settings, path, outer)
 
 
-MUTATIONS: Tuple[Callable[[Settings, random.Random], None], ...] = (
+MUTATIONS: tuple[Callable[[Settings, random.Random], None], ...] = (
     drop, retype, retype, swap, rename, set_class, set_source, set_option, set_option, set_loss, set_data_option, nest,
 )  # fmt: skip
 
 
-def mutated(networks: Dict[str, Settings], number: int) -> Tuple[str, Settings]:
+def mutated(networks: dict[str, Settings], number: int) -> tuple[str, Settings]:
     """Return the name of the network that number `number` begins with, and its mutated settings."""
     rng = random.Random(number)
     name = rng.choice(sorted(networks))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy
 
@@ -27,8 +28,8 @@ class Decoder:
     include_eos: bool
     end_label: int
     max_steps: int
-    choices: List[Layers]
-    blocks: List[str]
+    choices: list[Layers]
+    blocks: list[str]
 
     def config(self, *, moved: bool = True, beam: int = 0) -> Config:
         """The config.
@@ -62,7 +63,7 @@ class Decoder:
         return lens if self.include_eos else numpy.minimum(lens + 1, self.max_steps)
 
     def scores(
-        self, log_probs: List[numpy.ndarray], labels: List[numpy.ndarray], steps: numpy.ndarray, longest: int
+        self, log_probs: list[numpy.ndarray], labels: list[numpy.ndarray], steps: numpy.ndarray, longest: int
     ) -> numpy.ndarray:
         """What the scores of hypotheses must be.
 
@@ -128,11 +129,11 @@ def random_decoder(seed: int) -> Decoder:
     return Decoder(seed, network, known, include_eos, end_label, max_steps, choices, s.blocks)
 
 
-def _others(s: Steps, name: str) -> List[str]:
+def _others(s: Steps, name: str) -> list[str]:
     return [other for other in s.sources(2) if other != name]
 
 
-def _choice(s: Steps, name: str, source: str, sources: List[str], target: str, initial: int) -> Layers:
+def _choice(s: Steps, name: str, source: str, sources: list[str], target: str, initial: int) -> Layers:
     """Adds a choice and what it chooses from; gives its options."""
     kind, layer = s.one_of(
         ("prob", {"class": "softmax", "target": target, "loss": "ce"}),
@@ -151,7 +152,7 @@ def _choice(s: Steps, name: str, source: str, sources: List[str], target: str, i
     return {"name": name, **s.unit[name]}
 
 
-def random_params(net: Any, seed: int) -> Dict[str, numpy.ndarray]:
+def random_params(net: Any, seed: int) -> dict[str, numpy.ndarray]:
     """Values for all parameters, the same for those of equal name in another network."""
     result = {}
     for name, var in net.params.items():
@@ -160,7 +161,7 @@ def random_params(net: Any, seed: int) -> Dict[str, numpy.ndarray]:
     return result
 
 
-def frames_feed(seed: int, lens: Tuple[int, ...]) -> Dict[str, numpy.ndarray]:
+def frames_feed(seed: int, lens: tuple[int, ...]) -> dict[str, numpy.ndarray]:
     """Frames for "data", random in the padding too."""
     rng = numpy.random.default_rng([7, seed])
     data = rng.normal(size=(len(lens), max(lens), EXTERN["data"]["dim"])).astype("float32")

@@ -7,13 +7,13 @@ Each block of a step network makes one vector [batch, dim] from others of the sa
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import numpy
 
 from returnn_tf.tensor import FeatureDim, SpatialDim
 
-Layers = Dict[str, Any]
+Layers = dict[str, Any]
 LABELS = 4
 #: Dim of the source of the loop, of the vectors outside, and of what is fed back from step to step.
 SIZE = 4
@@ -40,10 +40,10 @@ class Steps:
 
     rng: numpy.random.Generator
     unit: Layers = dataclasses.field(default_factory=dict)
-    vectors: Dict[str, int] = dataclasses.field(default_factory=dict)
-    fed_back: List[str] = dataclasses.field(default_factory=list)
+    vectors: dict[str, int] = dataclasses.field(default_factory=dict)
+    fed_back: list[str] = dataclasses.field(default_factory=list)
     search: bool = True
-    blocks: List[str] = dataclasses.field(default_factory=list)
+    blocks: list[str] = dataclasses.field(default_factory=list)
 
     def chance(self, p: float) -> bool:
         """True with probability ``p``."""
@@ -53,7 +53,7 @@ class Steps:
         """Any of the values."""
         return values[int(self.rng.integers(len(values)))]
 
-    def sources(self, count: Optional[int] = None) -> List[str]:
+    def sources(self, count: Optional[int] = None) -> list[str]:
         """Names of vectors of this step or of the one before."""
         made = [name for name in self.vectors if ":" not in name]
         pool = list(self.vectors) + ["prev:" + name for name in dict.fromkeys(self.fed_back + made)]
@@ -245,7 +245,7 @@ def _nested_loop(s: Steps, name: str) -> int:
     return SIZE
 
 
-BLOCKS: Dict[str, Callable[[Steps, str], int]] = {
+BLOCKS: dict[str, Callable[[Steps, str], int]] = {
     "linear": _linear, "cell": _cell, "state": _state_of_cell, "mlp": _mlp_attention, "dot": _dot_attention,
     "self": _self_attention, "history": _history, "masked": _masked, "switch": _switch, "each": _elementwise,
     "gating": _gating, "window": _window, "subnetwork": _subnetwork,
@@ -271,7 +271,7 @@ def outside_layers(rng: numpy.random.Generator, by_frame: bool = False) -> Layer
     }
 
 
-def add_blocks(s: Steps, count: int, kinds: Tuple[str, ...]) -> None:
+def add_blocks(s: Steps, count: int, kinds: tuple[str, ...]) -> None:
     """Random blocks one after the other, each may take what the others made."""
     for number in range(count):
         kind = str(s.one_of(*kinds))

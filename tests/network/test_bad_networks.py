@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.network.network import plan_from_config
 
-LIN: Dict[str, Any] = {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"}
+LIN: dict[str, Any] = {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"}
 
 
 def _plan(network: Any, **settings: Any) -> Any:
@@ -191,7 +191,7 @@ def test_missing_from_is_data_in_behavior_version_0() -> None:
 
 
 def test_deep_networks_need_no_deep_stack() -> None:
-    network: Dict[str, Any] = {"l0": LIN}
+    network: dict[str, Any] = {"l0": LIN}
     for i in range(1, 3000):
         network["l%d" % i] = {**LIN, "from": "l%d" % (i - 1)}
     network["output"] = {**LIN, "from": "l2999"}

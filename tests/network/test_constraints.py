@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy
 import pytest
@@ -12,14 +12,14 @@ from returnn_tf.network.network import Network, plan_from_config
 from tests.feeds import random_feed
 
 EXTERN = {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}}
-LINEAR: Dict[str, Any] = {"class": "linear", "activation": None, "n_out": 12, "from": "data"}
+LINEAR: dict[str, Any] = {"class": "linear", "activation": None, "n_out": 12, "from": "data"}
 
 
-def _config(network: Dict[str, Any]) -> Config:
+def _config(network: dict[str, Any]) -> Config:
     return Config({"behavior_version": 21, "extern_data": EXTERN, "network": network})
 
 
-def _loop(layers: Dict[str, Any], **options: Any) -> Dict[str, Any]:
+def _loop(layers: dict[str, Any], **options: Any) -> dict[str, Any]:
     loop = {"class": "rec", "from": "data", "unit": layers, "loss": "as_is", **options}
     return {"output": loop}
 
@@ -35,12 +35,12 @@ def _energy(frames: numpy.ndarray, shape: Any) -> float:
     return total
 
 
-def _constrained(network: Dict[str, Any], layer: str) -> Any:
+def _constrained(network: dict[str, Any], layer: str) -> Any:
     """The constraint that a network adds to its loss, and the valid frames of a layer."""
     net = Network.from_config(_config(network), train=True)
     feed = random_feed({"data": net.extern_data["data"]})
     out = net.run(feed)
-    value: List[Any] = [v[:n] for v, n in zip(out.layers[layer].value, feed["data/size0"])]
+    value: list[Any] = [v[:n] for v, n in zip(out.layers[layer].value, feed["data/size0"])]
     return out.total_loss - sum(out.losses.values()), numpy.concatenate(value)
 
 
@@ -56,7 +56,7 @@ def _constrained(network: Dict[str, Any], layer: str) -> Any:
 )
 def test_constraints_of_the_output(where: str) -> None:
     layer = {**LINEAR, "darc1": 0.5, "spatial_smoothing": 0.25}
-    network: Dict[str, Any] = {"output": {**layer, "loss": "as_is"}}
+    network: dict[str, Any] = {"output": {**layer, "loss": "as_is"}}
     if where == "in a subnetwork in the loop":
         inside = {"class": "subnetwork", "from": ["data:source", "prev:output"], "subnetwork": {"output": layer}}
         network = _loop({"output": inside})
@@ -71,7 +71,7 @@ def test_constraints_of_the_output(where: str) -> None:
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_darc1_is_of_the_values_before_the_activation(moved: bool) -> None:
-    def loop(activation: Any) -> Dict[str, Any]:
+    def loop(activation: Any) -> dict[str, Any]:
         hidden = {**LINEAR, "activation": activation, "darc1": 0.5}
         return _loop({"h": hidden, "output": {**LINEAR, "from": "h"}}, optimize_move_layers_out=moved)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import xml.etree.ElementTree
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.network.describe import describe_config
 
-NETWORK: Dict[str, Any] = {
+NETWORK: dict[str, Any] = {
     "pool": {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "from": "data"},
     "sub": {"class": "subnetwork", "from": "pool", "subnetwork": {
         "h": {"class": "linear", "activation": "relu", "n_out": 5, "from": "data", "trainable": False},

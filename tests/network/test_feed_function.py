@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy
 import pytest
@@ -17,7 +17,7 @@ EXTERN_DATA = parse_extern_data({"data": {"dim": 2}, "classes": {"dim": 5, "spar
 FORMAT_KEYS = ["data", "classes"]
 
 
-def feed(batch: int, time: int) -> Dict[str, Any]:
+def feed(batch: int, time: int) -> dict[str, Any]:
     lens = numpy.full([batch], time)
     return {
         "data": numpy.ones([batch, time, 2], "float64"),
@@ -28,9 +28,9 @@ def feed(batch: int, time: int) -> Dict[str, Any]:
 
 
 def test_one_graph_for_all_sizes() -> None:
-    traced: List[str] = []
+    traced: list[str] = []
 
-    def emit(tensors: Dict[str, Any], factor: Any) -> Any:
+    def emit(tensors: dict[str, Any], factor: Any) -> Any:
         traced.append(",".join(sorted(tensors)))
         return {"sum": factor * tf.reduce_sum(tensors["data"]), "labels": tensors["classes"]}
 
@@ -63,7 +63,7 @@ def test_tensors_pass_and_arrays_get_the_dtype_of_the_network() -> None:
         ({"data": numpy.ones([2, 3, 4])}, r"The feed has 'data' of shape \(2, 3, 4\), the network expects"),
     ],
 )
-def test_feeds_which_do_not_fit(change: Dict[str, Any], message: str) -> None:
+def test_feeds_which_do_not_fit(change: dict[str, Any], message: str) -> None:
     wrong = {name: value for name, value in {**feed(2, 3), **change}.items() if value is not None}
     with pytest.raises(ConfigError, match=message):
         FeedFormat(EXTERN_DATA, FORMAT_KEYS).convert(wrong)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 import numpy
 import pytest
@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 EXTERN = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
 
 #: Called while the plug-in layer below is emitted.
-CALLS: List[Callable[[], None]] = []
+CALLS: list[Callable[[], None]] = []
 
 
 @register_layer("plugin_call")
@@ -38,12 +38,12 @@ class PluginCallLayer(Layer):
         return ctx.source()
 
 
-def choice(source: str) -> Dict[str, Any]:
+def choice(source: str) -> dict[str, Any]:
     return {"class": "choice", "target": "classes", "beam_size": 3, "initial_output": 0, "from": source}
 
 
-def loop(**opts: Any) -> Dict[str, Any]:
-    unit: Dict[str, Any] = {
+def loop(**opts: Any) -> dict[str, Any]:
+    unit: dict[str, Any] = {
         "output": choice("p"),
         "embed": {"class": "linear", "activation": None, "n_out": 6, "from": "prev:output"},
         "s": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 6, "from": ["embed", "x"]},
@@ -71,17 +71,17 @@ NETWORKS = {
 }
 
 
-def net_of(network: Dict[str, Any]) -> Network:
+def net_of(network: dict[str, Any]) -> Network:
     config = Config({"behavior_version": 21, "extern_data": EXTERN, "network": network})
     return Network(plan_from_config(config, search=True))
 
 
-def feed(length: int, seed: int) -> Dict[str, Any]:
+def feed(length: int, seed: int) -> dict[str, Any]:
     data = numpy.random.default_rng(seed).normal(size=(2, length, 4)).astype("float32")
     return {"data": tf.constant(data), "data/size0": tf.constant([length, length - 1])}
 
 
-def traced(net: Network, inputs: Dict[str, Any]) -> Any:
+def traced(net: Network, inputs: dict[str, Any]) -> Any:
     """The function which computes all outputs, traced now."""
     signature = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in inputs.items()}
     function = tf.function(lambda values: net.lower(values).values, autograph=False)
@@ -94,7 +94,7 @@ def test_one_plan_is_lowered_while_it_is_lowered(name: str) -> None:
     net = net_of(NETWORKS[name])
     inputs = [feed(5, 1), feed(5, 2)]
     expected = [traced(net, one)(one) for one in inputs]
-    inner: List[Any] = []
+    inner: list[Any] = []
     CALLS.append(lambda: inner.append(traced(net, inputs[1])))
     outer = traced(net, inputs[0])
     assert not CALLS and len(inner) == 1
@@ -126,7 +126,7 @@ def test_nothing_of_a_plan_can_be_set(name: str) -> None:
 @pytest.mark.parametrize("depth", range(1, 7))
 def test_each_network_is_parsed_once(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a step network is planned until the dims of ``prev:`` settle."""
-    calls: List[str] = []
+    calls: list[str] = []
     parse = build_state.parse_network
 
     def counted(network: Any, path: str, behavior_version: int) -> Any:
@@ -134,7 +134,7 @@ def test_each_network_is_parsed_once(depth: int, monkeypatch: pytest.MonkeyPatch
         return parse(network, path, behavior_version)
 
     monkeypatch.setattr(build_state, "parse_network", counted)
-    unit: Dict[str, Any] = {"output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "prev:output"}}
+    unit: dict[str, Any] = {"output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "prev:output"}}
     for _ in range(depth - 1):
         inner = {"class": "rec", "from": "base:data", "unit": unit}
         unit = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -13,7 +13,7 @@ from returnn_tf.network.network import Network
 
 _CELL = {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 3}
 #: name -> (layer of the cell, its unit)
-_UNITS: Dict[str, Any] = {
+_UNITS: dict[str, Any] = {
     "from the source": {
         "cell": {**_CELL, "from": "data:source"},
         "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["cell", "prev:output"]},
@@ -39,7 +39,7 @@ _UNITS: Dict[str, Any] = {
 }  # fmt: skip
 
 
-def _net(unit: Dict[str, Any], moved: bool) -> Network:
+def _net(unit: dict[str, Any], moved: bool) -> Network:
     unit = {
         name: {**layer, "optimize_move_layers_out": moved} if layer["class"] == "rec" else layer
         for name, layer in unit.items()
@@ -61,7 +61,7 @@ def _run(net: Network) -> Any:
 
 
 @pytest.mark.parametrize("unit", _UNITS.values(), ids=_UNITS)
-def test_fused_cell_equals_that_in_the_loop(unit: Dict[str, Any]) -> None:
+def test_fused_cell_equals_that_in_the_loop(unit: dict[str, Any]) -> None:
     """The same loss and gradients both ways, and only one of them is fused."""
     fused, stepwise = _net(unit, True), _net(unit, False)
     assert "fused" in describe_plan(fused.plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy
 import pytest
@@ -42,13 +42,13 @@ def test_zones() -> None:
     assert forced.zones["emb"] is Zone.STEP and forced.reasons["emb"] == "must run step by step"
 
 
-def _config(unit: Dict[str, Any], **options: Any) -> Config:
+def _config(unit: dict[str, Any], **options: Any) -> Config:
     loop = {"class": "rec", "from": "data", "unit": unit, **options}
     network = {"loop": loop, "output": {"class": "softmax", "from": "loop", "loss": "ce", "target": "classes"}}
     return Config({"behavior_version": 21, "extern_data": EXTERN, "network": network})
 
 
-UNITS: Dict[str, Dict[str, Any]] = {
+UNITS: dict[str, dict[str, Any]] = {
     "explicit rnn": {
         "h": {"class": "linear", "activation": "tanh", "n_out": 5, "from": ["data:source", "prev:h"]},
         "emb": {"class": "linear", "activation": "relu", "n_out": 2, "from": "data:source"},
@@ -79,7 +79,7 @@ UNITS: Dict[str, Dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", sorted(UNITS))
 def test_result_does_not_depend_on_the_split(name: str) -> None:
-    outs: List[Any] = []
+    outs: list[Any] = []
     for move in (True, False):
         net = Network.from_config(_config(UNITS[name], optimize_move_layers_out=move))
         feed = random_feed(net.extern_data)

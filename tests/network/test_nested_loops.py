@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 
@@ -15,7 +15,7 @@ def run(**inner: Any) -> Any:
 
     :param inner: options of the loop inside
     """
-    network: Dict[str, Any] = {
+    network: dict[str, Any] = {
         "loop": {
             "class": "rec",
             "from": "data",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -16,7 +16,7 @@ from tests.feeds import random_feed
 EXTERN = {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}}
 
 
-def _net(network: Dict[str, Any], train: bool = False, **settings: Any) -> Network:
+def _net(network: dict[str, Any], train: bool = False, **settings: Any) -> Network:
     base = {"behavior_version": 21, "extern_data": EXTERN, "network": network}
     return Network.from_config(Config({**base, **settings}), train=train)
 

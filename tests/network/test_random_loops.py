@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any
 
 import numpy
 import pytest
@@ -57,7 +57,7 @@ def random_loop(seed: int, moved: bool = True) -> Config:
     return Config({"behavior_version": 21, "extern_data": EXTERN, "network": network})
 
 
-def feed_of(seed: int, garbage: float = 0.0) -> Dict[str, Value]:
+def feed_of(seed: int, garbage: float = 0.0) -> dict[str, Value]:
     """Frames and labels of the same lengths, with ``garbage`` in the padding."""
     rng = numpy.random.default_rng([11, seed])
     data = rng.normal(size=(len(LENS), max(LENS), 3)).astype("float32")
@@ -90,10 +90,10 @@ def check_equal(got: Any, wanted: Any) -> None:
         numpy.testing.assert_allclose(grads[0] / scale, grads[1] / scale, rtol=1e-4, atol=2e-4, err_msg=name)
 
 
-def links(unit: Dict[str, Any]) -> Dict[str, Set[str]]:
+def links(unit: dict[str, Any]) -> dict[str, set[str]]:
     """For each layer what it refers to, as "x" or "prev:x", by a walk through all strings of its options."""
 
-    def walk(value: Any, inner: bool) -> List[str]:
+    def walk(value: Any, inner: bool) -> list[str]:
         if isinstance(value, str):
             plain = value[len("base:") :] if value.startswith("base:") else None
             return ([plain] if plain else []) if inner else [value]
@@ -105,7 +105,7 @@ def links(unit: Dict[str, Any]) -> Dict[str, Set[str]]:
 
     result = {}
     for name, options in unit.items():
-        refs: List[str] = []
+        refs: list[str] = []
         if options["class"] != "choice":  # it follows the target
             for key, value in options.items():
                 if key not in ("class", "eval", "initial_output", "target", "kind"):
@@ -114,9 +114,9 @@ def links(unit: Dict[str, Any]) -> Dict[str, Set[str]]:
     return result
 
 
-def closure(of: str, refs: Dict[str, Set[str]]) -> Set[str]:
+def closure(of: str, refs: dict[str, set[str]]) -> set[str]:
     """All layers that a layer depends on, in any step."""
-    seen: Set[str] = set()
+    seen: set[str] = set()
     todo = [of]
     while todo:
         for ref in refs[todo.pop()]:
@@ -137,7 +137,7 @@ def check_plan(seed: int) -> None:
     needed = {"output", "p", *depends["output"], *depends["p"]}
     forced = {name for name in refs if name.startswith("state")}  # get_last_hidden_state keeps its cell in the loop
     forced &= needed
-    zones: Dict[str, Tuple[str, str]] = next(
+    zones: dict[str, tuple[str, str]] = next(
         (n.layer.loop.zones for n in plan.nodes if n.path == "output/loop"),
         {},  # type: ignore[attr-defined]
     )

@@ -4,7 +4,7 @@ neither the split of the loop nor the other sequences of a batch matter."""
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy
 import pytest
@@ -26,14 +26,14 @@ def network(decoder: Decoder, *, search: bool, moved: bool = True, beam: int = 0
     return net
 
 
-def lens_of(decoder: Decoder) -> Tuple[int, ...]:
+def lens_of(decoder: Decoder) -> tuple[int, ...]:
     """Ragged; only where frames of the padding are scored, too, a batch without padding."""
     if decoder.known and not decoder.include_eos:
         return (4, 4)
     return (4,) if decoder.seed % 5 == 0 else LENS
 
 
-def log_probs(decoder: Decoder, train: Network, feed: Dict[str, Any], labels: List[numpy.ndarray]) -> List[Any]:
+def log_probs(decoder: Decoder, train: Network, feed: dict[str, Any], labels: list[numpy.ndarray]) -> list[Any]:
     """[sequence, step, label] of each choice, by the graph of the training.
 
     :param feed: frames, one sequence for each row of ``labels``
@@ -94,7 +94,7 @@ def check_greedy(decoder: Decoder, search: Network, train: Network) -> None:
         assert list(result.value[b, : (len(wanted) if decoder.known else result.sizes[1][b])]) == wanted
 
 
-def hypotheses(out: Any, name: str = "output") -> List[Tuple[List[int], float]]:
+def hypotheses(out: Any, name: str = "output") -> list[tuple[list[int], float]]:
     """Labels and score of each hypothesis."""
     layer = out.layers[name]
     scores = layer.beam_scores.reshape(-1)
@@ -105,7 +105,7 @@ def hypotheses(out: Any, name: str = "output") -> List[Tuple[List[int], float]]:
     return [(list(row[:n]), float(score)) for row, n, score in rows if score > NONE]
 
 
-def check_same(got: List[Tuple[List[int], float]], wanted: List[Tuple[List[int], float]]) -> None:
+def check_same(got: list[tuple[list[int], float]], wanted: list[tuple[list[int], float]]) -> None:
     assert [labels for labels, _ in got] == [labels for labels, _ in wanted]
     numpy.testing.assert_allclose([s for _, s in got], [s for _, s in wanted], rtol=1e-4, atol=1e-5)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 import pytest
 
@@ -11,14 +11,14 @@ from returnn_tf.network.network import Network
 from tests.layers.nets import config_of, feed
 from tests.results import assert_same_results
 
-Networks = Dict[str, Any]
+Networks = dict[str, Any]
 
 
 #: Functions that the next emission of a hook layer takes out and calls.
-Hook = List[Callable[[], None]]
+Hook = list[Callable[[], None]]
 
 
-def _hook_layer(hook: Hook, source: str) -> Dict[str, Any]:
+def _hook_layer(hook: Hook, source: str) -> dict[str, Any]:
     def scaled(source: Any, **_: Any) -> Any:
         if hook:
             hook.pop()()
@@ -27,7 +27,7 @@ def _hook_layer(hook: Hook, source: str) -> Dict[str, Any]:
     return {"class": "eval", "eval": scaled, "from": source}
 
 
-def _linear(source: Any, **options: Any) -> Dict[str, Any]:
+def _linear(source: Any, **options: Any) -> dict[str, Any]:
     return {"class": "linear", "activation": "tanh", "n_out": 3, "from": source, **options}
 
 
@@ -69,7 +69,7 @@ def _labels(hook: Hook, **options: Any) -> Networks:
     return {"mean": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"}, "output": loop}
 
 
-NETWORKS: Dict[str, Callable[[Hook], Networks]] = {
+NETWORKS: dict[str, Callable[[Hook], Networks]] = {
     "loop": _loop,
     "inner_loop": _inner_loop,
     "labels": _labels,
@@ -81,14 +81,14 @@ CASES = [(name, {"train": True}) for name in NETWORKS] + [(name, {"search": True
 
 @pytest.mark.parametrize("moved", [True, False], ids=["moved", "in_loop"])
 @pytest.mark.parametrize("name,flags", CASES, ids=["-".join([name, *flags]) for name, flags in CASES])
-def test_lowered_within_a_lowering(name: str, flags: Dict[str, bool], moved: bool) -> None:
+def test_lowered_within_a_lowering(name: str, flags: dict[str, bool], moved: bool) -> None:
     hook: Hook = []
     config = config_of(NETWORKS[name](hook), optimize_move_layers_out=moved)
     outer = Network.from_config(config, **flags)
     inner, alone = Network(outer.plan, seed=outer.seed), Network(outer.plan, seed=outer.seed)
     with_grad = bool(outer.plan.losses)
     expected = alone.run(feed(), with_grad=with_grad)
-    results: List[Any] = []
+    results: list[Any] = []
 
     def lower_again() -> None:
         """In a thread, which does not know of the graph and the gradient tape of this one."""

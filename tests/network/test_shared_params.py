@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -14,7 +14,7 @@ LIN = {"class": "linear", "activation": None, "n_out": 4, "from": "data"}
 SUB = {"class": "subnetwork", "from": "data", "subnetwork": {"output": LIN}}
 
 
-def _network(network: Dict[str, Any]) -> Network:
+def _network(network: dict[str, Any]) -> Network:
     return Network.from_config(
         Config({"network": network, "extern_data": {"data": {"dim": 4}}, "behavior_version": 21})
     )
@@ -29,7 +29,7 @@ def _network(network: Dict[str, Any]) -> Network:
         ({"a": LIN, "output": {**LIN, "from": "a", "name_scope": "a", "with_bias": False}}, ["a/W", "a/b"]),
     ],
 )
-def test_same_name_scope_shares(network: Dict[str, Any], names: Any) -> None:
+def test_same_name_scope_shares(network: dict[str, Any], names: Any) -> None:
     net = _network(network)
     assert sorted(net.params) == names
     x = numpy.random.RandomState(1).normal(size=(2, 3, 4)).astype("float32")
@@ -46,7 +46,7 @@ def test_same_name_by_chance_is_an_error() -> None:
 
 @pytest.mark.parametrize("how", [{"reuse_params": "a"}, {"name_scope": "a"}])
 @pytest.mark.parametrize("l2_first, l2_second", [(0.1, 0.0), (0.0, 0.2), (0.1, 0.2)])
-def test_l2_counts_for_every_layer_which_has_it(how: Dict[str, str], l2_first: float, l2_second: float) -> None:
+def test_l2_counts_for_every_layer_which_has_it(how: dict[str, str], l2_first: float, l2_second: float) -> None:
     second = {**LIN, **how, "from": "a", "loss": "as_is", "loss_scale": 0.0, "L2": l2_second}
     net = _network({"a": {**LIN, "L2": l2_first}, "output": second})
     x = numpy.ones((1, 2, 4), "float32")

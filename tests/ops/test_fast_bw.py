@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy
 import pytest
@@ -22,7 +23,7 @@ def _labels(blank: int) -> numpy.ndarray:
     return numpy.array(rows, "int32")
 
 
-def _paths(scores: numpy.ndarray, labels: Sequence[int], blank: int, loop: bool) -> List[Tuple[float, Tuple[int, ...]]]:
+def _paths(scores: numpy.ndarray, labels: Sequence[int], blank: int, loop: bool) -> list[tuple[float, tuple[int, ...]]]:
     result = []
     for path in itertools.product(range(3), repeat=len(scores)):
         emitted = [c for c, _ in itertools.groupby(path)] if loop else list(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.passes.trainer import Trainer
@@ -16,7 +16,7 @@ from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.training.step_boundary import StepBoundary
 
 #: Place -> object and the name of its function at which the signal comes.
-PLACES: Dict[str, Tuple[Any, str]] = {
+PLACES: dict[str, tuple[Any, str]] = {
     "step": (Trainer, "step"),  # in a step
     "batch": (StepBoundary, "after_batch"),  # between two batches of an evaluation
     "trace": (Trainer, "_emit"),  # while the first step is traced
@@ -26,10 +26,10 @@ PLACES: Dict[str, Tuple[Any, str]] = {
 }
 
 #: Which calls count, where not all do.
-COUNTED: Dict[str, Callable[..., bool]] = {"rename": lambda source, target: "toy.0" in os.path.basename(target)}
+COUNTED: dict[str, Callable[..., bool]] = {"rename": lambda source, target: "toy.0" in os.path.basename(target)}
 
 
-def install(fault: Optional[Tuple[Any, ...]]) -> None:
+def install(fault: Optional[tuple[Any, ...]]) -> None:
     """Arms a fault.
 
     :param fault: place, the number of its call from 1, name of the signal; further names of signals follow it
@@ -41,7 +41,7 @@ def install(fault: Optional[Tuple[Any, ...]]) -> None:
 
 
 def _failing(function: Callable[..., Any], number: int, names: Any, counted: Callable[..., bool]) -> Callable[..., Any]:
-    calls: List[bool] = []
+    calls: list[bool] = []
 
     def failing(*args: Any, **kwargs: Any) -> Any:
         calls.extend([True] * counted(*args))

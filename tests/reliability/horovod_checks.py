@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 import numpy as np
 
@@ -23,10 +23,10 @@ from tests.reliability import toy
 
 STEPS = 12
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-CHECKS: Dict[str, Callable[[Any], Any]] = {}
+CHECKS: dict[str, Callable[[Any], Any]] = {}
 
 #: for which it does not matter which sequences are in a batch
-NETWORK: Dict[str, Any] = {
+NETWORK: dict[str, Any] = {
     "hidden": {"class": "linear", "activation": "tanh", "n_out": 12, "from": "data", "dropout": 0.2},
     "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "hidden"},
 }
@@ -38,7 +38,7 @@ def check(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return function
 
 
-def settings(*, normalized: bool = False, norm_layer: bool = False, **more: Any) -> Dict[str, Any]:
+def settings(*, normalized: bool = False, norm_layer: bool = False, **more: Any) -> dict[str, Any]:
     """Of a small net which all ranks train."""
     between = {"class": "batch_norm"} if norm_layer else {"class": "copy"}
     loss = {"loss": "ce", "target": "classes", "loss_opts": {"use_normalized_loss": normalized}}
@@ -57,12 +57,12 @@ def settings(*, normalized: bool = False, norm_layer: bool = False, **more: Any)
     }
 
 
-def trainer_of(given: Dict[str, Any]) -> Any:
+def trainer_of(given: dict[str, Any]) -> Any:
     config = returnn_tf.Config(given)
     return returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
 
 
-def global_batches(steps: int = STEPS) -> List[Dict[str, np.ndarray]]:
+def global_batches(steps: int = STEPS) -> list[dict[str, np.ndarray]]:
     """The same on all ranks: ragged batches of five sequences."""
     rng = np.random.default_rng(3)
     batches = []
@@ -74,7 +74,7 @@ def global_batches(steps: int = STEPS) -> List[Dict[str, np.ndarray]]:
     return batches
 
 
-def part_of(world: Any, feed: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+def part_of(world: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Unequal parts: the first rank has three sequences, the others share the rest."""
     rows = slice(0, 3) if world.rank == 0 else slice(3, 5)
     return {key: value[rows] for key, value in feed.items()}
@@ -86,7 +86,7 @@ def distance(ours: Any, theirs: Any) -> float:
     return float(max(np.max(np.abs(a - b)) for a, b in pairs))
 
 
-def compare_with_one(world: Any, **given: Any) -> Dict[str, Any]:
+def compare_with_one(world: Any, **given: Any) -> dict[str, Any]:
     """Trains on parts, and alone on the whole batches."""
     ours, alone = trainer_of(settings(**given)), trainer_of(settings(**{**given, "use_horovod": False}))
     curves = [(ours.step(part_of(world, feed)), alone.step(feed)) for feed in global_batches()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 import returnn_tf
 from returnn_tf.engine.support.signals import Stopped, StopRequest
@@ -14,7 +14,7 @@ from tests.reliability import toy
 from tests.reliability.horovod_checks import FOLDER, NETWORK, check
 
 
-def train(world: Any, name: str, stop: Optional[StopRequest] = None, **settings: Any) -> Dict[int, Any]:
+def train(world: Any, name: str, stop: Optional[StopRequest] = None, **settings: Any) -> dict[int, Any]:
     """A training of the toy in a folder of its own.
 
     :return: learning rates and scores by epoch
@@ -32,7 +32,7 @@ def train(world: Any, name: str, stop: Optional[StopRequest] = None, **settings:
     return toy.scores(folder)
 
 
-def data(num_seqs: int, **options: Any) -> Dict[str, Any]:
+def data(num_seqs: int, **options: Any) -> dict[str, Any]:
     """A dataset."""
     return {"class": "Task12AXDataset", "num_seqs": num_seqs, "fixed_random_seed": 1, **options}
 

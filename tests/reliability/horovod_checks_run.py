@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from typing import Any, Dict
+from typing import Any
 
 import returnn_tf
 from returnn_tf.engine.distributed import world as worlds
@@ -19,7 +19,7 @@ from tests.reliability.horovod_checks import CHECKS, FOLDER
 def main() -> None:
     """All checks; those named on the command line only, if there are any."""
     world = worlds.start(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
-    results: Dict[str, Any] = {}
+    results: dict[str, Any] = {}
     folder = FOLDER.resolve()
     names = sys.argv[2:] or list(CHECKS)
     for name in names:

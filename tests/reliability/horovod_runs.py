@@ -9,7 +9,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from typing import Callable, Dict, List, Tuple
+from typing import Callable
 
 import pytest
 
@@ -23,8 +23,8 @@ _BUILT = "import horovod.tensorflow as hvd; print('mpi' * hvd.mpi_built(), 'gloo
 _REBUILD = "make venv builds Horovod with MPI once mpicxx is there (apt-get install openmpi-bin libopenmpi-dev)"
 
 
-@functools.lru_cache(maxsize=None)
-def _built_with() -> Tuple[Tuple[str, ...], str]:
+@functools.cache
+def _built_with() -> tuple[tuple[str, ...], str]:
     """Return which of "mpi" and "gloo" Horovod was built with, and the reason if it cannot be used at all."""
     if importlib.util.find_spec("horovod") is None:
         return (), "Horovod is not installed: make horovod tries to build it"
@@ -58,7 +58,7 @@ def _without_horovodrun() -> str:
 
 
 _HOROVODRUN = pathlib.Path(sys.executable).with_name("horovodrun")
-_OBSTACLES: Dict[str, Callable[[], str]] = {"mpirun": _without_mpirun, "horovodrun": _without_horovodrun}
+_OBSTACLES: dict[str, Callable[[], str]] = {"mpirun": _without_mpirun, "horovodrun": _without_horovodrun}
 #: What stands before a program for two processes.
 _COMMANDS = {
     # as root in containers; more processes than cores
@@ -67,7 +67,7 @@ _COMMANDS = {
 }
 
 
-def launcher(name: str = "") -> List[str]:
+def launcher(name: str = "") -> list[str]:
     """Return the command of a launcher, or of the first that works here; skip the test without one."""
     reasons = {each: _OBSTACLES[each]() for each in ([name] if name else _COMMANDS)}
     for each, reason in reasons.items():
@@ -76,7 +76,7 @@ def launcher(name: str = "") -> List[str]:
     pytest.skip("; ".join(dict.fromkeys(reasons.values())))
 
 
-def start(folder: pathlib.Path, command: List[str], arguments: List[str], **env: str) -> "subprocess.Popen[bytes]":
+def start(folder: pathlib.Path, command: list[str], arguments: list[str], **env: str) -> subprocess.Popen[bytes]:
     """A run in a session of its own; its output goes to ``log.txt`` in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(str(folder / "log.txt"), "ab") as log:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
-from typing import Any, Dict
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -49,7 +49,7 @@ def write_config(path: pathlib.Path, **settings: Any) -> str:
     return path.name
 
 
-def submit(env: Dict[str, str], folder: pathlib.Path, *arguments: str) -> str:
+def submit(env: dict[str, str], folder: pathlib.Path, *arguments: str) -> str:
     """Submits it by tools/submit.py; the id of the job."""
     (folder / "program.py").write_text(_PROGRAM)
     command = [sys.executable, str(ROOT / "tools" / "submit.py"), "--time", "10m", "--mem", "100M"]

@@ -11,8 +11,9 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable
 
 import pytest
 
@@ -48,12 +49,12 @@ _SETTINGS = {
 }
 _SCHEDULER = {"schedule_interval": "0:0:1", "flush_submit_sec": "1", "flush_finish_sec": "1"}
 _EXEC_HOST = {
-    **dict.fromkeys("load_scaling complex_values user_lists xuser_lists projects xprojects".split(), "NONE"),
-    **dict.fromkeys("usage_scaling report_variables".split(), "NONE"),
+    **dict.fromkeys(["load_scaling", "complex_values", "user_lists", "xuser_lists", "projects", "xprojects"], "NONE"),
+    **dict.fromkeys(["usage_scaling", "report_variables"], "NONE"),
 }
 _ENVIRONMENT = {
     "slots": "99",
-    **dict.fromkeys("user_lists xuser_lists start_proc_args stop_proc_args".split(), "NONE"),
+    **dict.fromkeys(["user_lists", "xuser_lists", "start_proc_args", "stop_proc_args"], "NONE"),
     "allocation_rule": "$pe_slots",
     "control_slaves": "TRUE",
     "job_is_first_task": "TRUE",
@@ -79,12 +80,14 @@ _QUEUE = {
     "shell_start_mode": "posix_compliant",
     "notify": "00:00:20",
     "initial_state": "default",
-    **dict.fromkeys("load_thresholds suspend_thresholds ckpt_list prolog epilog starter_method".split(), "NONE"),
-    **dict.fromkeys("suspend_method resume_method terminate_method owner_list user_lists".split(), "NONE"),
-    **dict.fromkeys("xuser_lists subordinate_list complex_values projects xprojects calendar".split(), "NONE"),
+    **dict.fromkeys(
+        ["load_thresholds", "suspend_thresholds", "ckpt_list", "prolog", "epilog", "starter_method"], "NONE"
+    ),
+    **dict.fromkeys(["suspend_method", "resume_method", "terminate_method", "owner_list", "user_lists"], "NONE"),
+    **dict.fromkeys(["xuser_lists", "subordinate_list", "complex_values", "projects", "xprojects", "calendar"], "NONE"),
     **{
         "%s_%s" % (kind, what): "INFINITY"
-        for what in "rt cpu fsize data stack core rss vmem".split()
+        for what in ["rt", "cpu", "fsize", "data", "stack", "core", "rss", "vmem"]
         for kind in ("s", "h")
     },
 }
@@ -106,10 +109,10 @@ class SgeNode:
         :param folder: for all its files
         """
         self.folder = folder
-        self._daemons: List["subprocess.Popen[bytes]"] = []
+        self._daemons: list[subprocess.Popen[bytes]] = []
         qmaster, execd = free_ports(2)
         ports = {"SGE_QMASTER_PORT": str(qmaster), "SGE_EXECD_PORT": str(execd)}
-        self.env: Dict[str, str] = {
+        self.env: dict[str, str] = {
             **os.environ,
             **ports,
             "PATH": _PATH,
@@ -118,7 +121,7 @@ class SgeNode:
             "SGE_ND": "true",  # daemons stay in the foreground
         }
 
-    def __enter__(self) -> "SgeNode":
+    def __enter__(self) -> SgeNode:
         try:
             self._write_files()
             self._start()
@@ -172,7 +175,7 @@ class SgeNode:
         lines = [line.split() for line in self._run("qstat", "-f").stdout.splitlines() if line.startswith("all.q@")]
         return bool(lines) and len(lines[0]) == 5  # a sixth column would have its troubles
 
-    def _add(self, option: str, values: Dict[str, str]) -> None:
+    def _add(self, option: str, values: dict[str, str]) -> None:
         path = self.folder / "object"
         path.write_text("".join("%s %s\n" % item for item in values.items()))
         self._run("qconf", option, str(path))
@@ -182,7 +185,7 @@ class SgeNode:
         with open(self.folder / (program + ".out"), "wb") as out:
             self._daemons.append(subprocess.Popen([path], env=self.env, stdout=out, stderr=subprocess.STDOUT))
 
-    def _run(self, *command: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    def _run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
         if check and done.returncode:
             raise AssertionError("%s: %s%s\n%s" % (" ".join(command), done.stdout, done.stderr, self._logs()))
@@ -247,12 +250,12 @@ def _text(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else "(nothing was printed)\n"
 
 
-def _changed(text: str, changes: Dict[str, str]) -> str:
+def _changed(text: str, changes: dict[str, str]) -> str:
     lines = [line.split(None, 1) for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return "".join("%s %s\n" % (key, changes.get(key, value)) for key, value in lines)
 
 
-def _names_of(address: str) -> List[str]:
+def _names_of(address: str) -> list[str]:
     try:
         name, aliases, _ = socket.gethostbyaddr(address)
         return [name, *aliases]

@@ -12,8 +12,9 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import pytest
 
@@ -58,7 +59,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=FORCE:4 
 """
 
 
-def missing_programs() -> List[str]:
+def missing_programs() -> list[str]:
     """The programs of Slurm which this machine lacks."""
     return [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
 
@@ -75,12 +76,12 @@ class SlurmNode:
         """
         self.folder = folder
         self.kill_wait = kill_wait
-        self._waiting: Dict[Tuple[str, str], float] = {}
-        self._daemons: List["subprocess.Popen[bytes]"] = []
+        self._waiting: dict[tuple[str, str], float] = {}
+        self._daemons: list[subprocess.Popen[bytes]] = []
         self._facts = {"cpus": cpus, "memory": memory, "kill_wait": kill_wait}
-        self.env: Dict[str, str] = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
+        self.env: dict[str, str] = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
 
-    def __enter__(self) -> "SlurmNode":
+    def __enter__(self) -> SlurmNode:
         try:
             self._start()
         except BaseException:
@@ -116,7 +117,7 @@ class SlurmNode:
         self._daemon(["slurmd", "-D", "-c"])
         until(lambda: self._output("sinfo", "-h", "-o", "%T", check=False) == "idle", 60, "no idle node", self._logs)
 
-    def _daemon(self, command: List[str]) -> None:
+    def _daemon(self, command: list[str]) -> None:
         with open(self.folder / ("%s.out" % command[0]), "wb") as out:
             program = shutil.which(command[0], path=_PATH) or command[0]
             guard = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []  # if the tests are killed
@@ -161,7 +162,7 @@ class SlurmNode:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip().split(";")[0]
 
-    def facts(self, job: str) -> Dict[str, str]:
+    def facts(self, job: str) -> dict[str, str]:
         """What ``scontrol show job`` says: JobState, Restarts, ExitCode, Requeue, TimeLimit, ..."""
         lines = self._output("scontrol", "show", "job", job).splitlines()
         paths = [line for line in lines if line.strip().startswith(("StdOut=", "Command=", "WorkDir="))]  # with spaces
@@ -177,7 +178,7 @@ class SlurmNode:
                 self._output("scontrol", "update", "JobId=" + job, "StartTime=now")
         return facts["JobState"]
 
-    def until(self, job: str, states: Tuple[str, ...], timeout: float, *, restarts: int = 0) -> str:
+    def until(self, job: str, states: tuple[str, ...], timeout: float, *, restarts: int = 0) -> str:
         """Waits until the job is in one of the states, with at least so many restarts; the state."""
 
         def there() -> bool:
@@ -217,7 +218,7 @@ class SlurmNode:
         return path.read_text(errors="replace") if path.exists() else "(job %s has printed nothing)" % job
 
 
-def free_ports(count: int) -> List[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

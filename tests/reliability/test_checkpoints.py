@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 import threading
-from typing import Any, Dict, Iterator, List
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from returnn_tf.engine.training.engine import Engine
 from returnn_tf.network.network import Network
 from tests.reliability import toy
 
-OPTIONS: Dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "network": {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}},
     "extern_data": {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}},
     "optimizer": {"class": "adam"},
@@ -54,7 +55,7 @@ class Training:
         """A checkpoint from within an epoch."""
         self.saver.save_within(self.trainer, Progress(epoch, 0, PassState(self.trainer.step_count)), RATES)
 
-    def stored(self) -> List[str]:
+    def stored(self) -> list[str]:
         """The names of all checkpoints."""
         found = [*find_step_checkpoints(self.model).values(), *find_checkpoints(self.model).values()]
         return sorted(os.path.basename(path) for path in found)
@@ -202,7 +203,7 @@ def test_an_old_one_that_cannot_be_deleted_is_told_once_and_does_not_end_the_tra
 def damaged(publish: Any) -> Any:
     """What is on the disk is not what was written."""
 
-    def publish_damaged(source: str, folder: str, names: List[str]) -> None:
+    def publish_damaged(source: str, folder: str, names: list[str]) -> None:
         path = os.path.join(source, names[0])
         with open(path, "r+b") as file:
             byte = file.read(1)

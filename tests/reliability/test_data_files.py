@@ -9,7 +9,7 @@ import random
 import re
 import resource
 import time
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import h5py
 import numpy as np
@@ -97,7 +97,7 @@ READERS = [
 ]
 
 
-def _malicious(trace: str) -> Dict[str, bytes]:
+def _malicious(trace: str) -> dict[str, bytes]:
     """Files by which somebody attacks who reads them."""
     call = "__import__('os').system('touch %s')" % trace
     return {
@@ -188,7 +188,7 @@ def test_malicious_files(reader: Reader, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("layout", [{}, {"chunks": (2,)}, {"chunks": (2,), "compression": "gzip"}])
-def test_a_string_that_claims_gigabytes(layout: Dict[str, Any], tmp_path: pathlib.Path) -> None:
+def test_a_string_that_claims_gigabytes(layout: dict[str, Any], tmp_path: pathlib.Path) -> None:
     """The HDF5 library would take the memory before it looks whether the string is there."""
     path = tmp_path / "data.hdf"
     with h5py.File(path, "w") as file:
@@ -231,7 +231,7 @@ def test_fuzz_long(reader: Reader, tmp_path: pathlib.Path) -> None:
     assert not trace.exists()
 
 
-def _damaged(rng: random.Random, good: bytes, pieces: List[bytes]) -> bytes:
+def _damaged(rng: random.Random, good: bytes, pieces: list[bytes]) -> bytes:
     content = bytearray(good)
     for _ in range(rng.choice([1, 1, 2, 5])):
         at, end = sorted(rng.randrange(len(content) + 1) for _ in range(2))

@@ -6,7 +6,8 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Callable, Iterator
+from collections.abc import Iterator
+from typing import Callable
 
 import pytest
 

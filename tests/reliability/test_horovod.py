@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, Callable, List, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import h5py
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from tests.reliability import horovod_runs, toy
 from tests.reliability.horovod_checks_run import CHECKS
 
-Results = Callable[[str], List[Any]]
+Results = Callable[[str], list[Any]]
 
 
 #: The checks which run each time; the others only with ``-m long``, as each traces networks of its own on each rank.
@@ -31,7 +32,7 @@ def _run(folder: pathlib.Path, names: Sequence[str]) -> Results:
     assert process.wait(horovod_runs.SECONDS) == 0, toy.text_of(folder)[-4000:]
     by_rank = [json.loads((folder / ("rank%d.json" % rank)).read_text()) for rank in range(2)]
 
-    def of(name: str) -> List[Any]:
+    def of(name: str) -> list[Any]:
         for found in by_rank:
             assert "error" not in found[name], found[name]["error"]
         return [found[name]["result"] for found in by_rank]
@@ -78,7 +79,7 @@ def test_as_one_rank_with_options(long_results: Results, name: str) -> None:
     _assert_as_one_rank(long_results(name))
 
 
-def _assert_as_one_rank(by_rank: List[Any]) -> None:
+def _assert_as_one_rank(by_rank: list[Any]) -> None:
     for found in by_rank:
         assert found["loss"] < 1e-4 and found["norm"] < 1e-4 and found["params"] < 1e-4
         assert found["counts"]
@@ -194,7 +195,7 @@ def test_tasks_together(folder: pathlib.Path, results: Results) -> None:
     base = folder / "training"
     assert (base / "together.seqs").read_text() == (base / "alone.seqs").read_text()
     ours, theirs = ((base / (name + ".scores")).read_text() for name in ("together", "alone"))
-    ours, theirs = eval(ours, {}), eval(theirs, {})  # noqa: S307  what the program wrote itself
+    ours, theirs = eval(ours, {}), eval(theirs, {})
     for dataset, found in theirs.items():
         assert ours[dataset]["score"]["cost:output"] == pytest.approx(found["score"]["cost:output"], rel=1e-6)
     with h5py.File(base / "together.hdf") as ours, h5py.File(base / "alone.hdf") as theirs:

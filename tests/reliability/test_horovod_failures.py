@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Dict, List
 
 import pytest
 
@@ -48,21 +47,21 @@ log_verbosity = 5
 """
 
 
-def begin(folder: pathlib.Path, launcher: str, *, hangs: bool = False) -> "subprocess.Popen[bytes]":
+def begin(folder: pathlib.Path, launcher: str, *, hangs: bool = False) -> subprocess.Popen[bytes]:
     """A training for ever."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "toy.config").write_text(CONFIG % (hangs, PATIENCE))
     return horovod_runs.start(folder, horovod_runs.launcher(launcher), ["-m", "returnn_tf", "toy.config"])
 
 
-def wait_for(folder: pathlib.Path, text: str, process: "subprocess.Popen[bytes]") -> None:
+def wait_for(folder: pathlib.Path, text: str, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + horovod_runs.SECONDS
     while text not in toy.text_of(folder):
         assert process.poll() is None and time.monotonic() < end, toy.text_of(folder)[-4000:]
         time.sleep(0.2)
 
 
-def ended(folder: pathlib.Path, process: "subprocess.Popen[bytes]", seconds: float) -> str:
+def ended(folder: pathlib.Path, process: subprocess.Popen[bytes], seconds: float) -> str:
     """Waits for the end, which must be an error; what was said."""
     try:
         assert process.wait(seconds) != 0
@@ -112,7 +111,7 @@ def test_a_rank_hangs(tmp_path: pathlib.Path) -> None:
     assert "rank 1 on %s" % socket.gethostname() in text and "has made no progress" in text
 
 
-WRONG: Dict[str, List[str]] = {
+WRONG: dict[str, list[str]] = {
     "import sys; sys.modules['horovod'] = None": [
         "Horovod is not installed",
         "pip install",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Tuple
+from typing import Any
 
 import pytest
 
@@ -21,7 +21,7 @@ from tests.reliability import horovod_runs
     ],
 )
 def test_the_launcher_that_works(
-    monkeypatch: pytest.MonkeyPatch, built: Tuple[str, ...], mpirun: bool, name: str, expected: str
+    monkeypatch: pytest.MonkeyPatch, built: tuple[str, ...], mpirun: bool, name: str, expected: str
 ) -> None:
     _pretend(monkeypatch, built, mpirun)
     assert horovod_runs.launcher(name)[0].endswith(expected)
@@ -37,20 +37,20 @@ def test_the_launcher_that_works(
     ],
 )
 def test_skipped_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, built: Tuple[str, ...], mpirun: bool, name: str, reason: str
+    monkeypatch: pytest.MonkeyPatch, built: tuple[str, ...], mpirun: bool, name: str, reason: str
 ) -> None:
     _pretend(monkeypatch, built, mpirun)
     with pytest.raises(pytest.skip.Exception, match=reason):
         horovod_runs.launcher(name)
 
 
-def _pretend(monkeypatch: pytest.MonkeyPatch, built: Tuple[str, ...], mpirun: bool) -> None:
+def _pretend(monkeypatch: pytest.MonkeyPatch, built: tuple[str, ...], mpirun: bool) -> None:
     monkeypatch.setattr(horovod_runs, "_built_with", lambda: (built, ""))
     monkeypatch.setattr(horovod_runs.shutil, "which", lambda _: "/usr/bin/mpirun" if mpirun else None)
     monkeypatch.setattr(horovod_runs, "_HOROVODRUN", horovod_runs.pathlib.Path(__file__))
 
 
-MODULES: Dict[str, Any] = {
+MODULES: dict[str, Any] = {
     "no_horovod": ({}, "^Horovod is not installed"),
     "without_tensorflow": ({"tensorflow.py": "raise ImportError('has not been built')"}, "imported: .*not been built"),
     "of_gloo": ({"tensorflow.py": "mpi_built, gloo_built = (lambda: False), (lambda: True)"}, "built without MPI"),
@@ -59,7 +59,7 @@ MODULES: Dict[str, Any] = {
 
 @pytest.mark.parametrize("files,reason", MODULES.values(), ids=MODULES.keys())
 def test_horovod_is_asked_in_a_process_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, files: Dict[str, str], reason: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, files: dict[str, str], reason: str
 ) -> None:
     package = tmp_path / "horovod"
     package.mkdir()

@@ -13,7 +13,7 @@ import random
 import shutil
 import signal
 import time
-from typing import Callable, List
+from typing import Callable
 
 import pytest
 
@@ -49,7 +49,7 @@ def kill_somewhere(warm: toy.Warm, folder: pathlib.Path, rng: random.Random) -> 
     """
     seen = len(toy.text_of(folder))
     pid = warm.start(folder)
-    codes: List[int] = []
+    codes: list[int] = []
 
     def alive() -> bool:
         code = warm.poll(pid)

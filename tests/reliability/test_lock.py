@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
@@ -35,7 +35,7 @@ def lock_file(folder: pathlib.Path) -> pathlib.Path:
 
 def write_lock(folder: pathlib.Path, **facts: Any) -> None:
     """A lock as another process would have made it."""
-    content: Dict[str, Any] = {"host": "elsewhere", "pid": 77, "since": "yesterday", "token": "x", "boot": None}
+    content: dict[str, Any] = {"host": "elsewhere", "pid": 77, "since": "yesterday", "token": "x", "boot": None}
     lock_file(folder).write_text(json.dumps({**content, **facts}))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_a_run_stopped_after_a_step_ends_as_if_it_was_not(
 
 def test_several_stops_with_an_own_form_of_all_that_can_change(warm: toy.Warm, tmp_path: pathlib.Path) -> None:
     """Without learning-rate file, few checkpoints of epochs, two losses, pretraining, other lengths each epoch."""
-    changes: Dict[str, Any] = {
+    changes: dict[str, Any] = {
         "learning_rate_file": None,
         "save_interval": 3,
         "inc_seq_length": 10,
@@ -72,7 +72,7 @@ def test_several_stops_with_an_own_form_of_all_that_can_change(warm: toy.Warm, t
     assert [without_times(text) for text in rates[:1]] == [without_times(text) for text in rates[1:]]
 
 
-def without_times(text: str) -> List[str]:
+def without_times(text: str) -> list[str]:
     """The lines of a learning-rate file which tell no time."""
     return [line for line in text.splitlines() if "secs" not in line]
 

@@ -10,7 +10,7 @@ from tests.reliability.job_program import submit, write_config
 from tests.reliability.sge_node import sge  # noqa: F401  a fixture
 
 
-@pytest.fixture()
+@pytest.fixture
 def folder(tmp_path):
     """A folder whose name needs quotes, so that every path of the job does."""
     path = tmp_path / 'it\'s a "b" `c` folder; #'

@@ -6,7 +6,7 @@ import os
 import pathlib
 import signal
 import time
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -15,7 +15,7 @@ from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_
 from tests.reliability import toy
 
 
-def temporary(folder: pathlib.Path) -> List[str]:
+def temporary(folder: pathlib.Path) -> list[str]:
     """What should not be left in the folder of the checkpoints after an end in order."""
     return [name for name in os.listdir(str(folder / "net")) if ".tmp" in name or name.endswith(".lock")]
 
@@ -139,7 +139,7 @@ def test_no_process_of_a_run_lives_longer(warm: toy.Warm, tmp_path: pathlib.Path
     assert processes_of(pid) == []
 
 
-def processes_of(session: int) -> List[int]:
+def processes_of(session: int) -> list[int]:
     """The living processes of a session."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):

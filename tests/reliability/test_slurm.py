@@ -21,7 +21,7 @@ def _until_ready(slurm, job, folder, saved):  # noqa: F811
     slurm.poll(lambda: (folder / ("ready.%d" % saved)).exists(), 60, job)
 
 
-@pytest.fixture()
+@pytest.fixture
 def folder(tmp_path):
     """A folder whose name needs quotes, so that every path of the job does."""
     path = tmp_path / 'it\'s a "$HOME" folder'

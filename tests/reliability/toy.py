@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Optional
 
 import numpy as np
 
@@ -69,18 +69,18 @@ def write_config(folder: pathlib.Path, **changes: Any) -> pathlib.Path:
     return path
 
 
-def arguments(**overrides: Any) -> List[str]:
+def arguments(**overrides: Any) -> list[str]:
     """The command line of a run in the folder of its config."""
     return ["toy.config"] + [text for key, value in overrides.items() for text in ("++" + key, str(value))]
 
 
-def environment(**changes: str) -> Dict[str, str]:
+def environment(**changes: str) -> dict[str, str]:
     """Of a process that runs the program."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
 
 
-def start(folder: pathlib.Path, command: Optional[List[str]] = None, **overrides: Any) -> "subprocess.Popen[bytes]":
+def start(folder: pathlib.Path, command: Optional[list[str]] = None, **overrides: Any) -> subprocess.Popen[bytes]:
     """A run in a fresh process and a session of its own, as a user starts it; its output goes to ``log.txt``.
 
     :param command: in front of the arguments; by default the program itself
@@ -103,14 +103,14 @@ def text_of(folder: pathlib.Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def final_weights(folder: pathlib.Path, epoch: int = EPOCHS) -> Dict[str, np.ndarray]:
+def final_weights(folder: pathlib.Path, epoch: int = EPOCHS) -> dict[str, np.ndarray]:
     """Parameters, step counter and state of the optimizer in the checkpoint of an epoch."""
     prefix = str(folder / "net" / ("toy.%03i" % epoch))
     assert checkpoint.validate(prefix) is None
     return {**checkpoint.read(prefix), **checkpoint.read_state(prefix)}
 
 
-def scores(folder: pathlib.Path) -> Dict[int, Any]:
+def scores(folder: pathlib.Path) -> dict[int, Any]:
     """Learning rates and scores of all epochs, without the times they took."""
     found = read_file(str(folder / "newbob.data"))
     return {
@@ -139,10 +139,10 @@ class Warm:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        self._codes: Dict[int, int] = {}
-        self._running: Set[int] = set()
+        self._codes: dict[int, int] = {}
+        self._running: set[int] = set()
 
-    def __enter__(self) -> "Warm":
+    def __enter__(self) -> Warm:
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -187,7 +187,7 @@ class Warm:
         self._codes[pid] = code
         self._running.discard(pid)
 
-    def _event(self, kind: str, seconds: float = 600.0) -> Tuple[int, int]:
+    def _event(self, kind: str, seconds: float = 600.0) -> tuple[int, int]:
         """The next message of a kind; ends of runs that come before are kept."""
         assert self._server.stdout is not None
         while True:
@@ -206,7 +206,7 @@ def _send(kind: str, pid: int, code: int = 0) -> None:
     os.write(1, json.dumps([kind, pid, code]).ljust(_MESSAGE - 1).encode() + b"\n")
 
 
-def _fork_run(folder: str, args: List[str]) -> int:
+def _fork_run(folder: str, args: list[str]) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -231,7 +231,7 @@ def _serve() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = open(0, "rb", buffering=0)  # unbuffered, so that select sees what is left
-    running: List[int] = []
+    running: list[int] = []
     open_input = True
     while open_input or running:
         if open_input and select.select([requests], [], [], 0.02)[0]:

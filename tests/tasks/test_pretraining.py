@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
-from typing import Any, Dict, List
+from typing import Any
 
 import h5py
 import numpy as np
@@ -76,7 +76,7 @@ def run(**changes: Any) -> Config:
     return config
 
 
-def everything(path: str) -> Dict[str, np.ndarray]:
+def everything(path: str) -> dict[str, np.ndarray]:
     return {**checkpoint.read(path), **checkpoint.read_state(path)}
 
 
@@ -106,7 +106,7 @@ def test_steps_settings_and_going_on(capsys: pytest.CaptureFixture[str]) -> None
     _check_other_tasks(names)
 
 
-def _check_going_on(names: Dict[int, str]) -> None:
+def _check_going_on(names: dict[int, str]) -> None:
     """From each epoch on it ends with the same numbers: within a step, and on the way to the next one."""
     scores = read_file("newbob.data")
     os.rename("net", "whole")
@@ -125,7 +125,7 @@ def _check_going_on(names: Dict[int, str]) -> None:
     os.rename("whole", "net")
 
 
-def _check_other_tasks(names: Dict[int, str]) -> None:
+def _check_other_tasks(names: dict[int, str]) -> None:
     """They build the network of the epoch."""
     for epoch in (2, 3, 5):
         before = read_file("newbob.data")[epoch].error["dev_score"]
@@ -151,8 +151,8 @@ def test_values_by_epoch_trace_nothing_anew_while_they_stay(monkeypatch: pytest.
     path = pathlib.Path("my.config")
     path.write_text(TEXT + VALUES_BY_EPOCH)
     with Engine(config_with(num_epochs=4, model=None, dev=None)) as engine:
-        trainers: List[Any] = []
-        functions: List[Any] = []
+        trainers: list[Any] = []
+        functions: list[Any] = []
         for epoch in range(1, 5):
             engine.train_epoch(epoch)
             trainers.append(engine.trainer)
@@ -166,7 +166,7 @@ def test_other_data_and_settings_of_the_update_keep_the_state_of_the_optimizer()
     config = config_with(model=None, dev=None, pretrain=None, num_epochs=2)
     network, train = config.typed("network"), config.typed("train")
 
-    def get_network(epoch: int, **_: Any) -> Dict[str, Any]:
+    def get_network(epoch: int, **_: Any) -> dict[str, Any]:
         return (
             {**network, "#config": {"gradient_clip": 0.1, "train": {**train, "num_seqs": 1}}} if epoch == 2 else network
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import pathlib
 import shutil
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from returnn_tf.tasks.registry import run_task
 
 DATA = pathlib.Path(__file__).parent.parent / "data"
 RUN = DATA / "tasks/reference_run"
-SETTINGS: Dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "extern_data": {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}},
     "target": "classes",
     "network": {
@@ -66,7 +66,7 @@ def test_scores_of_a_dataset() -> None:
         ),
     ],
 )
-def test_scores_of_each_sequence(name: str, options: Dict[str, Any]) -> None:
+def test_scores_of_each_sequence(name: str, options: dict[str, Any]) -> None:
     dev = {"class": "HDFDataset", "files": [str(RUN / "eval_12ax.hdf")], "seq_ordering": "sorted"}
     run(task="eval", dev=dev, eval_output_file_per_seq="out.txt", loss_name="output", **options)
     got, expected = pathlib.Path("out.txt").read_text(), (RUN / name).read_text()

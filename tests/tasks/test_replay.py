@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def config(**changes: Any) -> Config:
     """Sequence 2 makes the layer "log" NaN: the logarithm of a negative number."""
     data = [{"data": np.full([4, 3], 1.0 + index, "float32"), "classes": np.array([0, 1, 0, 1])} for index in range(4)]
     data[BAD_STEP]["data"][1, 2] = -5.0
-    settings: Dict[str, Any] = {
+    settings: dict[str, Any] = {
         "train": Dataset.from_config({"class": "StaticDataset", "data": data, "seq_ordering": "default"}),
         "extern_data": {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}},
         "network": {

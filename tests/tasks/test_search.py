@@ -6,7 +6,7 @@ import ast
 import gzip
 import pathlib
 import shutil
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,24 +21,24 @@ REFERENCE = pathlib.Path(__file__).parent.parent / "data/outputs/search"
 NAMES = ["</s>", "one", "two", "three"]
 PAIRS = [([1, 2, 3], [1, 2, 0]), ([4, 4], [3, 0]), ([0, 1, 2, 3, 4], [2, 2, 1, 0]), ([2], [0])]
 SEQS = [{"data": np.array(a, "int32"), "classes": np.array(b, "int32")} for a, b in PAIRS]
-DATASET: Dict[str, Any] = {
+DATASET: dict[str, Any] = {
     "class": "StaticDataset",
     "data": SEQS,
     "output_dim": {"data": (5, 1), "classes": (4, 1)},
 }
-WITHOUT_TARGETS: Dict[str, Any] = {
+WITHOUT_TARGETS: dict[str, Any] = {
     "class": "StaticDataset",
     "data": [{"data": seq["data"]} for seq in SEQS],
     "input_dim": 5,
 }
-CLASSES: Dict[str, Any] = {"dim": 4, "sparse": True}
+CLASSES: dict[str, Any] = {"dim": 4, "sparse": True}
 
 
-def vocab(**options: Any) -> Dict[str, Any]:
+def vocab(**options: Any) -> dict[str, Any]:
     return {"data": {"dim": 5, "sparse": True}, "classes": {**CLASSES, "vocab": options}}
 
 
-SETTINGS: Dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "task": "search",
     "eval": DATASET,
     "extern_data": vocab(**{"class": "Vocabulary"}, vocab_file=None, labels=NAMES, unknown_label=None),
@@ -89,7 +89,7 @@ def run(**changes: Any) -> str:
     return pathlib.Path(path).read_text() if path and not path.endswith(".gz") else ""
 
 
-def assert_same_beams(got: List[Any], expected: List[Any]) -> None:
+def assert_same_beams(got: list[Any], expected: list[Any]) -> None:
     assert [text for _, text in got] == [text for _, text in expected]
     np.testing.assert_allclose([score for score, _ in got], [score for score, _ in expected], rtol=1e-6)
 
@@ -147,7 +147,7 @@ def test_several_layers() -> None:
         (vocab(vocab_file="table.txt"), ["a b", "c", "b b a", ""]),
     ],
 )
-def test_labels(extern_data: Dict[str, Any], lines: List[str]) -> None:
+def test_labels(extern_data: dict[str, Any], lines: list[str]) -> None:
     pathlib.Path("lines.txt").write_text("</s>\nd\nc\nb\n")
     pathlib.Path("table.txt").write_text("{'a': 1, 'b': 2, 'c': 3, '</s>': 0}")
     assert run(extern_data=extern_data, search_output_layer="decision").splitlines() == lines
@@ -233,7 +233,7 @@ def test_search_data_may_be_a_dataset() -> None:
         ({"extern_data": vocab(**{"class": "SentencePieces"}, model_file="x")}, "labels of vocab = .* can't be read"),
     ],
 )
-def test_bad_input(changes: Dict[str, Any], message: str) -> None:
+def test_bad_input(changes: dict[str, Any], message: str) -> None:
     pathlib.Path("there.txt").write_text("mine")
     with pytest.raises(ConfigError, match=message):
         run(**changes)

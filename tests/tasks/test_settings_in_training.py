@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from returnn_tf.datasets import batch_options_from_config, dataset_from_config
 from returnn_tf.engine.training.engine import Engine
 from returnn_tf.network.network import Network
 
-SETTINGS: Dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "train": {"class": "Task12AXDataset", "num_seqs": 12},
     "extern_data": {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}},
     "network": {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from returnn_tf.engine.training.engine import Engine
 from returnn_tf.tasks.registry import run_task
 
 DATA = {"class": "Task12AXDataset", "num_seqs": 3, "fixed_random_seed": 1}
-OPTIONS: Dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "train": {"class": "Task12AXDataset", "num_seqs": 12},
     "dev": DATA,
     "extern_data": {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import pathlib
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import run_task
 
-EXTERN_DATA: Dict[str, Any] = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
+EXTERN_DATA: dict[str, Any] = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
 TEXT = """
 train = {"class": "Task12AXDataset", "num_seqs": 12}
 dev = {"class": "Task12AXDataset", "num_seqs": 4, "fixed_random_seed": 1}
@@ -53,7 +53,7 @@ def run(**changes: Any) -> int:
     return run_task(config)
 
 
-def everything(epoch: int) -> Dict[str, np.ndarray]:
+def everything(epoch: int) -> dict[str, np.ndarray]:
     prefix = "net/network.%03i" % epoch
     return {**checkpoint.read(prefix), **checkpoint.read_state(prefix)}
 
@@ -232,7 +232,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ),
     ],
 )
-def test_mistakes_are_explained_and_nothing_is_written(changes: Dict[str, Any], error: Any, message: str) -> None:
+def test_mistakes_are_explained_and_nothing_is_written(changes: dict[str, Any], error: Any, message: str) -> None:
     with pytest.raises(error) as info:
         run(**changes)
     assert message in str(info.value)
@@ -284,7 +284,7 @@ def test_forwarding_writes_the_outputs_by_sequence() -> None:
         ),
     ],
 )
-def test_mistakes_with_a_trained_model(changes: Dict[str, Any], error: Any, message: str) -> None:
+def test_mistakes_with_a_trained_model(changes: dict[str, Any], error: Any, message: str) -> None:
     run(num_epochs=1)
     before = sorted(os.listdir("."))
     with pytest.raises(error) as info:

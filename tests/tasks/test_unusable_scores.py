@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.tasks.registry import run_task
 
 
-def dataset(frames: int = 4, *, nan_in: int = -1) -> Dict[str, Any]:
+def dataset(frames: int = 4, *, nan_in: int = -1) -> dict[str, Any]:
     seqs = [{"data": np.ones((frames, 3), "float32"), "classes": np.zeros(frames, "int32")} for _ in range(4)]
     if nan_in >= 0:
         seqs[nan_in]["data"][1, 2] = np.nan
@@ -23,7 +23,7 @@ def dataset(frames: int = 4, *, nan_in: int = -1) -> Dict[str, Any]:
 
 def run(**changes: Any) -> int:
     network = {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}}
-    settings: Dict[str, Any] = {
+    settings: dict[str, Any] = {
         "train": dataset(),
         "extern_data": {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}},
         "network": network,
@@ -43,7 +43,7 @@ def in_empty_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-def warnings_of(capsys: pytest.CaptureFixture[str]) -> List[str]:
+def warnings_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if "Warning" in line]
 
 

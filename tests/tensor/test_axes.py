@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -23,14 +23,14 @@ DATA = Data.from_dims([batch_dim, time, other, width, FeatureDim("feat", 7)])
         ("stag:nothing", []), (time, [1]), (width, [3]), (SpatialDim("time"), []), (["T", "B"], [1, 0]), ("T?", [1]),
     ],
 )  # fmt: skip
-def test_names(desc: Any, axes: List[int]) -> None:
+def test_names(desc: Any, axes: list[int]) -> None:
     assert resolve_axes(DATA, desc, behavior_version=21) == axes
 
 
 @pytest.mark.parametrize(
     "desc, axes", [("spatial:1", [2]), ("dyn:0", [1]), ("static:-1", [4]), ("except_batch:0", [1])]
 )
-def test_indexed_names_only_in_old_behavior(desc: str, axes: List[int]) -> None:
+def test_indexed_names_only_in_old_behavior(desc: str, axes: list[int]) -> None:
     assert resolve_axes(DATA, desc, behavior_version=6) == axes
     with pytest.raises(ConfigError, match="not allowed since behavior version 7"):
         resolve_axes(DATA, desc, behavior_version=7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Tuple
+from typing import Any
 
 import numpy
 import pytest
@@ -88,7 +88,7 @@ def test_keys_share_a_dim() -> None:
         ({"num_inputs": 40, "num_outputs": 0}, {"data": (40, 2)}),
     ],
 )
-def test_old_keys(config: Dict[str, Any], expected: Dict[str, Tuple[int, int]]) -> None:
+def test_old_keys(config: dict[str, Any], expected: dict[str, tuple[int, int]]) -> None:
     assert extern_data_options(config) == expected
 
 
@@ -106,7 +106,7 @@ def test_old_keys(config: Dict[str, Any], expected: Dict[str, Tuple[int, int]]) 
         ({}, r"does not declare its data"),
     ],
 )
-def test_errors_name_the_setting(config: Dict[str, Any], message: str) -> None:
+def test_errors_name_the_setting(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         extern_data_options(config)
 

@@ -16,7 +16,7 @@ SMALL = ["--train", "40", "--dev", "10", "--heldout", "15"]
 SETS = {"train": 40, "dev": 10, "heldout": 15}
 
 
-def run_tool(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, TOOL, *arguments], capture_output=True, text=True, check=False)
 
 
@@ -36,7 +36,7 @@ def test_layout(composed, name):
         lengths = file["seqLengths"][()]
         assert lengths.dtype == "int32" and lengths.shape == (SETS[name], 2)
         assert file["inputs"].dtype == "float32" and file["inputs"].shape == (lengths[:, 0].sum(), 12)
-        assert 0 <= file["inputs"][()].min() and 0.9 < file["inputs"][()].max() <= 1
+        assert file["inputs"][()].min() >= 0 and 0.9 < file["inputs"][()].max() <= 1
         assert file["targets/data/classes"].shape == (lengths[:, 1].sum(),)
         assert set(file["targets/data/classes"][()]) == set(range(10))
         assert file["targets/size"].attrs["classes"].tolist() == [10, 1]

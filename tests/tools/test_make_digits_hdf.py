@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 TOOL = os.path.join(ROOT, "tools", "make_digits_hdf.py")
 
 
-@pytest.fixture()
+@pytest.fixture
 def tool():
     spec = importlib.util.spec_from_file_location("make_digits_hdf", TOOL)
     module = importlib.util.module_from_spec(spec)

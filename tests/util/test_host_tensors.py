@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import pathlib
-from typing import Any, Tuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ _DTYPES = ["float16", "float32", "float64", "bfloat16", "int8", "int32", "int64"
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, 4, 5)])
 @pytest.mark.parametrize("dtype", _DTYPES + ["complex64"])
-def test_values_are_the_same(shape: Tuple[int, ...], dtype: str) -> None:
+def test_values_are_the_same(shape: tuple[int, ...], dtype: str) -> None:
     wanted = tf.as_dtype(dtype)
     array = np.asarray(np.random.RandomState(1).uniform(0, 100, shape)).astype(wanted.as_numpy_dtype)
     for given in (array, array.T, np.asfortranarray(array)):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Dict, Mapping, Optional, Tuple, Union
+from typing import Annotated, Any, Optional, Union
 
 from returnn_tf.cli.jobs.quantities import megabytes_of, seconds_of
 from returnn_tf.config import ConfigError
@@ -24,7 +25,7 @@ def _is_name(value: str) -> Optional[str]:
     return "must be letters, digits and _.+- only" if value and not _NAME.match(value) else None
 
 
-EnvOption = Annotated[Dict[str, str], Written(Dict[str, Union[str, int, float]])]
+EnvOption = Annotated[dict[str, str], Written(dict[str, Union[str, int, float]])]
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,15 @@ class Description:
     gpus: int = option(0, help="GPUs of each task", check=at_least(0))
     queue: str = option("", help="partition (Slurm) or queue (SGE); default: that of the cluster")
     launcher: str = option("mpirun", help="launcher of several tasks", choices=LAUNCHERS)
-    launcher_args: Tuple[str, ...] = option((), help="further arguments for mpirun, horovodrun or srun")
+    launcher_args: tuple[str, ...] = option((), help="further arguments for mpirun, horovodrun or srun")
     requeue: bool = option(True, help="resume in a new allocation after preemption or at the wall time limit")
     lead: str = option("180s", help="how long before the wall time limit the training is signalled to save and stop")
     max_starts: int = option(3, help="starts without progress before the job gives up; 0: no limit", check=at_least(0))
     program: str = option("returnn-tf", help="command that runs returnn-tf, e.g. python3 -m returnn_tf")
     venv: str = option("", help="folder of a virtual environment to activate")
-    modules: Tuple[str, ...] = option((), help="environment modules to load, e.g. cuda/12.3")
+    modules: tuple[str, ...] = option((), help="environment modules to load, e.g. cuda/12.3")
     env: EnvOption = option({}, help="environment variables: NAME=VALUE")
-    setup: Tuple[str, ...] = option((), help="lines of shell code to run before the training")
+    setup: tuple[str, ...] = option((), help="lines of shell code to run before the training")
     workdir: str = option("", help="folder to run in; default: the current one")
     log_dir: str = option("log", help="folder for the output of the job; created if missing")
     pe: str = option(
@@ -61,7 +62,7 @@ class Description:
     )
     sge_mem: str = option("mem_free", help="SGE: name of the resource for memory per slot")
     sge_gpu: str = option("gpu", help="SGE: name of the resource for GPUs per slot")
-    extra: Tuple[str, ...] = option((), help="further options of sbatch or qsub, e.g. --constraint=a100")
+    extra: tuple[str, ...] = option((), help="further options of sbatch or qsub, e.g. --constraint=a100")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str) -> Description:

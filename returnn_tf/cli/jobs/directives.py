@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Callable, Dict, List
+from typing import Callable
 
 from returnn_tf.cli.jobs.description import Description
 from returnn_tf.cli.jobs.quantities import clock
 
 
-def slurm_directives(job: Description, name: str, count: int) -> List[str]:
+def slurm_directives(job: Description, name: str, count: int) -> list[str]:
     """Return the directives for sbatch.
 
     :param name: of the job
@@ -38,7 +38,7 @@ def slurm_directives(job: Description, name: str, count: int) -> List[str]:
     return ["#SBATCH " + _quoted(option) for option in [*options, *job.extra]]
 
 
-def sge_directives(job: Description, name: str, count: int) -> List[str]:
+def sge_directives(job: Description, name: str, count: int) -> list[str]:
     """Return the directives for qsub. Slots are tasks, or the cores of a single task.
 
     :param name: of the job
@@ -70,7 +70,7 @@ def sge_directives(job: Description, name: str, count: int) -> List[str]:
     return ["#$ " + line for line in [*lines, *job.extra]]
 
 
-DIRECTIVES: Dict[str, Callable[[Description, str, int], List[str]]] = {
+DIRECTIVES: dict[str, Callable[[Description, str, int], list[str]]] = {
     "slurm": slurm_directives,
     "sge": sge_directives,
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Sequence
+from typing import Callable
 
 from returnn_tf.cli.jobs import shell
 from returnn_tf.cli.jobs.description import Description
@@ -66,7 +67,7 @@ def job_script(job: Description, trainings: Sequence[Training], arguments: Seque
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _values(job: Description, name: str, trainings: Sequence[Training], arguments: Sequence[str]) -> List[str]:
+def _values(job: Description, name: str, trainings: Sequence[Training], arguments: Sequence[str]) -> list[str]:
     def listed(values: Sequence[object]) -> str:
         return "(%s)" % " ".join(shlex.quote(str(value)) for value in values)
 
@@ -84,7 +85,7 @@ def _values(job: Description, name: str, trainings: Sequence[Training], argument
     ]
 
 
-def _environment(job: Description) -> List[str]:
+def _environment(job: Description) -> list[str]:
     lines = ["cd %s || exit 1" % shlex.quote(job.workdir or os.getcwd())]
     if job.modules:
         lines.append("type module > /dev/null 2>&1 || . /etc/profile")
@@ -96,14 +97,14 @@ def _environment(job: Description) -> List[str]:
     return [*lines, *job.setup]
 
 
-def _command(job: Description) -> List[str]:
+def _command(job: Description) -> list[str]:
     lines = ['training=("${program[@]}" "$config" "${arguments[@]}")']
     if job.tasks == 1:
         return [*lines, shell.STOP_BY_CHILD.rstrip(), 'command=("${training[@]}")']
     return [*lines, *_LAUNCHERS[job.launcher](job)]
 
 
-def _mpirun(job: Description) -> List[str]:
+def _mpirun(job: Description) -> list[str]:
     options = ["-np", str(job.tasks), "-bind-to", "none", "-map-by", "slot"]
     options += ["-mca", "odls_base_sigkill_timeout", str(_MPIRUN_PATIENCE), *job.launcher_args]
     return [
@@ -116,7 +117,7 @@ def _mpirun(job: Description) -> List[str]:
     ]
 
 
-def _horovodrun(job: Description) -> List[str]:
+def _horovodrun(job: Description) -> list[str]:
     if job.nodes == 1:
         hosts = "localhost:%d" % job.tasks
     elif job.scheduler == "slurm":
@@ -130,7 +131,7 @@ def _horovodrun(job: Description) -> List[str]:
     ]
 
 
-def _srun(job: Description) -> List[str]:
+def _srun(job: Description) -> list[str]:
     options = "--ntasks=%d --cpus-per-task=%d --kill-on-bad-exit=1" % (job.tasks, job.cpus)
     return [shell.STOP_BY_CHILD.rstrip(), 'command=(srun %s%s "${training[@]}")' % (options, _further(job))]
 
@@ -139,7 +140,7 @@ def _further(job: Description) -> str:
     return "".join(" " + shlex.quote(argument) for argument in job.launcher_args)
 
 
-_LAUNCHERS: Dict[str, Callable[[Description], List[str]]] = {
+_LAUNCHERS: dict[str, Callable[[Description], list[str]]] = {
     "mpirun": _mpirun,
     "horovodrun": _horovodrun,
     "srun": _srun,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.cli.jobs.description import Description
@@ -18,8 +19,8 @@ _SECONDS = 120  # a scheduler that takes longer to answer is assumed to hang
 
 
 def read_job(
-    paths: Sequence[str], overrides: Sequence[str], options: Dict[str, Any]
-) -> Tuple[Description, List[Training]]:
+    paths: Sequence[str], overrides: Sequence[str], options: dict[str, Any]
+) -> tuple[Description, list[Training]]:
     """Return the description, from ``submit`` of the configs and the options, and what each config trains.
 
     :param paths: config files, one per job
@@ -27,8 +28,8 @@ def read_job(
     :param options: by name; they take precedence over those of the config
     :raises ConfigError: something is wrong with a config or an option
     """
-    described: Dict[str, Any] = {}
-    trainings: List[Training] = []
+    described: dict[str, Any] = {}
+    trainings: list[Training] = []
     for path in paths:
         config = Config.from_files([path], parse_arguments(list(overrides)).overrides)
         own = TaskSettings(config).submit or {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Dict, FrozenSet, Iterable, Optional, Tuple, Type
+from collections.abc import Iterable
+from typing import Optional
 
 from returnn_tf.config.errors import edit_distance
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
@@ -17,7 +18,7 @@ from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.settings.update import UpdateSettings
 
-GROUPS: Tuple[Type[SettingGroup], ...] = (
+GROUPS: tuple[type[SettingGroup], ...] = (
     TaskSettings,
     NetworkSettings,
     DataSettings,
@@ -35,10 +36,10 @@ _MIN_LENGTH = 4
 _LENGTH_OF_FREE_START = 8
 
 
-@functools.lru_cache(maxsize=None)
-def all_settings() -> Dict[str, Setting]:
+@functools.cache
+def all_settings() -> dict[str, Setting]:
     """Return all settings by name."""
-    found: Dict[str, Setting] = {}
+    found: dict[str, Setting] = {}
     for group in GROUPS:
         for name, info in group.declared().items():
             assert name not in found, "%s is declared twice" % name
@@ -46,14 +47,14 @@ def all_settings() -> Dict[str, Setting]:
     return found
 
 
-@functools.lru_cache(maxsize=None)
-def setting_by_key() -> Dict[str, Setting]:
+@functools.cache
+def setting_by_key() -> dict[str, Setting]:
     """Return all settings by every key that sets them, including older names."""
     return {key: info for name, info in all_settings().items() for key in (name, *info.aliases)}
 
 
-@functools.lru_cache(maxsize=None)
-def settings_with(effect: Effect) -> FrozenSet[str]:
+@functools.cache
+def settings_with(effect: Effect) -> frozenset[str]:
     """Return the names of the settings that have at least one of several effects."""
     return frozenset(name for name, info in all_settings().items() if info.effect & effect)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Iterable, List, Optional
+from collections.abc import Iterable
+from typing import Optional
 
 from returnn_tf.config.errors import ConfigError
 from returnn_tf.config.settings.catalog import all_settings, setting_by_key
@@ -27,7 +28,7 @@ def check_settings(config: ConfigStore, keys: Optional[Iterable[str]] = None) ->
         raise ConfigError("\n".join(faults))
 
 
-def ignored_settings(config: ConfigStore) -> List[str]:
+def ignored_settings(config: ConfigStore) -> list[str]:
     """Return ``name (reason)`` for each setting that a config sets without effect."""
     infos = [info for info in all_settings().values() if info.inert and info.is_ignored(info.read(config))]
     return ["%s (%s)" % (info.key_in(config), info.inert) for info in infos]

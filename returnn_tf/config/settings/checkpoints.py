@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import at_least
 from returnn_tf.config.settings.declaration import SettingGroup, setting
@@ -18,10 +18,10 @@ class CheckpointSettings(SettingGroup):
         None, help="epoch of the model for tasks other than train; load_epoch takes precedence"
     )
     import_model_train_epoch1: str = setting("", help="checkpoint whose parameters start epoch 1")
-    init_params: Union[str, Dict[str, Any], None] = setting(
+    init_params: Union[str, dict[str, Any], None] = setting(
         None, help="checkpoint for initial parameters, also of parts: a path, or a dict as in preload_from_files"
     )
-    preload_from_files: Optional[Dict[str, Any]] = setting(
+    preload_from_files: Optional[dict[str, Any]] = setting(
         None, help="parameters of parts of the network from other checkpoints"
     )
     save_interval: int = setting(1, help="write a checkpoint every n-th epoch", between_runs=True)

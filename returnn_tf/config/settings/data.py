@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import probability
 from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
 
 #: One number for all data keys, or a dict by data key.
-PerKey = Union[int, Dict[str, Optional[int]]]
+PerKey = Union[int, dict[str, Optional[int]]]
 
 _TRAINING_DATA = Effect.DATASETS | Effect.ORDER
 _BATCHES = Effect.BATCHES | Effect.ORDER
@@ -20,7 +20,7 @@ class DataSettings(SettingGroup):
     train: Any = setting(None, help="dataset to train on", effect=_TRAINING_DATA)
     dev: Any = setting(None, help="dataset for scores during training", effect=Effect.DATASETS)
     eval: Any = setting(None, help="another dataset for scores", effect=Effect.DATASETS)
-    eval_datasets: Optional[Dict[str, Any]] = setting(
+    eval_datasets: Optional[dict[str, Any]] = setting(
         None, help="further datasets for scores: name -> dataset", effect=Effect.DATASETS
     )
     need_data: bool = setting(

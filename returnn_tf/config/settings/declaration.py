@@ -18,7 +18,8 @@ import dataclasses
 import enum
 import functools
 import typing
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Type, Union
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import readers
 from returnn_tf.config.errors import ConfigError
@@ -47,9 +48,9 @@ class Setting(OptionInfo):
     :param topic: the class that declares it
     """
 
-    topic: Optional[Type[SettingGroup]] = None
+    topic: Optional[type[SettingGroup]] = None
     reader: Callable[[Any], Any] = readers.read_any
-    aliases: Tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     dataset_option: str = ""
     batch_option: str = ""
     effect: Effect = Effect.NOTHING
@@ -150,7 +151,7 @@ def setting(
     return _Declaration(default, reader, facts)
 
 
-def option_of(group: Type[SettingGroup], name: str) -> Any:
+def option_of(group: type[SettingGroup], name: str) -> Any:
     """Declare an option of a dataclass with default, help, choices and check of a setting.
 
     A value set for all can then also be set for a part.
@@ -165,7 +166,7 @@ class _Declaration:
     def __init__(self, default: Any, reader: Optional[Callable[[Any], Any]], facts: Mapping[str, Any]) -> None:
         self._default, self._reader, self._facts = default, reader, facts
 
-    def __set_name__(self, owner: Type[SettingGroup], name: str) -> None:
+    def __set_name__(self, owner: type[SettingGroup], name: str) -> None:
         self._owner, self._name = owner, name
 
     @functools.cached_property
@@ -177,18 +178,18 @@ class _Declaration:
             self._name, self._name, annotation, self._default, topic=self._owner, reader=reader, **self._facts
         )
 
-    def __get__(self, group: Optional[SettingGroup], owner: Type[SettingGroup]) -> Any:
+    def __get__(self, group: Optional[SettingGroup], owner: type[SettingGroup]) -> Any:
         return self if group is None else self.info.read(group.config)
 
 
-_READERS: Dict[Any, Callable[[Any], Any]] = {
+_READERS: dict[Any, Callable[[Any], Any]] = {
     int: readers.read_int,
     float: readers.read_float,
     bool: readers.read_bool,
     str: readers.read_text,
-    List[int]: readers.read_int_list,
-    List[float]: readers.read_float_list,
-    List[str]: readers.read_str_list,
+    list[int]: readers.read_int_list,
+    list[float]: readers.read_float_list,
+    list[str]: readers.read_str_list,
 }
 
 
@@ -207,13 +208,13 @@ class SettingGroup:
         self.config = config
 
     @classmethod
-    @functools.lru_cache(maxsize=None)
-    def annotations(cls) -> Dict[str, Any]:
+    @functools.cache
+    def annotations(cls) -> dict[str, Any]:
         """Return the types of the settings by name."""
         return typing.get_type_hints(cls, include_extras=True)
 
     @classmethod
-    def declared(cls) -> Dict[str, Setting]:
+    def declared(cls) -> dict[str, Setting]:
         """Return the settings of the group by name, in the order of their declaration."""
         return {name: value.info for name, value in vars(cls).items() if isinstance(value, _Declaration)}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Type
-
 from returnn_tf.config.errors import ConfigError, did_you_mean
 from returnn_tf.config.reference import option_lines
 from returnn_tf.config.settings.catalog import GROUPS, setting_by_key
@@ -21,7 +19,7 @@ def list_settings() -> str:
     return "\n".join(lines)
 
 
-def _title(group: Type[SettingGroup]) -> str:
+def _title(group: type[SettingGroup]) -> str:
     return (group.__doc__ or "").split("\n")[0].rstrip(".")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import readers
 from returnn_tf.config.options import at_least
@@ -23,14 +23,14 @@ class LearningRateSettings(SettingGroup):
         None, help="learning rates of the first epochs: a list, or a dict epoch -> rate", effect=Effect.RATES
     )
     min_learning_rate: float = setting(0.0, help="lower bound for decay")
-    dynamic_learning_rate: Union[Dict[str, Any], Callable[..., Any], None] = setting(
+    dynamic_learning_rate: Union[dict[str, Any], Callable[..., Any], None] = setting(
         None, help="learning rate of each step: a function, or a dict with interval and decay"
     )
     learning_rate_file: str = setting("", help="file for the learning rates and scores of the epochs")
     learning_rate_control: str = setting(
         "constant", help="how scores change the rate: constant, newbob, newbob_abs, newbob_multi_epoch"
     )
-    learning_rate_control_error_measure: List[str] = setting([], help="score that decides, e.g. dev_score")
+    learning_rate_control_error_measure: list[str] = setting([], help="score that decides, e.g. dev_score")
     learning_rate_control_relative_error_relative_lr: bool = setting(
         False, help="divide relative errors by (current rate / first rate)"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
@@ -10,8 +10,8 @@ from returnn_tf.config.settings.declaration import SettingGroup, setting
 class LoggingSettings(SettingGroup):
     """Logging."""
 
-    log: List[str] = setting([], help="log files, in addition to the terminal", between_runs=True, per_rank=True)
-    log_verbosity: List[int] = setting(
+    log: list[str] = setting([], help="log files, in addition to the terminal", between_runs=True, per_rank=True)
+    log_verbosity: list[int] = setting(
         [], help="log level from 0 to 5 of each log target; 3 by default", between_runs=True, per_rank=True
     )
     log_format: str = setting(
@@ -24,7 +24,7 @@ class LoggingSettings(SettingGroup):
         help="folder of TensorBoard events; default: 'events' next to the model; None or False: none",
         per_rank=True,
     )
-    tf_session_opts: Optional[Dict[str, Any]] = setting(
+    tf_session_opts: Optional[dict[str, Any]] = setting(
         None, help="older options of TensorFlow sessions; only the numbers of threads are used", per_rank=True
     )
     profile: Any = setting(

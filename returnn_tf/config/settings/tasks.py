@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.settings.data import PerKey
 from returnn_tf.config.settings.declaration import SettingGroup, setting
@@ -20,7 +20,7 @@ class TaskSettings(SettingGroup):
     task: str = setting("train", help="the task: train, eval, forward, search or another one", between_runs=True)
     device: str = setting("all", help="cpu, gpu or gpu<index>; by default a GPU if there is one", per_rank=True)
     startup_callback: Optional[Callable[..., Any]] = setting(None, help="function(config) to call before the task")
-    submit: Optional[Dict[str, Any]] = setting(
+    submit: Optional[dict[str, Any]] = setting(
         None, help="options of returnn-tf submit: {'time': '24:00:00', 'gpus': 1, ...}"
     )
     dry_run: bool = setting(False, help="task cleanup_old_models: only show what would be deleted")
@@ -30,7 +30,7 @@ class TaskSettings(SettingGroup):
     loss_name: str = setting("", help="layer whose loss is written for each sequence")
     eval_output_file: str = setting("", help="file for the scores of task eval")
     eval_output_file_per_seq: str = setting("", help="file for the scores of each sequence")
-    output_per_seq_format: List[str] = setting(["score"], help="fields of eval_output_file_per_seq")
+    output_per_seq_format: list[str] = setting(["score"], help="fields of eval_output_file_per_seq")
     output_per_seq_file_format: str = setting("txt", help="format of eval_output_file_per_seq", choices=["txt", "py"])
 
     # forward
@@ -52,7 +52,7 @@ class TaskSettings(SettingGroup):
     # search
     search_data: Any = setting(None, help="dataset of task search, its name or the dataset itself; 'eval' by default")
     search_do_eval: bool = setting(True, help="task search: also compute losses and errors")
-    search_output_layer: Union[str, List[str], None] = setting(
+    search_output_layer: Union[str, list[str], None] = setting(
         None, help="layer that task search writes, or a list of them; 'output' by default"
     )
     search_output_file: str = setting("", help="file that task search writes")

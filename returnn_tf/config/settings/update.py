@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import at_least
 from returnn_tf.config.settings.declaration import SettingGroup, setting
@@ -11,7 +11,7 @@ from returnn_tf.config.settings.declaration import SettingGroup, setting
 class UpdateSettings(SettingGroup):
     """Optimizer and gradients."""
 
-    optimizer: Optional[Dict[str, Any]] = setting(
+    optimizer: Optional[dict[str, Any]] = setting(
         None, help="the optimizer: a dict with class (a name) and its options"
     )
     adam: bool = setting(False, help="the Adam optimizer; older form of optimizer")
@@ -51,7 +51,7 @@ class UpdateSettings(SettingGroup):
         help="factor of L2 with decouple_constraints",
         unsupported="the learning rate is the factor; scale the option L2 of the layers",
     )
-    extra_updates: Optional[Dict[str, Callable[..., Any]]] = setting(
+    extra_updates: Optional[dict[str, Callable[..., Any]]] = setting(
         None, help="parameter name -> function to run after its update"
     )
     reset_updater_vars_mod_step: int = setting(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type
-from typing import Sequence as SequenceOf
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import Any, Optional
 
 from numpy.typing import NDArray
 
@@ -39,7 +40,7 @@ class Dataset(Corpus):
     ['seq-0', 'seq-1', 'seq-2']
     """
 
-    data_specs: Dict[str, DataSpec] = {}
+    data_specs: dict[str, DataSpec] = {}
 
     def __init__(self, **given: Any):
         super().__init__(**given)
@@ -68,7 +69,7 @@ class Dataset(Corpus):
     def setup(self) -> None:
         """Prepare the dataset; called once with ``self.opts`` checked and complete."""
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read the data of one sequence: key -> [time, ...].
 
         :param index: position in the corpus
@@ -77,24 +78,24 @@ class Dataset(Corpus):
         """
         raise NotImplementedError("%s.read" % type(self).__name__)
 
-    def lengths(self, index: int) -> Optional[Dict[str, int]]:
+    def lengths(self, index: int) -> Optional[dict[str, int]]:
         """Return frames by key without reading the data, or None if that is impossible."""
         return None
 
     # ---- format
 
     @property
-    def data_keys(self) -> List[str]:
+    def data_keys(self) -> list[str]:
         """Return all data keys."""
         return list(self.data_specs)
 
     @property
-    def target_list(self) -> List[str]:
+    def target_list(self) -> list[str]:
         """Return all data keys but "data"."""
         return [key for key in self.data_specs if key != "data"]
 
     @property
-    def num_outputs(self) -> Dict[str, Tuple[int, int]]:
+    def num_outputs(self) -> dict[str, tuple[int, int]]:
         """Return (dim, number of axes with time) by key, before ``window``."""
         window = self.opts.window
         return {key: (spec.dim // (window if key == "data" else 1), spec.ndim) for key, spec in self.data_specs.items()}
@@ -105,11 +106,11 @@ class Dataset(Corpus):
         return self.num_outputs["data"][0] if "data" in self.data_specs else 0
 
     @property
-    def labels(self) -> Dict[str, List[str]]:
+    def labels(self) -> dict[str, list[str]]:
         """Return class names by key, where known."""
         return {key: list(spec.labels) for key, spec in self.data_specs.items() if spec.labels is not None}
 
-    def with_window(self, data: Dict[str, NDArray[Any]]) -> Dict[str, NDArray[Any]]:
+    def with_window(self, data: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Apply the option ``window`` to key "data"."""
         if self.opts.window > 1 and "data" in data:
             data = {**data, "data": stack_frames(data["data"], self.opts.window)}
@@ -139,7 +140,7 @@ class Dataset(Corpus):
             reader.release(position + 1)
             position += 1
 
-    def _chunk_options(self, replaced: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
+    def _chunk_options(self, replaced: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
         opts = {name: getattr(self.opts, name) for name in _CUTTING}
         opts.update(replaced or {})
         try:
@@ -199,12 +200,12 @@ class Dataset(Corpus):
             reader.release(plan.parts[-1].position)
 
 
-def _rebuild(cls: Type[Dataset], given: Dict[str, Any]) -> Dataset:
+def _rebuild(cls: type[Dataset], given: dict[str, Any]) -> Dataset:
     """Recreate a dataset in another process."""
     return cls(**given)
 
 
-def make_dataset(dataset_cls: Type[Dataset], options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Dataset:
+def make_dataset(dataset_cls: type[Dataset], options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Dataset:
     """Create a dataset with the given options, and those defaults that its class knows."""
     known = declared_options(dataset_cls.Options)
     return dataset_cls(**{**{name: value for name, value in defaults.items() if name in known}, **options})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.options import at_least, between, option
 
@@ -16,13 +16,13 @@ class BaseOptions:
     window: int = option(
         1, help="stack this number of frames around every frame of 'data'; zeros outside", check=at_least(1)
     )
-    context_window: Union[None, int, Dict[str, Any], List[Any]] = option(
+    context_window: Union[None, int, dict[str, Any], list[Any]] = option(
         None, help="extra frames around every sequence or chunk: width, {key: width} or (left, right) by key"
     )
-    chunking: Union[None, str, int, List[Any], Dict[str, Any], Callable[..., Any]] = option(
+    chunking: Union[None, str, int, list[Any], dict[str, Any], Callable[..., Any]] = option(
         None, help="chunks of sequences: 'size:step', size, (size, step), dicts by key, or a function"
     )
-    min_chunk_size: Union[int, Dict[str, Any]] = option(
+    min_chunk_size: Union[int, dict[str, Any]] = option(
         0, help="no further chunk if at most this number of frames is left"
     )
     chunking_variance: float = option(0.0, help="chunk sizes are reduced at random by up to this fraction")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,8 @@ class BatchPlan:
     :param places: for each part its row in the batch, and the frame of that row where it starts (same for all keys)
     """
 
-    parts: List[Slice] = dataclasses.field(default_factory=list)
-    places: List[Tuple[int, int]] = dataclasses.field(default_factory=list)
+    parts: list[Slice] = dataclasses.field(default_factory=list)
+    places: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     @property
     def num_rows(self) -> int:
@@ -47,12 +48,12 @@ class Batch:
     :param complete: fraction of the epoch's sequences that is done with this batch, or None for an endless dataset
     """
 
-    feed: Dict[str, NDArray[Any]]
-    slices: Dict[str, List[Tuple[int, int, int]]]
-    rows: List[Tuple[int, int]]
-    seq_tags: List[str]
-    seq_indices: List[int]
-    num_frames: Dict[str, int]
+    feed: dict[str, NDArray[Any]]
+    slices: dict[str, list[tuple[int, int, int]]]
+    rows: list[tuple[int, int]]
+    seq_tags: list[str]
+    seq_indices: list[int]
+    num_frames: dict[str, int]
     number: int = 0
     complete: Optional[float] = None
 
@@ -67,7 +68,7 @@ class Batch:
         return len({position for parts in self.slices.values() for position, _, _ in parts})
 
     @property
-    def max_frames(self) -> Dict[str, int]:
+    def max_frames(self) -> dict[str, int]:
         """Return the frames of the longest row by key, i.e. the size of the padded time axis."""
         return {
             key: max([offset + end - start for (_, start, end), (_, offset) in zip(parts, self.rows)], default=0)
@@ -76,7 +77,7 @@ class Batch:
 
 
 def assemble(
-    plan: BatchPlan, epoch: Any, keys: List[str], *, number: int, declared: Optional[Mapping[str, Declared]] = None
+    plan: BatchPlan, epoch: Any, keys: list[str], *, number: int, declared: Optional[Mapping[str, Declared]] = None
 ) -> Batch:
     """Read the sequences of a plan and pad them.
 
@@ -86,11 +87,11 @@ def assemble(
     :raises DataError: the data does not match it; names sequence, key and value
     """
 
-    def places(part: int) -> Tuple[str, int]:
+    def places(part: int) -> tuple[str, int]:
         return epoch.place(plan.parts[part].position, with_file=True), max(plan.parts[part].start[key], 0)
 
     sequences = {part.position: epoch.sequence(part.position) for part in plan.parts}
-    feed: Dict[str, NDArray[Any]] = {}
+    feed: dict[str, NDArray[Any]] = {}
     for key in keys:
         cuts = [_cut(sequences[part.position].data[key], part, key) for part in plan.parts]
         entries = _padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ())
@@ -122,8 +123,8 @@ def _cut(value: NDArray[Any], part: Slice, key: str) -> NDArray[Any]:
 
 
 def _padded(
-    key: str, cuts: List[NDArray[Any]], plan: BatchPlan, static: Sequence[Optional[int]]
-) -> Dict[str, NDArray[Any]]:
+    key: str, cuts: list[NDArray[Any]], plan: BatchPlan, static: Sequence[Optional[int]]
+) -> dict[str, NDArray[Any]]:
     """Return the feed entries of one key.
 
     :param cuts: frames of each part, [time, ...] or []

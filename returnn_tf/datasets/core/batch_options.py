@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.options import from_options, option, probability
@@ -15,23 +16,23 @@ from returnn_tf.datasets.core.per_key import is_int, per_key
 class GivenBatchOptions:
     """The options as a config gives them."""
 
-    batch_size: Union[None, int, Dict[str, Any]] = option(
+    batch_size: Union[None, int, dict[str, Any]] = option(
         1, help="frames of a batch, padding included, for every data key or by key"
     )
     max_seqs: int = option(-1, help="sequences of a batch; -1 = no limit")
-    max_seq_length: Union[float, Dict[str, Any]] = option(
+    max_seq_length: Union[float, dict[str, Any]] = option(
         0, help="drop longer sequences; 0 = no limit; -n = n for key 'classes'"
     )
-    min_seq_length: Union[int, Dict[str, Any]] = option(0, help="drop shorter sequences")
-    max_pad_size: Union[None, int, Dict[str, Any]] = option(None, help="padding frames of a batch")
-    packed_batch_size: Union[None, int, Dict[str, Any]] = option(None, help="true frames of a batch, without padding")
+    min_seq_length: Union[int, dict[str, Any]] = option(0, help="drop shorter sequences")
+    max_pad_size: Union[None, int, dict[str, Any]] = option(None, help="padding frames of a batch")
+    packed_batch_size: Union[None, int, dict[str, Any]] = option(None, help="true frames of a batch, without padding")
     seq_drop: float = option(0.0, help="probability to leave a sequence or chunk out", check=probability)
     max_total_num_seqs: int = option(-1, help="the epoch ends after n + 1 sequences (as elsewhere); -1 or 0 = no limit")
     shuffle_batches: bool = option(
         False, help="shuffle batches that are kept for a second pass", inert="batches are not kept for a second pass"
     )
     recurrent_net: bool = option(True, help="False: no layer needs frame order, so sequences are joined frame by frame")
-    used_data_keys: Optional[List[Any]] = option(None, help="the data keys which the network uses; default all")
+    used_data_keys: Optional[list[Any]] = option(None, help="the data keys which the network uses; default all")
 
 
 _BY_KEY = ("batch_size", "max_seq_length", "min_seq_length", "max_pad_size", "packed_batch_size")
@@ -44,19 +45,19 @@ class BatchOptions:
     See `GivenBatchOptions` for their meaning.
     """
 
-    keys: List[str]
-    batch_size: Dict[str, Optional[int]]
-    packed_batch_size: Dict[str, Optional[int]]
-    max_seq_length: Dict[str, Optional[int]]
-    min_seq_length: Dict[str, Optional[int]]
-    max_pad_size: Dict[str, Optional[int]]
+    keys: list[str]
+    batch_size: dict[str, Optional[int]]
+    packed_batch_size: dict[str, Optional[int]]
+    max_seq_length: dict[str, Optional[int]]
+    min_seq_length: dict[str, Optional[int]]
+    max_pad_size: dict[str, Optional[int]]
     max_seqs: Optional[int]
     max_total_num_seqs: Optional[int]
     seq_drop: float
     recurrent_net: bool
 
     @classmethod
-    def make(cls, owner: str, data_keys: List[str], options: Mapping[str, Any]) -> BatchOptions:
+    def make(cls, owner: str, data_keys: list[str], options: Mapping[str, Any]) -> BatchOptions:
         """Check the options; ``batch_size=None`` together with ``packed_batch_size`` means no limit with padding.
 
         :param owner: for error messages
@@ -95,7 +96,7 @@ class BatchOptions:
         )
 
 
-def _used_keys(owner: str, data_keys: List[str], used: Optional[List[str]]) -> List[str]:
+def _used_keys(owner: str, data_keys: list[str], used: Optional[list[str]]) -> list[str]:
     if used is None:
         return list(data_keys)
     for key in used:
@@ -106,7 +107,7 @@ def _used_keys(owner: str, data_keys: List[str], used: Optional[List[str]]) -> L
     return [key for key in data_keys if key in used]
 
 
-def _max_seq_length(value: Any, keys: List[str]) -> Dict[str, Optional[int]]:
+def _max_seq_length(value: Any, keys: list[str]) -> dict[str, Optional[int]]:
     """Convert the option: 0 and infinity are no limit; a negative number is a limit for key "classes"."""
     if isinstance(value, Mapping):
         limits = per_key(value, keys, option="max_seq_length")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-from typing import Any, Dict, Iterable, Iterator, Optional
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional
 
 from returnn_tf.datasets.core.batch import BatchPlan
 from returnn_tf.datasets.core.batch_options import BatchOptions
@@ -132,7 +133,7 @@ def _plan_sequences(
         yield plan
 
 
-def _is_over(options: BatchOptions, count: int, longest: Dict[str, int], total: Dict[str, int]) -> bool:
+def _is_over(options: BatchOptions, count: int, longest: dict[str, int], total: dict[str, int]) -> bool:
     """Return whether a batch of ``count`` rows would exceed a limit."""
     padded = {key: frames * count for key, frames in longest.items()}
     return (
@@ -170,12 +171,12 @@ def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: Batch
         yield plan
 
 
-def exceeds(values: Dict[str, int], limits: Dict[str, Optional[int]]) -> bool:
+def exceeds(values: dict[str, int], limits: dict[str, Optional[int]]) -> bool:
     """Return whether any value exceeds its limit; None is no limit."""
     return any(limit is not None and values[key] > limit for key, limit in limits.items())
 
 
-def _short(values: Dict[str, int]) -> str:
+def _short(values: dict[str, int]) -> str:
     if len(set(values.values())) == 1:
         return str(next(iter(values.values())))
     return ", ".join("%s %d" % (key, value) for key, value in values.items())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.per_key import IntOrDict, is_int, per_key, reference_key
 
-Chunk = Tuple[Dict[str, int], Dict[str, int]]  # first frame and frame after the last one, by key
+Chunk = tuple[dict[str, int], dict[str, int]]  # first frame and frame after the last one, by key
 _FORMS = "'size:step', a size, (size, step), {key: size}, ({key: size}, {key: step}) or a function"
 
 
@@ -47,7 +48,7 @@ class Chunking:
             step = size
         return cls(size, step, min_chunk_size, variance)
 
-    def chunks(self, lengths: Dict[str, int], rng: random.Random) -> Iterator[Chunk]:
+    def chunks(self, lengths: dict[str, int], rng: random.Random) -> Iterator[Chunk]:
         """Return the chunks of one sequence, at least one.
 
         :param lengths: key -> frames of the sequence, for the keys to chunk
@@ -76,12 +77,12 @@ class Chunking:
 
     def _keys_in_full(
         self,
-        lengths: Dict[str, int],
-        sizes: Dict[str, int],
-        steps: Dict[str, int],
-        min_sizes: Dict[str, int],
+        lengths: dict[str, int],
+        sizes: dict[str, int],
+        steps: dict[str, int],
+        min_sizes: dict[str, int],
         reference: str,
-    ) -> List[str]:
+    ) -> list[str]:
         """Return the keys that every chunk gets in full; all others must have as many chunks as the reference key."""
         whole = []
         for key, length in lengths.items():
@@ -109,7 +110,7 @@ class Chunking:
                 )
         return whole
 
-    def _sizes_and_steps(self, lengths: Dict[str, int], rng: random.Random) -> Tuple[Dict[str, int], Dict[str, int]]:
+    def _sizes_and_steps(self, lengths: dict[str, int], rng: random.Random) -> tuple[dict[str, int], dict[str, int]]:
         """Return sizes and steps by key for this sequence. A key without size must have a single frame."""
         given_sizes = per_key(self.size, lengths, option="chunking")
         given_steps = per_key(self.step, lengths, option="chunking")
@@ -127,7 +128,7 @@ class Chunking:
         return _scaled(sizes, steps, factor)
 
 
-def _scaled(sizes: Dict[str, int], steps: Dict[str, int], factor: float) -> Tuple[Dict[str, int], Dict[str, int]]:
+def _scaled(sizes: dict[str, int], steps: dict[str, int], factor: float) -> tuple[dict[str, int], dict[str, int]]:
     """Scale the key with the smallest step, and the others such that their ratio to it stays."""
     moving = [key for key in sizes if steps[key] > 0]
     if not moving:
@@ -141,11 +142,11 @@ def _scaled(sizes: Dict[str, int], steps: Dict[str, int], factor: float) -> Tupl
     return out_sizes, out_steps
 
 
-def _values(value: IntOrDict) -> List[Any]:
+def _values(value: IntOrDict) -> list[Any]:
     return list(value.values()) if isinstance(value, Mapping) else [value]
 
 
-def _size_and_step(value: Any) -> Tuple[Any, Any]:
+def _size_and_step(value: Any) -> tuple[Any, Any]:
     """Return size and step as given; step 0 means the size."""
     if value is None or value == "":
         return 0, 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Set
-from typing import Sequence as SequenceOf
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class Corpus:
         self.name: str = given.get("name") or type(self).__name__
         self.opts: Any = from_options(self.Options, given, where=self._owner(), none_is_absent=True)
         self._ordering = self._check_order_options()
-        self._tag_to_index: Optional[Dict[str, int]] = None
+        self._tag_to_index: Optional[dict[str, int]] = None
         self._order_lengths: Optional[NDArray[Any]] = None
 
     def __repr__(self) -> str:
@@ -155,7 +155,7 @@ class Corpus:
             )
 
     def _unique(self, order: NDArray[Any]) -> NDArray[Any]:
-        seen: Set[str] = set()
+        seen: set[str] = set()
         keep = []
         for index in order:
             tag = self.tag(int(index))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional, Tuple
-from typing import Sequence as SequenceOf
+from collections.abc import Sequence as SequenceOf
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,21 +24,21 @@ class DataSpec:
     dim: int
     ndim: int
     dtype: str
-    shape: Tuple[Optional[int], ...] = ()
-    labels: Optional[Tuple[str, ...]] = None
+    shape: tuple[Optional[int], ...] = ()
+    labels: Optional[tuple[str, ...]] = None
 
     @property
     def sparse(self) -> bool:
         """Return whether the key holds class indices: an integer type and no feature axis."""
         return self.ndim <= 1 and np.dtype(self.dtype).kind in "iu"
 
-    def as_extern_data(self) -> Dict[str, Any]:
+    def as_extern_data(self) -> dict[str, Any]:
         """Return an entry of ``extern_data``.
 
         It has dim, sparse, shape (time = None), and the dtype in which networks compute.
         """
         dtype = "int32" if self.sparse else {"object": "string", "float64": "float32"}.get(self.dtype, self.dtype)
-        time: Tuple[Optional[int], ...] = (None,) if self.ndim > 0 else ()
+        time: tuple[Optional[int], ...] = (None,) if self.ndim > 0 else ()
         return {
             "dim": self.dim if self.sparse or self.ndim > 1 else None,
             "sparse": self.sparse,
@@ -59,11 +59,11 @@ class Sequence:
 
     index: int
     tag: str
-    data: Dict[str, NDArray[Any]]
+    data: dict[str, NDArray[Any]]
     position: int = 0
 
     @property
-    def lengths(self) -> Dict[str, int]:
+    def lengths(self) -> dict[str, int]:
         """Return frames by key; a value without time axis counts as 1."""
         return {key: num_frames(value) for key, value in self.data.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from returnn_tf.config import DataError
 from returnn_tf.tensor import Data
 
 #: Place of a part of a batch, for messages: number of the part -> (text, frame at which the part begins).
-Places = Callable[[int], Tuple[str, int]]
+Places = Callable[[int], tuple[str, int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Declared:
     """
 
     dtype: str
-    sizes: Tuple[Optional[int], ...]
+    sizes: tuple[Optional[int], ...]
     num_labels: Optional[int] = None
 
     @classmethod
@@ -39,7 +39,7 @@ class Declared:
         """Return whether an axis differs between sequences."""
         return None in self.sizes
 
-    def checked(self, key: str, entries: Dict[str, NDArray[Any]], cuts: List[NDArray[Any]], places: Places) -> Any:
+    def checked(self, key: str, entries: dict[str, NDArray[Any]], cuts: list[NDArray[Any]], places: Places) -> Any:
         """Return the feed entries of a key; a time axis of a single frame is removed if none is declared.
 
         :param entries: of a batch, see ``Batch.feed``
@@ -58,7 +58,7 @@ class Declared:
         self._check_range(key, value, cuts, places)
         return entries
 
-    def _check_type(self, key: str, cuts: List[NDArray[Any]], places: Places) -> None:
+    def _check_type(self, key: str, cuts: list[NDArray[Any]], places: Places) -> None:
         for number, cut in enumerate(cuts):
             reason = type_mismatch(cut.dtype, self)
             if reason:
@@ -67,7 +67,7 @@ class Declared:
                 return
 
     def _check_sizes(
-        self, key: str, entries: Dict[str, NDArray[Any]], cuts: List[NDArray[Any]], places: Places
+        self, key: str, entries: dict[str, NDArray[Any]], cuts: list[NDArray[Any]], places: Places
     ) -> None:
         shape = entries[key].shape[1:]
         varies = any("%s/size%d" % (key, axis) in entries for axis, size in enumerate(self.sizes) if size is not None)
@@ -78,7 +78,7 @@ class Declared:
                 text = "the shape is %s, but extern_data declares %s" % (list(cut.shape), _shape_text(self.sizes))
                 raise _error(key, places, number, text, "Correct the data, or its declaration in extern_data")
 
-    def _check_range(self, key: str, value: NDArray[Any], cuts: List[NDArray[Any]], places: Places) -> None:
+    def _check_range(self, key: str, value: NDArray[Any], cuts: list[NDArray[Any]], places: Places) -> None:
         limits = self._limits(value.dtype)
         if limits is None or not value.size or (limits[0] <= int(value.min()) and int(value.max()) <= limits[1]):
             return
@@ -103,7 +103,7 @@ class Declared:
                     fix = "Correct the data" + ("" if cut[position] < 0 else ", or declare a larger dim")
                 raise _error(key, places, number, text.lstrip(), fix)
 
-    def _limits(self, dtype: np.dtype[Any]) -> Optional[Tuple[int, int]]:
+    def _limits(self, dtype: np.dtype[Any]) -> Optional[tuple[int, int]]:
         """Return the lowest and the highest value that may occur, or None if any may."""
         if dtype.kind not in "iu":
             return None
@@ -117,7 +117,7 @@ class Declared:
         return int(info.min), int(info.max)
 
 
-def type_mismatch(dtype: np.dtype[Any], declared: Declared) -> Optional[Tuple[str, str]]:
+def type_mismatch(dtype: np.dtype[Any], declared: Declared) -> Optional[tuple[str, str]]:
     """Return why values of a type cannot be converted to the declared one without loss, and the fix; None if they can.
 
     Whether integers are in the range of the declared type depends on the single value.
@@ -149,11 +149,11 @@ def _kind(declared: Declared) -> str:
     return declared.dtype if declared.num_labels is None else "label indices (%s)" % declared.dtype
 
 
-def _differ(shape: Tuple[int, ...], sizes: Tuple[Optional[int], ...]) -> bool:
+def _differ(shape: tuple[int, ...], sizes: tuple[Optional[int], ...]) -> bool:
     return any(size is not None and got != size for got, size in zip(shape, sizes))
 
 
-def _shape_text(sizes: Tuple[Optional[int], ...]) -> str:
+def _shape_text(sizes: tuple[Optional[int], ...]) -> str:
     return "[%s]" % ", ".join("time" if size is None else str(size) for size in sizes)
 
 

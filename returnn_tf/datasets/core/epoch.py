@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
-from typing import Sequence as SequenceOf
+from collections.abc import Sequence as SequenceOf
+from typing import Any, Optional
 
 from numpy.typing import NDArray
 
@@ -22,12 +22,12 @@ class Epoch:
     :param keys: the data keys to read
     """
 
-    def __init__(self, dataset: Any, epoch: int, order: Optional[NDArray[Any]], keys: List[str]):
+    def __init__(self, dataset: Any, epoch: int, order: Optional[NDArray[Any]], keys: list[str]):
         self.dataset = dataset
         self.epoch = epoch
         self.keys = keys
         self._order = order
-        self._kept: Dict[int, Sequence] = {}
+        self._kept: dict[int, Sequence] = {}
 
     @property
     def num_seqs(self) -> Optional[int]:
@@ -35,9 +35,9 @@ class Epoch:
         return None if self._order is None else len(self._order)
 
     @property
-    def specs(self) -> Dict[str, DataSpec]:
+    def specs(self) -> dict[str, DataSpec]:
         """Return the format of each data key."""
-        specs: Dict[str, DataSpec] = self.dataset.data_specs
+        specs: dict[str, DataSpec] = self.dataset.data_specs
         return specs
 
     def has(self, position: int) -> bool:
@@ -63,9 +63,9 @@ class Epoch:
             self.epoch,
         )
 
-    def lengths(self, position: int) -> Dict[str, int]:
+    def lengths(self, position: int) -> dict[str, int]:
         """Return the number of frames by key; reads the sequence only if the dataset cannot know otherwise."""
-        lengths: Optional[Dict[str, int]] = self.dataset.lengths(self.index(position))
+        lengths: Optional[dict[str, int]] = self.dataset.lengths(self.index(position))
         if lengths is None:
             return self.sequence(position).lengths
         return lengths
@@ -90,7 +90,7 @@ class Epoch:
         self._kept[position] = sequence
         return sequence
 
-    def _check_lengths(self, index: int, data: Dict[str, NDArray[Any]]) -> None:
+    def _check_lengths(self, index: int, data: dict[str, NDArray[Any]]) -> None:
         lengths = self.dataset.lengths(index) or {}
         for key, value in data.items():
             if key in lengths and num_frames(value) != lengths[key]:
@@ -109,7 +109,7 @@ class Epoch:
         """Return `has`."""
         return self.has(seq_idx)
 
-    def get_seq_length(self, seq_idx: int) -> Dict[str, int]:
+    def get_seq_length(self, seq_idx: int) -> dict[str, int]:
         """Return `lengths`."""
         return self.lengths(seq_idx)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
-from typing import Sequence as SequenceOf
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,15 +49,15 @@ class GeneratingDataset(Dataset):
         """Return the option ``num_seqs``."""
         return self._num_seqs
 
-    def make_specs(self) -> Dict[str, DataSpec]:
+    def make_specs(self) -> dict[str, DataSpec]:
         """Return the format by data key, before ``window``."""
         raise NotImplementedError("%s.make_specs" % type(self).__name__)
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> dict[str, NDArray[Any]]:
         """Generate one sequence, key -> [time, ...]."""
         raise NotImplementedError("%s.generate" % type(self).__name__)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Generate one sequence."""
         data = self.generate(np.random.RandomState((self.epoch_seed(epoch), index)), index, epoch)
         return {key: data[key] for key in keys}
@@ -73,7 +73,7 @@ class SymbolTask(GeneratingDataset):
     output_symbols = ""
     target_dtype = "int64"
 
-    def make_specs(self) -> Dict[str, DataSpec]:
+    def make_specs(self) -> dict[str, DataSpec]:
         """Return one-hot "data" and sparse "classes"."""
         dim = len(self.input_symbols)
         return {
@@ -90,7 +90,7 @@ class SymbolTask(GeneratingDataset):
         """Return the target text, as long as the input text; a function of it alone."""
         raise NotImplementedError("%s.make_output" % cls.__name__)
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> dict[str, NDArray[Any]]:
         """Return input and target as arrays."""
         text = self.make_input(rng)
         inputs = [self.input_symbols.index(symbol) for symbol in text]
@@ -105,13 +105,13 @@ def choose(rng: np.random.RandomState, symbols: SequenceOf[str]) -> str:
     return symbols[rng.randint(0, len(symbols))]
 
 
-def dim_and_ndim(value: object, *, option: str, ndim: int) -> Tuple[int, int]:
+def dim_and_ndim(value: object, *, option: str, ndim: int) -> tuple[int, int]:
     """Return (dim, ndim) from a dim, or from [dim, ndim].
 
     :param option: for the error message
     :param ndim: if only the dim is given
     """
-    parts: List[object] = list(value) if isinstance(value, (list, tuple)) else [value, ndim]
+    parts: list[object] = list(value) if isinstance(value, (list, tuple)) else [value, ndim]
     if len(parts) != 2 or not all(isinstance(part, int) for part in parts):
         raise ConfigError("option %r: %r must be a dim or [dim, number of axes with time]" % (option, value))
     return int(parts[0]), int(parts[1])  # type: ignore[call-overload]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any, Dict, Iterable, Mapping, Optional, Union
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional, Union
 
 from returnn_tf.config import ConfigError
 
 IntOrDict = Union[int, Mapping[str, int]]
 
 
-def per_key(value: Optional[IntOrDict], keys: Iterable[str], *, option: str) -> Dict[str, Optional[int]]:
+def per_key(value: Optional[IntOrDict], keys: Iterable[str], *, option: str) -> dict[str, Optional[int]]:
     """Return one value per key: an int applies to all keys, a dict only to the keys it lists; None: not given.
 
     :param option: for the error message
     """
     if value is None:
-        return {key: None for key in keys}
+        return dict.fromkeys(keys)
     if isinstance(value, Mapping):
         for key, entry in value.items():
             if entry is not None and not is_int(entry):

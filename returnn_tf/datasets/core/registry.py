@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Type, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.registry import Registry
 
-_T = TypeVar("_T", bound=Type[Any])
+_T = TypeVar("_T", bound=type[Any])
 _SUFFIX = "Dataset"
 
 
@@ -16,7 +16,7 @@ def _key(name: str) -> str:
 
 
 #: Names are known with and without "Dataset" at the end.
-DATASETS: Registry[Type[Any]] = Registry(
+DATASETS: Registry[type[Any]] = Registry(
     "dataset class", "returnn_tf.datasets", plugins="returnn_tf.datasets", key=_key, max_listed=30
 )
 
@@ -34,7 +34,7 @@ def register_dataset(name: Optional[str] = None) -> Callable[[_T], _T]:
     return lambda cls: DATASETS.register(name or cls.__name__)(cls)
 
 
-def dataset_class(name: Any) -> Type[Any]:
+def dataset_class(name: Any) -> type[Any]:
     """Return the class registered as ``name`` or ``name + "Dataset"``.
 
     :raises ConfigError: there is none; gives the nearest known name
@@ -47,6 +47,6 @@ def dataset_class(name: Any) -> Type[Any]:
     return cls
 
 
-def dataset_class_names() -> List[str]:
+def dataset_class_names() -> list[str]:
     """Return the names of all registered dataset classes, sorted."""
     return DATASETS.names()

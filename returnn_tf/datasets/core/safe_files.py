@@ -8,7 +8,7 @@ import io
 import os
 import pickle
 import zlib
-from typing import Any, Dict, List
+from typing import Any
 
 from returnn_tf.config import DataError
 
@@ -84,7 +84,7 @@ def read_plain_pickle(path: str) -> Any:
         ) from exc
 
 
-def read_seq_tags(path: str) -> List[str]:
+def read_seq_tags(path: str) -> list[str]:
     """Read sequence tags from a text file (one per line, ``.gz`` allowed) or from a ``.pkl`` list."""
     if not path.endswith((".pkl", ".pkl.gz")):
         return [line for line in read_text(path).splitlines() if line]
@@ -94,7 +94,7 @@ def read_seq_tags(path: str) -> List[str]:
     return list(content)
 
 
-def read_seq_lens(path: str) -> Dict[str, float]:
+def read_seq_lens(path: str) -> dict[str, float]:
     """Read a dict sequence tag -> length, a Python literal in a text file (``.gz`` allowed)."""
     content = read_literal(path)
     if not isinstance(content, dict):

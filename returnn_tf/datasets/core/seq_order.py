@@ -6,7 +6,7 @@ Random orders come from ``numpy.random.RandomState(seed)`` (MT19937, legacy func
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ def order_sequences(ordering: Ordering, num_seqs: int, lengths: Lengths, seed: i
     return _ORDERS[ordering.kind].function(ordering, num_seqs, lengths, np.random.RandomState(seed))
 
 
-def bin_borders(num_seqs: int, num_bins: int) -> List[int]:
+def bin_borders(num_seqs: int, num_bins: int) -> list[int]:
     """Return ``num_bins + 1`` positions i*N//B."""
     return [i * num_seqs // num_bins for i in range(num_bins + 1)]
 
@@ -148,24 +148,24 @@ def _positive(text: str) -> int:
     return value
 
 
-def _no_suffix(kind: str, suffixes: List[str]) -> Ordering:
+def _no_suffix(kind: str, suffixes: list[str]) -> Ordering:
     if suffixes:
         raise ValueError(suffixes)
     return Ordering(kind)
 
 
-def _count_suffix(kind: str, suffixes: List[str]) -> Ordering:
+def _count_suffix(kind: str, suffixes: list[str]) -> Ordering:
     (count,) = suffixes
     return Ordering(kind, count=_positive(count))
 
 
-def _nth_suffix(kind: str, suffixes: List[str]) -> Ordering:
+def _nth_suffix(kind: str, suffixes: list[str]) -> Ordering:
     if len(suffixes) > 1:
         raise ValueError(suffixes)
     return Ordering(kind, nth=_positive(suffixes[0]) if suffixes else 1)
 
 
-def _bins_suffix(kind: str, suffixes: List[str]) -> Ordering:
+def _bins_suffix(kind: str, suffixes: list[str]) -> Ordering:
     if len(suffixes) > 2:
         raise ValueError(suffixes)
     bins = suffixes[0] if suffixes else ""
@@ -175,7 +175,7 @@ def _bins_suffix(kind: str, suffixes: List[str]) -> Ordering:
     return Ordering(kind, count=_positive(bins) if bins else None, nth=nth)
 
 
-_SUFFIXES: Dict[str, Callable[[str, List[str]], Ordering]] = {
+_SUFFIXES: dict[str, Callable[[str, list[str]], Ordering]] = {
     "": _no_suffix,
     ":<n>": _count_suffix,
     "[:<n>]": _nth_suffix,
@@ -190,7 +190,7 @@ class _Order:
     form: str
 
 
-def _table() -> Dict[str, _Order]:
+def _table() -> dict[str, _Order]:
     bins = "[:<bins>|:.<seqs per bin>][:<n>]"
     entries = [
         ("default", _default, ""),
@@ -207,4 +207,4 @@ def _table() -> Dict[str, _Order]:
     return {name: _Order(function, suffixes, name + suffixes) for name, function, suffixes in entries}
 
 
-_ORDERS: Dict[str, _Order] = _table()
+_ORDERS: dict[str, _Order] = _table()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
@@ -22,11 +23,11 @@ class Slice:
     """
 
     position: int
-    start: Dict[str, int]
-    end: Dict[str, int]
+    start: dict[str, int]
+    end: dict[str, int]
 
     @property
-    def num_frames(self) -> Dict[str, int]:
+    def num_frames(self) -> dict[str, int]:
         """Return frames by key, context included."""
         return {key: self.end[key] - start for key, start in self.start.items()}
 
@@ -81,7 +82,7 @@ class ContextWindow:
 
 def iterate_slices(
     epoch: Any,
-    keys: List[str],
+    keys: list[str],
     *,
     chunking: Optional[Chunking],
     context: Optional[ContextWindow],
@@ -100,7 +101,7 @@ def iterate_slices(
 
 
 def _plain_slices(
-    epoch: Any, keys: List[str], chunking: Optional[Chunking], recurrent_net: bool, rng: random.Random
+    epoch: Any, keys: list[str], chunking: Optional[Chunking], recurrent_net: bool, rng: random.Random
 ) -> Iterator[Slice]:
     if chunking is not None and chunking.function is not None:
         yield from _function_slices(epoch, keys, chunking, recurrent_net)
@@ -119,7 +120,7 @@ def _plain_slices(
         position += 1
 
 
-def _function_slices(epoch: Any, keys: List[str], chunking: Chunking, recurrent_net: bool) -> Iterator[Slice]:
+def _function_slices(epoch: Any, keys: list[str], chunking: Chunking, recurrent_net: bool) -> Iterator[Slice]:
     """Iterate over the result of a user's chunking function.
 
     Its items are (position, start, end), with start and end as int or dict by key.
@@ -140,7 +141,7 @@ def _function_slices(epoch: Any, keys: List[str], chunking: Chunking, recurrent_
         yield Slice(int(position), starts, ends)
 
 
-def _frames(epoch: Any, position: int, keys: List[str], value: Any) -> Dict[str, int]:
+def _frames(epoch: Any, position: int, keys: list[str], value: Any) -> dict[str, int]:
     frames = per_key(value, keys, option="chunking")
     missing = [key for key, frame in frames.items() if frame is None]
     if missing:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, Dict, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.datasets.core.registry import dataset_class
@@ -13,7 +14,7 @@ _FORMS = (
 )
 
 
-def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> Tuple[Any, Dict[str, Any]]:
+def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, dict[str, Any]]:
     """Return the dataset class and its options.
 
     :param spec: dict with "class"; function returning one; list of HDF files; or a string: "{...}" (a dict as literal),
@@ -36,7 +37,7 @@ def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> Tuple[Any, D
     raise ConfigError("a dataset is given as %s, not as %r" % (_FORMS, spec))
 
 
-def _class_and_options(spec: Mapping[str, Any]) -> Tuple[Any, Dict[str, Any]]:
+def _class_and_options(spec: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     options = dict(spec)
     name = options.pop("class", None)
     if name is None:
@@ -64,7 +65,7 @@ def _parse_text(text: str, names: Mapping[str, Any]) -> Any:
     return {"class": "HDFDataset", "files": files}
 
 
-def _key_values(text: str, rest: str) -> Dict[str, Any]:
+def _key_values(text: str, rest: str) -> dict[str, Any]:
     """Parse options in the form "key=value,key=value"; a comma inside brackets or quotes belongs to the value."""
     if not rest.strip():
         return {}
@@ -75,7 +76,7 @@ def _key_values(text: str, rest: str) -> Dict[str, Any]:
             return {str(entry.arg): ast.literal_eval(entry.value) for entry in call.keywords}
     except (SyntaxError, ValueError):
         pass  # text without quotes, such as seq_ordering=laplace:.10
-    options: Dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for entry in rest.split(","):
         key, equals, value = entry.partition("=")
         if not equals or not key.strip().isidentifier():
@@ -93,8 +94,8 @@ def _config_value(expression: str, names: Mapping[str, Any]) -> Any:
         node: ast.AST = ast.parse(expression, mode="eval").body
     except SyntaxError:
         node = ast.Constant(None)
-    args: List[Any] = []
-    kwargs: Dict[str, Any] = {}
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
     call = node if isinstance(node, ast.Call) else None
     if call is not None:
         try:

@@ -7,7 +7,7 @@ allocates memory for the declared length, up to 4 GB each, before it checks whet
 from __future__ import annotations
 
 import zlib
-from typing import Iterator
+from collections.abc import Iterator
 
 import h5py
 import numpy as np

@@ -5,10 +5,10 @@ from __future__ import annotations
 import bisect
 import collections
 import logging
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Dict, List, Optional, Tuple, Union
-from typing import Sequence as SequenceOf
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class HDFDataset(Dataset):
     class Options(Dataset.Options):
         """Options in the config."""
 
-        files: Union[List[Any], str] = option(help="HDF files, a list or one name")
+        files: Union[list[Any], str] = option(help="HDF files, a list or one name")
         use_cache_manager: bool = option(
             False, help="copy the files to a local disk", inert="the files are read where they are"
         )
@@ -76,7 +76,7 @@ class HDFDataset(Dataset):
         first = self.files[0]
         for other in self.files[1:]:
             self._check_same_format(first, other)
-        self._starts: List[int] = [0]
+        self._starts: list[int] = [0]
         for file in self.files:
             self._starts.append(self._starts[-1] + file.num_seqs)
         self.data_specs = dict(first.specs)
@@ -84,7 +84,7 @@ class HDFDataset(Dataset):
             self.data_specs["data"] = window_spec(first.specs["data"], self.opts.window, self._owner())
         self._max_open = max_open_files()
         self._open: collections.OrderedDict[int, HDFFile] = collections.OrderedDict()
-        self._cache: Dict[Tuple[int, str], NDArray[Any]] = {}
+        self._cache: dict[tuple[int, str], NDArray[Any]] = {}
         self._cached_bytes = 0
 
     def _check_same_format(self, first: HDFFile, other: HDFFile) -> None:
@@ -104,11 +104,11 @@ class HDFDataset(Dataset):
         return self._starts[-1]
 
     @property
-    def num_outputs(self) -> Dict[str, Tuple[int, int]]:
+    def num_outputs(self) -> dict[str, tuple[int, int]]:
         """Return (dim, number of axes with time) by key, as declared in the files."""
         return dict(self.files[0].num_outputs)
 
-    def _locate(self, index: int) -> Tuple[int, int]:
+    def _locate(self, index: int) -> tuple[int, int]:
         """Return the number of the file and the index in it."""
         number = bisect.bisect_right(self._starts, index) - 1
         return number, index - self._starts[number]
@@ -122,7 +122,7 @@ class HDFDataset(Dataset):
         """Return the path of the HDF file."""
         return self.files[self._locate(index)[0]].path
 
-    def lengths(self, index: int) -> Dict[str, int]:
+    def lengths(self, index: int) -> dict[str, int]:
         """Return frames by key, from the index."""
         number, local = self._locate(index)
         columns = self.files[number].column_lengths
@@ -132,7 +132,7 @@ class HDFDataset(Dataset):
         """Return lengths [num_seqs] of the first stream."""
         return np.concatenate([file.column_lengths[file.keys[0]] for file in self.files])
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read the frames of one sequence."""
         return {key: self._read_key(index, key) for key in keys}
 

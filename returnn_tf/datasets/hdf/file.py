@@ -7,7 +7,7 @@ Layout: ``/inputs`` and ``/targets/data/<key>`` hold all sequences concatenated 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 import h5py
 import numpy as np
@@ -46,7 +46,7 @@ class HDFFile:
         self.path = path
         self._handle: Optional[h5py.File] = None
         self._pid = -1  # the process which opened it
-        self._streams: Dict[str, h5py.Dataset] = {}
+        self._streams: dict[str, h5py.Dataset] = {}
         try:
             self._read_index(self._open())
         except DataError:
@@ -66,15 +66,15 @@ class HDFFile:
             raise self._error(
                 "it has neither /inputs nor /targets/data, so it is not an HDF corpus file; see HDFWriter"
             )
-        self.keys: List[str] = (["data"] if has_inputs else []) + self.target_keys
+        self.keys: list[str] = (["data"] if has_inputs else []) + self.target_keys
         self.paths = {key: "inputs" if key == "data" and has_inputs else "targets/data/" + key for key in self.keys}
         lengths = self._read_lengths(root)
         self.num_seqs = int(lengths.shape[0])
-        self.column_lengths: Dict[str, NDArray[Any]] = {key: lengths[:, i] for i, key in enumerate(self.keys)}
-        self.offsets: Dict[str, NDArray[Any]] = {}
+        self.column_lengths: dict[str, NDArray[Any]] = {key: lengths[:, i] for i, key in enumerate(self.keys)}
+        self.offsets: dict[str, NDArray[Any]] = {}
         for key, column in self.column_lengths.items():
             self.offsets[key] = np.concatenate([[0], np.cumsum(column, dtype=np.int64)])
-        self.tags: List[str] = self._read_tags(root)
+        self.tags: list[str] = self._read_tags(root)
         self._check_rows(root)
         self.num_outputs, self.specs = self._read_specs(root)
 
@@ -163,7 +163,7 @@ class HDFFile:
             raise self._error("%r claims a string of %d bytes, more than the file holds" % ("/" + path, longest))
         return dataset
 
-    def _find_target_keys(self, root: h5py.File) -> List[str]:
+    def _find_target_keys(self, root: h5py.File) -> list[str]:
         if "targets" not in root:
             return []
         targets = root["targets"]
@@ -196,7 +196,7 @@ class HDFFile:
             raise self._error("/seqLengths has a negative length, in row %d" % int(np.argwhere(lengths < 0)[0][0]))
         return lengths
 
-    def _read_tags(self, root: h5py.File) -> List[str]:
+    def _read_tags(self, root: h5py.File) -> list[str]:
         dataset = self._checked_strings(root, "seqTags")
         if dataset.shape != (self.num_seqs,):
             raise self._error("/seqTags has shape %s, but /seqLengths has %d rows" % (dataset.shape, self.num_seqs))
@@ -214,7 +214,7 @@ class HDFFile:
                     "written to its end, write it again" % (key, total, path, dataset.shape[0])
                 )
 
-    def _read_specs(self, root: h5py.File) -> Tuple[Dict[str, Tuple[int, int]], Dict[str, DataSpec]]:
+    def _read_specs(self, root: h5py.File) -> tuple[dict[str, tuple[int, int]], dict[str, DataSpec]]:
         """Read (dim, ndim) and format by key."""
         outputs, specs = {}, {}
         for key, path in self.paths.items():
@@ -230,14 +230,14 @@ class HDFFile:
             )
         return outputs, specs
 
-    def _input_dim(self, root: h5py.File, dataset: h5py.Dataset) -> Tuple[int, int]:
+    def _input_dim(self, root: h5py.File, dataset: h5py.Dataset) -> tuple[int, int]:
         if dataset.ndim > 1:
             return int(dataset.shape[1]), dataset.ndim
         if "inputPattSize" not in root.attrs:
             raise self._error("/inputs has one axis, so the attribute inputPattSize must give the number of classes")
         return int(root.attrs["inputPattSize"]), 1
 
-    def _target_dim(self, root: h5py.File, key: str, dataset: h5py.Dataset) -> Tuple[int, int]:
+    def _target_dim(self, root: h5py.File, key: str, dataset: h5py.Dataset) -> tuple[int, int]:
         attrs = root["targets/size"].attrs if "targets/size" in root else {}
         if key not in attrs:
             return (int(dataset.shape[1]) if dataset.ndim > 1 else 0 if dataset.dtype.kind in "iu" else 1), dataset.ndim
@@ -248,7 +248,7 @@ class HDFFile:
             raise self._error("attribute %r of /targets/size is %s, but must be [dim, ndim]" % (key, size.tolist()))
         return int(size[0]), int(size[1])
 
-    def _labels(self, root: h5py.File, path: str) -> Optional[Tuple[str, ...]]:
+    def _labels(self, root: h5py.File, path: str) -> Optional[tuple[str, ...]]:
         return tuple(_strings(self._checked_strings(root, path)[:])) if path in root else None
 
 

@@ -7,7 +7,7 @@ import glob
 import logging
 import os
 import re
-from typing import Iterator
+from collections.abc import Iterator
 
 import h5py
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
-from typing import Sequence as SequenceOf
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import Any, Optional, Union
 
 import h5py
 import numpy as np
@@ -44,7 +45,7 @@ class HDFWriter:
         dim: Optional[int] = None,
         labels: Optional[SequenceOf[str]] = None,
         ndim: Optional[int] = None,
-        extra_type: Optional[Mapping[str, Tuple[Optional[int], int, str]]] = None,
+        extra_type: Optional[Mapping[str, tuple[Optional[int], int, str]]] = None,
         extend_existing_file: bool = False,
         extra_labels: Optional[Mapping[str, SequenceOf[str]]] = None,
         replace: bool = False,
@@ -58,12 +59,12 @@ class HDFWriter:
         self._extend = extend_existing_file
         self._replace = replace
         # kept open: the library reports no error if it can't flush a stream on closing
-        self._streams: Dict[str, h5py.Dataset] = {}
+        self._streams: dict[str, h5py.Dataset] = {}
         self._unflushed = 0  # bytes
         self._broken = False
         self._extra_type = dict(extra_type or {})
         self._extra_labels = dict(extra_labels or {})
-        self._keys: Optional[List[str]] = None
+        self._keys: Optional[list[str]] = None
         if self.labels and dim is not None and len(self.labels) != dim:
             raise ConfigError("HDFWriter: %d labels for dim %d" % (len(self.labels), dim))
         self._check_target()
@@ -165,7 +166,7 @@ class HDFWriter:
             self._broken = isinstance(exc.__cause__, (OSError, RuntimeError))
             raise
 
-    def _axis_lengths(self, inputs: NDArray[Any], seq_len: Lengths, batch: int) -> Dict[int, NDArray[Any]]:
+    def _axis_lengths(self, inputs: NDArray[Any], seq_len: Lengths, batch: int) -> dict[int, NDArray[Any]]:
         if inputs.ndim != self.ndim + 1 or inputs.shape[0] != batch:
             raise DataError(
                 "HDFWriter %r: inputs of shape %s, but expected [%d sequences] and %d more axes"
@@ -185,7 +186,7 @@ class HDFWriter:
                 )
         return lengths
 
-    def _checked(self, extra: Optional[Mapping[str, Any]], batch: int) -> Dict[str, Any]:
+    def _checked(self, extra: Optional[Mapping[str, Any]], batch: int) -> dict[str, Any]:
         for key, value in (extra or {}).items():
             if key in ("data", "sizes") or "/" in key:
                 raise DataError("HDFWriter %r: %r cannot be the name of extra data" % (self.filename, key))
@@ -205,7 +206,7 @@ class HDFWriter:
                 % (self.filename, sorted(targets), self._keys)
             )
 
-    def _append(self, path: str, values: List[NDArray[Any]], key: Optional[str]) -> List[int]:
+    def _append(self, path: str, values: list[NDArray[Any]], key: Optional[str]) -> list[int]:
         """Append sequences to one stream, and return their lengths."""
         assert self._file is not None
         if path not in self._file:
@@ -255,7 +256,7 @@ class HDFWriter:
             names = [str(name) for name in self._extra_labels.get(key, [])]
             self._write_labels("targets/labels/" + key, names or None)
 
-    def _write_labels(self, path: str, names: Optional[List[str]]) -> None:
+    def _write_labels(self, path: str, names: Optional[list[str]]) -> None:
         """Write label names: ASCII with fixed length, others as UTF-8; None: placeholders."""
         assert self._file is not None
         if names is None:
@@ -267,7 +268,7 @@ class HDFWriter:
         else:
             self._file.create_dataset(path, data=np.array(names, object), dtype=h5py.string_dtype())
 
-    def _append_rows(self, columns: List[List[int]], tags: List[str]) -> None:
+    def _append_rows(self, columns: list[list[int]], tags: list[str]) -> None:
         assert self._file is not None
         if "seqLengths" not in self._file:
             self._file.create_dataset(
@@ -341,7 +342,7 @@ class HDFWriter:
             self.abort()
 
 
-def _cut_and_join(value: NDArray[Any], lengths: Dict[int, int]) -> NDArray[Any]:
+def _cut_and_join(value: NDArray[Any], lengths: dict[int, int]) -> NDArray[Any]:
     """Cut one sequence to its lengths and flatten these axes into one; without any, one frame."""
     if not lengths:
         return value[None]

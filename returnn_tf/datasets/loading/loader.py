@@ -7,7 +7,7 @@ import logging
 import subprocess
 import threading
 import weakref
-from typing import Any, Callable, Deque, Optional, Tuple, Union
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets.config import DatasetOfConfig
@@ -185,7 +185,7 @@ class _Buffer:
 
     def __init__(self, size: int):
         self._size = size
-        self._items: Deque[Tuple[Any, ...]] = collections.deque()
+        self._items: collections.deque[tuple[Any, ...]] = collections.deque()
         self._changed = threading.Condition()
         self._request = 0
         self._ended = False
@@ -197,7 +197,7 @@ class _Buffer:
             self._items.clear()
             self._changed.notify_all()
 
-    def put(self, message: Tuple[Any, ...]) -> None:
+    def put(self, message: tuple[Any, ...]) -> None:
         """Wait for space, and add a message. Messages of another request are dropped."""
         with self._changed:
             while len(self._items) >= self._size and message[1] == self._request and not self._ended:
@@ -206,7 +206,7 @@ class _Buffer:
                 self._items.append(message)
                 self._changed.notify_all()
 
-    def get(self) -> Tuple[Any, ...]:
+    def get(self) -> tuple[Any, ...]:
         """Wait for a message; ("dead",) if no more can arrive."""
         with self._changed:
             while not self._items and not self._ended:

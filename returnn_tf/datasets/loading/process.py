@@ -19,9 +19,10 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets.loading.worker import PARENTS_SIGNALS, main_forked
@@ -66,7 +67,7 @@ class ForkedProcess:
             os.kill(self.pid, 9)
 
 
-def start_process(factory: Callable[[], Any]) -> Tuple[Any, Connection]:
+def start_process(factory: Callable[[], Any]) -> tuple[Any, Connection]:
     """Start a loading process.
 
     :param factory: creates the dataset in that process
@@ -84,7 +85,7 @@ def start_process(factory: Callable[[], Any]) -> Tuple[Any, Connection]:
     return _start_forked(factory)
 
 
-def _start_fresh(content: bytes) -> Tuple[Any, Connection]:
+def _start_fresh(content: bytes) -> tuple[Any, Connection]:
     ours, theirs = Pipe()
     fd = theirs.fileno()
     arguments = [str(fd), str(os.getpid()), json.dumps([os.path.abspath(path) for path in sys.path])]
@@ -109,7 +110,7 @@ def _without_stop_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_forked(factory: Callable[[], Any]) -> Tuple[Any, Connection]:
+def _start_forked(factory: Callable[[], Any]) -> tuple[Any, Connection]:
     ours, theirs = Pipe()
     parent = os.getpid()
     with warnings.catch_warnings():
@@ -129,7 +130,7 @@ def _start_forked(factory: Callable[[], Any]) -> Tuple[Any, Connection]:
     return ForkedProcess(pid), ours
 
 
-def pickled(factory: Callable[[], Any]) -> Tuple[Optional[bytes], str]:
+def pickled(factory: Callable[[], Any]) -> tuple[Optional[bytes], str]:
     """Return the factory as bytes for a fresh interpreter, or None and the reason why that is impossible."""
     buffer = io.BytesIO()
     try:

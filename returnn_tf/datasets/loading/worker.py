@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 from returnn_tf.config import ConfigError, DataError
 
@@ -67,7 +67,7 @@ def serve(connection: Connection, factory: Callable[[], Any], parent_pid: int) -
         pass  # the parent is gone or has closed the loader
 
 
-def _send_epoch(connection: Connection, dataset: Any, request: int, arguments: Dict[str, Any]) -> None:
+def _send_epoch(connection: Connection, dataset: Any, request: int, arguments: dict[str, Any]) -> None:
     for batch in dataset.batches(**arguments):
         if connection.poll() and connection.recv()[0] == "stop":
             break

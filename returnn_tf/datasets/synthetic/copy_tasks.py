@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,14 +57,14 @@ class CopyTaskDataset(GeneratingDataset):
         minlen_epoch_factor: float = option(0, help="times epoch is added to minlen")
         maxlen_epoch_factor: float = option(0, help="times epoch is added to maxlen")
 
-    def make_specs(self) -> Dict[str, DataSpec]:
+    def make_specs(self) -> dict[str, DataSpec]:
         """Return sparse specs for both keys."""
         count = self.opts.nsymbols
         if not 1 <= count <= 128:
             raise ConfigError("%s: nsymbols is %d, but must be from 1 to 128" % (self._owner(), count))
         return {key: DataSpec(dim=count, ndim=1, dtype="int8") for key in ("data", "classes")}
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> dict[str, NDArray[Any]]:
         """Draw random symbols."""
         opts = self.opts
         low = int(opts.minlen + opts.minlen_epoch_factor * epoch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Dict, List, Optional, Tuple, Union
+from typing import Annotated, Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +30,11 @@ class _CounterDataset(GeneratingDataset):
     dense_dtype = "float64"
     sparse_dtype = "int64"
 
-    def seq_lens(self) -> Dict[str, int]:
+    def seq_lens(self) -> dict[str, int]:
         """Return frames by key, in the order in which the counter visits the keys."""
         raise NotImplementedError("%s.seq_lens" % type(self).__name__)
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> dict[str, NDArray[Any]]:
         """Generate all keys with one running counter."""
         maximum = self.opts.input_max_value
         shift = -maximum / 2 if self.opts.input_shift is None else self.opts.input_shift
@@ -52,7 +52,7 @@ class _CounterDataset(GeneratingDataset):
                 data[key] = (numbers % dim).astype(self.sparse_dtype)
         return data
 
-    def _specs(self, dims: Dict[str, Tuple[int, int]]) -> Dict[str, DataSpec]:
+    def _specs(self, dims: dict[str, tuple[int, int]]) -> dict[str, DataSpec]:
         return {
             key: DataSpec(
                 dim=dim,
@@ -73,18 +73,18 @@ class DummyDataset(_CounterDataset):
         """Options in the config."""
 
         input_dim: int = option(help="feature dimension")
-        output_dim: Union[int, List[Any]] = option(help="number of classes")
+        output_dim: Union[int, list[Any]] = option(help="number of classes")
         seq_len: int = option(2, help="frames of every sequence")
 
     dense_dtype = "float32"
     sparse_dtype = "int32"
 
-    def make_specs(self) -> Dict[str, DataSpec]:
+    def make_specs(self) -> dict[str, DataSpec]:
         """Return dense input, sparse target."""
         dims = dim_and_ndim(self.opts.output_dim, option="output_dim", ndim=1)
         return self._specs({"data": (self.opts.input_dim, 2), "classes": dims})
 
-    def seq_lens(self) -> Dict[str, int]:
+    def seq_lens(self) -> dict[str, int]:
         """Return the same length for both keys."""
         return {"data": self.opts.seq_len, "classes": self.opts.seq_len}
 
@@ -97,19 +97,19 @@ class DummyDatasetMultipleSequenceLength(DummyDataset):
     class Options(DummyDataset.Options):
         """Options in the config."""
 
-        seq_len: Annotated[Any, Written(Union[None, int, Dict[str, int]])] = option(
+        seq_len: Annotated[Any, Written(Union[None, int, dict[str, int]])] = option(
             None, help="frames by key; default 10 for data, 20 for classes"
         )
 
     dense_dtype = "float64"
     sparse_dtype = "int64"
 
-    def seq_lens(self) -> Dict[str, int]:
+    def seq_lens(self) -> dict[str, int]:
         """Return the option ``seq_len``."""
         given = self.opts.seq_len
         if isinstance(given, int):
             return {"data": given, "classes": given}
-        return {**{"data": 10, "classes": 20}, **(given or {})}
+        return {"data": 10, "classes": 20, **(given or {})}
 
 
 @register_dataset()
@@ -120,12 +120,12 @@ class DummyDatasetMultipleDataKeys(_CounterDataset):
     class Options(_CounterDataset.Options):
         """Options in the config."""
 
-        output_dim: Dict[str, Any] = option(help="key -> [dim, ndim], ndim 2 = dense, 1 = sparse")
+        output_dim: dict[str, Any] = option(help="key -> [dim, ndim], ndim 2 = dense, 1 = sparse")
         input_dim: Optional[int] = option(None, help="feature dimension", inert="output_dim has the dims of all keys")
-        seq_len: Union[int, Dict[str, Any]] = option(20, help="frames, for all keys or by key")
-        data_keys: List[Any] = option(("data", "classes"), help="the keys in the order of counting")
+        seq_len: Union[int, dict[str, Any]] = option(20, help="frames, for all keys or by key")
+        data_keys: list[Any] = option(("data", "classes"), help="the keys in the order of counting")
 
-    def make_specs(self) -> Dict[str, DataSpec]:
+    def make_specs(self) -> dict[str, DataSpec]:
         """Derive the specs from ``output_dim``."""
         dims = {}
         for key in self.opts.data_keys:
@@ -137,7 +137,7 @@ class DummyDatasetMultipleDataKeys(_CounterDataset):
             dims[key] = dim_and_ndim(self.opts.output_dim[key], option="output_dim", ndim=2)
         return self._specs(dims)
 
-    def seq_lens(self) -> Dict[str, int]:
+    def seq_lens(self) -> dict[str, int]:
         """Return the option ``seq_len``."""
         given = self.opts.seq_len
         return {key: given if isinstance(given, int) else given[key] for key in self.opts.data_keys}

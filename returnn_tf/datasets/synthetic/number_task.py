@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import Any, Dict, List
-from typing import Sequence as SequenceOf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
         min_input_seq_len: int = option(1, help="minimum number of digits")
         max_input_seq_len: int = option(8, help="maximum number of digits")
 
-    def make_specs(self) -> Dict[str, DataSpec]:
+    def make_specs(self) -> dict[str, DataSpec]:
         """Return sparse specs for both keys."""
         opts = self.opts
         for name in ("input_base", "output_base"):
@@ -47,7 +47,7 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
             key: DataSpec(dim=base, ndim=1, dtype="int64", labels=tuple(_DIGITS[:base])) for key, base in bases.items()
         }
 
-    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> Dict[str, NDArray[Any]]:
+    def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> dict[str, NDArray[Any]]:
         """Draw a number, and write it in both bases."""
         opts = self.opts
         length = rng.randint(opts.min_input_seq_len, opts.max_input_seq_len + 1)
@@ -58,12 +58,12 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
         }
 
 
-def convert_base(digits: SequenceOf[int], input_base: int, output_base: int) -> List[int]:
+def convert_base(digits: SequenceOf[int], input_base: int, output_base: int) -> list[int]:
     """Return the digits of the same number in another base, most significant first; [0] for zero."""
     number = 0
     for digit in digits:
         number = number * input_base + digit
-    out: List[int] = []
+    out: list[int] = []
     while number or not out:
         number, digit = divmod(number, output_base)
         out.append(digit)

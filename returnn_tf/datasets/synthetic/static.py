@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
-from typing import Sequence as SequenceOf
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,16 +38,16 @@ class StaticDataset(Dataset):
     class Options(Dataset.Options):
         """Options in the config."""
 
-        data: List[Any] = option(help="list of dicts, data key -> array [time, ...]")
-        target_list: Optional[List[Any]] = option(None, help="keys which are targets; default all but 'data'")
+        data: list[Any] = option(help="list of dicts, data key -> array [time, ...]")
+        target_list: Optional[list[Any]] = option(None, help="keys which are targets; default all but 'data'")
         input_dim: Optional[int] = option(None, help="dim of 'data'; default from the first sequence")
-        output_dim: Optional[Dict[str, Any]] = option(
+        output_dim: Optional[dict[str, Any]] = option(
             None, help="key -> dim or [dim, ndim]; needed for the number of classes of sparse data"
         )
 
     def setup(self) -> None:
         """Take over the arrays, and derive the formats."""
-        self._data: List[Dict[str, NDArray[Any]]] = [self._arrays(i, seq) for i, seq in enumerate(self.opts.data)]
+        self._data: list[dict[str, NDArray[Any]]] = [self._arrays(i, seq) for i, seq in enumerate(self.opts.data)]
         first = self._data[0] if self._data else {}
         self.data_specs = {key: self._spec(key, value) for key, value in sorted(first.items(), key=_data_first)}
         for index, seq in enumerate(self._data):
@@ -60,7 +60,7 @@ class StaticDataset(Dataset):
             if first and key not in first:
                 raise ConfigError("%s: there is no data key %r. %s" % (self._owner(), key, did_you_mean(key, first)))
 
-    def _arrays(self, index: int, seq: Any) -> Dict[str, NDArray[Any]]:
+    def _arrays(self, index: int, seq: Any) -> dict[str, NDArray[Any]]:
         if not isinstance(seq, dict) or not seq:
             raise ConfigError(
                 "%s: sequence %d must be a dict of arrays, not %s" % (self._owner(), index, type(seq).__name__)
@@ -86,11 +86,11 @@ class StaticDataset(Dataset):
         return len(self._data)
 
     @property
-    def target_list(self) -> List[str]:
+    def target_list(self) -> list[str]:
         """Return the option ``target_list``, default all keys but "data"."""
         return list(self.opts.target_list or super().target_list)
 
-    def lengths(self, index: int) -> Dict[str, int]:
+    def lengths(self, index: int) -> dict[str, int]:
         """Return frames by key."""
         return {key: num_frames(self._data[index][key]) for key in self.data_specs}
 
@@ -99,7 +99,7 @@ class StaticDataset(Dataset):
         key = reference_key(self.data_specs)
         return np.array([num_frames(seq[key]) for seq in self._data], np.int64)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> Dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Return the arrays as given."""
         return {key: self._data[index][key] for key in keys}
 

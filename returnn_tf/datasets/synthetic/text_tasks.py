@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List
 
 import numpy as np
 
@@ -38,7 +37,7 @@ class TaskXmlModelingDataset(SymbolTask):
     @classmethod
     def make_output(cls, text: str) -> str:
         """Return the successor of each symbol, where it is determined."""
-        stack: List[str] = []
+        stack: list[str] = []
         out, name, rest, state = "", "", "", "outside"
         for symbol in text:
             if state == "closing":
@@ -62,7 +61,7 @@ class TaskXmlModelingDataset(SymbolTask):
 
 def random_xml(rng: np.random.RandomState, limit_stack_depth: int) -> str:
     """Draw random tags with names of 1 to 9 letters, opened and closed until none is open."""
-    stack: List[str] = []
+    stack: list[str] = []
     text = " "
     while True:
         may_open = len(stack) < limit_stack_depth

@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Optional
 
 from numpy.typing import NDArray
 
@@ -38,8 +39,8 @@ class CheckpointInfo:
     random_seed: int  # with the step it determines all random numbers that follow
     config_sha256: str = ""
     learning_rates: str = ""  # text of the learning-rate file
-    settings: Dict[str, str] = field(default_factory=dict)  # see `fingerprint.settings`
-    progress: Optional[Dict[str, Any]] = None  # position within the epoch, see `Progress.as_json`
+    settings: dict[str, str] = field(default_factory=dict)  # see `fingerprint.settings`
+    progress: Optional[dict[str, Any]] = None  # position within the epoch, see `Progress.as_json`
 
 
 def save(
@@ -129,7 +130,7 @@ def info(prefix: str) -> Optional[CheckpointInfo]:
         raise DataError("%s%s lacks an entry or has one of the wrong kind: %s" % (prefix, _MANIFEST, exc)) from None
 
 
-def read(prefix: str, names: Optional[Sequence[str]] = None) -> Dict[str, NDArray[Any]]:
+def read(prefix: str, names: Optional[Sequence[str]] = None) -> dict[str, NDArray[Any]]:
     """Return the values of a bundle by name.
 
     :param prefix: path without suffix; a suffix such as ``.index`` is ignored
@@ -152,7 +153,7 @@ def step_of(values: Mapping[str, Any]) -> int:
     return int(values.get(GLOBAL_STEP, 0))
 
 
-def read_state(prefix: str) -> Dict[str, NDArray[Any]]:
+def read_state(prefix: str) -> dict[str, NDArray[Any]]:
     """Return the state stored beside the parameters; empty if the checkpoint has none."""
     prefix = strip_suffix(prefix) + _STATE
     return read(prefix) if os.path.exists(prefix + ".index") else {}
@@ -166,7 +167,7 @@ def strip_suffix(path: str) -> str:
     return path
 
 
-def file_names(prefix: str) -> List[str]:
+def file_names(prefix: str) -> list[str]:
     """Return all existing files of a checkpoint, the one which makes it valid first."""
     suffixes = [_MANIFEST, ".index", ".meta", _BUNDLE[0]] + [_STATE + suffix for suffix in _BUNDLE]
     return [prefix + suffix for suffix in suffixes if os.path.exists(prefix + suffix)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import at_least, from_options, option
@@ -18,7 +19,7 @@ class CleanupOptions:
 
     keep_last_n: int = option(2, help="number of the newest epochs", check=at_least(0))
     keep_best_n: int = option(4, help="number of the best epochs by each score", check=at_least(0))
-    keep: Union[None, Sequence[int], Set[int]] = option(None, help="list of epochs; default: a pattern")
+    keep: Union[None, Sequence[int], set[int]] = option(None, help="list of epochs; default: a pattern")
 
 
 def options_from_config(config: Config) -> Optional[CleanupOptions]:
@@ -39,7 +40,7 @@ def options_from_config(config: Config) -> Optional[CleanupOptions]:
     return from_options(CleanupOptions, value, where=where)
 
 
-def epochs_to_delete(stored: Iterable[int], scores: Mapping[int, EpochData], options: CleanupOptions) -> List[int]:
+def epochs_to_delete(stored: Iterable[int], scores: Mapping[int, EpochData], options: CleanupOptions) -> list[int]:
     """Return the epochs whose checkpoints can be deleted.
 
     :param stored: epochs with a checkpoint
@@ -58,9 +59,9 @@ def epochs_to_delete(stored: Iterable[int], scores: Mapping[int, EpochData], opt
     return [epoch for epoch in stored if epoch not in keep]
 
 
-def _deciding_keys(scores: Mapping[int, EpochData]) -> List[str]:
+def _deciding_keys(scores: Mapping[int, EpochData]) -> list[str]:
     """Return the scores whose values differ between epochs; constant ones don't rank them."""
-    values: dict[str, Set[Any]] = {}
+    values: dict[str, set[Any]] = {}
     for data in scores.values():
         for key, value in scores_of(data.error).items():
             if isinstance(value, (int, float)) and math.isfinite(value):
@@ -68,7 +69,7 @@ def _deciding_keys(scores: Mapping[int, EpochData]) -> List[str]:
     return sorted(key for key, found in values.items() if len(found) > 1)
 
 
-def keep_pattern(newest: int) -> Set[int]:
+def keep_pattern(newest: int) -> set[int]:
     """Return the epochs kept by default; the more epochs there are, the sparser they get.
 
     :param newest: the newest epoch with a checkpoint

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import uuid
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.checkpoints import model_dir
@@ -95,7 +95,7 @@ class ModelLock:
             with contextlib.suppress(OSError):
                 os.remove(temp)
 
-    def _is_alive(self, other: Dict[str, Any]) -> bool:
+    def _is_alive(self, other: dict[str, Any]) -> bool:
         if _is_here(other):
             return _alive_here(other)
         log.write(2, "%s is locked from host %s; watching whether that run lives" % (self.model, other.get("host")))
@@ -106,7 +106,7 @@ class ModelLock:
                 return _mtime_ns(self.path) is not None
         return False
 
-    def _take_over(self, other: Optional[Dict[str, Any]]) -> None:
+    def _take_over(self, other: Optional[dict[str, Any]]) -> None:
         """Remove a stale lock. If several processes try, only one does, and none removes a newer lock."""
         guard = self.path + ".guard"
         try:
@@ -138,7 +138,7 @@ class ModelLock:
                     self._create()
                 os.utime(self.path)
 
-    def _held_text(self, other: Dict[str, Any]) -> str:
+    def _held_text(self, other: dict[str, Any]) -> str:
         facts = (self.model, other.get("pid"), other.get("host"), other.get("since"), self.path)
         return (
             "model = %r is being trained by process %s on host %s since %s. Wait for its end, stop it, or "
@@ -166,21 +166,21 @@ def seconds_since_beat(model: str) -> float:
     return float("inf") if touched is None else time.time() - touched / 1e9
 
 
-def _machine() -> Dict[str, Any]:
+def _machine() -> dict[str, Any]:
     return {"host": socket.gethostname(), "boot": _boot_id()}
 
 
-def _is_here(other: Dict[str, Any]) -> bool:
+def _is_here(other: dict[str, Any]) -> bool:
     machine = _machine()
     return {key: other.get(key) for key in machine} == machine
 
 
-def _alive_here(other: Dict[str, Any]) -> bool:
+def _alive_here(other: dict[str, Any]) -> bool:
     pid = other.get("pid")
     return isinstance(pid, int) and _start_time(pid) is not None and _start_time(pid) == other.get("born")
 
 
-def _content(path: str) -> Optional[Dict[str, Any]]:
+def _content(path: str) -> Optional[dict[str, Any]]:
     """Return the contents of the lock file; None if it is missing or not readable as JSON."""
     try:
         with open(path, encoding="utf8") as file:

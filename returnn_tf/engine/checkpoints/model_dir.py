@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
@@ -45,7 +45,7 @@ def choose_intact(config: Config, on_defect: Callable[[str, str], None]) -> Mode
     own, steps = find_checkpoints(model), find_step_checkpoints(model)
     _forget_unfinished(own, on_defect)
     _forget_unfinished(steps, on_defect)
-    bad: List[str] = []
+    bad: list[str] = []
     while True:
         choice = select_model(config, own, checkpoint_exists, steps)
         if choice.path is None:
@@ -94,7 +94,7 @@ def leftover_warning(config: Config, choice: ModelChoice) -> Optional[str]:
     )
 
 
-def _drop(found: Dict[Any, str], path: str) -> bool:
+def _drop(found: dict[Any, str], path: str) -> bool:
     """Remove the newest entry if it has this path; return whether it had."""
     newest = bool(found) and found[max(found)] == path
     if newest:
@@ -102,7 +102,7 @@ def _drop(found: Dict[Any, str], path: str) -> bool:
     return newest
 
 
-def _forget_unfinished(found: Dict[Any, str], on_defect: Callable[[str, str], None]) -> None:
+def _forget_unfinished(found: dict[Any, str], on_defect: Callable[[str, str], None]) -> None:
     """Leave out checkpoints which a killed process did not finish writing, as if they did not exist."""
     for key, path in list(found.items()):
         if checkpoint.unfinished(path):
@@ -122,9 +122,8 @@ def prepare(model: str) -> None:
             if re.match(r"\.%s%s\.tmp-" % (re.escape(name), _TEMPORARY), entry):
                 path = os.path.join(folder, entry)
                 shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.remove(path)
-        with files.staging(folder, name + ".probe") as probe:
-            with open(os.path.join(probe, "probe"), "wb") as file:
-                file.write(b"x")
+        with files.staging(folder, name + ".probe") as probe, open(os.path.join(probe, "probe"), "wb") as file:
+            file.write(b"x")
     except OSError as exc:
         raise not_writable(model, exc) from exc
 
@@ -140,7 +139,7 @@ def not_writable(model: str, exc: OSError) -> ConfigError:
 def write_index(model: str) -> None:
     """Write the file ``checkpoint`` in which TensorFlow's own tools look up the newest one."""
     folder, owner = os.path.split(os.path.abspath(model))
-    names: List[str] = [os.path.basename(path) for _, path in sorted(find_checkpoints(model).items())]
+    names: list[str] = [os.path.basename(path) for _, path in sorted(find_checkpoints(model).items())]
     if names:
         lines = ['model_checkpoint_path: "%s"' % names[-1]]
         lines += ['all_model_checkpoint_paths: "%s"' % name for name in names]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ def assign(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]], *, 
         variable.assign(values[name].astype(variable.dtype.as_numpy_dtype, copy=False))
 
 
-def misfits(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> List[str]:
+def misfits(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> list[str]:
     """Return one line for each variable which is not stored, or with another shape or an incompatible dtype."""
     lines = []
     unused = [name for name in values if name not in variables]
@@ -53,9 +54,9 @@ def misfits(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) ->
     return lines
 
 
-def assign_matching(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> List[str]:
+def assign_matching(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> list[str]:
     """Set the variables which fit; return the names of those which keep their value."""
-    left: Dict[str, Any] = {}
+    left: dict[str, Any] = {}
     for name, variable in variables.items():
         if misfits({name: variable}, values):
             left[name] = variable

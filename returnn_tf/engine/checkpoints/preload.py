@@ -7,7 +7,8 @@ The option ``preload_from_files`` of the config, its short form ``init_params`` 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional, Union
 
 from numpy.typing import NDArray
 
@@ -57,7 +58,7 @@ class Preload:
             return not self.init_for_train
         return self.init_for_train == "always" or (bool(self.init_for_train) and fresh)
 
-    def stored_names(self, name: str) -> List[str]:
+    def stored_names(self, name: str) -> list[str]:
         """Return the candidate names in the checkpoint, most likely first; empty if the entry excludes it."""
         if self.scope:
             if not name.startswith(self.scope + "/"):
@@ -77,7 +78,7 @@ class Preload:
         return [mapping[key] for key in [name, *stripped] if key in mapping] or stripped
 
 
-def entries(config: Config) -> List[Preload]:
+def entries(config: Config) -> list[Preload]:
     """Return the options in loading order: ``init_params``, then the others by name.
 
     ``init_params`` is the path of a checkpoint, or the dict of one entry with ``init_for_train`` on.
@@ -95,7 +96,7 @@ def entries(config: Config) -> List[Preload]:
     return found
 
 
-def load(config: Config, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> Dict[str, int]:
+def load(config: Config, params: Mapping[str, Any], *, train: bool = False, fresh: bool = False) -> dict[str, int]:
     """Set the parameters of all entries which apply to the task.
 
     :param params: name -> ``tf.Variable`` of the whole network
@@ -105,14 +106,14 @@ def load(config: Config, params: Mapping[str, Any], *, train: bool = False, fres
     :raises ConfigError: an entry is wrong, its checkpoint is missing, or no parameter matches
     :raises DataError: a checkpoint is damaged, or a parameter is missing from it or has another shape
     """
-    done: Dict[str, int] = {}
+    done: dict[str, int] = {}
     for entry in entries(config):
         if entry.applies(train=train, fresh=fresh):
             done.update(_load_entry(entry, params))
     return done
 
 
-def load_on_init(plan: Plan, params: Mapping[str, Any]) -> Dict[str, int]:
+def load_on_init(plan: Plan, params: Mapping[str, Any]) -> dict[str, int]:
     """Set the parameters of all layers with the option ``load_on_init``: path of a checkpoint, or a dict of options.
 
     The names in the checkpoint are those below the layer. ``load_if_prefix`` is the ``prefix`` of the options above.
@@ -122,7 +123,7 @@ def load_on_init(plan: Plan, params: Mapping[str, Any]) -> Dict[str, int]:
     :raises ConfigError: an option is wrong, or no parameter matches
     :raises DataError: a checkpoint is damaged, or a parameter is missing from it or has another shape
     """
-    done: Dict[str, int] = {}
+    done: dict[str, int] = {}
     for entry in _entries_of_layers(plan, params):
         done.update(_load_entry(entry, params))
     return done
@@ -139,7 +140,7 @@ def _entries_of_layers(plan: Plan, params: Iterable[str]) -> Iterator[Preload]:
             yield dataclasses.replace(_entry(where, options), scope=node.scope)
 
 
-def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Dict[str, int]:
+def _load_entry(entry: Preload, params: Mapping[str, Any]) -> dict[str, int]:
     if not checkpoint_exists(_prefix_of(entry.filename)):
         raise ConfigError("%s: there is no checkpoint %s." % (entry.where, entry.filename))
     stored = checkpoint.read(_prefix_of(entry.filename))
@@ -161,10 +162,10 @@ def _load_entry(entry: Preload, params: Mapping[str, Any]) -> Dict[str, int]:
 
 def _choose(
     entry: Preload, params: Mapping[str, Any], stored: Mapping[str, NDArray[Any]]
-) -> Tuple[Dict[str, str], Dict[str, str]]:
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return (parameter -> name in the checkpoint, parameter -> name missing from the checkpoint)."""
-    chosen: Dict[str, str] = {}
-    absent: Dict[str, str] = {}
+    chosen: dict[str, str] = {}
+    absent: dict[str, str] = {}
     for name in params:
         names = entry.stored_names(name)
         there = [key for key in names if key in stored]

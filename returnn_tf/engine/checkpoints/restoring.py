@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Optional
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import CheckpointSettings, setting_by_key
@@ -140,7 +141,7 @@ class CheckpointManifest:
             changed = changes(found.facts, facts)
             self._check_same(found, "the training data has changed, though its settings have not", changed)
 
-    def _check_same(self, found: Progress, what: str, changed: List[str]) -> None:
+    def _check_same(self, found: Progress, what: str, changed: list[str]) -> None:
         if changed:
             raise ConfigError(
                 "%s was saved in the middle of epoch %i, after %i batches; with other batches this position is "
@@ -156,6 +157,6 @@ class CheckpointManifest:
             )
 
 
-def _trained(data: EpochData) -> Tuple[float, Dict[str, str]]:
+def _trained(data: EpochData) -> tuple[float, dict[str, str]]:
     """Return the rate of an epoch and its scores on the training data, as texts: NaN is NaN."""
     return data.learning_rate, {key: repr(value) for key, value in data.error.items() if key.startswith("train_")}

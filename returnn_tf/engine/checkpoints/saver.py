@@ -7,7 +7,8 @@ background thread. A mid-epoch checkpoint is deleted once there are two newer on
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
@@ -51,7 +52,7 @@ class Saver:
         self._last_time = time.monotonic()
         self._last_place = (0, 0)  # epoch, and number of its last step
         self._wanted = False  # a checkpoint is due
-        self._undeletable: Set[str] = set()
+        self._undeletable: set[str] = set()
         if self._writes:
             model_dir.prepare(str(self.model))
         elif self.model is None:
@@ -62,9 +63,9 @@ class Saver:
 
         While one is being written, the next one waits. With several processes, the one which writes decides.
         """
-        if self._every_steps and step % self._every_steps == 0:
-            self._wanted = True
-        elif self._every_seconds and time.monotonic() - self._last_time >= self._every_seconds:
+        if (self._every_steps and step % self._every_steps == 0) or (
+            self._every_seconds and time.monotonic() - self._last_time >= self._every_seconds
+        ):
             self._wanted = True
         return self._wanted and self._writes and not self._background.busy
 
@@ -101,7 +102,7 @@ class Saver:
     def _submit(
         self,
         prefix: str,
-        key: Tuple[int, float],
+        key: tuple[int, float],
         trainer: Trainer,
         epoch: int,
         rates: Rates,
@@ -123,15 +124,15 @@ class Saver:
         params, state = _snapshot(trainer.net.params), _snapshot(trainer.state())
         self._background.submit(lambda: self._write(prefix, key, params, state, info))
 
-    def _write(self, prefix: str, key: Tuple[int, float], params: Any, state: Any, info: CheckpointInfo) -> None:
+    def _write(self, prefix: str, key: tuple[int, float], params: Any, state: Any, info: CheckpointInfo) -> None:
         checkpoint.save(prefix, params, state, info)
         model_dir.write_index(str(self.model))
         log.write(3, "Saved %s" % prefix)
         self._drop_steps(prefix, key)
 
-    def _drop_steps(self, newest: str, key: Tuple[int, float]) -> None:
+    def _drop_steps(self, newest: str, key: tuple[int, float]) -> None:
         """Delete all but the most recent mid-epoch checkpoints up to the one just written."""
-        steps: Dict[Tuple[int, float], str] = dict(find_step_checkpoints(str(self.model)).items())
+        steps: dict[tuple[int, float], str] = dict(find_step_checkpoints(str(self.model)).items())
         epochs = {(epoch, _COMPLETE): path for epoch, path in find_checkpoints(str(self.model)).items()}
         up_to_now = sorted(other for other in {**epochs, **steps} if other <= key)
         self._delete_after(newest, [steps[old] for old in up_to_now[:-_MIN_KEPT] if old in steps])
@@ -168,7 +169,7 @@ class Saver:
                 newest = max(stored)
                 self._delete_after(stored[newest], [path for (epoch, _), path in steps.items() if epoch <= newest])
 
-    def _delete_after(self, newest: str, old: List[str]) -> Dict[str, int]:
+    def _delete_after(self, newest: str, old: list[str]) -> dict[str, int]:
         """Delete checkpoints if a newer one is intact; return the bytes freed by path of the deleted ones.
 
         A checkpoint that can't be deleted stays, with a warning the first time: it only takes space.
@@ -177,7 +178,7 @@ class Saver:
         if reason is not None:
             log.warn("The checkpoint %s is damaged (%s), so no old one is deleted." % (newest, reason))
             return {}
-        freed: Dict[str, int] = {}
+        freed: dict[str, int] = {}
         for path in old:
             try:
                 freed[path] = checkpoint.delete(path)
@@ -207,7 +208,7 @@ class Saver:
         self._background.close()
 
 
-def _snapshot(variables: Mapping[str, Any]) -> Dict[str, Any]:
+def _snapshot(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values by name, on the host, copy-on-write: a later update of a variable copies its value."""
     with tf.device("/CPU:0"):
         return {name: tf.identity(variable) for name, variable in variables.items()}

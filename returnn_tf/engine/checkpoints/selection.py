@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Callable, Dict, Mapping, Optional, Tuple
+from typing import Callable, Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings
@@ -15,7 +16,7 @@ from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 _SUFFIXES = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _EPOCH = re.compile(r"\.(\d+)(?:\.step(\d+))?$")
 
-Steps = Mapping[Tuple[int, int], str]  # (epoch, global step) -> path
+Steps = Mapping[tuple[int, int], str]  # (epoch, global step) -> path
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def step_of_path(path: str) -> Optional[int]:
     return int(match.group(2)) if match and match.group(2) else None
 
 
-def find_checkpoints(model: str) -> Dict[int, str]:
+def find_checkpoints(model: str) -> dict[int, str]:
     """Return the checkpoints ``<model>.<epoch>`` on disk: epoch -> path without ".index".
 
     Checkpoints of pretraining, ``<model>.pretrain.<epoch>``, are used for epochs which have no other.
@@ -173,7 +174,7 @@ def find_checkpoints(model: str) -> Dict[int, str]:
     return {epoch: path for (epoch,), path in {**pretrain, **found}.items()}
 
 
-def find_step_checkpoints(model: str) -> Dict[Tuple[int, int], str]:
+def find_step_checkpoints(model: str) -> dict[tuple[int, int], str]:
     """Return the mid-epoch checkpoints ``<model>.<epoch>.step<global step>``: (epoch, step) -> path.
 
     :param model: path prefix, as the setting ``model``
@@ -181,7 +182,7 @@ def find_step_checkpoints(model: str) -> Dict[Tuple[int, int], str]:
     return {(epoch, step): path for (epoch, step), path in _paths(model, r"\.(\d+)\.step(\d+)").items()}
 
 
-def _paths(model: str, numbers: str) -> Dict[Tuple[int, ...], str]:
+def _paths(model: str, numbers: str) -> dict[tuple[int, ...], str]:
     """Return paths without ".index" by the numbers in their names."""
     folder, base = os.path.split(model)
     if not base or not os.path.isdir(folder or "."):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,7 @@ class DataSource:
         distribution = HorovodOptions.from_config(config).distribution
         #: each process reads every n-th sequence; otherwise each reads all, in its own order
         self.shares = self.world.size > 1 and (name != "train" or distribution == SHARD)
-        self._defaults: Dict[str, Any] = {} if self.shares else {"rank": self.world.rank}
+        self._defaults: dict[str, Any] = {} if self.shares else {"rank": self.world.rank}
         dataset = dataset_from_config(config, name, **self._defaults)
         if dataset is None:
             raise ConfigError(_no_dataset(config, name))
@@ -75,7 +76,7 @@ class DataSource:
         self._declared = {key: Declared.of(data) for key, data in used.items() if data.batch_axis is not None}
         self.check(config)
         self._loader: Optional[BatchLoader] = None
-        self._started: Dict[str, Iterable[Any]] = {}  # by epoch and position in it
+        self._started: dict[str, Iterable[Any]] = {}  # by epoch and position in it
         self._in_process = not _can_be_sent(config)
 
     def check(self, config: Config) -> None:
@@ -147,7 +148,7 @@ class DataSource:
             )
         return order
 
-    def _options(self, epoch: int, changes: Mapping[str, Any]) -> Dict[str, Any]:
+    def _options(self, epoch: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         options = batch_options_from_config(self._config_of(epoch), train=self.name == "train", epoch=epoch)
         options.update(changes, used_data_keys=self._used_keys, declared=self._declared)
         return options
@@ -163,7 +164,7 @@ def _key(epoch: int, start_batch: int = 0, shared: Sequence[Sequence[int]] = ())
     return "%d %d %s" % (epoch, start_batch, list(shared))
 
 
-def evaluation_names(config: Config) -> List[str]:
+def evaluation_names(config: Config) -> list[str]:
     """Return the names of the evaluation datasets of a config: dev, eval, then those of ``eval_datasets``."""
     settings = DataSettings(config)
     given = {"dev": settings.dev, "eval": settings.eval}
@@ -188,7 +189,7 @@ def dataset_name(key: str, value: Any) -> str:
 
 def evaluation_sources(
     config: Config, used: Mapping[str, Data], world: World, config_of: Optional[Callable[[int], Config]] = None
-) -> Dict[str, DataSource]:
+) -> dict[str, DataSource]:
     """Return a source for each of `evaluation_names`."""
     return {name: DataSource(config, name, used, world, config_of) for name in evaluation_names(config)}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings import Effect, settings_with
@@ -30,7 +31,7 @@ class TrainingData:
         self._open(epoch)
 
     @property
-    def evaluated(self) -> Dict[str, DataSource]:
+    def evaluated(self) -> dict[str, DataSource]:
         """Return the evaluation datasets by name."""
         return self._evaluated
 
@@ -39,7 +40,7 @@ class TrainingData:
         """Return whether the training data is sharded over the processes, so that all know the same order."""
         return self._train.shares
 
-    def datasets(self, *, shared: bool = False) -> Dict[str, Any]:
+    def datasets(self, *, shared: bool = False) -> dict[str, Any]:
         """Return the datasets by name.
 
         :param shared: only those split among the processes
@@ -49,7 +50,7 @@ class TrainingData:
 
     def _open(self, epoch: int) -> None:
         config = self._config_of(epoch)
-        self._facts: Dict[int, Dict[str, str]] = {}
+        self._facts: dict[int, dict[str, str]] = {}
         self._settings = _dataset_settings(config)
         self._train = DataSource(config, "train", self._needed, self._world, self._config_of)
         self._evaluated = evaluation_sources(config, self._needed, self._world, self._config_of)
@@ -89,7 +90,7 @@ class TrainingData:
             self._open(epoch)
         return self._train.batches(epoch, **position)
 
-    def train_facts(self, epoch: int) -> Dict[str, str]:
+    def train_facts(self, epoch: int) -> dict[str, str]:
         """Return the `data_facts` of the training data in the current epoch, or the one at which training starts."""
         if epoch not in self._facts:
             self._facts = {epoch: data_facts(self._train.dataset, epoch)}
@@ -105,7 +106,7 @@ class TrainingData:
             source.close()
 
 
-def _dataset_settings(config: Config) -> Dict[str, str]:
+def _dataset_settings(config: Config) -> dict[str, str]:
     """Return the settings as texts, so that any values can be compared."""
     texts = {name: repr(config.typed(name)) for name in settings_with(Effect.DATASETS)}
     return {name: text for name, text in texts.items() if text != "None"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, Optional
 
 #: Entries of the vector that is summed over the ranks.
 SIZE = 5
@@ -25,7 +26,7 @@ class Control:
     any_more: bool = False  # at least one rank has a further batch
     any_pause: bool = False  # at least one rank requests it: all pause after this step
 
-    def pack(self, *position: float) -> List[float]:
+    def pack(self, *position: float) -> list[float]:
         """Return the entries of this rank for the sum.
 
         :param position: step and rate, or the number of synchronisations: must be the same on all ranks
@@ -42,7 +43,7 @@ class Control:
         :return: whether all ranks were at the same position
         """
         own, more, pause, number, square = (float(value) for value in sums)
-        self.active, self.any_more, self.any_pause = int(round(own)), more > 0.5, pause > 0.5
+        self.active, self.any_more, self.any_pause = round(own), more > 0.5, pause > 0.5
         return number * number == size * square
 
     def unpack_alone(self) -> None:

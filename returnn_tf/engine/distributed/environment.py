@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Optional
 
 from returnn_tf.config import ConfigError
 
@@ -35,7 +36,7 @@ def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None) -> 
         raise ConfigError(_differs(size, "Grid Engine's NSLOTS = %d" % slots, slots))
 
 
-def started_by(environ: Mapping[str, str]) -> Tuple[str, int]:
+def started_by(environ: Mapping[str, str]) -> tuple[str, int]:
     """Return the variable of the launcher and the number of processes in it; ("", 1) without a launcher."""
     for name in _LAUNCHERS:
         number = _number(environ, name)

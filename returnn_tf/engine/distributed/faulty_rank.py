@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.nonfinite import NonFiniteError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, Callable, Dict, Iterator, Optional
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 _SLOWEST = 5.0  # a step may take this many times as long as the longest one so far
 
@@ -47,7 +48,7 @@ class Heartbeat:
         finally:
             self.phase, self.waiting, self._since = before, False, time.monotonic()
 
-    def state(self) -> Dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return what the watchdog sends: phase, step, seconds since the last report, whether it waits, patience."""
         waiting = self.waiting or (self.arrived is not None and self.arrived())
         return {

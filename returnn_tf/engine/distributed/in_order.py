@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Deque, Iterable, Iterator, List
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.distributed.world import World
 
 
-def in_order(world: World, batches: Iterable[List[Any]]) -> Iterator[Any]:
+def in_order(world: World, batches: Iterable[list[Any]]) -> Iterator[Any]:
     """Yield all results in sequence order on the chief; none elsewhere, but all ranks must consume it.
 
     Rank r has the sequences r, r + n, r + 2n, ... of n ranks, in this order. Only results of ranks ahead of the
@@ -17,7 +18,7 @@ def in_order(world: World, batches: Iterable[List[Any]]) -> Iterator[Any]:
 
     :param batches: of this rank: for each batch a list of results, one for each sequence
     """
-    waiting: List[Deque[Any]] = [collections.deque() for _ in range(world.size)]
+    waiting: list[collections.deque[Any]] = [collections.deque() for _ in range(world.size)]
     own, position, busy = iter(batches), 0, True
     while busy:
         sent = world.gather_values(next(own, None))

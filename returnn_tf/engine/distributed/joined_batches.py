@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, Optional
 
 from returnn_tf.engine.distributed.control import Control
 
-Converted = Tuple[Any, Any]  # batch, tensors
+Converted = tuple[Any, Any]  # batch, tensors
 
 
 class IdleBatch:
@@ -21,11 +22,11 @@ class IdleBatch:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.feed: Dict[str, Any] = {}
-        self.seq_tags: List[str] = []
-        self.seq_indices: List[int] = []
-        self.num_frames: Dict[str, int] = {}
-        self.max_frames: Dict[str, int] = {}
+        self.feed: dict[str, Any] = {}
+        self.seq_tags: list[str] = []
+        self.seq_indices: list[int] = []
+        self.num_frames: dict[str, int] = {}
+        self.max_frames: dict[str, int] = {}
 
 
 def joined_batches(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, List
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.util.lazy_tf import tf
@@ -15,7 +15,7 @@ INSTALL = (
 )
 _CYCLE_MILLISECONDS = "3"
 _GLOO_PATIENCE, _GLOO_SECONDS = 3, 60
-_hvd: List[Any] = []
+_hvd: list[Any] = []
 
 
 def load(timeout: float) -> Any:

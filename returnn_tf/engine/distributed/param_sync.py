@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.distributed.control import Control
@@ -65,7 +66,7 @@ class ParamSync:
         self._last = time.monotonic()
         self.seconds = self._last - start
 
-    def _run(self, weight: float, flags: List[float]) -> Any:
+    def _run(self, weight: float, flags: list[float]) -> Any:
         if self._function is None:
             self._function = tf.function(self._emit, autograph=False)
         with self._collective("averaging parameters"), self._device():
@@ -89,7 +90,7 @@ class ParamSync:
                 var.assign(tf.where(active > 0, mean, var))
         return total[1:]
 
-    def _means(self, variables: List[Any], weight: Any, active: Any, dtype: str) -> List[Any]:
+    def _means(self, variables: list[Any], weight: Any, active: Any, dtype: str) -> list[Any]:
         mine = [tf.where(weight > 0, var, tf.zeros_like(var)) for var in variables]
         sums = self._hvd.grouped_allreduce(mine, op=self._hvd.Sum, name="returnn.params.%s" % dtype)
         return [tf.math.divide_no_nan(value, tf.cast(active, value.dtype)) for value in sums]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config, DataError
 from returnn_tf.engine.distributed.control import SIZE, Control
@@ -16,7 +17,7 @@ from returnn_tf.engine.update.gradients import Gradients
 from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
-Converted = Tuple[Any, Any]
+Converted = tuple[Any, Any]
 _NOISE = 1000003  # prime: keeps seeds far apart
 
 
@@ -39,25 +40,25 @@ class Ranks:
         self.control.reset()
         yield from batches
 
-    def inputs(self, position: Tuple[float, ...]) -> List[Any]:
+    def inputs(self, position: tuple[float, ...]) -> list[Any]:
         """Return further arguments of the traced step; position: step and rate."""
         return []
 
-    def signature(self) -> List[Any]:
+    def signature(self) -> list[Any]:
         """Return the ``tf.TensorSpec`` of `inputs`."""
         return []
 
-    def share(self, graph: Any, inputs: Tuple[Any, ...]) -> Any:
+    def share(self, graph: Any, inputs: tuple[Any, ...]) -> Any:
         """Return the graph with the objective of this rank."""
         return graph
 
     def reduce(
-        self, grads: Gradients, graph: Any, total_loss: Any, inputs: Tuple[Any, ...]
-    ) -> Tuple[Gradients, Any, Any, Dict[str, Any]]:
+        self, grads: Gradients, graph: Any, total_loss: Any, inputs: tuple[Any, ...]
+    ) -> tuple[Gradients, Any, Any, dict[str, Any]]:
         """Return common gradients, graph, loss, and further results of the step: fields of StepResult."""
         return grads, graph, total_loss, {}
 
-    def run_updates(self, updates: List[Callable[[], Any]], results: Mapping[str, Any]) -> None:
+    def run_updates(self, updates: list[Callable[[], Any]], results: Mapping[str, Any]) -> None:
         """Emit the updates by layers, e.g. of running means."""
         for update in updates:
             update()
@@ -146,21 +147,21 @@ class GradRanks(_Several):
         """Return whether, within a step, this rank has its gradient and waits for those of the others."""
         return int(self._reduction.arrived.numpy()) >= self._steps
 
-    def inputs(self, position: Tuple[float, ...]) -> List[Any]:
+    def inputs(self, position: tuple[float, ...]) -> list[Any]:
         """Return the packed flags of this rank, float64 [`SIZE`]."""
         return [tf.constant(self.control.pack(*position), "float64")]
 
-    def signature(self) -> List[Any]:
+    def signature(self) -> list[Any]:
         """Return the spec of the packed flags."""
         return [tf.TensorSpec([SIZE], "float64", name="control")]
 
-    def share(self, graph: Any, inputs: Tuple[Any, ...]) -> Any:
+    def share(self, graph: Any, inputs: tuple[Any, ...]) -> Any:
         """Return the graph with the share of this rank in the common objective."""
         return self._reduction.share(graph, inputs[0])
 
     def reduce(
-        self, grads: Gradients, graph: Any, total_loss: Any, inputs: Tuple[Any, ...]
-    ) -> Tuple[Gradients, Any, Any, Dict[str, Any]]:
+        self, grads: Gradients, graph: Any, total_loss: Any, inputs: tuple[Any, ...]
+    ) -> tuple[Gradients, Any, Any, dict[str, Any]]:
         """Sum gradients, losses and flags over the ranks."""
         own = grads.norm
         common, graph, total, flags = self._reduction.reduce(grads, graph, inputs[0], total_loss)
@@ -170,7 +171,7 @@ class GradRanks(_Several):
         results["own_finite"] = tf.logical_and(tf.math.is_finite(own), tf.math.is_finite(total_loss))
         return common, graph, total, results
 
-    def run_updates(self, updates: List[Callable[[], Any]], results: Mapping[str, Any]) -> None:
+    def run_updates(self, updates: list[Callable[[], Any]], results: Mapping[str, Any]) -> None:
         """Emit the updates unless this rank is idle, then average the statistics over the ranks."""
         if not updates:
             return
@@ -237,17 +238,17 @@ def ranks_for(world: World, config: Config, net: Network) -> Ranks:
     return (GradRanks if options.reduce_type == GRAD else ParamRanks)(world, options, net)
 
 
-def _variables(trainer: Any) -> List[Any]:
+def _variables(trainer: Any) -> list[Any]:
     named = {"": trainer.net.global_step, **trainer.net.params, **{"/" + k: v for k, v in trainer.state().items()}}
     return [named[name] for name in sorted(named)]
 
 
-def _digest(variables: List[Any]) -> str:
+def _digest(variables: list[Any]) -> str:
     digest = hashlib.sha256()
     for var in variables:
         digest.update(var.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def _most_frequent(values: List[str]) -> str:
+def _most_frequent(values: list[str]) -> str:
     return max(values, key=lambda value: (values.count(value), -values.index(value)))

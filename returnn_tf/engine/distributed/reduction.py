@@ -7,7 +7,8 @@ ranks as one. So all ranks make the same decisions on NaN, spikes and the learni
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.engine.update.gradients import Gradients, global_norm
@@ -31,7 +32,7 @@ class GradReduction:
         self._hvd = hvd
         self._size = size
         self._options = options
-        self._scales: Dict[str, float] = {node.name: node.scale for node in losses}
+        self._scales: dict[str, float] = {node.name: node.scale for node in losses}
         self._normalized = frozenset(node.name for node in losses if node.loss.use_normalized_loss)
         #: scalar of the traced step: seconds from this rank's gradients to those of all
         self.seconds: Any = None
@@ -58,9 +59,9 @@ class GradReduction:
             graph, losses=losses, errors=errors, counts=counts, objective=objective, constraints=constraints
         )
 
-    def _factors(self, graph: Any, own: Any) -> Dict[str, Any]:
+    def _factors(self, graph: Any, own: Any) -> dict[str, Any]:
         """Return by loss: 1, or the share of the frames for a normalised loss; 0 in an idle step."""
-        factors = {name: own for name in graph.losses}
+        factors = dict.fromkeys(graph.losses, own)
         names = [name for name in graph.losses if name in self._normalized]
         if names:
             mine = tf.stack([_times(tf.cast(graph.counts[name], "float64"), own) for name in names])
@@ -70,7 +71,7 @@ class GradReduction:
                 factors[name] = tf.math.divide_no_nan(mine[index], total[index])
         return factors
 
-    def _objective(self, graph: Any, losses: Dict[str, Any]) -> Any:
+    def _objective(self, graph: Any, losses: dict[str, Any]) -> Any:
         terms = []
         for name, value in losses.items():
             scale = self._scales[name]
@@ -80,7 +81,7 @@ class GradReduction:
                 terms.append(value * scale)
         return tf.add_n(terms) if terms else graph.objective
 
-    def reduce(self, grads: Gradients, graph: Any, flags: Any, total_loss: Any) -> Tuple[Gradients, Any, Any, Any]:
+    def reduce(self, grads: Gradients, graph: Any, flags: Any, total_loss: Any) -> tuple[Gradients, Any, Any, Any]:
         """Sum everything over the ranks.
 
         :param grads: Gradients of the shared graph
@@ -96,7 +97,7 @@ class GradReduction:
             start = tf.timestamp()
         vector = self._sum(tf.concat([tf.stack(scalars), flags], 0), "returnn.scalars")
         sums = tf.unstack(vector[: len(scalars)])
-        common: Dict[str, Dict[str, Any]] = {kind: {} for kind in _KINDS}
+        common: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
         for (kind, name), value in zip(named, sums):
             common[kind][name] = value
         with tf.control_dependencies([arrived, start]):
@@ -108,15 +109,15 @@ class GradReduction:
             self.seconds = tf.timestamp() - start
         return Gradients(raw, norm, constraints), dataclasses.replace(graph, **common), total, vector[len(scalars) :]
 
-    def average(self, variables: List[Any], own: Any, active: Any) -> List[Any]:
+    def average(self, variables: list[Any], own: Any, active: Any) -> list[Any]:
         """Return the mean of variables over the ranks which had a batch; for statistics, e.g. running means."""
         mine = [tf.where(own > 0, var, tf.zeros_like(var)) for var in variables]
         values = self._hvd.grouped_allreduce(mine, op=self._hvd.Sum, name="returnn.statistics")
         return [value / tf.cast(active, value.dtype) for value in values]
 
-    def _sum_gradients(self, grads: Dict[str, Any], name: str) -> Dict[str, Any]:
+    def _sum_gradients(self, grads: dict[str, Any], name: str) -> dict[str, Any]:
         """Sum gradients in one message per dtype, so that the order of the sums is always the same."""
-        result: Dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for dtype in sorted({grad.dtype.name for grad in grads.values()}):
             names = sorted(key for key, grad in grads.items() if grad.dtype.name == dtype)
             summed = self._group([grads[key] for key in names], "%s.%s" % (name, dtype))
@@ -125,7 +126,7 @@ class GradReduction:
             result.update(zip(names, summed))
         return {name: result[name] for name in grads}
 
-    def _group(self, tensors: List[Any], name: str) -> List[Any]:
+    def _group(self, tensors: list[Any], name: str) -> list[Any]:
         compression = getattr(self._hvd.Compression, self._options.compression)
         packed = [compression.compress(tensor) for tensor in tensors]
         summed = self._hvd.grouped_allreduce([tensor for tensor, _ in packed], op=self._hvd.Sum, name=name)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Dict, List, Sequence, Set, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 _LONG = 30.0  # factor on the patience in long phases (tracing, opening data, saving)
 _ALL_WAIT = 3.0  # factor on the patience if all ranks wait for each other: the network is broken
@@ -19,10 +20,10 @@ class StallDetector:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._hosts: List[str] = []
-        self._states: Dict[int, Tuple[float, Dict[str, Any]]] = {}  # rank -> time and content of its last heartbeat
-        self._gone: Dict[int, str] = {}  # rank -> why
-        self._left: Set[int] = set()
+        self._hosts: list[str] = []
+        self._states: dict[int, tuple[float, dict[str, Any]]] = {}  # rank -> time and content of its last heartbeat
+        self._gone: dict[int, str] = {}  # rank -> why
+        self._left: set[int] = set()
 
     def expect(self, hosts: Sequence[str]) -> None:
         """Set the ranks which will send heartbeats.
@@ -31,7 +32,7 @@ class StallDetector:
         """
         self._hosts = list(hosts)
 
-    def update(self, rank: int, state: Dict[str, Any]) -> None:
+    def update(self, rank: int, state: dict[str, Any]) -> None:
         """Store the heartbeat of a rank, see `Heartbeat.state`."""
         with self._lock:
             self._states[rank] = (time.monotonic(), state)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Dict, List, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import all_settings
@@ -34,7 +35,7 @@ def check_same(world: World, facts: Facts) -> None:
             raise ConfigError(_difference(world, about, world.gather(dict(facts[about]))))
 
 
-def different_names(world: World, facts: Mapping[str, str]) -> List[str]:
+def different_names(world: World, facts: Mapping[str, str]) -> list[str]:
     """Return the names whose values differ between ranks, at most a few; exchanges hashes first.
 
     :param facts: of this rank
@@ -46,7 +47,7 @@ def different_names(world: World, facts: Mapping[str, str]) -> List[str]:
     return [name for name in names if len({facts.get(name, _ABSENT) for facts in by_rank}) > 1][:_MAX_SHOWN]
 
 
-def network_facts(net: Network, layers: Mapping[str, Any]) -> Dict[str, str]:
+def network_facts(net: Network, layers: Mapping[str, Any]) -> dict[str, str]:
     """Return the parameters, losses and layers of a network as texts.
 
     :param layers: its dict; if a function made it, it may differ between ranks
@@ -62,12 +63,12 @@ def digest(facts: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf8")).hexdigest()[:32]
 
 
-def _difference(world: World, about: str, by_rank: List[Dict[str, str]]) -> str:
+def _difference(world: World, about: str, by_rank: list[dict[str, str]]) -> str:
     """Return e.g. "The ranks differ in their settings: batch_size: 5 on rank 0 (a), 6 on rank 1 (b)."."""
     lines = []
     names = sorted(set().union(*by_rank))
     for name in names:
-        values: Dict[str, List[int]] = {}
+        values: dict[str, list[int]] = {}
         for rank, facts in enumerate(by_rank):
             values.setdefault(facts.get(name, _ABSENT), []).append(rank)
         if len(values) > 1:
@@ -80,7 +81,7 @@ def _difference(world: World, about: str, by_rank: List[Dict[str, str]]) -> str:
     )
 
 
-def _who(world: World, value: str, ranks: List[int]) -> str:
+def _who(world: World, value: str, ranks: list[int]) -> str:
     hosts = world.hosts()
     shown = ", ".join("%d (%s)" % (rank, hosts[rank]) for rank in ranks[:_MAX_SHOWN])
     more = ", ..." if len(ranks) > _MAX_SHOWN else ""

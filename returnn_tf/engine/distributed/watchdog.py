@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.engine.distributed.stall_detector import StallDetector
@@ -39,11 +39,11 @@ class Watchdog:
         self._heartbeat = heartbeat
         self._timeout = timeout
         self._lock = threading.Lock()  # for sending
-        self._links: Dict[int, socket.socket] = {}  # the chief: to all others; else: to the chief
+        self._links: dict[int, socket.socket] = {}  # the chief: to all others; else: to the chief
         self._detector = StallDetector(timeout)
         self._over = False  # this rank is ending already
         #: called before the process is aborted
-        self.on_abort: List[Callable[[], None]] = []
+        self.on_abort: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Connect to the chief and start the threads."""
@@ -95,7 +95,7 @@ class Watchdog:
             else:
                 link.close()
 
-    def _connect(self, addresses: List[str], port: int, token: str) -> Optional[socket.socket]:
+    def _connect(self, addresses: list[str], port: int, token: str) -> Optional[socket.socket]:
         local = self._world.hosts()[0] == self._world.host
         for address in (["127.0.0.1"] if local else []) + addresses:
             try:
@@ -116,7 +116,7 @@ class Watchdog:
             pass
         self._detector.ended(rank)
 
-    def _receive(self, rank: int, message: Dict[str, Any]) -> None:
+    def _receive(self, rank: int, message: dict[str, Any]) -> None:
         if "verdict" in message:
             self._end(message["verdict"])
         elif "failed" in message:
@@ -138,7 +138,7 @@ class Watchdog:
                 self._end(verdict)
             time.sleep(_BEAT)
 
-    def _send_all(self, message: Dict[str, Any]) -> None:
+    def _send_all(self, message: dict[str, Any]) -> None:
         for link in list(self._links.values()):
             try:
                 with self._lock:
@@ -164,11 +164,11 @@ class Watchdog:
             os._exit(EXIT_CODE)
 
 
-def _send(link: socket.socket, message: Dict[str, Any]) -> None:
+def _send(link: socket.socket, message: dict[str, Any]) -> None:
     link.sendall(json.dumps(message).encode("ascii") + b"\n")
 
 
-def _addresses() -> List[str]:
+def _addresses() -> list[str]:
     """Return the addresses by which other hosts may reach this one."""
     found = [socket.gethostname()]
     try:

@@ -9,7 +9,8 @@ import os
 import pickle
 import socket
 import time
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import HorovodSettings
@@ -41,7 +42,7 @@ class World:
         #: why another process failed, if this one ends because of it; empty otherwise
         self.failure = ""
         #: called before the process ends because of another one
-        self.on_abort: List[Callable[[], None]] = []
+        self.on_abort: list[Callable[[], None]] = []
 
     @property
     def is_chief(self) -> bool:
@@ -57,18 +58,18 @@ class World:
         """Return, on all ranks, whether the flag is true on one of them."""
         return bool(flag)
 
-    def gather(self, value: Any) -> List[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank, on all ranks.
 
         :param value: JSON-serialisable; floats are transferred exactly
         """
         return [value]
 
-    def gather_values(self, value: Any) -> List[Any]:
+    def gather_values(self, value: Any) -> list[Any]:
         """Return the values of all ranks like `gather`, for larger values of any type, e.g. arrays."""
         return [value]
 
-    def hosts(self) -> List[str]:
+    def hosts(self) -> list[str]:
         """Return the host of each rank; without communication."""
         return [self.host]
 
@@ -113,7 +114,7 @@ class HorovodWorld(World):
     def __init__(self, hvd: Any) -> None:
         super().__init__()
         self.hvd = hvd
-        self._hosts: List[str] = []
+        self._hosts: list[str] = []
         self._watchdog: Optional[Watchdog] = None
         #: in elastic mode, during training
         self.elastic_state: Any = None
@@ -184,7 +185,7 @@ class HorovodWorld(World):
         self.local_rank, self.local_size = self.hvd.local_rank(), self.hvd.local_size()
         os.environ[_ENVIRONMENT] = json.dumps([self.rank, self.size, self.local_rank, self.local_size])
 
-    def hosts(self) -> List[str]:
+    def hosts(self) -> list[str]:
         """Return the host names of the last rendezvous, by rank."""
         return list(self._hosts)
 
@@ -196,7 +197,7 @@ class HorovodWorld(World):
             total = self.hvd.allreduce(tf.constant(float(bool(flag))), op=self.hvd.Sum, name="world.any")
         return bool(float(total) > 0)
 
-    def gather(self, value: Any) -> List[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, sent as JSON lines in one allgather."""
         if self.size == 1:
             return [value]
@@ -206,7 +207,7 @@ class HorovodWorld(World):
             together = self.hvd.allgather(sent, name="world.gather").numpy().tobytes()
         return [json.loads(line) for line in together.splitlines()]
 
-    def gather_values(self, value: Any) -> List[Any]:
+    def gather_values(self, value: Any) -> list[Any]:
         """Return the pickled values of all ranks; they come from trusted processes of the same run."""
         if self.size == 1:
             return [value]
@@ -236,7 +237,7 @@ def alone() -> World:
     return World()
 
 
-_started: List[World] = []  # the world of this process; empty before `start`
+_started: list[World] = []  # the world of this process; empty before `start`
 
 
 def start(config: Config) -> World:
@@ -273,7 +274,7 @@ def _warn_of_others() -> None:
         _started.append(alone())
 
 
-def of_process() -> Optional[Tuple[int, int, int, int]]:
+def of_process() -> Optional[tuple[int, int, int, int]]:
     """Return rank, size, local rank and local size; None without a world.
 
     In a loading process they are those of its parent.

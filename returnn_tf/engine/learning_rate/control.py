@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import LearningRateSettings
@@ -35,14 +36,14 @@ class LearningRateControl:
         scheme: Scheme,
         *,
         given_rates: Optional[Mapping[int, float]] = None,
-        measures: Optional[List[str]] = None,
+        measures: Optional[list[str]] = None,
         filename: Optional[str] = None,
     ):
         self.scheme = scheme
         self.given_rates = dict(given_rates or {})
         self.measures = list(measures or [])
         self.filename = filename
-        self.epochs: Dict[int, EpochData] = {}
+        self.epochs: dict[int, EpochData] = {}
         if filename and os.path.exists(filename):
             self.epochs = read_file(filename)
 
@@ -72,7 +73,7 @@ class LearningRateControl:
             self.epochs[epoch] = EpochData(rate)
         return self.epochs[epoch].learning_rate
 
-    def add_epochs(self, epochs: Mapping[int, EpochData]) -> List[int]:
+    def add_epochs(self, epochs: Mapping[int, EpochData]) -> list[int]:
         """Add the epochs which are not known yet.
 
         :return: the added ones
@@ -81,7 +82,7 @@ class LearningRateControl:
         self.epochs.update({epoch: epochs[epoch] for epoch in added})
         return added
 
-    def _past(self, epoch: int) -> List[PastEpoch]:
+    def _past(self, epoch: int) -> list[PastEpoch]:
         past = []
         for e in sorted(e for e in set(self.epochs) | set(self.given_rates) if e < epoch):
             data = self.epochs.get(e) or EpochData(self.given_rates[e])
@@ -152,7 +153,7 @@ class LearningRateControl:
         return None
 
 
-def choose_measure(error: Mapping[str, Any], measures: List[str]) -> Optional[str]:
+def choose_measure(error: Mapping[str, Any], measures: list[str]) -> Optional[str]:
     """Return the name of the deciding score: the first of ``measures`` with a value, else the closest to dev_score.
 
     :param error: scores of an epoch
@@ -173,7 +174,7 @@ def choose_measure(error: Mapping[str, Any], measures: List[str]) -> Optional[st
     return names[0] if names else None
 
 
-def _flattened(name: str, value: Any) -> Dict[str, Any]:
+def _flattened(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         return {name: _plain(value)}
     if len(value) == 1:
@@ -190,7 +191,7 @@ def _plain(number: Any) -> Any:
     return number.item() if hasattr(number, "item") else number
 
 
-def given_rates(config: Config) -> Dict[int, float]:
+def given_rates(config: Config) -> dict[int, float]:
     """Return the rates of ``learning_rates`` by epoch."""
     settings = LearningRateSettings(config)
     rates = settings.learning_rates

@@ -10,8 +10,9 @@ import ast
 import errno
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.support.disk_errors import may_pass, retried
@@ -26,10 +27,10 @@ class EpochData:
     """The learning rate of an epoch, and its scores and errors by name; names with ":meta:" hold other facts."""
 
     learning_rate: float
-    error: Dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] = field(default_factory=dict)
 
 
-def read_file(path: str) -> Dict[int, EpochData]:
+def read_file(path: str) -> dict[int, EpochData]:
     """Return the epochs of a learning-rate file.
 
     :raises DataError: if it can't be read or has invalid contents
@@ -49,7 +50,7 @@ def read_file(path: str) -> Dict[int, EpochData]:
         raise DataError("learning-rate file %s: %s. Fix it, or remove it to start a new one" % (path, exc)) from None
 
 
-def parse(text: str) -> Dict[int, EpochData]:
+def parse(text: str) -> dict[int, EpochData]:
     """Return the epochs in the text of a learning-rate file; empty for an empty text.
 
     :raises DataError: naming the line
@@ -76,7 +77,10 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
-        return {_value(k): _value(v) for k, v in zip(node.keys, node.values) if k is not None}
+        keys = [_value(key) for key in node.keys if key is not None]
+        if not all(isinstance(key, (int, float, str)) for key in keys):
+            raise DataError("line %d: a key of a dict is neither a number nor a string" % node.lineno)
+        return dict(zip(keys, map(_value, node.values)))
     if isinstance(node, (ast.List, ast.Tuple)):
         return [_value(v) for v in node.elts]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
@@ -105,7 +109,7 @@ def _call(node: ast.Call) -> Any:
     raise DataError("line %d: %s(...) may not occur here" % (node.lineno, name or "a call"))
 
 
-def _epoch_data(line: int, args: List[Any], kwargs: Dict[str, Any]) -> EpochData:
+def _epoch_data(line: int, args: list[Any], kwargs: dict[str, Any]) -> EpochData:
     given = dict(zip(("learningRate", "error"), args), **kwargs)
     rate: Any = given.pop("learningRate", given.pop("learning_rate", None))
     error: Any = given.pop("error", None)
@@ -203,18 +207,18 @@ def _format(value: Any) -> str:
     return repr(value)
 
 
-def _joined(left: str, items: List[str], right: str) -> str:
+def _joined(left: str, items: list[str], right: str) -> str:
     if sum(map(len, items)) >= _MULTI_LINE_FROM:
         return "%s\n%s%s" % (left, "".join(item + ",\n" for item in items), right)
     return left + ", ".join(items) + right
 
 
-def scores_of(error: Mapping[str, Any]) -> Dict[str, Any]:
+def scores_of(error: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries which are scores or errors, without the ":meta:" ones."""
     return {key: value for key, value in error.items() if not key.startswith(META)}
 
 
-def best_epochs(epochs: Mapping[int, EpochData], key: str, count: Optional[int] = None) -> List[int]:
+def best_epochs(epochs: Mapping[int, EpochData], key: str, count: Optional[int] = None) -> list[int]:
     """Return the epochs with a finite value of ``key``, best (lowest) first; ties go to the earlier epoch."""
     values = {epoch: data.error[key] for epoch, data in epochs.items() if _is_finite(data.error.get(key))}
     return sorted(values, key=lambda e: (values[e], e))[:count]

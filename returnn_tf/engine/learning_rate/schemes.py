@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.registry import Registry
 from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.config.settings.learning_rate import Factor
 
-SCHEMES: Registry[Type[Scheme]] = Registry("scheme", "returnn_tf.engine.learning_rate", plugins="returnn_tf.schedules")
+SCHEMES: Registry[type[Scheme]] = Registry("scheme", "returnn_tf.engine.learning_rate", plugins="returnn_tf.schedules")
 
 #: Class decorator: makes a scheme known to ``learning_rate_control`` under these names.
 register_schedule = SCHEMES.register
@@ -29,7 +29,7 @@ class PastEpoch:
 
     epoch: int
     learning_rate: float
-    scores: Dict[str, Any]
+    scores: dict[str, Any]
     measure: Optional[str]
 
 
@@ -46,7 +46,7 @@ class Scheme:
         self.relative_to_rate = settings.learning_rate_control_relative_error_relative_lr
         self.divide_by_old = settings.newbob_relative_error_div_by_old
 
-    def next_rate(self, epoch: int, past: List[PastEpoch]) -> float:
+    def next_rate(self, epoch: int, past: list[PastEpoch]) -> float:
         """Return the rate of ``epoch``.
 
         :param past: all earlier epochs with a rate, in order
@@ -58,11 +58,11 @@ class Scheme:
             return rate
         return self.changed(rate, epoch, past)
 
-    def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
+    def changed(self, rate: float, epoch: int, past: list[PastEpoch]) -> float:
         """Return the rate that follows ``rate``, the one of the last epoch."""
         raise NotImplementedError
 
-    def _too_early(self, past: List[PastEpoch]) -> bool:
+    def _too_early(self, past: list[PastEpoch]) -> bool:
         count = self.min_epochs_per_rate
         if count <= 1:
             return False
@@ -109,7 +109,7 @@ def _applied(factor: Factor, rate: float) -> float:
 class Constant(Scheme):
     """The rate stays as it is."""
 
-    def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
+    def changed(self, rate: float, epoch: int, past: list[PastEpoch]) -> float:
         """Return the same rate."""
         return rate
 
@@ -122,7 +122,7 @@ class NewbobRelative(Scheme):
         super().__init__(config)
         self.threshold = LearningRateSettings(config).newbob_relative_error_threshold
 
-    def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
+    def changed(self, rate: float, epoch: int, past: list[PastEpoch]) -> float:
         """Return the decayed or grown rate; the same rate if one of the last two epochs has no score."""
         error = self.relative_error(*past[-2:]) if len(past) >= 2 else None
         if error is None:
@@ -138,7 +138,7 @@ class NewbobAbsolute(Scheme):
         super().__init__(config)
         self.threshold = LearningRateSettings(config).newbob_error_threshold
 
-    def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
+    def changed(self, rate: float, epoch: int, past: list[PastEpoch]) -> float:
         """Return the decayed or grown rate; the same rate if one of the last two epochs has no score."""
         error = self.difference(*past[-2:]) if len(past) >= 2 else None
         if error is None:
@@ -159,7 +159,7 @@ class NewbobMultiEpoch(Scheme):
         grow = settings.newbob_relative_error_grow_threshold
         self.grow_threshold = self.threshold if grow is None else grow
 
-    def changed(self, rate: float, epoch: int, past: List[PastEpoch]) -> float:
+    def changed(self, rate: float, epoch: int, past: list[PastEpoch]) -> float:
         """Return the decayed or grown rate; the same rate between the thresholds and without scores."""
         if self.interval > 1 and epoch % self.interval != 1:
             return rate

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Iterator, Optional
+from typing import Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import at_least, from_options, option

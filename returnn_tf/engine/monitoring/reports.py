@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from returnn_tf.config import Config
 from returnn_tf.engine.distributed.world import World
@@ -47,12 +48,12 @@ class Reports:
         """
         log.write(3, "%s, %s" % (phase, _speed(result)))
         log.write(1, epoch_line(epoch, result.scores, result.errors, result.seconds))
-        errors: Dict[str, Any] = {"train_score": result.scores, "train_error": result.errors}
+        errors: dict[str, Any] = {"train_score": result.scores, "train_error": result.errors}
         errors.update(
             {
                 ":meta:effective_learning_rate": rate,
                 ":meta:epoch_num_train_steps": result.steps,
-                ":meta:epoch_train_time_secs": int(round(result.seconds)),
+                ":meta:epoch_train_time_secs": round(result.seconds),
                 ":meta:global_train_step": first_step,
             }
         )
@@ -67,7 +68,7 @@ class Reports:
         :param results: by the name of the dataset; at least one
         """
         log.write(1, eval_line({name: (result.scores, result.errors) for name, result in results.items()}))
-        errors: Dict[str, Any] = {}
+        errors: dict[str, Any] = {}
         for name, result in results.items():
             errors["%s_score" % name] = result.scores
             errors["%s_error" % name] = result.errors
@@ -82,7 +83,7 @@ class Reports:
             self.summaries.close()
 
 
-def _without_empty(errors: Dict[str, Any]) -> Dict[str, Any]:
+def _without_empty(errors: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in errors.items() if value or not isinstance(value, dict)}
 
 

@@ -9,9 +9,10 @@ import json
 import os
 import shutil
 import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +42,9 @@ class Failure:
     error: str
     step: int  # global train step: random numbers follow from it
     epoch: int
-    seq_tags: List[str]
+    seq_tags: list[str]
     layer: Optional[str]  # the first one with a bad output, if known
-    params: Dict[str, Any]  # name -> shape, L2 norm, number of entries which are not finite
+    params: dict[str, Any]  # name -> shape, L2 norm, number of entries which are not finite
     noise_seed: Optional[int] = None  # of dropout and the like: differs between ranks
 
 
@@ -60,7 +61,7 @@ def folder_of(model: str, step: int, rank: int = 0) -> str:
     return "%s.failure-%06i%s" % (model, step, "-rank%i" % rank if rank else "")
 
 
-def describe_params(params: Mapping[str, Any]) -> Dict[str, Any]:
+def describe_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return name -> shape, L2 norm and number of non-finite entries.
 
     :param params: name -> variable
@@ -136,7 +137,7 @@ def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optiona
     :param params: name -> variable, if their values are to be kept
     :return: whether it could be written
     """
-    arrays: Dict[str, Any] = {key: np.asarray(value) for key, value in feed.items()}
+    arrays: dict[str, Any] = {key: np.asarray(value) for key, value in feed.items()}
     try:
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
@@ -152,7 +153,7 @@ def save(folder: str, failure: Failure, feed: Mapping[str, Any], params: Optiona
     return True
 
 
-def load(folder: str) -> tuple[Failure, Dict[str, NDArray[Any]]]:
+def load(folder: str) -> tuple[Failure, dict[str, NDArray[Any]]]:
     """Return a kept failure and its batch.
 
     :raises DataError: it is missing or damaged

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import DataError
 
@@ -55,7 +55,7 @@ class StatusFile:
         self.path = model + SUFFIX if model and enabled else ""
         self._interval = interval
         self._due = 0.0
-        self._facts: Dict[str, Any] = {
+        self._facts: dict[str, Any] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started": time.time(),
@@ -119,7 +119,7 @@ def end_for_another(model: str, reason: str, exit_code: int) -> None:
         file.update(now=True, ended={"reason": reason, "exit_code": exit_code, "time": time.time()})
 
 
-def read_status(path: str) -> Dict[str, Any]:
+def read_status(path: str) -> dict[str, Any]:
     """Return the facts of a status file.
 
     :param path: of the file
@@ -145,7 +145,7 @@ def read_status(path: str) -> Dict[str, Any]:
     return facts
 
 
-def find_status_files(path: str) -> List[str]:
+def find_status_files(path: str) -> list[str]:
     """Return the status files of a folder, or the one of a path prefix of checkpoints; may be empty."""
     if os.path.isdir(path):
         return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIX))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Dict, Iterator, Mapping, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, LoggingSettings
@@ -25,7 +26,7 @@ class Summaries:
 
     def __init__(self, folder: Optional[str]) -> None:
         self._folder = folder
-        self._writers: Dict[str, Any] = {}
+        self._writers: dict[str, Any] = {}
         self._next_step = 0.0
 
     @classmethod
@@ -66,7 +67,7 @@ class Summaries:
         if self._folder is None or now < self._next_step or not result.finite:
             return
         self._next_step = now + _SECONDS_BETWEEN_STEPS
-        values: Dict[str, Any] = {"loss": result.total_loss, "grad_norm": result.grad_norm}
+        values: dict[str, Any] = {"loss": result.total_loss, "grad_norm": result.grad_norm}
         values.update(batch_means(result))
         values["learning_rate"] = result.learning_rate
         with self._switched_off_on_error():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Generator, Generic, Iterable, Mapping, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Generic, NamedTuple, Optional, TypeVar
 
 from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes.progress import PassState
@@ -15,7 +16,7 @@ from returnn_tf.logging.lines import pass_line, step_line
 from returnn_tf.logging.log import log
 
 Result = TypeVar("Result")
-Converted = Tuple[Any, Any]  # batch, tensors
+Converted = tuple[Any, Any]  # batch, tensors
 
 
 class Step(NamedTuple):
@@ -111,7 +112,7 @@ class DatasetPass(Generic[Result]):
         log.write(3, pass_line(self.phase, state.steps, state.seconds, state.compute_seconds))
 
 
-def batch_sizes(batch: Any) -> Dict[str, int]:
+def batch_sizes(batch: Any) -> dict[str, int]:
     """Return the sizes of a batch by name, for the line of a step."""
     return {**{"max_size:%s" % key: size for key, size in batch.max_frames.items()}, "num_seqs": batch.num_seqs}
 

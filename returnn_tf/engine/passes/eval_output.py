@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class SequenceScores:
     """
 
     #: available fields of a sequence
-    FIELDS: Tuple[str, ...] = ("seq_tag", "seq_len", "score", "error")
+    FIELDS: tuple[str, ...] = ("seq_tag", "seq_len", "score", "error")
 
     def __init__(self, loss: str, fields: Sequence[str], file_format: str) -> None:
         for field in fields:
@@ -67,7 +68,7 @@ class SequenceScores:
         self._loss = loss
         self._fields = list(fields)
         self._write = _WRITERS[file_format]
-        self._rows: Dict[int, Tuple[str, Dict[str, Any]]] = {}
+        self._rows: dict[int, tuple[str, dict[str, Any]]] = {}
 
     def add(self, batch: Any, result: Any) -> None:
         """Add a batch of a single sequence.
@@ -81,7 +82,7 @@ class SequenceScores:
             raise ConfigError("loss_name: there is no loss %r. %s" % (self._loss, hint))
         count = result.counts[self._loss]
         tag = batch.seq_tags[0]
-        values: Dict[str, Any] = {
+        values: dict[str, Any] = {
             "seq_tag": tag,
             "seq_len": batch.num_frames.get("data", max(batch.num_frames.values())),
             "score": np.float32(result.losses[self._loss] / count),
@@ -100,11 +101,11 @@ class SequenceScores:
         _write_file("eval_output_file_per_seq", path, text)
 
 
-def _text(rows: List[Tuple[str, Dict[str, Any]]]) -> str:
+def _text(rows: list[tuple[str, dict[str, Any]]]) -> str:
     return "".join(";".join(str(value) for value in values.values()) + "\n" for _, values in rows)
 
 
-def _python(rows: List[Tuple[str, Dict[str, Any]]]) -> str:
+def _python(rows: list[tuple[str, dict[str, Any]]]) -> str:
     lines = []
     for tag, values in rows:
         items = ["%r: %s" % (key, repr(value) if isinstance(value, str) else value) for key, value in values.items()]
@@ -112,4 +113,4 @@ def _python(rows: List[Tuple[str, Dict[str, Any]]]) -> str:
     return "{\n%s}\n" % "".join(lines)
 
 
-_WRITERS: Dict[str, Callable[[List[Tuple[str, Dict[str, Any]]]], str]] = {"txt": _text, "py": _python}
+_WRITERS: dict[str, Callable[[list[tuple[str, dict[str, Any]]]], str]] = {"txt": _text, "py": _python}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings import LoggingSettings, TrainingSettings
@@ -72,11 +73,11 @@ class Evaluator:
         unusable.warn(one_pass.world)
         return result
 
-    def _emit(self, feed: Dict[str, Any]) -> Any:
+    def _emit(self, feed: dict[str, Any]) -> Any:
         graph = self.net.lower(feed, train=False)
         return self._packer.pack(graph, {"total_loss": graph.total_loss})
 
 
-def normalized_losses(net: Network) -> List[str]:
+def normalized_losses(net: Network) -> list[str]:
     """Return the losses of a network whose value is a mean over the batch (``use_normalized_loss``)."""
     return [node.name for node in net.plan.losses if node.loss.use_normalized_loss]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -17,7 +18,7 @@ class ForwardResult(NamedTuple):
     """The values of a batch: batch axis first, then the axes with lengths, then the others."""
 
     value: NDArray[Any]
-    lengths: Dict[int, NDArray[Any]]  # axis, not counting batch -> int32 [batch]
+    lengths: dict[int, NDArray[Any]]  # axis, not counting batch -> int32 [batch]
 
 
 class Forwarder:
@@ -37,13 +38,13 @@ class Forwarder:
             raise ConfigError(
                 "Layer %r has the output %s without batch axis, so no values per sequence." % (layer, self.output)
             )
-        self._dynamic: List[int] = list(self.output.dynamic_axes)
+        self._dynamic: list[int] = list(self.output.dynamic_axes)
         others = [axis for axis in range(self.output.rank) if axis != batch and axis not in self._dynamic]
         self._order = [batch] + self._dynamic + others
-        self.used_data_keys: List[str] = net.data_keys([self._node], with_losses=False)
+        self.used_data_keys: list[str] = net.data_keys([self._node], with_losses=False)
         self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
 
-    def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+    def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a feed which the layer needs, as tensors."""
         return self._function.tensors(feed)
 
@@ -55,7 +56,7 @@ class Forwarder:
         value, lengths = self._function(feed)
         return ForwardResult(value.numpy(), {axis: lens.numpy() for axis, lens in enumerate(lengths)})
 
-    def _emit(self, feed: Dict[str, Any]) -> Any:
+    def _emit(self, feed: dict[str, Any]) -> Any:
         graph = self.net.lower(feed, train=False, outputs=[self._node], with_losses=False)
         value = transpose(graph.values[self._node.path], self._order)
         lens = graph.lens_by_axis(self.output)

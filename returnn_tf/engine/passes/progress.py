@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Dict, List
+from typing import Any
 
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import Effect, settings_with
@@ -12,7 +12,7 @@ from returnn_tf.datasets.core.corpus import SEED_OFFSET_VARIABLE
 from returnn_tf.engine.support.fingerprint import settings
 from returnn_tf.engine.support.scores import added_sums
 
-Sums = Dict[str, Dict[str, float]]
+Sums = dict[str, dict[str, float]]
 
 
 @dataclass
@@ -52,12 +52,12 @@ class Progress:
     epoch: int
     first_step: int
     passed: PassState = field(default_factory=PassState)
-    ranks: List[PassState] = field(default_factory=list)
-    data: Dict[str, str] = field(default_factory=dict)
-    shared: List[List[int]] = field(default_factory=list)
-    facts: Dict[str, str] = field(default_factory=dict)
+    ranks: list[PassState] = field(default_factory=list)
+    data: dict[str, str] = field(default_factory=dict)
+    shared: list[list[int]] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
 
-    def as_json(self) -> Dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return a dict for a manifest; floats stay exact."""
         return asdict(self)
 
@@ -127,7 +127,7 @@ def _check_counts(part: Any) -> None:
             raise TypeError("%s can't be %r" % (name, value))
 
 
-def data_settings(config: Config) -> Dict[str, str]:
+def data_settings(config: Config) -> dict[str, str]:
     """Return, as texts, the settings which determine the n-th training batch. Folders of files are ignored.
 
     :param config: of the epoch

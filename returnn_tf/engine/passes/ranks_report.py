@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Dict, List
+from typing import Any
 
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.progress import PassState
@@ -13,14 +13,14 @@ _DIFFERENCE = 1.2  # relative work, compared to the fastest rank, that makes a s
 _FEWEST_STEPS = 10  # with fewer, a difference is not significant
 
 
-def gather(world: World, state: PassState) -> List[PassState]:
+def gather(world: World, state: PassState) -> list[PassState]:
     """Return the pass states of all processes, by rank."""
     names = PassState.__dataclass_fields__
     here = {name: value for name, value in asdict(state).items() if name in names}
     return [PassState(**values) for values in world.gather(here)]
 
 
-def write(phase: str, world: World, by_rank: List[PassState], level: int) -> None:
+def write(phase: str, world: World, by_rank: list[PassState], level: int) -> None:
     """Log a line for each rank (on the chief), and a warning of a straggler.
 
     :param by_rank: from `gather`
@@ -35,7 +35,7 @@ def write(phase: str, world: World, by_rank: List[PassState], level: int) -> Non
         log.warn("%s, %s" % (phase, line))
 
 
-def straggler(by_rank: List[PassState], hosts: List[str]) -> str:
+def straggler(by_rank: list[PassState], hosts: list[str]) -> str:
     """Return a warning of a rank with 20 % more work per step than the fastest; empty if there is none."""
     work = [work_per_step(state) for state in by_rank]
     slow, quick = work.index(max(work)), work.index(min(work))
@@ -58,9 +58,9 @@ def work_per_step(state: PassState) -> float:
     return (state.compute_seconds - state.communication_seconds + state.wait_seconds) / max(state.steps, 1)
 
 
-def values(by_rank: List[PassState]) -> Dict[str, float]:
+def values(by_rank: list[PassState]) -> dict[str, float]:
     """Return the times of each rank by name, for event files."""
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for rank, state in enumerate(by_rank if len(by_rank) > 1 else []):
         steps = max(state.steps, 1)
         found["time/rank%d/seconds_per_step" % rank] = state.seconds / steps

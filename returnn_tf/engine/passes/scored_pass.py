@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.passes import ranks_report
@@ -23,11 +24,11 @@ from returnn_tf.logging.text import bytes_text
 class PassResult(PassState):
     """Result of a pass: its state, and the scores."""
 
-    scores: Dict[str, float] = field(default_factory=dict)  # cost:<layer> -> mean
-    errors: Dict[str, float] = field(default_factory=dict)  # error:<layer> -> mean
-    by_rank: List[PassState] = field(default_factory=list)  # what each process did
+    scores: dict[str, float] = field(default_factory=dict)  # cost:<layer> -> mean
+    errors: dict[str, float] = field(default_factory=dict)  # error:<layer> -> mean
+    by_rank: list[PassState] = field(default_factory=list)  # what each process did
 
-    def times(self) -> Dict[str, float]:
+    def times(self) -> dict[str, float]:
         """Return how the time was spent, for event files: fractions of the total, and speed."""
         if not self.steps or not self.seconds:
             return {}
@@ -116,8 +117,8 @@ class ScoredPass(DatasetPass[StepResult]):
         ranks_report.write(self.phase, self.world, by_rank, self.shares_level)
         return result
 
-    def _values(self, batch: Any, result: StepResult) -> Dict[str, Any]:
-        values: Dict[str, Any] = {"loss": result.total_loss, **batch_means(result, self.normalized)}
+    def _values(self, batch: Any, result: StepResult) -> dict[str, Any]:
+        values: dict[str, Any] = {"loss": result.total_loss, **batch_means(result, self.normalized)}
         if self.log_batch_size:
             values.update(batch_sizes(batch))
         if self.log_memory_usage:

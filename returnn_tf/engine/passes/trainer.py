@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import LearningRateSettings
@@ -48,18 +49,18 @@ class Trainer:
             specs=[rate, *self.ranks.signature()],
             before_trace=lambda: self.ranks.long_phase("tracing the step"),
         )
-        self._rates: Dict[float, Any] = {}  # the current learning rate as tensor
+        self._rates: dict[float, Any] = {}  # the current learning rate as tensor
 
     @property
     def step_count(self) -> int:
         """Return the number of steps done over all epochs."""
         return int(self.net.global_step.numpy())
 
-    def state(self) -> Dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return the variables needed for an exact resume beside parameters and step counter, by name."""
         return {**self.updater.state(), **self._guard.state()}
 
-    def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+    def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch as tensors for `step`; may run in another thread.
 
         :raises ConfigError: missing entry or wrong shape
@@ -109,7 +110,7 @@ class Trainer:
             self._rates = {value: tf.constant(value, "float32")}
         return self._rates[value]
 
-    def _emit(self, feed: Dict[str, Any], rate: Any, *inputs: Any) -> Any:
+    def _emit(self, feed: dict[str, Any], rate: Any, *inputs: Any) -> Any:
         step = self.net.global_step.read_value()
         graph = self.net.lower(feed, train=True, step=step)
         if graph.objective is None:
@@ -155,7 +156,7 @@ def _nothing_to_train(net: Any) -> str:
     return "The network has no loss, so there is nothing to train. Give a layer the option 'loss'."
 
 
-def _mean_loss(graph: Any, normalized: FrozenSet[str]) -> Any:
+def _mean_loss(graph: Any, normalized: frozenset[str]) -> Any:
     """Return the sum of the losses, each per frame or sequence, so that it does not depend on the batch size."""
     means = [
         tf.cast(value, "float64")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,9 @@ class UnusableScores:
         self._phase = phase
         self._count = 0
         self._num_batches = 0
-        self._values: Dict[str, str] = {}  # loss or error -> its first value that is not finite
-        self._in_data: List[str] = []
-        self._tags: List[str] = []
+        self._values: dict[str, str] = {}  # loss or error -> its first value that is not finite
+        self._in_data: list[str] = []
+        self._tags: list[str] = []
 
     def add(self, batch: Any, result: StepResult) -> StepResult:
         """Record the result of a batch, and return it."""
@@ -82,7 +82,7 @@ def check_usable(results: Any) -> None:
                 raise DataError("dataset %r: %s is %s; the warning above names the sequences." % (name, key, value))
 
 
-def _bad_inputs(batch: Any) -> List[str]:
+def _bad_inputs(batch: Any) -> list[str]:
     """Return ``'data' of seq-3``, ... for the rows of a batch which hold NaN or Inf."""
     found = []
     for key, value in batch.feed.items():
@@ -93,5 +93,5 @@ def _bad_inputs(batch: Any) -> List[str]:
     return found
 
 
-def _listed(entries: List[str]) -> str:
+def _listed(entries: list[str]) -> str:
     return ", ".join(entries[:_MAX_TAGS]) + (", ..." if len(entries) > _MAX_TAGS else "")

@@ -6,15 +6,15 @@ while some layer needs them.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Set
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.epoch_value import copied
 
-NetDict = Dict[str, Any]
+NetDict = dict[str, Any]
 
 
-def steps_from_output(network: NetDict) -> List[NetDict]:
+def steps_from_output(network: NetDict) -> list[NetDict]:
     """Return network dicts from small to full: each lacks the top hidden layers of the next one."""
     steps = [copied(network)]
     while True:
@@ -24,11 +24,11 @@ def steps_from_output(network: NetDict) -> List[NetDict]:
         steps.insert(0, smaller)
 
 
-def steps_from_input(network: NetDict) -> List[NetDict]:
+def steps_from_input(network: NetDict) -> list[NetDict]:
     """Return network dicts from small to full: step i has the hidden layers up to depth i + 1 above the data."""
     outputs = output_layers(network)
     depth = _depths(network, outputs)
-    steps: List[NetDict] = []
+    steps: list[NetDict] = []
     for limit in range(1, max(depth.values(), default=0) + 1):
         step = _up_to_depth(network, outputs, depth, limit)
         if not steps or _names(step) != _names(steps[-1]):
@@ -36,7 +36,7 @@ def steps_from_input(network: NetDict) -> List[NetDict]:
     return steps[:-1] + [copied(network)] if steps else [copied(network)]
 
 
-def output_layers(network: NetDict) -> List[str]:
+def output_layers(network: NetDict) -> list[str]:
     """Return the top-level layers which are outputs or have a loss: "output", and those trained on."""
     found = [
         name
@@ -50,7 +50,7 @@ def output_layers(network: NetDict) -> List[str]:
     return found
 
 
-def sources_of(network: NetDict, name: str) -> List[str]:
+def sources_of(network: NetDict, name: str) -> list[str]:
     """Return the sources of a layer, from its option ``from``."""
     given = network[name].get("from", "data")
     if isinstance(given, str):
@@ -58,12 +58,12 @@ def sources_of(network: NetDict, name: str) -> List[str]:
     return [source if isinstance(source, str) else source[0] for source in given or []]
 
 
-def _without_layers_below(network: NetDict, outputs: List[str]) -> Any:
+def _without_layers_below(network: NetDict, outputs: list[str]) -> Any:
     """Connect the outputs to the sources of their sources; None if only the lowest layers are left."""
     result = copied(network)
     changed = False
     for name in outputs:
-        sources: List[str] = []
+        sources: list[str] = []
         for source in sources_of(network, name):
             if source not in network or source in outputs or not _hidden_below(network, source):
                 sources.append(source)  # data, or one of the lowest hidden layers: keep it
@@ -78,11 +78,11 @@ def _hidden_below(network: NetDict, name: str) -> bool:
     return any(source in network for source in sources_of(network, name))
 
 
-def _depths(network: NetDict, outputs: List[str]) -> Dict[str, int]:
+def _depths(network: NetDict, outputs: list[str]) -> dict[str, int]:
     """Return the longest path from the data, in layers, for all hidden layers."""
-    depth: Dict[str, int] = {}
+    depth: dict[str, int] = {}
 
-    def visit(name: str, above: Set[str]) -> int:
+    def visit(name: str, above: set[str]) -> int:
         if name not in network or name in above:
             return 0
         if name not in depth:
@@ -96,10 +96,10 @@ def _depths(network: NetDict, outputs: List[str]) -> Dict[str, int]:
     return depth
 
 
-def _up_to_depth(network: NetDict, outputs: List[str], depth: Dict[str, int], limit: int) -> NetDict:
+def _up_to_depth(network: NetDict, outputs: list[str], depth: dict[str, int], limit: int) -> NetDict:
     result = copied(network)
     for name in outputs:
-        sources: List[str] = []
+        sources: list[str] = []
         todo = sources_of(network, name)
         while todo:
             source = todo.pop(0)
@@ -112,9 +112,9 @@ def _up_to_depth(network: NetDict, outputs: List[str], depth: Dict[str, int], li
     return _needed(result, outputs)
 
 
-def _needed(network: NetDict, outputs: List[str]) -> NetDict:
+def _needed(network: NetDict, outputs: list[str]) -> NetDict:
     """Return the layers which the outputs need, including those named in any option of a needed layer."""
-    needed: Set[str] = set()
+    needed: set[str] = set()
     todo = list(outputs)
     while todo:
         name = todo.pop()
@@ -125,7 +125,7 @@ def _needed(network: NetDict, outputs: List[str]) -> NetDict:
     return {name: layer for name, layer in network.items() if name in needed or name.startswith("#")}
 
 
-def _strings(value: Any) -> List[str]:
+def _strings(value: Any) -> list[str]:
     if isinstance(value, str):
         parts = [value] + value.split(":")
         return parts + [part.split("/")[0] for part in parts]
@@ -136,5 +136,5 @@ def _strings(value: Any) -> List[str]:
     return []
 
 
-def _names(network: NetDict) -> Set[str]:
+def _names(network: NetDict) -> set[str]:
     return {name for name in network if not name.startswith("#")}

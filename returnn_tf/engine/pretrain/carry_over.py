@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +15,18 @@ from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
 from returnn_tf.network.planning.plan import Plan
 
 _MAX_LISTED = 4
-Region = Tuple[Tuple[slice, ...], Tuple[slice, ...]]
+Region = tuple[tuple[slice, ...], tuple[slice, ...]]
 
 
 @dataclass
 class Transfer:
     """What happens to each parameter, by name."""
 
-    copied: List[str] = field(default_factory=list)  # unchanged
-    grown: Dict[str, List[Region]] = field(default_factory=dict)  # (place in the old one, place in the new one)
-    fresh: List[str] = field(default_factory=list)  # new ones: they keep their initial value
-    reset: List[str] = field(default_factory=list)  # also in the old network, but reinitialised
-    dropped: List[str] = field(default_factory=list)  # only in the old network
+    copied: list[str] = field(default_factory=list)  # unchanged
+    grown: dict[str, list[Region]] = field(default_factory=dict)  # (place in the old one, place in the new one)
+    fresh: list[str] = field(default_factory=list)  # new ones: they keep their initial value
+    reset: list[str] = field(default_factory=list)  # also in the old network, but reinitialised
+    dropped: list[str] = field(default_factory=list)  # only in the old network
 
     def __str__(self) -> str:
         kinds = [
@@ -43,7 +44,7 @@ class Transfer:
         return ", ".join(parts) or "none"
 
 
-def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]], names: Tuple[str, str]) -> Transfer:
+def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]], names: tuple[str, str]) -> Transfer:
     """Decide what happens to each parameter.
 
     :param mode_of: path of a layer -> copy mode of its parameters
@@ -52,8 +53,8 @@ def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]],
     """
     old_params, new_params = old.params, new.params
     transfer = Transfer(dropped=[name for name in old_params if name not in new_params])
-    old_axes: Dict[str, Any] = {}
-    new_axes: Dict[str, Any] = {}
+    old_axes: dict[str, Any] = {}
+    new_axes: dict[str, Any] = {}
     for name, spec in new_params.items():
         before = old_params.get(name)
         mode = mode_of(spec.layer_path)
@@ -73,7 +74,7 @@ def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]],
     return transfer
 
 
-def _regions(old: List[Any], new: List[Any]) -> List[Region]:
+def _regions(old: list[Any], new: list[Any]) -> list[Region]:
     per_axis = [common_blocks(a, b) for a, b in zip(old, new)]
     return [
         (tuple(block[0] for block in blocks), tuple(block[1] for block in blocks))
@@ -81,7 +82,7 @@ def _regions(old: List[Any], new: List[Any]) -> List[Region]:
     ]
 
 
-def _misfit(name: str, old: Tuple[int, ...], new: Tuple[int, ...], names: Tuple[str, str]) -> str:
+def _misfit(name: str, old: tuple[int, ...], new: tuple[int, ...], names: tuple[str, str]) -> str:
     before, now = names
     return (
         "The parameter %r has the shape %s in %s, but %s in %s, so it cannot be carried over. Set "
@@ -92,7 +93,7 @@ def _misfit(name: str, old: Tuple[int, ...], new: Tuple[int, ...], names: Tuple[
 
 def carried_values(
     transfer: Transfer, values: Mapping[str, NDArray[Any]], initial: Callable[[str], NDArray[Any]]
-) -> Dict[str, NDArray[Any]]:
+) -> dict[str, NDArray[Any]]:
     """Return the values of those parameters of the new network which do not keep their initial value.
 
     :param values: of the old network, by name

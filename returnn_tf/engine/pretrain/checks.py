@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.derived import overridden
@@ -17,7 +18,7 @@ from returnn_tf.tensor import Data
 #: Maximum number of networks checked before training; later ones are checked when they start.
 MAX_PLANNED = 60
 
-Planned = List[Tuple[EpochNetwork, Plan]]
+Planned = list[tuple[EpochNetwork, Plan]]
 
 
 def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planned:
@@ -42,9 +43,9 @@ def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planne
     return result
 
 
-def needed_data(planned: Planned) -> Dict[str, Data]:
+def needed_data(planned: Planned) -> dict[str, Data]:
     """Return the data keys needed by any of the networks, with their declaration."""
-    needed: Dict[str, Data] = {}
+    needed: dict[str, Data] = {}
     for _, plan in planned:
         for key in needed_extern_keys(plan, plan.roots(), True):
             needed.setdefault(key, plan.extern_data[key])
@@ -69,7 +70,7 @@ def plan_of(entry: EpochNetwork) -> Plan:
     return plan
 
 
-def describe(schedule: NetworkSchedule, planned: Sequence[Tuple[EpochNetwork, Plan]], first: int, last: int) -> str:
+def describe(schedule: NetworkSchedule, planned: Sequence[tuple[EpochNetwork, Plan]], first: int, last: int) -> str:
     """Return one line per network: epochs, layers, parameters, settings, and transfer of the parameters."""
     lines = []
     spans = _spans(schedule, first, last)
@@ -77,7 +78,7 @@ def describe(schedule: NetworkSchedule, planned: Sequence[Tuple[EpochNetwork, Pl
     for (entry, plan), (begin, end) in zip(planned, spans):
         epochs = "epoch %d" % begin if begin == end else "epochs %d-%d" % (begin, end)
         count = sum(spec.size for spec in plan.params.values())
-        text = "%s: %s, %d layers, %s parameters" % (epochs, entry.name, len(entry.layers), "{:,}".format(count))
+        text = "%s: %s, %d layers, %s parameters" % (epochs, entry.name, len(entry.layers), f"{count:,}")
         if entry.settings:
             text += ", sets %s" % ", ".join("%s = %r" % item for item in entry.settings.items())
         if before is not None and before is not plan:
@@ -88,8 +89,8 @@ def describe(schedule: NetworkSchedule, planned: Sequence[Tuple[EpochNetwork, Pl
     return "\n".join(lines)
 
 
-def _spans(schedule: NetworkSchedule, first: int, last: int) -> List[Tuple[int, int]]:
-    starts: Dict[int, EpochNetwork] = {}
+def _spans(schedule: NetworkSchedule, first: int, last: int) -> list[tuple[int, int]]:
+    starts: dict[int, EpochNetwork] = {}
     current: Any = None
     for epoch in range(first, last + 1):
         entry = schedule.at(epoch)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.options import from_options, option
@@ -21,7 +22,7 @@ class PretrainOptions:
         "from_output",
         help="function (idx, net_dict) -> net_dict or None, a list of network dicts, or: from_output, from_input",
     )
-    repetitions: Union[None, int, Sequence[Any], Dict[Any, Any]] = option(
+    repetitions: Union[None, int, Sequence[Any], dict[Any, Any]] = option(
         None, help="epochs of each step: a number, a list, or a dict by step with 'default' and 'final'"
     )
     copy_param_mode: Optional[str] = option(
@@ -54,7 +55,7 @@ def options_from_config(config: Config) -> Optional[PretrainOptions]:
             "%s: expected \"default\" or a dict such as {'repetitions': 5, 'construction_algo': my_function}, got %r."
             % (where, given)
         )
-    values: Dict[str, Any] = dict(given)
+    values: dict[str, Any] = dict(given)
     separate = {
         "repetitions": settings.pretrain_repetitions,
         "construction_algo": settings.pretrain_construction_algo,
@@ -84,7 +85,7 @@ def check_copy_mode(where: str, mode: Any) -> Optional[str]:
     return None if mode is None else str(mode)
 
 
-def epochs_of_steps(repetitions: Any, steps: int, where: str) -> List[int]:
+def epochs_of_steps(repetitions: Any, steps: int, where: str) -> list[int]:
     """Return the number of epochs for each step.
 
     :param repetitions: the option
@@ -105,7 +106,7 @@ def epochs_of_steps(repetitions: Any, steps: int, where: str) -> List[int]:
     return [_checked(count, where) for count in counts]
 
 
-def _from_dict(repetitions: Dict[Any, Any], steps: int, where: str) -> List[int]:
+def _from_dict(repetitions: dict[Any, Any], steps: int, where: str) -> list[int]:
     counts = [_checked(repetitions.get("default", 1), where)] * steps
     for step, count in repetitions.items():
         if step == "default" or step == "final":

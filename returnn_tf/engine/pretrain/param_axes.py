@@ -5,7 +5,7 @@ A growing parameter grows in each of its parts.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+from typing import Optional
 
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.param_parts import Part, Parts, total_size
@@ -14,12 +14,12 @@ from returnn_tf.network.planning.plan import Plan
 _MAX_DEPTH = 50
 
 
-def axes_of_params(plan: Plan) -> Dict[str, List[Parts]]:
+def axes_of_params(plan: Plan) -> dict[str, list[Parts]]:
     """Return the parts of each axis, in order, for each parameter by name."""
     return {spec.name: _axes(node, spec) for node in plan.all_nodes() for spec in node.owned}
 
 
-def _axes(node: Node, spec: ParamSpec) -> List[Parts]:
+def _axes(node: Node, spec: ParamSpec) -> list[Parts]:
     inputs = [part for source in node.sources for part in _features(source)]
     name = spec.name[len(node.scope) :].lstrip("/")
     axes = []
@@ -45,18 +45,18 @@ def _features(node: Node, depth: int = 0) -> Parts:
     return [Part(node.path, dim)]
 
 
-Block = Tuple[slice, slice]
+Block = tuple[slice, slice]
 
 
-def common_blocks(old: Parts, new: Parts) -> List[Block]:
+def common_blocks(old: Parts, new: Parts) -> list[Block]:
     """Return (old range, new range) of an axis for each part that both have.
 
     Parts are matched by label; those without a counterpart of the same label, by order.
     """
     old_at, new_at = _starts(old), _starts(new)
-    pairs: List[Tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     rest = list(range(len(old)))
-    unmatched: List[int] = []
+    unmatched: list[int] = []
     for j, part in enumerate(new):
         i: Optional[int] = next((i for i in rest if old[i].label == part.label), None)
         if i is None:
@@ -72,7 +72,7 @@ def common_blocks(old: Parts, new: Parts) -> List[Block]:
     return blocks
 
 
-def _starts(parts: Parts) -> List[int]:
+def _starts(parts: Parts) -> list[int]:
     starts, at = [], 0
     for part in parts:
         starts.append(at)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.derived import derived
@@ -32,8 +33,8 @@ class EpochNetwork:
     """
 
     name: str
-    layers: Dict[str, Any]
-    settings: Dict[str, Any]
+    layers: dict[str, Any]
+    settings: dict[str, Any]
     config: Config
     base: Config
     copy_mode: Optional[str] = None
@@ -75,14 +76,14 @@ class NetworkSchedule:
         options = options_from_config(config)
         self._options = options or PretrainOptions()
         self._get_network = NetworkSettings(config).get_network
-        self._steps: List[Step] = []
+        self._steps: list[Step] = []
         if self._get_network is not None:
             self._check_get_network(options)
         elif options is not None:
             where = TrainingSettings(config).describe_source("pretrain")
             self._steps = make_steps(self._network_of_config(), self._options, where)
-        self._by_epoch: Dict[int, EpochNetwork] = {}
-        self._warned: List[str] = []
+        self._by_epoch: dict[int, EpochNetwork] = {}
+        self._warned: list[str] = []
 
     @property
     def pretrain_epochs(self) -> int:
@@ -95,9 +96,9 @@ class NetworkSchedule:
             self._by_epoch[epoch] = self._make(epoch)
         return self._by_epoch[epoch]
 
-    def distinct(self, first: int, last: int) -> List[EpochNetwork]:
+    def distinct(self, first: int, last: int) -> list[EpochNetwork]:
         """Return the networks of these epochs, without repetitions in successive epochs."""
-        found: List[EpochNetwork] = []
+        found: list[EpochNetwork] = []
         for epoch in range(first, last + 1):
             entry = self.at(epoch)
             if not found or not (entry.same_network(found[-1]) and entry.same_settings(found[-1])):
@@ -153,7 +154,7 @@ class NetworkSchedule:
             network.get("#info"),
         )
 
-    def _warn_of_unknown(self, name: str, settings: Dict[str, Any]) -> None:
+    def _warn_of_unknown(self, name: str, settings: dict[str, Any]) -> None:
         for key in settings:
             near = None if key in self._config else misspelt(key)
             if near is not None and key not in self._warned:
@@ -167,7 +168,7 @@ class NetworkSchedule:
                 self._warned.append(key)
                 log.warn("%s: %r in the network has no meaning. Did you mean %r?" % (name, key, near))
 
-    def _network_of_config(self) -> Dict[str, Any]:
+    def _network_of_config(self) -> dict[str, Any]:
         network = NetworkSettings(self._config).network
         if network is None:
             raise ConfigError("The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.epoch_value import copied, same_value
@@ -18,11 +18,11 @@ class Step:
     """One step: index passed to the construction function, network dict, and number of epochs."""
 
     index: int
-    network: Dict[str, Any]
+    network: dict[str, Any]
     epochs: int
 
 
-def make_steps(network: Dict[str, Any], options: PretrainOptions, where: str) -> List[Step]:
+def make_steps(network: dict[str, Any], options: PretrainOptions, where: str) -> list[Step]:
     """Return all steps with at least one epoch.
 
     :param network: of the config
@@ -40,7 +40,7 @@ def make_steps(network: Dict[str, Any], options: PretrainOptions, where: str) ->
     return [Step(i, net, count) for i, (net, count) in enumerate(zip(networks, counts)) if count]
 
 
-def _networks(network: Dict[str, Any], options: PretrainOptions, where: str) -> List[Dict[str, Any]]:
+def _networks(network: dict[str, Any], options: PretrainOptions, where: str) -> list[dict[str, Any]]:
     algo = options.construction_algo
     if algo == "from_output":
         return steps_from_output(network)
@@ -51,8 +51,8 @@ def _networks(network: Dict[str, Any], options: PretrainOptions, where: str) -> 
     return [_checked(net, "%s: construction_algo[%d]" % (where, i)) for i, net in enumerate(algo)]
 
 
-def _from_function(algo: Any, network: Dict[str, Any], where: str) -> List[Dict[str, Any]]:
-    found: List[Dict[str, Any]] = []
+def _from_function(algo: Any, network: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
     while True:
         result = algo(len(found), copied(network))
         if not result:
@@ -65,13 +65,13 @@ def _from_function(algo: Any, network: Dict[str, Any], where: str) -> List[Dict[
         found.append(_checked(result, "%s: construction_algo(%d, ...)" % (where, len(found))))
 
 
-def _checked(network: Any, what: str) -> Dict[str, Any]:
+def _checked(network: Any, what: str) -> dict[str, Any]:
     if not isinstance(network, dict):
         raise ConfigError("%s: expected a network dict or None, got %r." % (what, type(network).__name__))
     return network
 
 
-def _greedy(networks: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def _greedy(networks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the steps with layers of earlier steps frozen, except for outputs and changed layers."""
     result = networks[:1]
     for before, network in zip(networks, networks[1:]):

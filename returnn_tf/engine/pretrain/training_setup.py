@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from numpy.typing import NDArray
 
@@ -88,7 +88,7 @@ class TrainingSetup:
     def _set(self, entry: EpochNetwork) -> None:
         self._settings.close()
         self._settings.enter_context(overridden(self._config, entry.settings))
-        if entry.settings or self._entered and self.entry.settings:
+        if entry.settings or (self._entered and self.entry.settings):
             shown = ", ".join("%s = %r" % item for item in entry.settings.items())
             log.write(3, "Settings now: %s" % (shown or "those of the config again"))
 
@@ -112,7 +112,7 @@ class TrainingSetup:
         self.evaluator = Evaluator(self.net, entry.config)
         checkpoint_params.assign_matching(self.trainer.state(), state)
 
-    def _carry_state(self, transfer: Transfer, state: Dict[str, NDArray[Any]]) -> str:
+    def _carry_state(self, transfer: Transfer, state: dict[str, NDArray[Any]]) -> str:
         """Keep the optimizer state if no parameter is new or has changed; return a text for the log.
 
         Otherwise all of it is reset: an optimizer has one update count for all of its parameters, and with the count of
@@ -123,9 +123,9 @@ class TrainingSetup:
         left = checkpoint_params.assign_matching(self.trainer.state(), state)
         return "reset for %s" % ", ".join(left) if left else "kept"
 
-    def _carry(self, transfer: Transfer, values: Dict[str, NDArray[Any]]) -> None:
+    def _carry(self, transfer: Transfer, values: dict[str, NDArray[Any]]) -> None:
         specs = self.net.param_specs
-        changed: Dict[str, Any] = carried_values(transfer, values, lambda name: self.net.initial_value(specs[name]))
+        changed: dict[str, Any] = carried_values(transfer, values, lambda name: self.net.initial_value(specs[name]))
         for name, value in changed.items():
             variable = self.net.params[name]
             variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.report import Errors, align, table
@@ -19,7 +20,7 @@ class Decided(NamedTuple):
     label_map: Mapping[int, int]  # labels which are replaced on both sides
 
 
-def decided_layers(net: Network) -> List[Decided]:
+def decided_layers(net: Network) -> list[Decided]:
     """Return layers without beam that have the loss ``edit_distance`` against a data key.
 
     :param net: Network, planned for search
@@ -47,7 +48,7 @@ class ErrorReport:
         self._labels = labels
         self._map = decided.label_map
         self.label_errors, self.word_errors = Errors(), Errors()
-        self._tables: Dict[int, str] = {}
+        self._tables: dict[int, str] = {}
 
     def add(self, batch: Any, hypotheses: Sequence[Sequence[Hypothesis]]) -> None:
         """Count the errors of one batch.
@@ -81,7 +82,7 @@ class ErrorReport:
             self.word_errors.join(word_errors)
             self._tables.update(tables)
 
-    def lines(self) -> List[str]:
+    def lines(self) -> list[str]:
         """Return the error rates; word errors only if they differ from the label errors."""
         lines = ["%s: label errors %s" % (self.layer, self.label_errors.text())]
         if (self.word_errors.total, self.word_errors.reference) != (
@@ -91,9 +92,9 @@ class ErrorReport:
             lines.append("%s: word errors %s" % (self.layer, self.word_errors.text()))
         return lines
 
-    def tables(self) -> List[str]:
+    def tables(self) -> list[str]:
         """Return the alignment of reference and hypothesis for each sequence with errors, in corpus order."""
         return [self._tables[index] for index in sorted(self._tables)]
 
-    def _mapped(self, labels: Iterable[int]) -> List[int]:
+    def _mapped(self, labels: Iterable[int]) -> list[int]:
         return [self._map.get(int(label), int(label)) for label in labels]

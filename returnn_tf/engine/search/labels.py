@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Mapping, Optional, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets.label_file import read_labels
@@ -29,7 +30,7 @@ class Labels:
         names = self.names or []
         return self.separator.join(names[i] if 0 <= i < len(names) else str(i) for i in map(int, indices))
 
-    def words(self, indices: Iterable[int]) -> List[str]:
+    def words(self, indices: Iterable[int]) -> list[str]:
         """Return the words of the text; subword units (``@@``) are joined."""
         return (self.text(indices) + " ").replace(_BPE_JOIN, "").split()
 
@@ -53,7 +54,7 @@ def labels_of(output: Data, dataset: Any, extern_data: Mapping[str, Data], targe
     return Labels(None)
 
 
-def _keys(output: Data, extern_data: Mapping[str, Data], target: Optional[str]) -> List[str]:
+def _keys(output: Data, extern_data: Mapping[str, Data], target: Optional[str]) -> list[str]:
     assert output.sparse_dim is not None
     keys = [key for key, data in extern_data.items() if data.sparse_dim is output.sparse_dim]
     data = extern_data.get(target or "")
@@ -66,7 +67,7 @@ def _separator(vocab: Any) -> Optional[str]:
     return "" if isinstance(vocab, Mapping) and vocab.get("class") == "CharacterTargets" else None
 
 
-def vocab_labels(key: str, vocab: Any) -> List[str]:
+def vocab_labels(key: str, vocab: Any) -> list[str]:
     """Return the labels by index for the option ``vocab`` of a data key."""
     if isinstance(vocab, Mapping):
         labels = vocab.get("labels")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.support.atomic_files import sync
 
 #: A text, or with scores the best ones first: [(score, text), ...]
 Entry = Any
-Rows = Iterable[Tuple[str, Dict[str, Entry]]]  # sequence tag, layer -> entry
+Rows = Iterable[tuple[str, dict[str, Entry]]]  # sequence tag, layer -> entry
 
 
 class SearchOutput:
@@ -69,7 +70,7 @@ class SearchOutput:
         sync(os.path.dirname(os.path.abspath(self.path)))
 
 
-def _text(rows: Sequence[Tuple[str, Entry]]) -> str:
+def _text(rows: Sequence[tuple[str, Entry]]) -> str:
     return "".join(_line(entry) + "\n" for _, entry in rows)
 
 
@@ -79,7 +80,7 @@ def _line(entry: Entry) -> str:
     return "[%s]" % ", ".join(_pair(pair) for pair in entry)
 
 
-def _python(rows: Sequence[Tuple[str, Entry]]) -> str:
+def _python(rows: Sequence[tuple[str, Entry]]) -> str:
     return "{\n%s}\n" % "".join("%r: %s,\n" % (tag, _value(entry)) for tag, entry in rows)
 
 
@@ -91,10 +92,10 @@ def _value(entry: Entry) -> str:
     return "[\n%s]" % "".join(_pair(pair) + ",\n" for pair in entry)
 
 
-def _pair(pair: Tuple[Any, str]) -> str:
+def _pair(pair: tuple[Any, str]) -> str:
     score, text = pair
     number = str(score)  # the fewest digits that identify the float32
     return "(%s, %r)" % (number if number.lstrip("-")[:1].isdigit() else "float(%r)" % number, text)
 
 
-_FORMATS: Dict[str, Callable[[List[Tuple[str, Entry]]], str]] = {"txt": _text, "py": _python}
+_FORMATS: dict[str, Callable[[list[tuple[str, Entry]]], str]] = {"txt": _text, "py": _python}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Optional
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class Errors:
         """Return the errors per label or word of the references; NaN without references."""
         return self.total / self.reference if self.reference else float("nan")
 
-    def add(self, pairs: Sequence[Tuple[Optional[str], Optional[str]]]) -> None:
+    def add(self, pairs: Sequence[tuple[Optional[str], Optional[str]]]) -> None:
         """Count the pairs of an alignment."""
         self.reference += sum(ref is not None for ref, _ in pairs)
         self.insertions += sum(ref is None for ref, _ in pairs)
@@ -53,7 +54,7 @@ class Errors:
         )
 
 
-def align(reference: Sequence[str], hypothesis: Sequence[str]) -> List[Tuple[Optional[str], Optional[str]]]:
+def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[Optional[str], Optional[str]]]:
     """Return pairs (reference, hypothesis) with the fewest errors; None for a deletion or insertion.
 
     The table is computed row by row, vectorised: insertions along a row are a running minimum.
@@ -67,7 +68,7 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> List[Tuple[Opt
         row[0] = rows[-1][0] + 1
         row[1:] = np.minimum(rows[-1][1:] + 1, rows[-1][:-1] + (hyp != names[name]))
         rows.append(np.minimum.accumulate(row - steps) + steps)
-    pairs: List[Tuple[Optional[str], Optional[str]]] = []
+    pairs: list[tuple[Optional[str], Optional[str]]] = []
     i, j = len(reference), len(hypothesis)
     while i or j:
         if i and j and rows[i][j] == rows[i - 1][j - 1] + (reference[i - 1] != hypothesis[j - 1]):
@@ -82,7 +83,7 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> List[Tuple[Opt
     return pairs[::-1]
 
 
-def table(tag: str, pairs: Sequence[Tuple[Optional[str], Optional[str]]]) -> str:
+def table(tag: str, pairs: Sequence[tuple[Optional[str], Optional[str]]]) -> str:
     """Return reference and hypothesis one above the other; a third line marks the errors."""
     columns = [(ref or _GAP, hyp or _GAP, "" if ref == hyp else "^") for ref, hyp in pairs]
     widths = [max(len(ref), len(hyp)) for ref, hyp, _ in columns]

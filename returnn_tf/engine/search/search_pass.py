@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,8 @@ class SearchPass:
         self._reports = reports
         self._world = source.world
         self._scores = Scores()
-        self._not_ended: Dict[str, int] = {}  # loop -> sequences
-        self._texts: Dict[int, Tuple[str, Dict[str, Any]]] = {}  # position in the corpus -> tag, layer -> text(s)
+        self._not_ended: dict[str, int] = {}  # loop -> sequences
+        self._texts: dict[int, tuple[str, dict[str, Any]]] = {}  # position in the corpus -> tag, layer -> text(s)
 
     def run(self, epoch: int) -> None:
         """Search all sequences.
@@ -87,7 +88,7 @@ class SearchPass:
         for index, report in enumerate(self._reports):
             report.merge([part[3][index] for part in parts])
 
-    def rows(self) -> List[Tuple[str, Dict[str, Any]]]:
+    def rows(self) -> list[tuple[str, dict[str, Any]]]:
         """Return (tag, layer -> text, or [(score, text), ...] best first with a beam) in corpus order."""
         return [self._texts[index] for index in sorted(self._texts)]
 
@@ -137,5 +138,5 @@ def longest_first(dataset: Any, epoch: int) -> NDArray[Any]:
     return by_length
 
 
-def _values(batch: Any, result: SearchResult) -> Dict[str, Any]:
+def _values(batch: Any, result: SearchResult) -> dict[str, Any]:
     return {**({} if result.losses is None else batch_means(result.losses)), **batch_sizes(batch)}

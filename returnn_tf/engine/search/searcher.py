@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,9 @@ class Hypothesis(NamedTuple):
 class SearchResult(NamedTuple):
     """Result of the search for a batch."""
 
-    hypotheses: Dict[str, List[List[Hypothesis]]]  # layer -> sequence -> best first
+    hypotheses: dict[str, list[list[Hypothesis]]]  # layer -> sequence -> best first
     losses: Optional[StepResult]  # None without losses
-    not_ended: Dict[str, int]  # loop -> sequences whose best hypothesis was cut off by max_seq_len
+    not_ended: dict[str, int]  # loop -> sequences whose best hypothesis was cut off by max_seq_len
 
 
 class Searcher:
@@ -44,13 +45,13 @@ class Searcher:
     def __init__(self, net: Network, layers: Sequence[str], *, with_losses: bool = True) -> None:
         assert net.search, "the network is not planned for search"
         self.net = net
-        self.nodes: Dict[str, Node] = {name: searched_node(net.plan, name) for name in layers}
+        self.nodes: dict[str, Node] = {name: searched_node(net.plan, name) for name in layers}
         self.with_losses = with_losses and bool(net.plan.losses)
-        self.used_data_keys: List[str] = net.data_keys(list(self.nodes.values()), with_losses=self.with_losses)
+        self.used_data_keys: list[str] = net.data_keys(list(self.nodes.values()), with_losses=self.with_losses)
         self._packer = Packer()
         self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
 
-    def tensors(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+    def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the needed entries of a feed, as tensors."""
         return self._function.tensors(feed)
 
@@ -67,13 +68,13 @@ class Searcher:
         losses = self._packer.unpack(packed.numpy()) if self.with_losses else None
         return SearchResult(hypotheses, losses, {path: int(count) for path, count in not_ended.items()})
 
-    def _emit(self, feed: Dict[str, Any]) -> Any:
+    def _emit(self, feed: dict[str, Any]) -> Any:
         nodes = list(self.nodes.values())
         graph = self.net.lower(feed, train=False, outputs=nodes, with_losses=self.with_losses)
         found = {name: self._hypotheses(graph, node) for name, node in self.nodes.items()}
         return found, self._packer.pack(graph, {"total_loss": graph.total_loss}), dict(graph.lowering.not_ended)
 
-    def _hypotheses(self, graph: Any, node: Node) -> Tuple[Any, Any, Any]:
+    def _hypotheses(self, graph: Any, node: Node) -> tuple[Any, Any, Any]:
         """Return labels [batch * beam, labels], their lengths [batch * beam], scores [batch, beam] or None."""
         output = node.output
         batch = output.batch_axis
@@ -113,7 +114,7 @@ def searched_node(plan: Plan, name: str) -> Node:
     return node
 
 
-def _split(labels: NDArray[Any], lens: NDArray[Any], scores: Optional[NDArray[Any]]) -> List[List[Hypothesis]]:
+def _split(labels: NDArray[Any], lens: NDArray[Any], scores: Optional[NDArray[Any]]) -> list[list[Hypothesis]]:
     """Return the hypotheses of each sequence, best first; of equal scores the earlier one first."""
     if scores is None:
         return [[Hypothesis(row[:size])] for row, size in zip(labels, lens)]

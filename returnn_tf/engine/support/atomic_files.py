@@ -7,14 +7,15 @@ import hashlib
 import json
 import os
 import shutil
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 from returnn_tf.config import DataError
 
 _BLOCK = 1 << 20
 _MAX_MANIFEST = 1 << 28  # it holds all settings of the config
 _CHECKSUM = "manifest_sha256"
-_staged: Set[str] = set()
+_staged: set[str] = set()
 
 
 def sync(path: str) -> None:
@@ -58,7 +59,7 @@ def write_text(path: str, text: str, *, owner: str = "") -> None:
     sync(folder)
 
 
-def describe(folder: str, names: Sequence[str]) -> Dict[str, Dict[str, Any]]:
+def describe(folder: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return size and checksum of files of a folder, for a manifest."""
     return {
         name: {"size": os.path.getsize(os.path.join(folder, name)), "sha256": checksum(os.path.join(folder, name))}
@@ -66,7 +67,7 @@ def describe(folder: str, names: Sequence[str]) -> Dict[str, Dict[str, Any]]:
     }
 
 
-def diff(folder: str, described: Dict[str, Dict[str, Any]]) -> Optional[str]:
+def diff(folder: str, described: dict[str, dict[str, Any]]) -> Optional[str]:
     """Return how the files of a folder differ from what `describe` recorded; None if they do not."""
     for name, facts in described.items():
         path = os.path.join(folder, name)
@@ -80,14 +81,14 @@ def diff(folder: str, described: Dict[str, Dict[str, Any]]) -> Optional[str]:
     return None
 
 
-def with_checksum(manifest: Dict[str, Any]) -> Dict[str, Any]:
+def with_checksum(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return a manifest with its own checksum, which detects e.g. a flipped bit in the position in the epoch."""
     content = {key: value for key, value in manifest.items() if key != _CHECKSUM}
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
     return {**content, _CHECKSUM: hashlib.sha256(text.encode("ascii")).hexdigest()}
 
 
-def read_manifest(path: str) -> Optional[Dict[str, Any]]:
+def read_manifest(path: str) -> Optional[dict[str, Any]]:
     """Return the manifest, or None if the file does not exist.
 
     :raises DataError: the file exists but is not a manifest
@@ -142,7 +143,7 @@ def remove_staged() -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def publish(source: str, folder: str, names: List[str]) -> None:
+def publish(source: str, folder: str, names: list[str]) -> None:
     """Move synced files in the given order from the staging folder into place; the last one makes them valid."""
     for name in names:
         sync(os.path.join(source, name))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 
 _MAX_TAGS = 100
 
 
-def data_facts(dataset: Any, epoch: int) -> Dict[str, str]:
+def data_facts(dataset: Any, epoch: int) -> dict[str, str]:
     """Return number, order and lengths of the sequences of a dataset, dims of its data, and hashes of some tags.
 
     :param epoch: whose sequence order is used

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import LoggingSettings, TaskSettings
@@ -18,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
 
 
-_for_rank: List[int] = []  # the local rank for which the device was chosen
+_for_rank: list[int] = []  # the local rank for which the device was chosen
 
 
 def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
@@ -40,7 +41,7 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
     match = _DEVICE.match(wanted)
     if match is None:
         raise ConfigError("device must be 'cpu', 'gpu' or 'gpu<index>', not %r." % wanted)
-    gpus: List[Any] = tf.config.list_physical_devices("GPU")
+    gpus: list[Any] = tf.config.list_physical_devices("GPU")
     index = int(match.group(2) or _gpu_of_rank(local_rank, local_size, 0 if wanted == "cpu" else len(gpus)))
     if wanted.startswith("gpu") and index >= len(gpus):
         raise ConfigError(
@@ -97,7 +98,7 @@ def memory_text() -> str:
     )
 
 
-def memory_bytes() -> Dict[str, int]:
+def memory_bytes() -> dict[str, int]:
     """Return the bytes used by the process, as ``process``, and the peak of each GPU by its name."""
     values = {"process": process_memory()}
     for index, _ in enumerate(tf.config.list_logical_devices("GPU")):
@@ -108,7 +109,7 @@ def memory_bytes() -> Dict[str, int]:
 
 def _session_options(options: Mapping[str, Any]) -> None:
     """Apply the options of a TensorFlow 1 session that still have an effect: the numbers of threads."""
-    setters: Dict[str, Callable[[int], Optional[Any]]] = {
+    setters: dict[str, Callable[[int], Optional[Any]]] = {
         "intra_op_parallelism_threads": tf.config.threading.set_intra_op_parallelism_threads,
         "inter_op_parallelism_threads": tf.config.threading.set_inter_op_parallelism_threads,
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import time
-from typing import Callable, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Callable
 
 #: Seconds to wait before each further attempt.
-RETRY_WAITS: Tuple[float, ...] = (2.0, 10.0)
+RETRY_WAITS: tuple[float, ...] = (2.0, 10.0)
 _PASSING = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EAGAIN])
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import types
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
 
 from returnn_tf.config import Config
 
@@ -21,13 +22,13 @@ def fingerprint(config: Config) -> str:
     return digest.hexdigest()
 
 
-def settings(config: Config, keys: Optional[Iterable[str]] = None, *, folders: bool = True) -> Dict[str, str]:
+def settings(config: Config, keys: Optional[Iterable[str]] = None, *, folders: bool = True) -> dict[str, str]:
     """Return key -> value as text, or a hash of it if it is long.
 
     :param keys: default: all of the config; missing ones are skipped
     :param folders: whether the folder counts in a value that is a path
     """
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for key in sorted(config.keys() if keys is None else keys):
         value = config.typed(key)
         if value is not None:
@@ -41,7 +42,7 @@ def as_text(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else "sha256 " + hashlib.sha256(_bytes(text)).hexdigest()[:32]
 
 
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the differences of two `settings`: ``batch_size (was 3, is 2)``; only the key for long values."""
     lines = []
     for key in sorted(set(before) | set(now)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 from returnn_tf.config import DataError
 from returnn_tf.graph.emit_context import EmitContext
@@ -23,12 +24,12 @@ class NonFiniteError(DataError):
     :param losses: loss by name
     """
 
-    def __init__(self, step: int, total_loss: float, grad_norm: Optional[float], losses: Dict[str, float]) -> None:
+    def __init__(self, step: int, total_loss: float, grad_norm: Optional[float], losses: dict[str, float]) -> None:
         self.step = step
         self.total_loss = total_loss
         self.grad_norm = grad_norm
         self.losses = losses
-        self.seq_tags: List[str] = []
+        self.seq_tags: list[str] = []
         self.layer: Optional[str] = None  # or the input, see `first_bad_layer`
         self.where = ""  # rank and host, if there are several
         self.own_finite = False  # whether loss and gradient of this rank are finite
@@ -84,9 +85,9 @@ def first_bad_layer(net: Network, feed: Mapping[str, Any], *, step: int, train: 
     :param train: whether the step was one of training
     :return: the path of the layer; ``data`` or ``data:<key>`` for an input
     """
-    names: List[str] = []
+    names: list[str] = []
 
-    def check(feed: Dict[str, Any]) -> Any:
+    def check(feed: dict[str, Any]) -> Any:
         graph = net.lower(feed, train=train, step=tf.constant(step, "int64"))
         flags = [tf.constant([True, True])]
         for node, value in graph.lowering.values.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from typing import Any, Callable, Iterable, Iterator, Tuple
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable
 
 _POLL_SECONDS = 0.1
 
@@ -24,15 +25,15 @@ class Prefetcher:
         self.wait_seconds = 0.0
         self._batches = batches
         self._convert = convert
-        self._queue: queue.Queue[Tuple[str, Any, Any]] = queue.Queue(maxsize=depth)
+        self._queue: queue.Queue[tuple[str, Any, Any]] = queue.Queue(maxsize=depth)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[Tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self
 
-    def __next__(self) -> Tuple[Any, Any]:
+    def __next__(self) -> tuple[Any, Any]:
         start = time.perf_counter()
         kind, first, second = self._queue.get()
         self.wait_seconds += time.perf_counter() - start
@@ -64,7 +65,7 @@ class Prefetcher:
         except BaseException as exc:  # any kind is passed to the consumer
             self._put(("error", exc, None))
 
-    def _put(self, item: Tuple[str, Any, Any]) -> bool:
+    def _put(self, item: tuple[str, Any, Any]) -> bool:
         while not self._stop.is_set():
             try:
                 self._queue.put(item, timeout=_POLL_SECONDS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Dict, FrozenSet, Iterable, Mapping, Optional
+from collections.abc import Iterable, Mapping
+from typing import Optional
 
 from returnn_tf.engine.support.step_result import StepResult
 
@@ -25,13 +26,13 @@ class Scores:
         with_exp: bool = False,
         sums: Optional[Mapping[str, Mapping[str, float]]] = None,
     ) -> None:
-        self._normalized: FrozenSet[str] = frozenset(normalized)
+        self._normalized: frozenset[str] = frozenset(normalized)
         self._with_exp = with_exp
-        self._losses: Dict[str, float] = dict((sums or {}).get("losses", {}))
-        self._errors: Dict[str, float] = dict((sums or {}).get("errors", {}))
-        self._counts: Dict[str, float] = dict((sums or {}).get("counts", {}))
+        self._losses: dict[str, float] = dict((sums or {}).get("losses", {}))
+        self._errors: dict[str, float] = dict((sums or {}).get("errors", {}))
+        self._counts: dict[str, float] = dict((sums or {}).get("counts", {}))
 
-    def sums(self) -> Dict[str, Dict[str, float]]:
+    def sums(self) -> dict[str, dict[str, float]]:
         """Return a copy of the sums, by kind and loss; another instance can continue from them exactly."""
         return {"losses": dict(self._losses), "errors": dict(self._errors), "counts": dict(self._counts)}
 
@@ -45,14 +46,14 @@ class Scores:
         for name, error in result.errors.items():
             self._errors[name] = self._errors.get(name, 0.0) + error
 
-    def scores(self) -> Dict[str, float]:
+    def scores(self) -> dict[str, float]:
         """Return ``cost:<layer>`` -> mean loss per frame or sequence."""
         found = {COST + name: self._mean(value, name) for name, value in self._losses.items()}
         if self._with_exp:
             found.update({name + EXP: _exp(value) for name, value in list(found.items())})
         return found
 
-    def errors(self) -> Dict[str, float]:
+    def errors(self) -> dict[str, float]:
         """Return ``error:<layer>`` -> mean error per frame, label or sequence."""
         return {ERROR + name: self._mean(value, name) for name, value in self._errors.items()}
 
@@ -61,9 +62,9 @@ class Scores:
         return value / count if count else float("nan")
 
 
-def added_sums(parts: Iterable[Mapping[str, Mapping[str, float]]]) -> Dict[str, Dict[str, float]]:
+def added_sums(parts: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
     """Return the total of the sums of several `Scores`."""
-    total: Dict[str, Dict[str, float]] = {}
+    total: dict[str, dict[str, float]] = {}
     for part in parts:
         for kind, values in part.items():
             of_kind = total.setdefault(kind, {})
@@ -72,7 +73,7 @@ def added_sums(parts: Iterable[Mapping[str, Mapping[str, float]]]) -> Dict[str, 
     return total
 
 
-def batch_means(result: StepResult, normalized: Iterable[str] = ()) -> Dict[str, float]:
+def batch_means(result: StepResult, normalized: Iterable[str] = ()) -> dict[str, float]:
     """Return ``cost:<layer>`` and ``error:<layer>`` of a single batch, for the log line of a step."""
     scores = Scores(normalized)
     scores.add(result)

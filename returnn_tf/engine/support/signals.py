@@ -12,7 +12,8 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings import TrainingSettings
@@ -58,9 +59,9 @@ class StopRequest:
         #: Whether there is something to save; before, the first signal ends the program at once.
         self.graceful = False
         #: Called before the program ends at once.
-        self.on_abort: List[Callable[[], None]] = []
+        self.on_abort: list[Callable[[], None]] = []
         self._insisted: Optional[float] = None  # when SIGINT or SIGTERM came first
-        self._old: Dict[int, Any] = {}
+        self._old: dict[int, Any] = {}
         self._pipe = (-1, -1)
         self._old_fd = -1
 
@@ -128,7 +129,7 @@ class StopRequest:
             os._exit(code)
 
 
-_listening: List[StopRequest] = []
+_listening: list[StopRequest] = []
 
 
 def _after_fork() -> None:

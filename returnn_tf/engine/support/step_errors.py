@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from returnn_tf.config import DataError
 from returnn_tf.util.lazy_tf import tf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -17,9 +17,9 @@ class StepResult:
     """Numbers of one batch, summed over it unless noted otherwise."""
 
     total_loss: float  # the objective before the update
-    losses: Dict[str, float] = field(default_factory=dict)  # by loss name, unscaled sums
-    errors: Dict[str, float] = field(default_factory=dict)  # by loss name, sums
-    counts: Dict[str, float] = field(default_factory=dict)  # by loss name: frames or sequences to divide by
+    losses: dict[str, float] = field(default_factory=dict)  # by loss name, unscaled sums
+    errors: dict[str, float] = field(default_factory=dict)  # by loss name, sums
+    counts: dict[str, float] = field(default_factory=dict)  # by loss name: frames or sequences to divide by
     grad_norm: Optional[float] = None  # L2 norm of the raw gradient; None without training
     learning_rate: Optional[float] = None  # what the optimizer got, before its multiplier
     step: Optional[int] = None  # global step of this update, from 0
@@ -29,22 +29,22 @@ class StepResult:
     own: bool = True  # False: this rank had no batch and computed with weight zero
     own_finite: bool = True  # whether loss and gradient of this rank were finite
     communication: float = 0.0  # seconds in which this rank waited for others or sent data
-    flag_sums: List[float] = field(default_factory=list)  # over all ranks, see `returnn_tf.engine.distributed.control`
+    flag_sums: list[float] = field(default_factory=list)  # over all ranks, see `returnn_tf.engine.distributed.control`
 
 
 class Packer:
     """Packs named scalars of a traced function into one float64 vector and unpacks it outside."""
 
     def __init__(self) -> None:
-        self._layout: List[Tuple[str, str]] = []
+        self._layout: list[tuple[str, str]] = []
 
-    def pack(self, graph: Any, scalars: Dict[str, Any]) -> Any:
+    def pack(self, graph: Any, scalars: dict[str, Any]) -> Any:
         """Return the vector; called while tracing.
 
         :param graph: lowered network with ``losses``, ``errors`` and ``counts``
         :param scalars: further scalar tensors by name of a `StepResult` field
         """
-        named: Dict[Tuple[str, str], Any] = {("", name): value for name, value in scalars.items()}
+        named: dict[tuple[str, str], Any] = {("", name): value for name, value in scalars.items()}
         for kind, values in zip(_KINDS, (graph.losses, graph.errors, graph.counts)):
             named.update({(kind, name): value for name, value in values.items()})
         self._layout = list(named)
@@ -55,7 +55,7 @@ class Packer:
 
         :param vector: numpy float64 [n]
         """
-        fields: Dict[str, Any] = {kind: {} for kind in _KINDS}
+        fields: dict[str, Any] = {kind: {} for kind in _KINDS}
         for (kind, name), value in zip(self._layout, vector.tolist()):
             if kind:
                 fields[kind][name] = value

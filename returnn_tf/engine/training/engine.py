@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import CheckpointSettings, LoggingSettings, TrainingSettings
@@ -135,12 +135,12 @@ class Engine:
             raise
         self.saver.clean_up(self.learning_rates.epochs, epoch)
 
-    def evaluate(self, epoch: int) -> Dict[str, PassResult]:
+    def evaluate(self, epoch: int) -> dict[str, PassResult]:
         """Compute the scores of all evaluation datasets, and pass them to the learning-rate control.
 
         :raises Stopped: by a signal; the scores are discarded
         """
-        results: Dict[str, PassResult] = {}
+        results: dict[str, PassResult] = {}
         for name, source in self._parts.data.evaluated.items():
             batches = self._parts.boundary.until_signal(source.batches(epoch))
             results[name] = self.evaluator.run(

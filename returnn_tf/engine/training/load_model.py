@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Tuple
-
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir, preload
@@ -17,7 +15,7 @@ from returnn_tf.network.describe import log_templates
 from returnn_tf.network.network import Network
 
 
-def load_network(config: Config, *, search: bool = False) -> Tuple[Network, ModelChoice]:
+def load_network(config: Config, *, search: bool = False) -> tuple[Network, ModelChoice]:
     """Return the network, planned as for training so that losses inside loops exist, and its checkpoint.
 
     Parameters set by ``preload_from_files`` are not read from the checkpoint. The global step is that of the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings import all_settings
@@ -70,7 +70,7 @@ class ResumePoint:
         return PassState() if self.begun is None else self.begun.of_rank(self._world.rank, self._world.size)
 
     @property
-    def position(self) -> Dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         """Return where the batches of the epoch start, see `DataSource.batches`."""
         shared = [] if self.begun is None else self.begun.shared
         return {"start_batch": self.done.batches, "shared": shared}

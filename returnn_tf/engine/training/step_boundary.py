@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable
 
 from returnn_tf.engine.checkpoints.lock import ModelLock
 from returnn_tf.engine.checkpoints.saver import Saver

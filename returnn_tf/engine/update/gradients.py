@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Optional
 
 from returnn_tf.engine.update.options import UpdateOptions
 from returnn_tf.util.lazy_tf import tf
@@ -14,9 +15,9 @@ from returnn_tf.util.lazy_tf import tf
 class Gradients:
     """The gradients of a step, all by parameter name."""
 
-    raw: Dict[str, Any]  # dense gradients of this step
+    raw: dict[str, Any]  # dense gradients of this step
     norm: Any  # float32 scalar: L2 norm of them all
-    constraints: Dict[str, Any]  # gradients of the constraints, only if they are decoupled
+    constraints: dict[str, Any]  # gradients of the constraints, only if they are decoupled
 
 
 def dense(grad: Any) -> Any:

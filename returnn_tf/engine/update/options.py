@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Dict, FrozenSet, Mapping, Optional, Set, Union
+from typing import Annotated, Any, Optional, Union
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.option_types import Written
@@ -13,7 +14,7 @@ from returnn_tf.config.settings import UpdateSettings, option_of
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
 
 # Legacy top-level switches and their optimizer dicts.
-_FLAGS: Dict[str, Dict[str, Any]] = {
+_FLAGS: dict[str, dict[str, Any]] = {
     "adam": {"class": "adam"},
     "nadam": {"class": "nadamkeras"},
     "adadelta": {"class": "adadelta"},
@@ -23,7 +24,7 @@ _FLAGS: Dict[str, Dict[str, Any]] = {
 _FLAGS_WITH_MOMENTUM = ("rmsprop",)
 
 
-Tags = Annotated[FrozenSet[str], Written(Union[str, Set[str]], "str | set[str]")]
+Tags = Annotated[frozenset[str], Written(Union[str, set[str]], "str | set[str]")]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class UpdateOptions:
     Most of it can be set for all parameters or, in ``updater_opts``, for those of one layer.
     """
 
-    optimizer: Dict[str, Any] = option({"class": "gradientdescent"}, help="class and options of the optimizer")
+    optimizer: dict[str, Any] = option({"class": "gradientdescent"}, help="class and options of the optimizer")
     maximize_grad_norm: float = option_of(UpdateSettings, "maximize_grad_norm")
     accum_grad_multiple_step: int = option_of(UpdateSettings, "accum_grad_multiple_step")
     gradient_noise: float = option_of(UpdateSettings, "gradient_noise")
@@ -88,7 +89,7 @@ def from_config(config: Config) -> UpdateOptions:
     )
 
 
-def optimizer_dict(config: Config) -> Dict[str, Any]:
+def optimizer_dict(config: Config) -> dict[str, Any]:
     """Return the optimizer dict of a config: ``optimizer``, a legacy flag, or plain gradient descent."""
     settings = UpdateSettings(config)
     options = settings.optimizer
@@ -108,7 +109,7 @@ def optimizer_dict(config: Config) -> Dict[str, Any]:
     return {**_FLAGS[given[0]], "momentum": momentum}
 
 
-def _given(options: Mapping[str, Any], where: str) -> Dict[str, Any]:
+def _given(options: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the checked options without those that are None.
 
     :raises ConfigError: unknown option or a wrong value

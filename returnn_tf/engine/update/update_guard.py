@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.options import above, at_least, from_options, option
@@ -49,18 +49,18 @@ class UpdateGuard:
         self.options = spike_options(config)
         self._max_skipped = TrainingSettings(config).max_skipped_steps
         self._skipped = 0  # in a row
-        self._averages: Dict[str, Any] = {}
+        self._averages: dict[str, Any] = {}
         if self.options is not None:
             self._averages = {
                 name: tf.Variable(0.0, dtype="float64", trainable=False, name="loss_spike_" + name)
                 for name in ("mean", "deviation", "steps")
             }
 
-    def state(self) -> Dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return the variables needed for an exact resume, by name."""
         return {"loss_spike/" + name: variable for name, variable in self._averages.items()}
 
-    def emit(self, finite: Any, measured: Dict[str, Any]) -> Tuple[Any, Any, Any]:
+    def emit(self, finite: Any, measured: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Emit the decision, in a traced step.
 
         :param finite: bool scalar, whether loss and gradient are finite

@@ -7,8 +7,9 @@ the optimizer and ``extra_updates``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import TrainingSettings, UpdateSettings
@@ -29,7 +30,7 @@ class _Group:
 
     optimizer: Optimizer
     interval: int  # steps per update
-    names: List[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
 
 class Updater:
@@ -41,12 +42,12 @@ class Updater:
 
     def __init__(self, net: Network, config: Config) -> None:
         self._params: Mapping[str, Any] = net.params
-        self._variables: Dict[str, Any] = {
+        self._variables: dict[str, Any] = {
             name: var for name, var in net.params.items() if net.param_specs[name].trainable and var.dtype.is_floating
         }
         default = update_options.from_config(config)
         self._default = default
-        self._options: Dict[str, UpdateOptions] = {
+        self._options: dict[str, UpdateOptions] = {
             name: default.for_layer(net.param_specs[name].updater_opts, "parameter %r" % name)
             for name in self._variables
         }
@@ -58,7 +59,7 @@ class Updater:
         self._groups = _groups(self._options, UpdateSettings(config).optimizer_epsilon)
         for index, group in enumerate(self._groups):
             group.optimizer.build({name: self._variables[name] for name in group.names}, "optimizer_%i" % index)
-        self._accumulated: Dict[str, Any] = {
+        self._accumulated: dict[str, Any] = {
             name: tf.Variable(tf.zeros_like(self._variables[name]), trainable=False, name="accum_grad")
             for group in self._groups
             if group.interval > 1
@@ -69,9 +70,9 @@ class Updater:
             options.tolerates_nonfinite() for options in self._options.values()
         )
 
-    def state(self) -> Dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return the variables needed for an exact resume, by name: slots, counters, accumulated gradients."""
-        result: Dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for group in self._groups:
             result.update(group.optimizer.state())
         result.update({"%s/accum_grad" % name: var for name, var in self._accumulated.items()})
@@ -93,7 +94,7 @@ class Updater:
         raw = {name: gradients.dense(grad) for name, grad in found.items()}
         if self._check_numerics:
             raw = {name: checked_finite(grad, "the gradient of parameter %r" % name) for name, grad in raw.items()}
-        constraints: Dict[str, Any] = {}
+        constraints: dict[str, Any] = {}
         if self._decouple and tf.is_tensor(graph.constraints):
             constraints = _gradients(graph.constraints, names, variables)
         norm = gradients.global_norm([grad for _, grad in sorted(raw.items())])
@@ -128,7 +129,7 @@ class Updater:
     def _update_function(
         self,
         group: _Group,
-        names: List[str],
+        names: list[str],
         summed: Mapping[str, Any],
         constraints: Mapping[str, Any],
         norms: Mapping[Optional[str], Any],
@@ -138,7 +139,7 @@ class Updater:
         seed = tf.stack([tf.constant(self._seed, "int32"), tf.cast(step % 0x7FFFFFFF, "int32")])
 
         def update() -> Any:
-            pairs: List[Tuple[str, Any, Any]] = []
+            pairs: list[tuple[str, Any, Any]] = []
             for name in names:
                 options = self._options[name]
                 grad = gradients.process(
@@ -163,9 +164,9 @@ class Updater:
 
         return update
 
-    def _norms(self, grads: Gradients, summed: Mapping[str, Any]) -> Dict[Optional[str], Any]:
+    def _norms(self, grads: Gradients, summed: Mapping[str, Any]) -> dict[Optional[str], Any]:
         """Return the global norm by tag; None stands for all parameters."""
-        norms: Dict[Optional[str], Any] = {
+        norms: dict[Optional[str], Any] = {
             None: gradients.global_norm(list(summed.values())) if self._accumulated else grads.norm
         }
         for options in self._options.values():
@@ -176,7 +177,7 @@ class Updater:
                 )
         return norms
 
-    def _with_norm_reward(self, grads: Dict[str, Any]) -> Dict[str, Any]:
+    def _with_norm_reward(self, grads: dict[str, Any]) -> dict[str, Any]:
         """Add the gradient of ``- maximize_grad_norm * (L2 norm of the gradients of all parameters)``."""
         factor = self._default.maximize_grad_norm
         if not factor:
@@ -187,15 +188,15 @@ class Updater:
         return {name: tf.add(grads[name], extra[name]) if name in extra else grads[name] for name in names}
 
 
-def _gradients(loss: Any, names: List[str], variables: List[Any]) -> Dict[str, Any]:
+def _gradients(loss: Any, names: list[str], variables: list[Any]) -> dict[str, Any]:
     if not variables:
         return {}
     found = tf.gradients(loss, variables)
     return {name: grad for name, grad in zip(names, found) if grad is not None}
 
 
-def _groups(options: Mapping[str, UpdateOptions], epsilon: Optional[float]) -> List[_Group]:
-    groups: Dict[Any, _Group] = {}
+def _groups(options: Mapping[str, UpdateOptions], epsilon: Optional[float]) -> list[_Group]:
+    groups: dict[Any, _Group] = {}
     for name, opts in options.items():
         interval = max(opts.accum_grad_multiple_step, 1)
         key = (repr(sorted(opts.optimizer.items())), interval)
@@ -207,7 +208,7 @@ def _groups(options: Mapping[str, UpdateOptions], epsilon: Optional[float]) -> L
     return list(groups.values())
 
 
-def _extra_updates(given: Any, params: Mapping[str, Any]) -> Dict[str, Callable[[Any], Any]]:
+def _extra_updates(given: Any, params: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
     if not isinstance(given, dict):
         raise ConfigError("extra_updates must be a dict from parameter name to function, not %r." % (given,))
     for name, function in given.items():

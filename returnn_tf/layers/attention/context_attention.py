@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -41,7 +41,7 @@ class ContextAttentionLayer(ConcatInputLayer):
         self._sum = plan_weighted_sum(ctx, self._energy, self.base.output, squeeze=False)
         return self._sum.output
 
-    def _known(self, dim: Dim, axis: int, rest: List[Dim], time: Dim, feature: Optional[Dim]) -> bool:
+    def _known(self, dim: Dim, axis: int, rest: list[Dim], time: Dim, feature: Optional[Dim]) -> bool:
         return dim.is_batch or dim is time or dim is feature or any(dim is r for r in rest)
 
     def _check_features(self, ctx: PlanContext, data: Data, context: Data) -> int:

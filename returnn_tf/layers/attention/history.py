@@ -6,7 +6,7 @@ the selected frames of each sequence come first, and their number is a state of 
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
@@ -79,7 +79,7 @@ def history_mask(ctx: EmitContext, size: Any) -> Optional[Any]:
     return None if count is None else tf.sequence_mask(count + 1, size)
 
 
-def _masks(node: Node) -> List[Node]:
+def _masks(node: Node) -> list[Node]:
     layer: Any = node.layer
     return list(layer.history_masks)
 
@@ -88,5 +88,5 @@ def _batch(node: Node) -> Optional[Dim]:
     return next((dim for data, _ in node.loop_states.values() for dim in data.dims if dim.is_batch), None)
 
 
-def _stacked(sizes: List[Any]) -> Any:
+def _stacked(sizes: list[Any]) -> Any:
     return tf.stack(sizes) if sizes else []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import OptionalLayerRef, dropout_rate, option

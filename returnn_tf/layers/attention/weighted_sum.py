@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.dense.attention import product_sum
@@ -23,8 +23,8 @@ class WeightedSum:
     """
 
     output: Data
-    squeezed: List[int]
-    labels: Tuple[List[Any], List[Any], List[Any]]
+    squeezed: list[int]
+    labels: tuple[list[Any], list[Any], list[Any]]
 
     def emit(self, weights: Any, base: Any) -> Any:
         """Emit the sum; tensors in the layout of their templates."""
@@ -38,7 +38,7 @@ class WeightedSum:
         :param beam: hypotheses per sequence; neighbours in the batch axis of the weights and of the result
         """
         labels, of_base, out = self.labels
-        at, into = [i for i, dim in enumerate(self.output.dims) if dim.is_batch][0], "beam"
+        at, into = next(i for i, dim in enumerate(self.output.dims) if dim.is_batch), "beam"
         batch = out[at]
         if batch not in labels:  # the weights are the same for all sequences
             return self.emit(weights, tf.repeat(base, beam, axis=of_base.index(batch)))
@@ -60,11 +60,11 @@ def plan_weighted_sum(ctx: PlanContext, weights: Data, base: Data, *, squeeze: b
     time = _summed_axis(ctx, weights, base)
     pairs = _pairs(ctx, weights, base, time)
     squeezed = [i for i, d in enumerate(weights.dims) if squeeze and i not in pairs and d.size == 1]
-    labels_base: List[Any] = ["base%d" % i for i in range(base.rank)]
+    labels_base: list[Any] = ["base%d" % i for i in range(base.rank)]
     labels_weights = [
         labels_base[pairs[i]] if i in pairs else "weights%d" % i for i in range(weights.rank) if i not in squeezed
     ]
-    where: Dict[Any, Any] = {label: base.dims[i] for i, label in enumerate(labels_base)}
+    where: dict[Any, Any] = {label: base.dims[i] for i, label in enumerate(labels_base)}
     where.update({"weights%d" % i: weights.dims[i] for i in range(weights.rank)})
     own = [label for label in labels_weights if label not in labels_base]
     out = [*own, *(label for i, label in enumerate(labels_base) if i != time)]
@@ -87,9 +87,9 @@ def _summed_axis(ctx: PlanContext, weights: Data, base: Data) -> int:
     )
 
 
-def _pairs(ctx: PlanContext, weights: Data, base: Data, time: int) -> Dict[int, int]:
+def _pairs(ctx: PlanContext, weights: Data, base: Data, time: int) -> dict[int, int]:
     """Map axes of the weights to axes of the base."""
-    pairs: Dict[int, int] = {}
+    pairs: dict[int, int] = {}
 
     def take(axis: Optional[int], target: int) -> None:
         if axis is not None and axis not in pairs and target not in pairs.values():

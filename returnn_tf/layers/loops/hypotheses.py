@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.lowering import Lowering
@@ -60,7 +61,7 @@ class Hypotheses:
         self.choices += 1
 
 
-def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: List[Any], batch: Any) -> None:
+def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: list[Any], batch: Any) -> None:
     """Reorder, after a choice, all values needed later, so that they belong to the chosen hypotheses.
 
     :param later: nodes whose values are needed after the choice
@@ -121,7 +122,7 @@ def resize_beam(state: Lowering, before: int, after: int, batch: Any) -> None:
 
     state.batch_size = batch * after
     for lens in (state.lens, state.derived_lens):
-        resized: Dict[Any, Any] = {dim: resize(value) for dim, value in lens.items()}
+        resized: dict[Any, Any] = {dim: resize(value) for dim, value in lens.items()}
         lens.clear()
         lens.update(resized)
     state.masks = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.graph.constraints import constrained_values, step_output_name
 from returnn_tf.graph.emit_context import EmitContext
@@ -76,7 +77,7 @@ class LoopFrame:
 
     # --- before the loop ---
 
-    def _before_loop(self) -> List[Any]:
+    def _before_loop(self) -> list[Any]:
         """Compute what all steps share: masks, and what layers prepare.
 
         :return: arrays that layers prepared for each step
@@ -100,7 +101,7 @@ class LoopFrame:
         self._inner.set_aux(inner, ALL_STEPS, x)
         return step_array(x, self._limit)
 
-    def _initial_states(self) -> List[Any]:
+    def _initial_states(self) -> list[Any]:
         states = []
         for prev, _, initial in self._loop.prevs:
             states.append(shaped(initial.emit(self._inner, prev.output), prev.output))
@@ -109,7 +110,7 @@ class LoopFrame:
                 states.append(shaped(start(EmitContext(node, self._inner.lowering)), data))
         return states
 
-    def _initial_search(self) -> Dict[str, Any]:
+    def _initial_search(self) -> dict[str, Any]:
         loop, batch = self._loop, self._batch
         if loop.ending.end is None and not loop.choices:
             return {}
@@ -129,16 +130,16 @@ class LoopFrame:
     # --- one step ---
 
     def _run_step(
-        self, i: Any, arrays: List[Any], carried: Any, search: Dict[str, Any]
-    ) -> Tuple[List[Any], List[Any], Dict[str, Any], Any]:
+        self, i: Any, arrays: list[Any], carried: Any, search: dict[str, Any]
+    ) -> tuple[list[Any], list[Any], dict[str, Any], Any]:
         """Run `_step`, recomputed in the backward pass if requested."""
 
-        def inputs() -> List[Any]:
+        def inputs() -> list[Any]:
             return [i, *(array.read(i) for array in arrays), *tf.nest.flatten([list(carried), search])]
 
-        def step(i: Any, *flat: Any) -> List[Any]:
+        def step(i: Any, *flat: Any) -> list[Any]:
             states, flags = tf.nest.pack_sequence_as([list(carried), search], flat[len(arrays) :])
-            results: List[Any] = tf.nest.flatten(self._step(i, flat[: len(arrays)], states, flags)[:3])
+            results: list[Any] = tf.nest.flatten(self._step(i, flat[: len(arrays)], states, flags)[:3])
             return results
 
         if self._loop.choices or not self._ctx.train or not self._loop.recomputes:
@@ -148,8 +149,8 @@ class LoopFrame:
         return values, states, ended, None
 
     def _step(
-        self, i: Any, given: Sequence[Any], carried: Any, search: Dict[str, Any]
-    ) -> Tuple[List[Any], List[Any], Dict[str, Any], Any]:
+        self, i: Any, given: Sequence[Any], carried: Any, search: dict[str, Any]
+    ) -> tuple[list[Any], list[Any], dict[str, Any], Any]:
         """Return (collected values, next states, hypotheses, the [batch, beam] entries that these continue).
 
         :param given: the values known for this step: the slices, then what layers prepared before the loop
@@ -160,7 +161,7 @@ class LoopFrame:
         made = [(node, STEP_INPUT) for node in layers if self._inner.aux(node, STEP_INPUT) is not None]
         for target, value in zip([*(inner for _, inner in loop.slices), *made], given):
             state.loop_inputs[target] = value
-        keys: List[Any] = [(node, key) for node in layers for key in node.loop_states]
+        keys: list[Any] = [(node, key) for node in layers for key in node.loop_states]
         for name, value in zip([prev for prev, _, _ in loop.prevs] + keys, carried):
             state.loop_inputs[name] = value
         hyps = self._hypotheses(i, search)
@@ -178,7 +179,7 @@ class LoopFrame:
         values += [constrained_values(EmitContext(node, state))[name] for node, name in loop.constrained]
         return values, new_states, self._ended(state, hyps, search), source
 
-    def _hypotheses(self, i: Any, search: Dict[str, Any]) -> Optional[Hypotheses]:
+    def _hypotheses(self, i: Any, search: dict[str, Any]) -> Optional[Hypotheses]:
         if not search:
             return None
         loop, beam = self._loop, self._loop.beam_size
@@ -192,7 +193,7 @@ class LoopFrame:
         source = tf.tile(tf.range(beam)[None], [self._batch, 1])
         return Hypotheses(i, scores, ended, beam, source, counts=counts)
 
-    def _needed_after(self, position: int, hyps: Hypotheses) -> List[Node]:
+    def _needed_after(self, position: int, hyps: Hypotheses) -> list[Node]:
         """Return the nodes of the step, and its inputs, used after a choice; all, if the beam size changes.
 
         The order is the same in each run, since the ops are created in it.
@@ -209,7 +210,7 @@ class LoopFrame:
         same = {*deps, *(inner for _, inner in loop.slices if inner not in nodes[: position + 1])}
         return [node for node in dict.fromkeys(later) if node not in same]
 
-    def _ended(self, state: Lowering, hyps: Optional[Hypotheses], search: Dict[str, Any]) -> Dict[str, Any]:
+    def _ended(self, state: Lowering, hyps: Optional[Hypotheses], search: dict[str, Any]) -> dict[str, Any]:
         if hyps is None:
             return search
         loop, lens = self._loop, search["lens"]
@@ -229,7 +230,7 @@ class LoopFrame:
 
     # --- after the loop ---
 
-    def _finish(self, count: Any, search: Dict[str, Any], results: Any, sources: Any) -> None:
+    def _finish(self, count: Any, search: dict[str, Any], results: Any, sources: Any) -> None:
         ctx, loop = self._ctx, self._loop
         dim, beam = loop.ending.time_dim, loop.beam_size
         size = count
@@ -258,7 +259,7 @@ class LoopFrame:
                 value = along_hypotheses(value, entries, axis + 1)
             ctx.set_sub_output(name, value[:size] if dim is not None else value)
 
-    def _final_scores(self, count: Any, size: Any, search: Dict[str, Any]) -> Any:
+    def _final_scores(self, count: Any, size: Any, search: dict[str, Any]) -> Any:
         """Return the final scores, [batch, beam].
 
         :param count: number of steps of the loop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
@@ -12,7 +12,7 @@ from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
-def read_params(ctx: EmitContext, nodes: List[Node]) -> None:
+def read_params(ctx: EmitContext, nodes: list[Node]) -> None:
     """Read the parameters of layers, including those in inner loops."""
     for node in nodes:
         inner = type(ctx)(node, ctx.lowering)
@@ -27,7 +27,7 @@ def step_array(x: Any, steps: Any) -> Any:
     return tf.TensorArray(x.dtype, size=steps, element_shape=x.shape[1:]).unstack(x)
 
 
-def in_beam(lowering: Lowering, nodes: List[Node], beam: int, *, stays: bool) -> Lowering:
+def in_beam(lowering: Lowering, nodes: list[Node], beam: int, *, stays: bool) -> Lowering:
     """Return the values from outside as the loop sees them: once per hypothesis.
 
     :param stays: the number of hypotheses is the same at all times

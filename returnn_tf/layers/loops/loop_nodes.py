@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import OnExit
 from returnn_tf.graph.emit_context import EmitContext
@@ -55,13 +55,13 @@ class ExitLayer(Layer):
     def template(self, ctx: Any) -> Data:
         """Infer the output: unchanged if the value is the same in all steps."""
         data = self.source.output
-        self._axes: List[int] = data.axes_of(self._loop_dim)
+        self._axes: list[int] = data.axes_of(self._loop_dim)
         if not self._axes:
             return data
         data = data.permuted(self._perm(data)).with_dim(0, self._time_dim)
         return data.replace(time_axis=0)
 
-    def _perm(self, data: Data) -> List[int]:
+    def _perm(self, data: Data) -> list[int]:
         axis = self._axes[0]
         return [axis] + [i for i in range(data.rank) if i != axis]
 

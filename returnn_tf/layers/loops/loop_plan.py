@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.graph.freezing import Freezable, read_only
 from returnn_tf.graph.node import Node
@@ -48,15 +48,15 @@ class LoopPlan(Freezable):
     loop_dim: Dim
     path: str
     ending: Ending
-    prevs: List[Tuple[Node, Node, InitialOutput]]
-    slices: List[Tuple[Node, Node]]
-    choices: List[Node]
-    zones: Dict[str, Tuple[str, str]]
+    prevs: list[tuple[Node, Node, InitialOutput]]
+    slices: list[tuple[Node, Node]]
+    choices: list[Node]
+    zones: dict[str, tuple[str, str]]
     checkpoint_steps: bool = False
     swap_memory: bool = False
     back_prop: bool = True
-    constrained: List[Tuple[Node, str]] = dataclasses.field(default_factory=list)
-    collected: List[Node] = dataclasses.field(default_factory=list)
+    constrained: list[tuple[Node, str]] = dataclasses.field(default_factory=list)
+    collected: list[Node] = dataclasses.field(default_factory=list)
 
     def freeze(self) -> None:
         """Forbid all further changes."""
@@ -70,7 +70,7 @@ class LoopPlan(Freezable):
         return self.choices[-1].layer.beam_size if self.choices else 1  # type: ignore[attr-defined]
 
     @property
-    def written(self) -> List[Node]:
+    def written(self) -> list[Node]:
         """Return the nodes whose values a step writes, in this order."""
         return [*self.collected, *(node for node, _ in self.constrained)]
 

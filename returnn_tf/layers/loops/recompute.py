@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List
+from typing import Any, Callable
 
 from returnn_tf.util.lazy_tf import tf
 
 
-def recomputed(func: Callable[..., List[Any]], inputs: List[Any], again: Callable[[], List[Any]]) -> List[Any]:
+def recomputed(func: Callable[..., list[Any]], inputs: list[Any], again: Callable[[], list[Any]]) -> list[Any]:
     """Compute ``func(*inputs)``, keeping only the inputs for the gradient.
 
     For use in the body of a `tf.while_loop`. The gradient goes to the inputs and to all outer tensors that the
@@ -25,20 +25,20 @@ def recomputed(func: Callable[..., List[Any]], inputs: List[Any], again: Callabl
     run = _runner(step)
 
     def call(*values: Any) -> Any:
-        def backward(*upstream: Any) -> List[Any]:
+        def backward(*upstream: Any) -> list[Any]:
             # The outer tensors themselves: an identity of them in the loop would be kept once per step.
             second = [tf.identity(x) for x in [*again(), *outside]]
             return _gradients(run(second), second, upstream)
 
         return run([tf.identity(x) for x in values]), backward
 
-    results: List[Any] = list(tf.custom_gradient(call)(*inputs, *outside))
+    results: list[Any] = list(tf.custom_gradient(call)(*inputs, *outside))
     for result, output in zip(results, step.outputs):
         result.set_shape(output.shape)
     return results
 
 
-def _runner(step: Any) -> Callable[[List[Any]], List[Any]]:
+def _runner(step: Any) -> Callable[[list[Any]], list[Any]]:
     """Return a function that copies the ops of a concrete function into the current graph.
 
     A call of it would do that too, but with its captured tensors instead of the given ones.
@@ -52,7 +52,7 @@ def _runner(step: Any) -> Callable[[List[Any]], List[Any]]:
     del definition.node[:]
     definition.node.extend(kept)
 
-    def run(values: List[Any]) -> List[Any]:
+    def run(values: list[Any]) -> list[Any]:
         passed = {name: value for name, value in zip(names, values) if name.split(":")[0] in used}
         inner = [name for name in outputs if name not in names]
         results = iter(tf.graph_util.import_graph_def(definition, passed, inner, name="step"))
@@ -62,7 +62,7 @@ def _runner(step: Any) -> Callable[[List[Any]], List[Any]]:
     return run
 
 
-def _gradients(results: List[Any], inputs: List[Any], upstream: Any) -> List[Any]:
+def _gradients(results: list[Any], inputs: list[Any], upstream: Any) -> list[Any]:
     pairs = [(y, dy) for y, dy in zip(results, upstream) if y.dtype.is_floating and dy is not None]
     floats = [x for x in inputs if x.dtype.is_floating]
     grads = iter(tf.gradients([y for y, _ in pairs], floats, [dy for _, dy in pairs]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import above, option
@@ -58,7 +58,7 @@ class CrossEntropyLoss(FramewiseLoss):
     fake_upper_bound: Optional[float] = option(None, help="upper bound of a frame's value; the gradient is unchanged")
     input_type: Optional[str] = option(None, help="kind of the layer output: prob, log_prob or logits")
     use_fused: bool = option(True, help="use the values before the softmax if available")
-    safe_log_opts: Optional[Dict[str, Any]] = option(None, help="options of the logarithm", group=SafeLogOptions)
+    safe_log_opts: Optional[dict[str, Any]] = option(None, help="options of the logarithm", group=SafeLogOptions)
     debug_dump: bool = option(False, help="print values of every step")
 
     def check(self, ctx: LossPlanContext) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
@@ -55,7 +55,7 @@ class CtcLoss(Loss):
 
     has_blank = True
     beam_width: int = option(100, help="beam width of the search for the error")
-    ctc_opts: Optional[Dict[str, Any]] = option(None, help="variants of the topology", group=CtcOptions)
+    ctc_opts: Optional[dict[str, Any]] = option(None, help="variants of the topology", group=CtcOptions)
     output_in_log_space: bool = option(False, help="the layer outputs log probabilities")
     use_native: bool = option(False, help="ignore sequences with too long targets instead of raising an error")
     use_viterbi: bool = option(False, help="use the best alignment instead of the sum over all")
@@ -140,7 +140,7 @@ class CtcLoss(Loss):
             decoded = beam_decode(seqs.logits, seqs.lens, self.beam_width)
         return sparse_edit_distance(decoded, sparse_sequences(seqs.labels, seqs.label_lens))
 
-    def _targets(self, seqs: _Sequences) -> Tuple[Any, Any]:
+    def _targets(self, seqs: _Sequences) -> tuple[Any, Any]:
         """Return labels and their lengths, changed by the options."""
         labels, lens = seqs.labels, seqs.label_lens
         if self.target_collapse_repeated or self._opts.preprocess_collapse_repeated:
@@ -154,9 +154,7 @@ class CtcLoss(Loss):
         if "sequences" not in ctx.cache:
             output, target = ctx.output, ctx.target
             x = ctx.pre_activation("softmax", "log_softmax")
-            if x is None:
-                x = ctx.output_value if self.output_in_log_space else safe_log(ctx.output_value)
-            elif not self._opts.logits_normalize:
+            if x is None or not self._opts.logits_normalize:
                 x = ctx.output_value if self.output_in_log_space else safe_log(ctx.output_value)
             labels = transpose(ctx.target_value, [target.batch_axis, target.time_axis])  # type: ignore[list-item]
             ctx.cache["sequences"] = _Sequences(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 import numpy
 
@@ -72,7 +72,7 @@ class EditDistanceLoss(DecodedLoss):
     """
 
     debug_print: bool = option(False, help="print both sequences")
-    label_map: Optional[Dict[int, int]] = option(
+    label_map: Optional[dict[int, int]] = option(
         None, help="{label: replacement} for output and target before comparing"
     )
     ctc_decode: bool = option(False, help="the output holds scores with a blank as last class; decode them as CTC")
@@ -100,7 +100,7 @@ class EditDistanceLoss(DecodedLoss):
                 hyps = tf.identity(hyps)
         return edit_distance(hyps, hyp_lens, refs, ref_lens)
 
-    def _decoded(self, ctx: LossContext) -> Tuple[Any, Any]:
+    def _decoded(self, ctx: LossContext) -> tuple[Any, Any]:
         output = ctx.output
         scores = transpose(ctx.output_value, [output.time_axis, output.batch_axis, output.feature_axis])  # type: ignore[list-item]
         decoded = greedy_decode(scores, ctx.lens(output))

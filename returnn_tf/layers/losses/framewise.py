@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
@@ -25,7 +25,7 @@ class Frames:
     :param mask: bool, broadcasts against the frames; None if all of them count
     """
 
-    order: List[int]
+    order: list[int]
     data: Data
     target: Any
     sparse: bool
@@ -160,7 +160,7 @@ def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any)
     return tf.pad(target, [[0, missing if i == axis else 0] for i in range(target.shape.rank)])
 
 
-def pair_axes(output: Data, target: Data, target_name: str) -> List[int]:
+def pair_axes(output: Data, target: Data, target_name: str) -> list[int]:
     """Return the axes of the target in the order of `frame_order` of the output; dense targets have features last.
 
     :raises ConfigError: if they have different axes
@@ -193,7 +193,7 @@ def pair_axes(output: Data, target: Data, target_name: str) -> List[int]:
     return result
 
 
-def _difference(outer: Data, axis_of: Any, target: Data, rest: List[int]) -> str:
+def _difference(outer: Data, axis_of: Any, target: Data, rest: list[int]) -> str:
     only_output = [str(dim) for into, dim in enumerate(outer.dims) if into not in axis_of]
     only_target = [str(target.dims[axis]) for axis in rest]
     parts = []

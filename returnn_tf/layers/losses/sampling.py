@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 class UnigramOptions:
     """The options in ``sampler_args``."""
 
-    unigrams: List[float] = option((), help="counts of all labels")
+    unigrams: list[float] = option((), help="counts of all labels")
     distortion: float = option(1.0, help="exponent of the counts")
 
 
@@ -42,7 +42,7 @@ class SamplingLoss(FramewiseLoss):
     num_sampled: int = option(128, help="number of labels drawn per step (per split)")
     num_splits: int = option(1, help="number of parts the frames are split into, each with labels of its own")
     sampler: str = option("log_uniform", help="how labels are drawn: log_uniform, uniform or fixed_unigram")
-    sampler_args: Optional[Dict[str, Any]] = option(None, help="options of fixed_unigram", group=UnigramOptions)
+    sampler_args: Optional[dict[str, Any]] = option(None, help="options of fixed_unigram", group=UnigramOptions)
     nce_loss: bool = option(False, help="noise contrastive estimation instead of sampled softmax")
     nce_log_norm_term: float = option(0.0, help="log of the normalisation, subtracted from the scores for NCE")
     use_full_softmax: bool = option(False, help="always compute the full softmax")

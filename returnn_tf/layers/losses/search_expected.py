@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, Iterator, Mapping, Optional, Union
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Optional, Union
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.options import check_options, declared_options, option
@@ -42,7 +43,7 @@ class ExpectedLoss(Loss):
 
     needs_target: ClassVar[bool] = True
 
-    loss: Union[str, Dict[str, Any]] = option(
+    loss: Union[str, dict[str, Any]] = option(
         help="the loss of each hypothesis: its name, or {'class': name, option: value}"
     )
     loss_kind: str = option(help="which part of that loss to average: 'error', or 'value' (or 'loss')")
@@ -77,7 +78,7 @@ class ExpectedLoss(Loss):
         self._template = template
 
     def _inner_loss(self) -> Loss:
-        options: Dict[str, Any] = {"class": self.loss} if isinstance(self.loss, str) else dict(self.loss)
+        options: dict[str, Any] = {"class": self.loss} if isinstance(self.loss, str) else dict(self.loss)
         name = options.pop("class", None)
         cls = LOSSES.get(name, "loss 'expected_loss'")
         if not cls.needs_target:

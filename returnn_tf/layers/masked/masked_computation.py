@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Mapping, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
 
 from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -57,7 +58,7 @@ class MaskedComputationLayer(Layer):
     computes_all_steps = True
     keeps_features = True
     mask: OptionalLayerRef = option(None, help="layer with a bool for each frame", refs=True)
-    unit: Dict[str, Any] = option(
+    unit: dict[str, Any] = option(
         help="the layer to compute, a dict; its source 'data' is the source of this layer", network=True
     )
     masked_from: OptionalLayerRef = option(
@@ -101,7 +102,7 @@ class MaskedComputationLayer(Layer):
         check_mask(ctx, self.mask, frames)
         return self._packed_template(ctx, frames)
 
-    def _plan_unit(self, ctx: PlanContext, inputs: Dict[str, Node], loop_dim: Optional[Dim] = None) -> Node:
+    def _plan_unit(self, ctx: PlanContext, inputs: dict[str, Node], loop_dim: Optional[Dim] = None) -> Node:
         def outside(name: str) -> str:
             if name == "data":
                 return name

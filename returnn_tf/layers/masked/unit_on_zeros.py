@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
@@ -24,7 +25,7 @@ class UnitOnZeros:
     :param frames: the frame axis, None in a step of a loop
     """
 
-    nodes: List[Node]
+    nodes: list[Node]
     result: Node
     sources: Sequence[Node]
     frames: Optional[Dim]
@@ -54,7 +55,7 @@ class UnitOnZeros:
         value = tf.squeeze(value, axis=axes) if axes else value
         return to_layout(value, self.result.output.without_axes(axes), data)
 
-    def _needed(self) -> List[Node]:
+    def _needed(self) -> list[Node]:
         todo, needed = [self.result], {self.result}
         while todo:
             for dep in todo.pop().deps:
@@ -63,7 +64,7 @@ class UnitOnZeros:
                     todo.append(dep)
         return [node for node in self.nodes if node in needed]
 
-    def _frame_axes(self, node: Node) -> List[int]:
+    def _frame_axes(self, node: Node) -> list[int]:
         return [i for i, dim in enumerate(node.output.dims) if dim.is_loop or dim is self.frames]
 
     def _one_frame(self, lowering: Lowering, node: Node) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
@@ -33,7 +33,7 @@ class ActivationLayer(ConcatInputLayer):
     keeps_features = True
     joins_features = True
     activation: Activation = option(help="name of the function, e.g. 'relu', or a function")
-    opts: Optional[Dict[str, Any]] = option(None, help="keyword arguments of the function")
+    opts: Optional[dict[str, Any]] = option(None, help="keyword arguments of the function")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: same axes; bool for the logical functions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -32,7 +32,7 @@ class WeightedSumLayer(ConcatInputLayer):
     """
 
     axes: Axes = option(help="the axes of the weights, one or a list")
-    size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="window per axis; None: the whole axes")
+    size: Union[None, int, list[int], tuple[int, ...]] = option(None, help="window per axis; None: the whole axes")
     padding: Optional[Padding] = option(None, help="with size: 'same' or 'valid'")
     keep_dims: Optional[bool] = option(None, help="keep the axes; default: only with size")
 
@@ -91,7 +91,7 @@ class ElemwiseProdLayer(ConcatInputLayer):
     """
 
     axes: Axes = option(help="the axes of the weights, one or a list; static")
-    size: Union[None, int, List[int], Tuple[int, ...]] = option(None, help="sizes of these axes, checked")
+    size: Union[None, int, list[int], tuple[int, ...]] = option(None, help="sizes of these axes, checked")
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
@@ -20,7 +20,7 @@ from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout
 from returnn_tf.util.lazy_tf import tf
 
-_KINDS: Dict[str, Callable[[Any, Any], Any]] = {
+_KINDS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -37,7 +37,7 @@ _KINDS: Dict[str, Callable[[Any, Any], Any]] = {
     "average": lambda a, b: a + b,
 }
 
-_COMPARE: Dict[str, Callable[[Any, Any], Any]] = {
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "equal": lambda a, b: tf.equal(a, b),
     "not_equal": lambda a, b: tf.not_equal(a, b),
     "less": lambda a, b: a < b,
@@ -71,7 +71,7 @@ class ElementwiseLayer(Layer):
             raise ctx.error("the sources have different dtypes, %s. Cast one by a layer of class 'cast'." % found)
         return next(iter(dtypes), "float32")
 
-    def values(self, ctx: EmitContext) -> List[Any]:
+    def values(self, ctx: EmitContext) -> list[Any]:
         """Return all sources in the common layout, size 1 where they lack an axis."""
         return [ctx.broadcast(node, self.layout) for node in self.sources]
 
@@ -98,7 +98,7 @@ class CombineLayer(ElementwiseLayer):
     activation: Activation = option(None, help="name of the activation function f, or None")
     with_bias: bool = option(False, help="whether to add b before the activation")
     eval: Optional[Code] = option(None, help="with kind 'eval': code or function, as in the layer eval")
-    eval_locals: Optional[Dict[str, Any]] = option(None, help="names for the code")
+    eval_locals: Optional[dict[str, Any]] = option(None, help="names for the code")
     eval_for_output_loss: bool = option(False, help="apply the code to the output_loss of the sources as well")
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -76,7 +76,7 @@ class ConstantLayer(Layer):
         except (TypeError, ValueError) as exc:
             raise ctx.error("the value %s does not fit dtype %r: %s." % (shown(self.value), self.dtype, exc)) from None
 
-    def _dims(self, ctx: PlanContext) -> List[Dim]:
+    def _dims(self, ctx: PlanContext) -> list[Dim]:
         sizes = self.array.shape
         if self.shape is None:
             return [self._new_dim(i, size) for i, size in enumerate(sizes)]

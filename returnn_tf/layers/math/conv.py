@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import between, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -23,8 +23,8 @@ from returnn_tf.ops.dense.convolution import convolution
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
-Sizes = Union[int, List[int], Tuple[int, ...]]
-FilterSizes = Union[int, List[Union[int, Dim]], Tuple[Union[int, Dim], ...]]
+Sizes = Union[int, list[int], tuple[int, ...]]
+FilterSizes = Union[int, list[Union[int, Dim]], tuple[Union[int, Dim], ...]]
 
 
 @register_layer("conv")

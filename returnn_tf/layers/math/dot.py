@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -73,11 +73,11 @@ class DotLayer(Layer):
             raise ctx.error("both sources are sparse, %s and %s; make one of them dense." % (a, b))
         return found[0] if found else None
 
-    def _reduced(self, ctx: PlanContext, a: Data, b: Data) -> Tuple[List[int], List[int]]:
+    def _reduced(self, ctx: PlanContext, a: Data, b: Data) -> tuple[list[int], list[int]]:
         if self.reduce is not None:
             if self.red1 is not _AUTO or self.red2 is not _AUTO:
                 raise ctx.error("give either 'reduce' or 'red1' and 'red2', not both.")
-            given: List[Any] = [self.reduce, self.reduce]
+            given: list[Any] = [self.reduce, self.reduce]
         else:
             old = ctx.behavior_version < 3
             given = [d if r is _AUTO and old else r for r, d in zip((self.red1, self.red2), _OLD_DEFAULTS)]
@@ -91,7 +91,7 @@ class DotLayer(Layer):
             both.append(axes)
         return both[0], both[1]
 
-    def _given_var(self, ctx: PlanContext, data: Data, index: int) -> Optional[List[int]]:
+    def _given_var(self, ctx: PlanContext, data: Data, index: int) -> Optional[list[int]]:
         value = (self.var1, self.var2)[index]
         if value is _AUTO:
             if ctx.behavior_version >= 3 or self.reduce is not None:
@@ -128,7 +128,7 @@ class DotLayer(Layer):
             y = contract(x1, x2, axes)
         return tf.expand_dims(y, -1) if self._add_axis else y
 
-    def _masked(self, ctx: EmitContext, x1: Any, x2: Any) -> Tuple[Any, Any]:
+    def _masked(self, ctx: EmitContext, x1: Any, x2: Any) -> tuple[Any, Any]:
         """Zero the frames that don't count in the source with fewer axes."""
         a, b = (node.output for node in self.sources)
         first = a.rank < b.rank

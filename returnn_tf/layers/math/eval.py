@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
@@ -36,7 +37,7 @@ class EvalLayer(ElementwiseLayer):
 
     keeps_features = True
     eval: Code = option(help="expression or function")
-    eval_locals: Optional[Dict[str, Any]] = option(None, help="further names for the code")
+    eval_locals: Optional[dict[str, Any]] = option(None, help="further names for the code")
     activation: Activation = option(None, help="name of an activation function applied to the result")
     with_bias: bool = option(False, help="add a bias", unsupported="add it by a layer of its own")
     out_type: OutType = option(None, help="output properties that differ from the sources", group=OutTypeOptions)

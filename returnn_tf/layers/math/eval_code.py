@@ -7,8 +7,9 @@ Configs are trusted like any program that the user runs.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from types import CodeType
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Optional
 
 import numpy
 
@@ -37,7 +38,7 @@ def compile_code(ctx: PlanContext, code: Any) -> None:
         ) from None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _compiled(code: str) -> CodeType:
     return compile(code.strip(), "<eval>", "eval")
 
@@ -45,7 +46,7 @@ def _compiled(code: str) -> CodeType:
 def run_code(
     ctx: EmitContext,
     code: Any,
-    code_locals: Optional[Dict[str, Any]],
+    code_locals: Optional[dict[str, Any]],
     layout: Data,
     replace: Optional[Sequence[Any]] = None,
 ) -> Any:
@@ -59,7 +60,7 @@ def run_code(
     if callable(code):
         value = code(source=source, self=this, **(code_locals or {}))
     else:
-        names: Dict[str, Any] = {
+        names: dict[str, Any] = {
             "tf": Tf1Names(tf, ctx.seed),
             "np": numpy,
             "numpy": numpy,
@@ -78,7 +79,7 @@ def run_code(
 
 
 def _source_function(ctx: EmitContext, layout: Data, replace: Optional[Sequence[Any]]) -> Callable[..., Any]:
-    nodes: List[Any] = ctx.node.sources
+    nodes: list[Any] = ctx.node.sources
 
     def source(i: int, auto_convert: bool = True, enforce_batch_major: bool = False, as_data: bool = False) -> Any:
         """Return the i-th source.

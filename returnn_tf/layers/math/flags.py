@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Union
+from typing import Any, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -71,7 +71,7 @@ class PrintLayer(Layer):
     """
 
     summarize: int = option(99, help="number of entries to print at both ends of every axis; -1: all")
-    extra_print_args: Union[str, float, List[Any]] = option((), help="additional values to print")
+    extra_print_args: Union[str, float, list[Any]] = option((), help="additional values to print")
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""

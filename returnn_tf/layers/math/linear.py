@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -87,7 +87,7 @@ class NormLayer(ConcatInputLayer):
         """Return the template of the source."""
         data = self.input_template(ctx)
         self._axes = given_axes(ctx, data, self.axis, self.axes)
-        self._param_axes: List[int] = ctx.axes(data, self.param_shape)
+        self._param_axes: list[int] = ctx.axes(data, self.param_shape)
         if not self._param_axes:
             raise ctx.error("param_shape %r means no axis of %s." % (self.param_shape, data))
         shape = [data.dims[i] for i in self._param_axes]
@@ -109,7 +109,7 @@ class NormLayer(ConcatInputLayer):
         return param_in_layout(ctx.param(name), self._param_axes, self.input)
 
 
-def param_in_layout(param: Any, axes: List[int], data: Data) -> Any:
+def param_in_layout(param: Any, axes: list[int], data: Data) -> Any:
     """Broadcast a parameter over some axes of a layout to the whole layout."""
     param = transpose(param, sorted(range(len(axes)), key=lambda i: axes[i]))
     return expand_at(param, [i for i in range(data.rank) if i not in axes])

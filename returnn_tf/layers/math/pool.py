@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -24,7 +24,7 @@ from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
-Sizes = Union[int, List[int], Tuple[int, ...]]
+Sizes = Union[int, list[int], tuple[int, ...]]
 
 
 @register_layer("pool")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
@@ -18,7 +18,7 @@ from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
-def given_axes(ctx: PlanContext, data: Data, axis: Any, axes: Any) -> List[int]:
+def given_axes(ctx: PlanContext, data: Data, axis: Any, axes: Any) -> list[int]:
     """Resolve the options ``axis`` or ``axes`` to at least one axis; only "T?" may match none.
 
     :raises ConfigError: none or both given, or no such axis
@@ -32,7 +32,7 @@ def given_axes(ctx: PlanContext, data: Data, axis: Any, axes: Any) -> List[int]:
     return found
 
 
-def reduced_template(ctx: PlanContext, data: Data, axes: List[int], keep_dims: bool) -> Data:
+def reduced_template(ctx: PlanContext, data: Data, axes: list[int], keep_dims: bool) -> Data:
     """Remove the axes, or keep them with size 1 by ``keep_dims``; then time and feature axis keep their marks."""
     if not keep_dims:
         return data.without_axes(axes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -15,8 +15,8 @@ from returnn_tf.layers.shared.spatial import bind_spatial, per_axis, spatial_axe
 from returnn_tf.ops.dense.transposed_convolution import transposed_convolution, transposed_length
 from returnn_tf.tensor import Data, Dim
 
-Sizes = Union[int, List[int], Tuple[int, ...]]
-FilterSizes = Union[int, List[Union[int, Dim]], Tuple[Union[int, Dim], ...]]
+Sizes = Union[int, list[int], tuple[int, ...]]
+FilterSizes = Union[int, list[Union[int, Dim]], tuple[Union[int, Dim], ...]]
 
 
 @register_layer("transposed_conv")
@@ -75,7 +75,7 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
         )
         return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), out)
 
-    def _numbers(self, ctx: PlanContext, name: str, value: Any, count: int) -> List[Optional[int]]:
+    def _numbers(self, ctx: PlanContext, name: str, value: Any, count: int) -> list[Optional[int]]:
         values = list(value) if isinstance(value, (list, tuple)) else [value] * count
         if len(values) != count or not all(v is None or (isinstance(v, int) and v >= 0) for v in values):
             raise ctx.error("%s must be a number or one for each of the %d axes, got %r." % (name, count, value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, List, Optional, Union
+from typing import Annotated, Any, Optional, Union
 
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import LayerRef, LayerRefs, option
@@ -34,7 +34,7 @@ class VariableLayer(Layer):
     """
 
     needs_sources = False
-    shape: Annotated[Any, Written(Union[int, Dim, List[Union[int, Dim]]])] = option(
+    shape: Annotated[Any, Written(Union[int, Dim, list[Union[int, Dim]]])] = option(
         help="dims or sizes; with sizes, the last is the feature axis"
     )
     dtype: str = option("float32", choices=NUMERIC_DTYPES, help="dtype of the parameter")
@@ -72,7 +72,7 @@ class VariableLayer(Layer):
             data = data.with_axis(0, batch_dim)
         return data
 
-    def _dims(self, ctx: PlanContext) -> List[Dim]:
+    def _dims(self, ctx: PlanContext) -> list[Dim]:
         shape = [self.shape] if isinstance(self.shape, (int, Dim)) else list(self.shape)
         dims = []
         for i, size in enumerate(shape):

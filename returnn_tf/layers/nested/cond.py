@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, Tuple, Union
+from collections.abc import Iterator, Mapping
+from typing import Any, Union
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.constraints import constrains_output
@@ -42,8 +43,8 @@ class CondLayer(Layer):
 
     needs_sources = False
     condition: LayerRef = option(help="layer with a single bool", refs=True)
-    true_layer: Union[str, Dict[str, Any]] = option(help="layer to compute if it is true: a dict or a layer name")
-    false_layer: Union[str, Dict[str, Any]] = option(help="layer to compute if it is false: a dict or a layer name")
+    true_layer: Union[str, dict[str, Any]] = option(help="layer to compute if it is true: a dict or a layer name")
+    false_layer: Union[str, dict[str, Any]] = option(help="layer to compute if it is false: a dict or a layer name")
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
@@ -54,8 +55,8 @@ class CondLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the true layer."""
         self._check_condition(ctx)
-        self._nodes: List[List[Node]] = []
-        self._results: List[Node] = []
+        self._nodes: list[list[Node]] = []
+        self._results: list[Node] = []
         for name in _BRANCHES:
             result, nodes = self._plan_branch(ctx, name)
             self._results.append(result)
@@ -77,7 +78,7 @@ class CondLayer(Layer):
                 % (self.condition.path, data)
             )
 
-    def _plan_branch(self, ctx: PlanContext, name: str) -> Tuple[Node, List[Node]]:
+    def _plan_branch(self, ctx: PlanContext, name: str) -> tuple[Node, list[Node]]:
         """Return (the layer of a branch, all nodes computed only in this branch)."""
         sink = ctx.builder.sink
         before = len(sink)
@@ -102,7 +103,7 @@ class CondLayer(Layer):
 
     def _share_params(self, ctx: PlanContext) -> None:
         """Share the parameters that both branches declare."""
-        known: Dict[str, ParamSpec] = {spec.name: spec for node in self._nodes[0] for spec in node.owned}
+        known: dict[str, ParamSpec] = {spec.name: spec for node in self._nodes[0] for spec in node.owned}
         for node in self._nodes[1]:
             for spec in list(node.owned):
                 other = known.get(spec.name)
@@ -120,7 +121,7 @@ class CondLayer(Layer):
                     node.params[key] = known[spec.name]
 
     def _check_same(self, ctx: PlanContext, data: Data, other: Data) -> None:
-        made: List[Any] = [  # dims that each branch creates, so they differ although they are meant to be the same
+        made: list[Any] = [  # dims that each branch creates, so they differ although they are meant to be the same
             axis for axis, target in enumerate(self._mapping) if target is None and _is_new(other.dims[axis])
         ]
         free = [axis for axis in range(data.rank) if axis not in self._mapping and _is_new(data.dims[axis])]
@@ -139,7 +140,7 @@ class CondLayer(Layer):
         lens_of = [axis for axis in data.dynamic_axes if not ctx.has_lens(data.dims[axis])]
         size_of = {axis: self._mapping.index(axis) for axis in lens_of}
 
-        def branch(index: int, axes: List[int]) -> Any:
+        def branch(index: int, axes: list[int]) -> Any:
             state = ctx.lowering.child()
             for node in self._nodes[index]:
                 emit_node(state, node)

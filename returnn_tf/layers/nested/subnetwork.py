@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Mapping, Optional, Union
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -32,9 +33,9 @@ class SubnetworkLayer(ConcatInputLayer):
     """
 
     needs_sources = False
-    subnetwork: Dict[str, Any] = option(help="the nested network", network=True)
+    subnetwork: dict[str, Any] = option(help="the nested network", network=True)
     concat_sources: bool = option(True, help="False: the sources are data:0, data:1, ... and data:<layer name>")
-    load_on_init: Union[None, str, Dict[str, Any]] = option(
+    load_on_init: Union[None, str, dict[str, Any]] = option(
         None, help="checkpoint to load the parameters from at the start"
     )
 
@@ -48,7 +49,7 @@ class SubnetworkLayer(ConcatInputLayer):
         self.inner = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
         return self.inner.output
 
-    def _inputs(self, ctx: PlanContext) -> Dict[str, Node]:
+    def _inputs(self, ctx: PlanContext) -> dict[str, Node]:
         if not self.sources:
             return {}
         if not self.concat_sources:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options, map_strings
@@ -18,7 +19,7 @@ def unit_network(
     own_data: bool = False,
     owner: Optional[Callable[[str], str]] = None,
     where: str,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Return a network whose only layer "output" is the given one, in the parameter scope of the layer that owns it.
 
     :param unit: the layer dict; its names belong to the enclosing network
@@ -58,7 +59,7 @@ def unit_references(unit: Any, *, own_data: bool = False, values_only: bool = Fa
 
     :param values_only: omit layers of which only the parameters are used
     """
-    names: Dict[str, None] = {}
+    names: dict[str, None] = {}
 
     def note(name: str) -> str:
         names.setdefault(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
@@ -39,7 +39,7 @@ class CellOverFrames:
         """Return whether the frames are the steps of a loop."""
         return self.output.dims[0].is_loop
 
-    def _layout(self, ctx: PlanContext, data: Data) -> Tuple[List[int], Data]:
+    def _layout(self, ctx: PlanContext, data: Data) -> tuple[list[int], Data]:
         """Return (source axes in the cell's order: iterated, batch, others, feature; the template without feature)."""
         feature = data.feature_axis
         if data.sparse_dim is None:
@@ -113,7 +113,7 @@ class CellOverFrames:
             repeats = repeats * ctx.size(dim)
         return tf.repeat(lengths, repeats) if others else lengths
 
-    def _initial_state(self, ctx: EmitContext, merge: bool) -> Optional[Tuple[Any, ...]]:
+    def _initial_state(self, ctx: EmitContext, merge: bool) -> Optional[tuple[Any, ...]]:
         state = self.cell.given_state(ctx)
         if state is None or not merge:
             return state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
@@ -27,7 +27,7 @@ class StepPlan:
 
     cell: PreparedCell
     known: Any = None
-    rest: Tuple[List[Node], Any] = ((), None)  # type: ignore[assignment]
+    rest: tuple[list[Node], Any] = ((), None)  # type: ignore[assignment]
 
 
 #: Of a layer of a loop: the plan that it has prepared before the loop.
@@ -115,7 +115,7 @@ class CellStep:
         ctx.set_aux(ctx.node, HIDDEN_STATE, state)
         return y
 
-    def _step(self, ctx: EmitContext) -> Tuple[Any, Tuple[Any, ...]]:
+    def _step(self, ctx: EmitContext) -> tuple[Any, tuple[Any, ...]]:
         """Return (output, new states) in the layout of the output."""
         plan = ctx.aux(ctx.node, PREPARED)
         plan = StepPlan(self._prepared(ctx)) if plan is None else plan
@@ -143,5 +143,5 @@ class CellStep:
         return tf.reshape(y, tf.stack(shape)), tuple(tf.reshape(part, tf.stack(shape)) for part in state)
 
 
-def _joined(rows: List[Any]) -> Any:
+def _joined(rows: list[Any]) -> Any:
     return rows[0] if len(rows) == 1 else tf.concat(rows, axis=0) if rows else None

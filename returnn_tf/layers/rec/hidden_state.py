@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional, Type, Union
+from collections.abc import Mapping
+from typing import Any, Optional, Union
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
@@ -92,14 +93,14 @@ class GetLastHiddenStateLayer(Layer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op for a single tensor."""
         common = self._picked[0][0].data
-        tensors: List[Any] = []
+        tensors: list[Any] = []
         for node, (state, picks) in zip(self.sources, self._picked):
             values = state_values(ctx, node)
             tensors += [_in_layout(values[index], state, common) for index in picks]
         return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=common.feature_axis)
 
 
-def asks_for_state(cls: Optional[Type[Any]], options: Mapping[str, Any]) -> bool:
+def asks_for_state(cls: Optional[type[Any]], options: Mapping[str, Any]) -> bool:
     """Return whether a layer of this class is in the subnetwork or the unit of a layer.
 
     :param cls: class of the layer
@@ -123,5 +124,5 @@ def _in_layout(value: Any, state: HiddenState, common: Data) -> Any:
     data = state.data
     if data is common:
         return value
-    mapping: List[Optional[int]] = match_axes(data, common.with_dim(common.feature_axis or 0, data.dims[-1]))
+    mapping: list[Optional[int]] = match_axes(data, common.with_dim(common.feature_axis or 0, data.dims[-1]))
     return to_layout(value, data, common, mapping)

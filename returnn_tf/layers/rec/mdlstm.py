@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
@@ -19,14 +20,14 @@ from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 #: Where a direction starts -> whether it runs from the last row, and from the last column.
-CORNERS: Dict[str, Flips] = {
+CORNERS: dict[str, Flips] = {
     "upper_left": (False, False),
     "lower_right": (True, True),
     "upper_right": (False, True),
     "lower_left": (True, False),
 }
 
-COMBINE: Dict[str, Callable[[Sequence[Any]], Any]] = {
+COMBINE: dict[str, Callable[[Sequence[Any]], Any]] = {
     "mean": lambda parts: tf.add_n(parts) / float(len(parts)) if len(parts) > 1 else parts[0],
     "sum": lambda parts: tf.add_n(parts) if len(parts) > 1 else parts[0],
     "concat": lambda parts: tf.concat(parts, axis=-1) if len(parts) > 1 else parts[0],
@@ -56,7 +57,7 @@ class MDLstmLayer(ConcatInputLayer):
             "output": {"class": "reduce", "mode": "mean", "axis": "spatial", "from": "lines"}}
     """
 
-    directions: Union[int, List[str]] = option(
+    directions: Union[int, list[str]] = option(
         4, help="corners where directions start: upper_left, lower_right, upper_right, lower_left; n: the first n"
     )
     combine: str = option("mean", help="how to combine the directions: mean, sum or concat")
@@ -87,7 +88,7 @@ class MDLstmLayer(ConcatInputLayer):
         self._declare_params(ctx, n_in, n_out // count if self.combine == "concat" else n_out)
         return self._axes.template(self._axes.dims, out)
 
-    def _checked_corners(self, ctx: PlanContext) -> List[str]:
+    def _checked_corners(self, ctx: PlanContext) -> list[str]:
         names = list(CORNERS)
         if isinstance(self.directions, int):
             if not 1 <= self.directions <= len(names):

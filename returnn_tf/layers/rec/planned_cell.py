@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
@@ -24,17 +24,17 @@ class PlannedCell:
     cell: Cell
     prefix: str
     state: HiddenState
-    initial: List[InitialState]
+    initial: list[InitialState]
 
-    def params(self, ctx: EmitContext) -> Dict[str, Any]:
+    def params(self, ctx: EmitContext) -> dict[str, Any]:
         """Return the values of the parameters by their name in the cell."""
         return {spec.name: ctx.param(self.prefix + spec.name) for spec in self.cell.param_specs()}
 
-    def given_state(self, ctx: EmitContext) -> Optional[Tuple[Any, ...]]:
+    def given_state(self, ctx: EmitContext) -> Optional[tuple[Any, ...]]:
         """Return the given state before the first frame, or None if it is zero."""
         return emit_initial_state(ctx, self.initial, self.state.data)
 
-    def first_state(self, ctx: EmitContext) -> Tuple[Any, ...]:
+    def first_state(self, ctx: EmitContext) -> tuple[Any, ...]:
         """Return the state before the first frame, each tensor in the layout of `HiddenState.data`."""
         state = self.given_state(ctx)
         if state is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Dict, Iterator, Mapping, Optional, Protocol, Sequence, Union
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Optional, Protocol, Union
 
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import option
@@ -109,14 +110,14 @@ class RecLayer(ConcatInputLayer):
     """
 
     scope_as_unit = "rec"
-    unit: Union[str, Dict[str, Any]] = option(
+    unit: Union[str, dict[str, Any]] = option(
         "lstm", help="name of the recurrent unit, or a network for one step", network=True
     )
-    unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the unit, see `returnn-tf units UNIT`")
+    unit_opts: Optional[dict[str, Any]] = option(None, help="options of the unit, see `returnn-tf units UNIT`")
     direction: Optional[int] = option(None, help="1: forward (default), -1: backward, from the last frame to the first")
     axis: Optional[Axis] = option(None, help="axis to iterate over (default: time)")
     input_projection: bool = option(True, help="False: the source is the projected input, of dim 4 n_out for an LSTM")
-    initial_state: Annotated[Any, Written(Union[None, str, float, Dict[str, Any]], "layer | str | dict | None")] = (
+    initial_state: Annotated[Any, Written(Union[None, str, float, dict[str, Any]], "layer | str | dict | None")] = (
         option(
             None,
             help="state before the first frame: 'zeros' (default), 'ones', 'var' (a parameter), a layer, or a dict of "
@@ -151,7 +152,7 @@ class RecLayer(ConcatInputLayer):
     single_step: ClassVar[bool] = False
 
     #: The layers of a step network whose values are wanted for all steps, by name.
-    exits: ClassVar[Dict[str, Any]] = {}
+    exits: ClassVar[dict[str, Any]] = {}
 
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.aux_values import Aux
@@ -32,7 +33,7 @@ class HiddenState:
     :param data: template of each of them
     """
 
-    keys: Tuple[str, ...]
+    keys: tuple[str, ...]
     data: Data
 
     @property
@@ -63,7 +64,7 @@ def _batch_of_state(node: Node) -> Optional[int]:
 
 
 #: The tensors of the hidden state of a layer, in the order of `HiddenState.keys`.
-HIDDEN_STATE: Aux[Tuple[Any, ...]] = Aux(
+HIDDEN_STATE: Aux[tuple[Any, ...]] = Aux(
     "hidden state",
     batch_axis=_batch_of_state,
     each=lambda func, parts: tuple(func(part) for part in parts),
@@ -160,7 +161,7 @@ class InitialState:
     state_index: Optional[int] = None
 
 
-def plan_initial_state(ctx: PlanContext, given: Any, state: HiddenState, param_prefix: str) -> List[InitialState]:
+def plan_initial_state(ctx: PlanContext, given: Any, state: HiddenState, param_prefix: str) -> list[InitialState]:
     """Plan the sources of an initial state, one for each tensor; "var" declares parameters.
 
     :param given: the option ``initial_state``, with layers as nodes
@@ -186,7 +187,7 @@ def plan_initial_state(ctx: PlanContext, given: Any, state: HiddenState, param_p
     return [_plan_part(ctx, given[key], state, param_prefix + "initial_" + key, key) for key in state.keys]
 
 
-def _from_layer(ctx: PlanContext, node: Node, state: HiddenState) -> List[InitialState]:
+def _from_layer(ctx: PlanContext, node: Node, state: HiddenState) -> list[InitialState]:
     """Plan all tensors from one layer."""
     other = hidden_state_of(node)
     if other is not None:
@@ -248,7 +249,7 @@ def _check_fits(ctx: PlanContext, data: Data, into: Data, what: str) -> None:
         raise ctx.error("%s is %s, but %s is needed." % (what, data, into))
 
 
-def emit_initial_state(ctx: EmitContext, parts: Sequence[InitialState], data: Data) -> Optional[Tuple[Any, ...]]:
+def emit_initial_state(ctx: EmitContext, parts: Sequence[InitialState], data: Data) -> Optional[tuple[Any, ...]]:
     """Return the tensors in the layout of ``data``; None if all are zero."""
     if all(part.constant == 0.0 for part in parts):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
@@ -60,7 +60,7 @@ class TwoDLstmLayer(Layer):
     size_target: Optional[str] = option(
         None, help="data key with the number of rows", inert="the number of rows is that of the target source"
     )
-    unit_opts: Optional[Dict[str, Any]] = option(None, help="options of the cell; it has none")
+    unit_opts: Optional[dict[str, Any]] = option(None, help="options of the cell; it has none")
     forward_weights_init: Init = option(None, help="initialiser of W (default glorot_uniform)")
     recurrent_weights_init: Init = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
     bias_init: Init = option(None, help="initialiser of the bias (default 0)")
@@ -137,7 +137,7 @@ class TwoDLstmLayer(Layer):
         (h,) = native([z], [weights.left], [weights.up], rows, lens, [(False, False)])
         return pooled_image(h, lens, self.pooling)
 
-    def _projected(self, ctx: EmitContext) -> Tuple[Any, Any]:
+    def _projected(self, ctx: EmitContext) -> tuple[Any, Any]:
         """Return the projections ([source, batch, 5 n], [target, batch, 5 n] or in a step [batch, 5 n])."""
         weights = ctx.param(self._prefix + "W")
         rows = self.source.output.dim
@@ -152,7 +152,7 @@ class TwoDLstmLayer(Layer):
         return tf.broadcast_to(ctx.lens(self._row.time_dim), [batch])
 
 
-def _axes(ctx: PlanContext, node: Node, frames: Optional[Dim]) -> List[int]:
+def _axes(ctx: PlanContext, node: Node, frames: Optional[Dim]) -> list[int]:
     """Return the order frames, batch, feature of the axes of a source; without frames if it has none."""
     data = node.output
     ctx.need_feature(data, "source %r" % node.path)

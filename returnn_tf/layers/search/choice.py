@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from collections.abc import Mapping
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option, probability
@@ -83,10 +84,10 @@ class ChoiceLayer(Layer):
     custom_score_combine: Optional[Callable[..., Any]] = option(
         None, help="function (scores_in, scores_base, t, end_flags, ...) -> scores"
     )
-    source_beam_sizes: Union[None, int, List[int]] = option(
+    source_beam_sizes: Union[None, int, list[int]] = option(
         None, help="with several sources: number of labels to keep of each (default: beam_size)"
     )
-    scheduled_sampling: Union[bool, float, Dict[str, Any]] = option(
+    scheduled_sampling: Union[bool, float, dict[str, Any]] = option(
         False, help="True, the probability to draw a label, or a dict", group=SamplingOptions
     )
     cheating: Union[bool, str, None] = option(
@@ -126,8 +127,8 @@ class ChoiceLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: labels, one per sequence in a step."""
         self._check_options(ctx)
-        self._followed: List[Node] = []
-        self.truths: List[Node] = []
+        self._followed: list[Node] = []
+        self.truths: list[Node] = []
         given = {
             "target": self.target,
             "search": self.search,
@@ -192,7 +193,7 @@ class ChoiceLayer(Layer):
         return not self._followed and not self.samples and self.input_type != "regression"
 
     @property
-    def followed_dims(self) -> List[Dim]:
+    def followed_dims(self) -> list[Dim]:
         """Return the time axes of the targets that it follows, once it is planned."""
         return [node.output.dims[node.output.time_axis or 0] for node in self._followed]
 
@@ -210,7 +211,7 @@ class ChoiceLayer(Layer):
         self._declare_parts(ctx, templates)
         return templates[0]
 
-    def _declare_parts(self, ctx: PlanContext, templates: List[Data]) -> None:
+    def _declare_parts(self, ctx: PlanContext, templates: list[Data]) -> None:
         if len(templates) > 1 or len(self.sources) > 1:
             for i, data in enumerate(templates):
                 ctx.sub_output("out_%d" % i, data)
@@ -224,7 +225,7 @@ class ChoiceLayer(Layer):
                 "there are %d sources but %d targets; the i-th source has the scores of the labels of the i-th "
                 "target." % (len(self.sources), len(targets))
             )
-        padded: List[Optional[str]] = [*targets] or [None] * len(self.sources)
+        padded: list[Optional[str]] = [*targets] or [None] * len(self.sources)
         templates = [self._labels_of(ctx, source.output, target) for source, target in zip(self.sources, padded)]
         self._declare_parts(ctx, templates)
         self._check_source_beams(ctx)
@@ -262,7 +263,7 @@ class ChoiceLayer(Layer):
                 "source_beam_sizes must be %d positive numbers, one for each source, not %r."
                 % (count, self.source_beam_sizes)
             )
-        self.source_beams: List[int] = list(sizes)
+        self.source_beams: list[int] = list(sizes)
 
     # --- emit ---
 
@@ -284,7 +285,7 @@ class ChoiceLayer(Layer):
         """Return the target of all steps, or of the current one."""
         return tf.cast(true_label(ctx, node, 1), node.output.dtype) if self._in_step else ctx.value(node)
 
-    def _sampled(self, ctx: EmitContext) -> List[Any]:
+    def _sampled(self, ctx: EmitContext) -> list[Any]:
         """Return labels drawn in training, [batch] for each source."""
         truths = [true_label(ctx, node, 1) for node in self.truths]
         if not ctx.train:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
@@ -23,9 +24,9 @@ class Candidates:
     """
 
     scores: Any
-    kept: Optional[List[Any]] = None
+    kept: Optional[list[Any]] = None
 
-    def labels(self, source: Any, candidate: Any) -> List[Any]:
+    def labels(self, source: Any, candidate: Any) -> list[Any]:
         """Return the label of each source, [batch, entries].
 
         :param source: [batch, entries]: the hypothesis to continue
@@ -33,7 +34,7 @@ class Candidates:
         """
         if self.kept is None:
             return [candidate]
-        result: List[Any] = []
+        result: list[Any] = []
         for labels in reversed(self.kept):
             count = tf.shape(labels)[2]
             of_source = tf.gather(labels, source, batch_dims=1)

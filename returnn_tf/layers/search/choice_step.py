@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
@@ -31,7 +31,7 @@ class ChoiceStep:
         self._beam = hyps.beam
         self._ended = tf.reshape(hyps.ended, [-1, hyps.beam])
 
-    def run(self) -> List[Any]:
+    def run(self) -> list[Any]:
         """Return the labels of the surviving hypotheses, [batch * beam] for each source."""
         ctx, hyps = self._ctx, self._hyps
         beam, first = hyps.beam, hyps.choices == 0
@@ -82,7 +82,7 @@ class ChoiceStep:
             base = tf.where(tf.equal(self._hyps.step, 0), base, merged)  # before the first step all are copies of one
         return base
 
-    def _chosen(self, scores: Any) -> Tuple[Any, Any, Any]:
+    def _chosen(self, scores: Any) -> tuple[Any, Any, Any]:
         """Return scores, source beams and candidates of the surviving hypotheses, each [batch, beam]."""
         if self._layer.recombine and self._layer.recombine_by is None:
             pool, source, candidate = self._ranked(scores, 2 * self._layer.beam_size)
@@ -92,7 +92,7 @@ class ChoiceStep:
             return best, source, candidate
         return self._ranked(scores, self._layer.beam_size)
 
-    def _ranked(self, scores: Any, count: int) -> Tuple[Any, Any, Any]:
+    def _ranked(self, scores: Any, count: int) -> tuple[Any, Any, Any]:
         """Return scores, source beams and candidates of the ``count`` best.
 
         :param scores: [batch, beam, candidates]
@@ -125,7 +125,7 @@ class ChoiceStep:
             ended = tf.logical_or(ended, tf.equal(label, self._layer.recombine_blank))
         return tf.where(ended, before, extended_history(before, label))
 
-    def _set_states(self, source: Any, labels: List[Any]) -> None:
+    def _set_states(self, source: Any, labels: list[Any]) -> None:
         """Set the states carried to the next step, for the new hypotheses."""
         if self._layer.independent_of_batch:
             for i, label in enumerate(labels):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
@@ -43,7 +43,7 @@ def without_truth(scores: Any, truth: Any, hyps: Hypotheses) -> Any:
     return tf.where(taken, float("-inf"), scores)
 
 
-def with_truth(scores: Any, truth: Any, hyps: Hypotheses, chosen: Tuple[Any, Any, Any]) -> Tuple[Any, Any, Any]:
+def with_truth(scores: Any, truth: Any, hyps: Hypotheses, chosen: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     """Replace the last hypothesis by the true label, continuing the last one before.
 
     :param scores: [batch, beam, labels]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import LayerRef, option
@@ -66,7 +67,7 @@ class FastBaumWelchLayer(Layer):
         None, help="for automaton: function from the labels of a sequence to edges, see above"
     )
     align_target_key: Optional[str] = option(None, help="data key of the labels")
-    ctc_opts: Optional[Dict[str, Any]] = option(None, help="options of align_target 'ctc'", group=CtcTopologyOptions)
+    ctc_opts: Optional[dict[str, Any]] = option(None, help="options of align_target 'ctc'", group=CtcTopologyOptions)
     input_type: str = option("log_prob", help="kind of the source values: prob or log_prob")
     tdp_scale: float = option(1.0, help="scale of the costs of an automaton; they are 0 in the other topologies")
     am_scale: float = option(1.0, help="scale of the log scores")
@@ -74,7 +75,7 @@ class FastBaumWelchLayer(Layer):
     staircase_seq_len_source: Optional[LayerRef] = option(
         None, help="layer whose lengths give the number of classes", refs=True
     )
-    sprint_opts: Optional[Dict[str, Any]] = option(
+    sprint_opts: Optional[dict[str, Any]] = option(
         None, help="options of an external process", unsupported="there is no such process; see the other topologies"
     )
 
@@ -241,7 +242,7 @@ def _check_labels(ctx: PlanContext, scores: Data, labels: Data, name: str) -> No
         )
 
 
-def _scores(ctx: EmitContext, input_type: str, min_prob: float) -> Tuple[Any, Any]:
+def _scores(ctx: EmitContext, input_type: str, min_prob: float) -> tuple[Any, Any]:
     """Return ([time, batch, classes] log scores, [batch] lengths)."""
     data = ctx.node.sources[0].output
     assert data.time_axis is not None and data.batch_axis is not None and data.feature_axis is not None
@@ -253,7 +254,7 @@ def _scores(ctx: EmitContext, input_type: str, min_prob: float) -> Tuple[Any, An
     return x, _lens(ctx, data.dims[data.time_axis])
 
 
-def _labels(ctx: EmitContext, node: Node) -> Tuple[Any, Any]:
+def _labels(ctx: EmitContext, node: Node) -> tuple[Any, Any]:
     """Return ([batch, time] labels, [batch] lengths)."""
     data = node.output
     assert data.time_axis is not None and data.batch_axis is not None

@@ -5,7 +5,7 @@ In float32 only. With a GPU the ops run there (see `returnn_tf.native.library`).
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.native import align as native
 from returnn_tf.ops.sequence import fast_bw, fsa
@@ -16,7 +16,7 @@ from returnn_tf.ops.sequence.transducer import transducer_loss
 from returnn_tf.util.lazy_tf import tf
 
 
-def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
+def soft_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any]:
     """Compute a soft alignment; see `returnn_tf.ops.sequence.fast_bw.soft_alignment`."""
     ops = _ops_for(scores)
     if ops is None:
@@ -24,7 +24,7 @@ def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
     return native.native_soft_alignment(ops, scores, _int32(lens), **_states(topology))
 
 
-def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
+def best_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any]:
     """Compute the best alignment; see `returnn_tf.ops.sequence.fast_bw.best_alignment`."""
     ops = _ops_for(scores)
     if ops is None:
@@ -32,7 +32,7 @@ def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
     return native.native_best_alignment(ops, scores, _int32(lens), **_states(topology))
 
 
-def acceptor_alignment(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
+def acceptor_alignment(scores: Any, lens: Any, acceptors: Acceptors) -> tuple[Any, Any]:
     """Compute a soft alignment; see `returnn_tf.ops.sequence.fsa.soft_alignment_of_acceptors`."""
     ops = _ops_for(scores)
     if ops is None:
@@ -42,7 +42,7 @@ def acceptor_alignment(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[An
     )
 
 
-def acceptor_path(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
+def acceptor_path(scores: Any, lens: Any, acceptors: Acceptors) -> tuple[Any, Any]:
     """Compute the best path; see `returnn_tf.ops.sequence.fsa.best_path_of_acceptors`."""
     ops = _ops_for(scores)
     if ops is None:
@@ -65,7 +65,7 @@ def transducer(
     """Compute the transducer loss; see `returnn_tf.ops.sequence.transducer.transducer_loss`."""
     ops = _ops_for(scores)
     inputs = (scores, _int32(lens), _int32(labels), _int32(label_lens))
-    options: Dict[str, Any] = {"blank": blank, "label_takes_frame": label_takes_frame, "normalized": normalized}
+    options: dict[str, Any] = {"blank": blank, "label_takes_frame": label_takes_frame, "normalized": normalized}
     return transducer_loss(*inputs, **options) if ops is None else native.native_transducer(ops, *inputs, **options)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -157,7 +158,7 @@ def _time_dim(data: Data) -> Any:
     return data.dims[1 - (data.batch_axis or 0)]
 
 
-def _labels(ctx: EmitContext, node: Node) -> Tuple[Any, Any]:
+def _labels(ctx: EmitContext, node: Node) -> tuple[Any, Any]:
     """Return labels [batch, time] and their lengths [batch]."""
     x, data = ctx.value(node), node.output
     x = x if data.batch_axis == 0 else tf.transpose(x)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Mapping, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, check_options, declared_options, map_strings, option, referenced_names
 from returnn_tf.graph.emit_context import EmitContext
@@ -35,7 +36,7 @@ class LossLayer(Layer):
     """
 
     loss_: str = option(help="name of the loss")
-    loss_opts_: Optional[Dict[str, Any]] = option(None, help="options of the loss")
+    loss_opts_: Optional[dict[str, Any]] = option(None, help="options of the loss")
     target_: Optional[str] = option(None, help="data key or layer:<name>; default: classes")
     use_error: bool = option(False, help="output the errors instead of the values")
 

@@ -51,7 +51,7 @@ class RangeLayer(Layer):
         dtype = self.dtype or ("int32" if all(isinstance(n, int) for n in numbers) else "float32")
         size = max(0, math.ceil((self.limit - self.start) / self.delta))
         dim = ctx.bind(self.out_spatial_dim, ctx.new_spatial(size, "range"))
-        labels = ctx.new_feature(int(math.ceil(self.limit)), "%s:labels" % self.node.path) if self.sparse else None
+        labels = ctx.new_feature(math.ceil(self.limit), "%s:labels" % self.node.path) if self.sparse else None
         return with_feature_default(Data((dim,), dtype, sparse_dim=labels))
 
     def emit(self, ctx: EmitContext) -> Any:

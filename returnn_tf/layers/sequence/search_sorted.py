@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, List
+from typing import Any, ClassVar
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -60,7 +60,7 @@ class SearchSortedLayer(Layer):
         missing = [str(d) for d, target in zip(rest.dims, matched) if target is None]
         if missing:
             raise ctx.error("the axis %s of sorted_sequence %s is not in values %s." % (missing[0], seq, values))
-        self._common: List[int] = [target for target in matched if target is not None]
+        self._common: list[int] = [target for target in matched if target is not None]
         return values.replace(dtype="int32", sparse_dim=None, vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -64,7 +64,7 @@ class SeqLenMaskLayer(ConcatInputLayer):
             mask = tf.logical_and(mask, other)
         return tf.where(mask, x, tf.cast(self.mask_value, x.dtype))
 
-    def _masks(self, ctx: EmitContext) -> List[Any]:
+    def _masks(self, ctx: EmitContext) -> list[Any]:
         data, axis = self.input, self.masked
         position = tf.reshape(tf.range(ctx.size(data.dims[axis])), [-1 if a == axis else 1 for a in range(data.rank)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -42,13 +42,13 @@ class TimeChunkingLayer(ConcatInputLayer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: chunk frames, batch, others."""
-        if self.chunk_size < 1 or not 1 <= self.chunk_step:
+        if self.chunk_size < 1 or not self.chunk_step >= 1:
             raise ctx.error("chunk_size and chunk_step must be positive.")
         data = self.input_template(ctx)
         axis, batch = ctx.axis(data, self.axis), data.batch_axis
         if batch is None or axis in (batch, data.feature_axis):
             raise ctx.error("needs a batch axis, and an axis to cut other than batch or feature; got %s." % data)
-        self._axes: List[int] = [axis, batch] + [i for i in range(data.rank) if i not in (axis, batch)]
+        self._axes: list[int] = [axis, batch] + [i for i in range(data.rank) if i not in (axis, batch)]
         #: Read by `time_unchunking`.
         self.frames_dim, self.batch_dim = data.dims[axis], data.dims[batch]
         self.chunk_dim = ctx.bind(self.out_dim, ctx.new_spatial(None, "chunk"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, List, Optional
+from typing import Any, ClassVar, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -38,7 +38,7 @@ class ConcatLayer(Layer):
     source_options: ClassVar[Any]
 
     @classmethod
-    def source_list(cls, given: Any) -> List[Any]:
+    def source_list(cls, given: Any) -> list[Any]:
         """Return pairs (layer, axis) as tuples."""
         if isinstance(given, (list, tuple)) and len(given) == 2 and isinstance(given[0], str) and _is_axis(given[1]):
             return [tuple(given)]
@@ -71,7 +71,7 @@ class ConcatLayer(Layer):
             self.position, dim, feature=is_feature, time=first.time_axis == self.axes[0]
         ).replace(sparse_dim=first.sparse_dim)
 
-    def _common(self, ctx: PlanContext, datas: List[Data]) -> Data:
+    def _common(self, ctx: PlanContext, datas: list[Data]) -> Data:
         """Return all axes but the concatenated one."""
         common = self.rests[0]
         for data, rest in zip(datas, self.rests):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -74,7 +74,7 @@ class ExpandDimsLayer(ConcatInputLayer):
         dim = ctx.output.dims[self.new_axis]
         if dim.size == 1:
             return x
-        shape: List[Any] = [tf.shape(x)[a] for a in range(ctx.output.rank)]
+        shape: list[Any] = [tf.shape(x)[a] for a in range(ctx.output.rank)]
         shape[self.new_axis] = ctx.size(dim)
         return tf.broadcast_to(x, tf.stack(shape))
 

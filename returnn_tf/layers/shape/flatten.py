@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 from weakref import WeakValueDictionary
 
 from returnn_tf.config.options import LayerRef, option
@@ -28,14 +28,14 @@ class PackedBatch(Dim):
     :param batch_major: whether the frames of a sequence are adjacent, else those of one time step
     """
 
-    __slots__ = ("batch", "inner", "batch_major")
+    __slots__ = ("batch", "batch_major", "inner")
 
     def __init__(self, batch: Dim, inner: Dim, batch_major: bool) -> None:
         super().__init__(DimKind.BATCH, None, "packed(%s)" % inner)
         self.batch, self.inner, self.batch_major = batch, inner, batch_major
 
 
-_packed: WeakValueDictionary[Tuple[int, int, bool], PackedBatch] = WeakValueDictionary()
+_packed: WeakValueDictionary[tuple[int, int, bool], PackedBatch] = WeakValueDictionary()
 
 
 def packed_batch(batch: Dim, inner: Dim, batch_major: bool) -> PackedBatch:
@@ -153,10 +153,10 @@ class UnflattenNdLayer(ConcatInputLayer):
     sizes: LayerRef = option(help="layer [batch, num_axes] with the sizes of every sequence", refs=True)
     num_axes: int = option(help="number of new axes")
     in_dim: Optional[Axis] = option(None, help="the axis to split (default: time)")
-    out_dims: Optional[List[Dim]] = option(
+    out_dims: Optional[list[Dim]] = option(
         None, help="the new dims; this layer defines their lengths unless they are already known"
     )
-    declare_same_sizes_as: Optional[Dict[int, LayerRef]] = option(
+    declare_same_sizes_as: Optional[dict[int, LayerRef]] = option(
         None, help="{index of a new axis: layer whose time dim it has}", refs=True
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Union
+from typing import Any, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -62,7 +62,7 @@ class GatherAxes:
     def output(self, like: Data) -> Data:
         """Return the template of the gathered values."""
         data, position = self.data, self.position
-        front: List[int] = self.common + self.before
+        front: list[int] = self.common + self.before
         kept = front + [-1] * len(self.own) + self.after
         dims = [self._common_dim(a) if a in self.common else data.dims[a] for a in front]
         dims += [position.dims[a] for a in self.own] + [data.dims[a] for a in self.after]
@@ -98,9 +98,9 @@ class GatherAxes:
         return tf.reshape(lens, [-1 if i == batch[0] else 1 for i in range(rank)])
 
 
-def _repeat_ones(ctx: EmitContext, x: Any, data: Data, axes: List[int], other: Data, other_axes: List[int]) -> Any:
+def _repeat_ones(ctx: EmitContext, x: Any, data: Data, axes: list[int], other: Data, other_axes: list[int]) -> Any:
     """Expand those of the common axes, the first of ``x``, that have size 1 to the size of the other side."""
-    shape: List[Any] = [tf.shape(x)[i] for i in range(x.shape.rank)]
+    shape: list[Any] = [tf.shape(x)[i] for i in range(x.shape.rank)]
     changed = False
     for i, (a, b) in enumerate(zip(axes, other_axes)):
         if data.dims[a].size == 1 and other.dims[b].size != 1:
@@ -125,7 +125,7 @@ def emit_position(ctx: EmitContext, node: Node, position: Data) -> Any:
     return tf.broadcast_to(x[tf.newaxis], tf.concat([[batch], tf.shape(x)], axis=0))
 
 
-def _match_ones(data: Data, position: Data, axes: List[int], partner: Any) -> None:
+def _match_ones(data: Data, position: Data, axes: list[int], partner: Any) -> None:
     for p, dim in enumerate(position.dims):
         if p in partner.values():
             continue

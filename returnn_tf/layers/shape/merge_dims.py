@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -59,7 +59,7 @@ class MergeDimsLayer(ConcatInputLayer):
         )
         return self._checked(ctx, out.with_time_axis_default(), dim)
 
-    def _merged_axes(self, ctx: PlanContext, data: Data) -> List[int]:
+    def _merged_axes(self, ctx: PlanContext, data: Data) -> list[int]:
         axes = ctx.axes(data, self.axes)
         keep_order = ctx.behavior_version >= 6 if self.keep_order is None else self.keep_order
         if keep_order:

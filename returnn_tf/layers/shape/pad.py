@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -60,15 +60,15 @@ class PadLayer(ConcatInputLayer):
             out = out.with_dim(axis, dim)
         return out
 
-    def _axes(self, ctx: PlanContext, data: Data) -> List[int]:
+    def _axes(self, ctx: PlanContext, data: Data) -> list[int]:
         if not isinstance(self.axes, (list, tuple)):
             return ctx.axes(data, self.axes)
         return [ctx.axis(data, a) for a in self.axes]
 
-    def _amounts(self, ctx: PlanContext) -> List[Tuple[int, int]]:
+    def _amounts(self, ctx: PlanContext) -> list[tuple[int, int]]:
         given, count = self.padding, len(self.padded)
         if isinstance(given, int):
-            pairs: List[Any] = [(given, given)] * count
+            pairs: list[Any] = [(given, given)] * count
         elif len(given) == 2 and all(isinstance(n, (int, Dim)) for n in given):
             pairs = [given] * count
         else:
@@ -100,7 +100,7 @@ class PadLayer(ConcatInputLayer):
             dim = self.input.dims[axis]
             if by_sequence and right and dim.is_dynamic and ctx.lens(dim).shape.rank == 1:
                 front = [self.input.batch_axis, axis]
-                order: List[Any] = front + [a for a in range(self.input.rank) if a not in front]
+                order: list[Any] = front + [a for a in range(self.input.rank) if a not in front]
                 x = pad_sequences(transpose(x, order), ctx.lens(dim), left, right, mode=mode, value=self.value)
                 x = transpose(x, [order.index(a) for a in range(self.input.rank)])
             else:

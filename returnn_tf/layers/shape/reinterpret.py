@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from collections.abc import Mapping
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -38,8 +39,8 @@ class ReinterpretDataLayer(ConcatInputLayer):
     switch_axes: Optional[Axes] = option(None, help="two axes that exchange their meaning, e.g. 'bt'; no transpose")
     size_base: Optional[LayerRef] = option(None, help="layer whose time dim becomes the time dim", refs=True)
     batch_dim_base: Optional[LayerRef] = option(None, help="layer whose batch dim becomes the batch dim", refs=True)
-    set_axes: Optional[Dict[str, Any]] = option(None, help="{'T' or 'F': axis or None}: the time and the feature axis")
-    set_dim_tags: Optional[Dict[Any, Dim]] = option(None, help="{axis: new dim}")
+    set_axes: Optional[dict[str, Any]] = option(None, help="{'T' or 'F': axis or None}: the time and the feature axis")
+    set_dim_tags: Optional[dict[Any, Dim]] = option(None, help="{axis: new dim}")
     enforce_batch_major: bool = option(False, help="move the batch axis to the front")
     enforce_time_major: bool = option(False, help="move the time axis to the front")
     set_sparse: Optional[bool] = option(None, help="whether the entries are label indices")
@@ -50,7 +51,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
         """Infer the output: the changes in the order of the options."""
         source = data = self.input_template(ctx)
         self.perm = list(range(data.rank))
-        self.renamed: List[Tuple[Dim, Dim]] = []
+        self.renamed: list[tuple[Dim, Dim]] = []
         if self.enforce_batch_major:
             data = self._to_front(data, data.batch_axis)
         if self.enforce_time_major:
@@ -81,7 +82,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
     def _with_sizes(self, ctx: PlanContext, data: Data) -> Data:
         if self.size_base is not None:
             base = self.size_base.output.time_dim
-            if data.time_axis is None and base is not None or data.time_axis is not None and base is None:
+            if (data.time_axis is None and base is not None) or (data.time_axis is not None and base is None):
                 raise ctx.error(
                     "size_base: both need a time axis, but the source is %s and layer %r is %s."
                     % (data, self.size_base.path, self.size_base.output)

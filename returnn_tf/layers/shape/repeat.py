@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -97,14 +97,14 @@ class TileLayer(ConcatInputLayer):
         network = {"output": {"class": "tile", "multiples": {"F": 3}, "from": "data"}}
     """
 
-    multiples: Dict[Any, int] = option(help="{axis: number of repetitions}")
-    out_dims: Optional[Dict[Any, Dim]] = option(None, help="{axis: the new dim}")
+    multiples: dict[Any, int] = option(help="{axis: number of repetitions}")
+    out_dims: Optional[dict[Any, Dim]] = option(None, help="{axis: the new dim}")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the axes larger."""
         data = out = self.input_template(ctx)
         declared = {ctx.axis(data, axis): dim for axis, dim in (self.out_dims or {}).items()}
-        self.counts: List[int] = [1] * data.rank
+        self.counts: list[int] = [1] * data.rank
         for desc, count in self.multiples.items():
             axis = ctx.axis(data, desc)
             if data.dims[axis].size is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -32,8 +32,8 @@ class ReshapeLayer(ConcatInputLayer):
             "out_dims": [SpatialDim("a", 2), FeatureDim("b", 10)]}}
     """
 
-    in_dims: List[Dim] = option(help="dims of the source")
-    out_dims: List[Dim] = option(help="dims of the output that replace them")
+    in_dims: list[Dim] = option(help="dims of the source")
+    out_dims: list[Dim] = option(help="dims of the output that replace them")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the new axes in the place of the first of the in_dims."""
@@ -54,7 +54,7 @@ class ReshapeLayer(ConcatInputLayer):
         out = data.replace(dims=tuple(dims), feature_axis=feature, time_axis=time)
         return with_feature_default(out.with_time_axis_default())
 
-    def _out_dims(self, ctx: PlanContext, ins: List[Dim]) -> List[Dim]:
+    def _out_dims(self, ctx: PlanContext, ins: list[Dim]) -> list[Dim]:
         outs = list(self.out_dims)
         dynamic = [d for d in ins if d.size is None]
         open_outs = []
@@ -91,7 +91,7 @@ class ReshapeLayer(ConcatInputLayer):
             ctx.define_size(self.outs[rest], sizes[rest])
         return split_axis(x, self.position, sizes)
 
-    def _known_sizes(self, ctx: EmitContext) -> Tuple[Any, Optional[int]]:
+    def _known_sizes(self, ctx: EmitContext) -> tuple[Any, Optional[int]]:
         """Return (product of the sizes of all other dims, index of the inferred dim or None)."""
         ins = [self.input.dims[a] for a in self.merged]
         rest = next((i for i, d in enumerate(self.outs) if d.size is None and d not in ins), None)

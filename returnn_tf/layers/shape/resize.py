@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option, probability
@@ -105,7 +105,7 @@ class ResizeLayer(ConcatInputLayer):
         ctx.define_lens(out_dim, lens, size=tf.shape(kept)[0])
         return tf.gather(y, kept, axis=at)
 
-    def _kept_frames(self, ctx: EmitContext, frames: Any, lens: Any, factor: int) -> Tuple[Any, Any]:
+    def _kept_frames(self, ctx: EmitContext, frames: Any, lens: Any, factor: int) -> tuple[Any, Any]:
         """Return (indices of the frames that fill_dropout keeps, their number in each sequence)."""
         index = tf.range(frames * factor)
         keep = index % factor == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -83,7 +83,7 @@ class ScatterNdLayer(ConcatInputLayer):
         mapping = match_axes(self.positions, layout)
         # Axes of the positions come first, so that the others stay together as one entry.
         lead = [a for a in range(layout.rank) if a in mapping and a != axis]
-        inner: List[int] = [a for a in range(layout.rank) if a not in lead and a != axis]
+        inner: list[int] = [a for a in range(layout.rank) if a not in lead and a != axis]
         order = lead + [axis] + inner
         shape = ctx.shape(layout)
         x = tf.broadcast_to(to_layout(self.emit_input(ctx), self.input, layout), tf.stack(shape))

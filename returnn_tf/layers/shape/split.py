@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -31,7 +31,7 @@ class SplitLayer(ConcatInputLayer):
     axis: Optional[AxisOption] = option(None, help="the axis to cut (default: the feature axis)")
     num_splits: Optional[int] = option(None, help="number of parts of equal size")
     size_splits: Optional[Shape] = option(None, help="sizes of the parts")
-    out_dims: Optional[List[Dim]] = option(None, help="dims of the parts")
+    out_dims: Optional[list[Dim]] = option(None, help="dims of the parts")
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source, and declare the parts."""
@@ -49,7 +49,7 @@ class SplitLayer(ConcatInputLayer):
             ctx.sub_output(str(i), data.with_dim(axis, dim))
         return data
 
-    def _parts(self, ctx: PlanContext, data: Data, axis: int, size: int) -> List[Dim]:
+    def _parts(self, ctx: PlanContext, data: Data, axis: int, size: int) -> list[Dim]:
         given = [o for o in (self.num_splits, self.size_splits, self.out_dims) if o is not None]
         if not given or (self.num_splits is not None and self.size_splits is not None):
             raise ctx.error("give one of num_splits, size_splits, out_dims.")
@@ -69,7 +69,7 @@ class SplitLayer(ConcatInputLayer):
         dims = [ctx.new_feature(n) if is_feature else ctx.new_spatial(n, "part") for n in sizes]
         return dims if self.out_dims is None else [ctx.bind(o, d) for o, d in zip(self.out_dims, dims)]
 
-    def _sizes_of_dims(self, ctx: PlanContext, data: Data, axis: int, size: int) -> List[int]:
+    def _sizes_of_dims(self, ctx: PlanContext, data: Data, axis: int, size: int) -> list[int]:
         assert self.out_dims is not None
         sizes = [d.size for d in self.out_dims]
         if None in sizes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -84,7 +84,7 @@ class SplitDimsLayer(ConcatInputLayer):
         name = "%s:split%d" % (self.node.path, index)
         return ctx.new_feature(given, name) if is_feature else Dim(DimKind.SPATIAL, given, name, auto=True)
 
-    def _out(self, data: Data, parts: List[Dim], open_parts: List[int]) -> Data:
+    def _out(self, data: Data, parts: list[Dim], open_parts: list[int]) -> Data:
         axis, grown = self.split, len(parts) - 1
 
         def moved(old: Optional[int]) -> Optional[int]:
@@ -103,7 +103,7 @@ class SplitDimsLayer(ConcatInputLayer):
         size = size_of(x, axis)
         rest = -(-size // self.known)
         if dim.is_dynamic or (dim.size is not None and dim.size % self.known):
-            pads: List[Any] = [0] * self.input.rank
+            pads: list[Any] = [0] * self.input.rank
             pads[axis] = rest * self.known - size
             x = pad_array(x, [0] * self.input.rank, pads, self.pad_value)
         parts = ctx.output.dims[axis : axis + len(self.dims)]

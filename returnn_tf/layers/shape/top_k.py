@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import LayerOrNumber, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -55,7 +55,7 @@ class TopKLayer(Layer):
             ctx.sub_output(name, part)
         return out
 
-    def _part_names(self) -> List[str]:
+    def _part_names(self) -> list[str]:
         if isinstance(self.axis, (list, tuple)) or len(self._axes) > 1:
             return ["indices%d" % i for i in range(len(self._axes))]
         return ["indices"]

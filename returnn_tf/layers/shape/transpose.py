@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -37,13 +38,13 @@ class TransposeLayer(ConcatInputLayer):
         self.order = self._order(ctx, data)
         return data.permuted(self.order)
 
-    def _order(self, ctx: PlanContext, data: Data) -> List[int]:
+    def _order(self, ctx: PlanContext, data: Data) -> list[int]:
         if not isinstance(self.perm, Mapping):
             order = [ctx.axis(data, desc) for desc in self.perm]
             if sorted(order) != list(range(data.rank)):
                 raise ctx.error("perm must name every axis of %s once, got %s." % (data, [str(d) for d in self.perm]))
             return order
-        given: Dict[int, int] = {}
+        given: dict[int, int] = {}
         for target, source in self.perm.items():
             given[ctx.axis(data, target)] = ctx.axis(data, source)
         if len(given) < len(self.perm) or len(set(given.values())) < len(given):

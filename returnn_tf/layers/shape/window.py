@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -18,7 +18,7 @@ from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
-def window_sides(ctx: PlanContext, size: Optional[int], left: Optional[int], right: Optional[int]) -> Tuple[int, int]:
+def window_sides(ctx: PlanContext, size: Optional[int], left: Optional[int], right: Optional[int]) -> tuple[int, int]:
     """Return the numbers of frames before and after the current one.
 
     :raises ConfigError: if the numbers contradict each other
@@ -112,7 +112,7 @@ class WindowLayer(ConcatInputLayer):
             raise ctx.error("window_size is %s, but window_dim has size %d." % (self.window_size, given))
         return self.window_size if given is None else given
 
-    def _layout(self, ctx: PlanContext, data: Data) -> List[int]:
+    def _layout(self, ctx: PlanContext, data: Data) -> list[int]:
         """Return the order of the axes of the source in the output."""
         order = list(range(data.rank))
         if self._axis is not None and data.dims[self._axis].is_loop:  # its position does not affect other axes

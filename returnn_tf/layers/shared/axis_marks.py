@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from collections.abc import Sequence
+from typing import Optional
 
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.data import default_feature_axis

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -24,7 +24,7 @@ class ConcatInputLayer(Layer):
     in_dim: Optional[Dim] = option(None, help="axis to use as the feature axis of the source")
     dropout: float = option(0.0, check=dropout_rate, help="dropout on the input in training")
     dropout_axis: Optional[Axes] = option(None, help="axes with own dropout masks (default: all static axes)")
-    dropout_noise_shape: Optional[Dict[Any, Any]] = option(
+    dropout_noise_shape: Optional[dict[Any, Any]] = option(
         None, help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: none does"
     )
     dropout_on_forward: bool = option(False, help="apply dropout outside training too")
@@ -53,7 +53,7 @@ class ConcatInputLayer(Layer):
         return x
 
 
-def concat_template(ctx: PlanContext, sources: List[Node]) -> Data:
+def concat_template(ctx: PlanContext, sources: list[Node]) -> Data:
     """Return the template of all sources concatenated in the feature axis; a single source is returned unchanged.
 
     :raises ConfigError: sparse sources, sources without feature axis, dims that don't fit
@@ -67,7 +67,7 @@ def concat_template(ctx: PlanContext, sources: List[Node]) -> Data:
     return concat_layout(sources)
 
 
-def concat_layout(sources: List[Node]) -> Data:
+def concat_layout(sources: list[Node]) -> Data:
     """Return `concat_template` for sources known to fit: the axes of the source with most axes, features summed."""
     first = sources[0].output
     if len(sources) == 1:
@@ -83,7 +83,7 @@ def concat_layout(sources: List[Node]) -> Data:
     return common.with_dim(common.feature_axis, dim)
 
 
-def emit_concat(ctx: EmitContext, sources: List[Node], data: Data) -> Any:
+def emit_concat(ctx: EmitContext, sources: list[Node], data: Data) -> Any:
     """Concatenate; axes that a source lacks are broadcast."""
     if len(sources) == 1:
         return ctx.source(0) if sources is ctx.node.sources else ctx.value(sources[0])
@@ -100,7 +100,7 @@ def emit_concat(ctx: EmitContext, sources: List[Node], data: Data) -> Any:
     return tf.concat(parts, axis=data.feature_axis)
 
 
-def _with_feature(data: Data, common: Data) -> List[Optional[int]]:
+def _with_feature(data: Data, common: Data) -> list[Optional[int]]:
     """Match axes by `match_axes`, pairing the feature axes whatever their sizes are."""
     assert data.feature_axis is not None and common.feature_axis is not None
     rest = match_axes(data.without_axes([data.feature_axis]), common.without_axes([common.feature_axis]))
@@ -109,7 +109,7 @@ def _with_feature(data: Data, common: Data) -> List[Optional[int]]:
     return mapping
 
 
-def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> List[Any]:
+def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> list[Any]:
     """Return the sizes of the dropout mask: 1 on batch and dynamic axes unless the options override it."""
     given = layer.dropout_noise_shape
     if layer.dropout_axis is not None:
@@ -127,6 +127,6 @@ def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> List[Any]:
     return sizes
 
 
-def ctx_axes(ctx: EmitContext, data: Data, desc: Any) -> List[int]:
+def ctx_axes(ctx: EmitContext, data: Data, desc: Any) -> list[int]:
     """Resolve axes by description while emitting."""
     return resolve_axes(data, desc, behavior_version=ctx.behavior_version)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
@@ -61,7 +62,7 @@ class ConvParams:
         elif self._has_bias:
             ctx.param("bias", (n_out,), self.bias_init)
 
-    def _order_of(self, ctx: PlanContext, node: Node) -> List[int]:
+    def _order_of(self, ctx: PlanContext, node: Node) -> list[int]:
         data, order = node.output, list(range(node.output.rank))
         if isinstance(self.filter_perm, Mapping):
             for target, source in self.filter_perm.items():

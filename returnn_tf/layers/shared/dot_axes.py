@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.dense.dot import DotAxes
@@ -12,10 +13,10 @@ from returnn_tf.tensor import Data, Dim
 _STRICT_VERSION = 14
 
 
-def prefer_axes(ctx: PlanContext, data: Data, desc: Any) -> List[int]:
+def prefer_axes(ctx: PlanContext, data: Data, desc: Any) -> list[int]:
     """Resolve a description; a dim matches an anonymous axis of its size if no axis is the dim itself."""
     if isinstance(desc, (list, tuple)):
-        axes: List[int] = []
+        axes: list[int] = []
         for part in desc:
             axes += [i for i in prefer_axes(ctx, data, part) if i not in axes]
         return axes
@@ -27,9 +28,9 @@ def prefer_axes(ctx: PlanContext, data: Data, desc: Any) -> List[int]:
 
 def match_leftovers(
     ctx: PlanContext,
-    datas: Tuple[Data, Data],
-    reds: Tuple[List[int], List[int]],
-    given_vars: Tuple[Optional[List[int]], Optional[List[int]]],
+    datas: tuple[Data, Data],
+    reds: tuple[list[int], list[int]],
+    given_vars: tuple[Optional[list[int]], Optional[list[int]]],
 ) -> DotAxes:
     """Sort all axes into reduced, var and common ones.
 
@@ -69,7 +70,7 @@ def match_leftovers(
     )
 
 
-def _check_reduced(ctx: PlanContext, a: Data, b: Data, red1: List[int], red2: List[int], strict: bool) -> None:
+def _check_reduced(ctx: PlanContext, a: Data, b: Data, red1: list[int], red2: list[int], strict: bool) -> None:
     if len(red1) != len(red2):
         raise ctx.error(
             "red1 is %d axes of %s, but red2 is %d axes of %s. Name equally many." % (len(red1), a, len(red2), b)
@@ -88,9 +89,9 @@ def _identical(d: Dim, e: Dim) -> bool:
     return d is e or (d.is_batch and e.is_batch)
 
 
-def _pair(a: Data, b: Data, rest1: Sequence[int], rest2: Sequence[int]) -> List[Tuple[int, int]]:
+def _pair(a: Data, b: Data, rest1: Sequence[int], rest2: Sequence[int]) -> list[tuple[int, int]]:
     """Pair axes of equal dims, identical objects first."""
-    pairs: List[Tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for same in (_identical, Dim.agrees_with):
         for i in rest1:
             if i in [p for p, _ in pairs]:
@@ -102,7 +103,7 @@ def _pair(a: Data, b: Data, rest1: Sequence[int], rest2: Sequence[int]) -> List[
     return pairs
 
 
-def _pair_by_size(a: Data, b: Data, left1: List[int], left2: List[int]) -> List[Tuple[int, int]]:
+def _pair_by_size(a: Data, b: Data, left1: list[int], left2: list[int]) -> list[tuple[int, int]]:
     """Pair the rest by the old rule, and remove them from the lists.
 
     Static axes of the same size belong together, and dynamic axes in order.

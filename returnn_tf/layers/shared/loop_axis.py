@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
@@ -12,7 +12,7 @@ from returnn_tf.util.lazy_tf import tf
 _TIME = ("t", "time", "t?", "time?")
 
 
-def frames_of(ctx: PlanContext, data: Data, desc: Any = "T") -> Tuple[Data, Optional[int]]:
+def frames_of(ctx: PlanContext, data: Data, desc: Any = "T") -> tuple[Data, Optional[int]]:
     """Return the template with a frame axis, and that axis; None in a step of a loop, where the layer carries a state.
 
     In a loop, "T" without a time axis, and dims or tags that the source lacks, refer to the steps. A value equal in all

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping, Optional, Tuple, Type
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
 
 from returnn_tf.config.options import declared_options
 from returnn_tf.graph.registry import LAYERS
 
 
-def network_options(cls: Optional[Type[Any]]) -> Tuple[str, ...]:
+def network_options(cls: Optional[type[Any]]) -> tuple[str, ...]:
     """Return the names of the options of a layer class that may hold a network; empty for None."""
     return () if cls is None else tuple(info.name for info in declared_options(cls).values() if info.network)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from returnn_tf.config.options import check_options
 from returnn_tf.graph.option_types import OutTypeOptions
@@ -78,7 +79,7 @@ def _with_shape(ctx: PlanContext, data: Data, out_type: Mapping[str, Any], dim: 
     batch = next((d for d in data.dims if d.is_batch), None)
     batch_axis = out_type.get("batch_dim_axis", data.batch_axis)
     free = [d for d in data.dims if not d.is_batch]
-    dims: List[Dim] = []
+    dims: list[Dim] = []
     for i, size in enumerate(out_type["shape"]):
         fitting = next((d for d in free if d.size == size), None)
         if fitting is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Any, Optional, Union
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
@@ -25,17 +26,17 @@ class SpatialAxes:
     """
 
     data: Data
-    lead: List[int]
-    spatial: List[int]
+    lead: list[int]
+    spatial: list[int]
 
     @property
-    def order(self) -> List[int]:
+    def order(self) -> list[int]:
         """Return all axes."""
         assert self.data.feature_axis is not None
         return self.lead + self.spatial + [self.data.feature_axis]
 
     @property
-    def dims(self) -> List[Dim]:
+    def dims(self) -> list[Dim]:
         """Return the dims of the spatial axes."""
         return [self.data.dims[i] for i in self.spatial]
 
@@ -114,7 +115,7 @@ def spatial_axes(ctx: PlanContext, data: Data, given: Any, count: int, what: str
     return SpatialAxes(data, lead, found)
 
 
-def per_axis(ctx: PlanContext, name: str, value: Any, count: int) -> List[int]:
+def per_axis(ctx: PlanContext, name: str, value: Any, count: int) -> list[int]:
     """Return a size per axis: an int applies to all. Dims count by their size.
 
     :param name: of the option
@@ -128,12 +129,12 @@ def per_axis(ctx: PlanContext, name: str, value: Any, count: int) -> List[int]:
     return values
 
 
-def check_padding(ctx: PlanContext, value: Any, count: int) -> List[AxisPadding]:
+def check_padding(ctx: PlanContext, value: Any, count: int) -> list[AxisPadding]:
     """Return the padding of each axis: "same", "valid", "same_static" or (left, right)."""
     values = list(value) if isinstance(value, (list, tuple)) else [value] * count
     if len(values) == 1 and count > 1:
         values = values * count
-    result: List[AxisPadding] = []
+    result: list[AxisPadding] = []
     for item in values:
         if isinstance(item, str) and item.lower() in _PADDINGS:
             result.append(item.lower())
@@ -174,7 +175,7 @@ def conv_dim(dim: Dim, size: int, stride: int, dilation: int, padding: AxisPaddi
     return grown.ceildiv_right(stride)
 
 
-def bind_spatial(ctx: PlanContext, declared: Any, dims: List[Dim]) -> List[Dim]:
+def bind_spatial(ctx: PlanContext, declared: Any, dims: list[Dim]) -> list[Dim]:
     """Bind the new dims to those of the option out_spatial_dims."""
     if declared is None:
         return dims

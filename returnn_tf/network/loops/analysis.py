@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Callable, Dict, Iterable, List, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Callable
 
 
 class Zone(enum.Enum):
@@ -38,8 +39,8 @@ class Zones:
     :param reasons: layer -> the chain of references that keeps it in the loop
     """
 
-    zones: Dict[str, Zone]
-    reasons: Dict[str, str]
+    zones: dict[str, Zone]
+    reasons: dict[str, str]
 
 
 def find_zones(links: Mapping[str, Links], roots: Iterable[str], forced: Iterable[str] = ()) -> Zones:
@@ -65,9 +66,9 @@ def find_zones(links: Mapping[str, Links], roots: Iterable[str], forced: Iterabl
     return Zones(zones, reasons)
 
 
-def reachable(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> Set[str]:
+def reachable(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
     """Return everything reachable, the starts included."""
-    seen: Set[str] = set()
+    seen: set[str] = set()
     todo = list(starts)
     while todo:
         name = todo.pop()
@@ -77,7 +78,7 @@ def reachable(starts: Iterable[str], following: Callable[[str], Iterable[str]]) 
     return seen
 
 
-def _ancestors(name: str, links: Mapping[str, Links]) -> Set[str]:
+def _ancestors(name: str, links: Mapping[str, Links]) -> set[str]:
     """Return all layers that a layer depends on, in this or earlier steps; itself only if it is on a cycle."""
     return reachable([*links[name].now, *links[name].prev], lambda n: [*links[n].now, *links[n].prev])
 
@@ -86,12 +87,12 @@ def _is_on_prev_cycle(name: str, links: Mapping[str, Links]) -> bool:
     return name in _ancestors(name, links)
 
 
-def _reason(name: str, links: Mapping[str, Links], forced: Set[str]) -> str:
+def _reason(name: str, links: Mapping[str, Links], forced: set[str]) -> str:
     """Return the shortest chain of references from the layer back to itself."""
     if not _is_on_prev_cycle(name, links):
         return "must run step by step" if name in forced else "lies between layers of the loop"
-    todo: List[List[str]] = [[name]]  # chains of references, each from ``name``
-    seen: Set[str] = set()
+    todo: list[list[str]] = [[name]]  # chains of references, each from ``name``
+    seen: set[str] = set()
     while todo:
         chain = todo.pop(0)
         current = chain[-1].replace("prev:", "")

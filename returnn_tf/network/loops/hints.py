@@ -35,7 +35,7 @@ def _searches(layers: StepLayers, spec: LayerSpec) -> bool:
     return layers.search and not layers.follows_target(spec)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _warn(text: str) -> None:
     """Warn once, though a network is planned several times."""
     log.warn(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.config.options import map_values
 from returnn_tf.graph.node import Node
@@ -13,7 +13,7 @@ from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.tensor import Dim
 
 
-def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> Tuple[Optional[int], Dim]:
+def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> tuple[Optional[int], Dim]:
     """Return the axis that a loop runs over.
 
     :param owner: the `rec` layer, with its sources

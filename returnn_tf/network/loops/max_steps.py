@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from typing import Any, Callable, List
+from typing import Any, Callable
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.node import Node
@@ -56,7 +56,7 @@ def _of_all(func: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return lambda *values: functools.reduce(func, values)
 
 
-def _lengths_of(tree: ast.Expression, start: str) -> List[str]:
+def _lengths_of(tree: ast.Expression, start: str) -> list[str]:
     """Return the layers in all ``max_len_from(...)``; raise an error for any other name."""
     names = []
     for node in ast.walk(tree):

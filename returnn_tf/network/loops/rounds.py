@@ -35,7 +35,8 @@ with an error after `MAX_ROUNDS`.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, FrozenSet, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from returnn_tf.layers.loops.loop_nodes import PrevLayer
 from returnn_tf.layers.rec.state import HiddenState
@@ -55,7 +56,7 @@ class Findings:
 
     templates: Mapping[str, Data] = dataclasses.field(default_factory=dict)
     states: Mapping[str, Optional[HiddenState]] = dataclasses.field(default_factory=dict)
-    guessed: FrozenSet[str] = frozenset()
+    guessed: frozenset[str] = frozenset()
 
     def prev(self, name: str) -> KnownPrev:
         """Return ``prev:<name>`` for the next round."""

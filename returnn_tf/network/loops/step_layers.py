@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
@@ -28,16 +29,16 @@ class StepLayers:
         self._train = train
         self.search = search
         self.target: Any = layer.target
-        self.network: Dict[str, Any] = layer.unit
+        self.network: dict[str, Any] = layer.unit
         self.specs = specs
         #: The references of each layer.
-        self.links: Dict[str, Links] = {name: self._links(spec) for name, spec in specs.items()}
+        self.links: dict[str, Links] = {name: self._links(spec) for name, spec in specs.items()}
         #: Whether the layer "end" decides when to stop.
         self.has_end: bool = self._ends_by_layer()
         #: Whether only the target decides when to stop.
         self.length_of_target = not (has_source or "end" in specs or layer.axis is not None) and bool(layer.target)
         #: The layers whose values are wanted for all steps.
-        self.outputs: List[str] = self._find_outputs()
+        self.outputs: list[str] = self._find_outputs()
         self.zones: Zones = self._find_zones()
 
     def _find_zones(self) -> Zones:
@@ -63,8 +64,8 @@ class StepLayers:
         return spec.cls.follows_target(spec.options, self.search)
 
     def _links(self, spec: LayerSpec) -> Links:
-        now: List[str] = []
-        prev: List[str] = []
+        now: list[str] = []
+        prev: list[str] = []
         refs = [] if self.follows_target(spec) else list(spec.references())
         for ref in refs:
             is_prev = ref.startswith("prev:")
@@ -93,7 +94,7 @@ class StepLayers:
         """
         return self._train and not self.search and has_loss(spec, False)
 
-    def _find_outputs(self) -> List[str]:
+    def _find_outputs(self) -> list[str]:
         """Return the layers whose values are wanted for all steps."""
         names = ["output"]
         for name, spec in self.specs.items():
@@ -110,10 +111,10 @@ class StepLayers:
         known = self._has_source or (bool(self._layer.target) and follows_target)
         return "end" in self.specs and not known
 
-    def outside_references(self) -> List[str]:
+    def outside_references(self) -> list[str]:
         """Return the layers outside that the loop needs in any mode: their parameters are in every checkpoint."""
 
-        def refs(name: str) -> List[str]:
+        def refs(name: str) -> list[str]:
             names = [self.layer_of(r.replace("prev:", "")) for r in self.specs[name].references()]
             return [n for n in names if n is not None]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.layer_base import LayerBase
@@ -66,9 +67,9 @@ class StepNetwork:
         self.parent = parent
         layer: Any = owner.layer  # a RecLayer
         self.layer = layer
-        self.network: Dict[str, Any] = layer.unit
+        self.network: dict[str, Any] = layer.unit
         self.scope = owner.scope if self.layer.name_scope is not None else join_scope(owner.scope, "rec")
-        self.specs: Dict[str, LayerSpec] = parent.state.parse(self.network, owner.path)
+        self.specs: dict[str, LayerSpec] = parent.state.parse(self.network, owner.path)
         if "output" not in self.specs:
             raise LayerError(
                 "Layer %r: the unit has no layer 'output'. %s" % (owner.path, did_you_mean("output", self.specs))
@@ -79,18 +80,18 @@ class StepNetwork:
         self.zones: Zones = self.layers.zones
         self._time_axis, self.time_dim = iterated_axis(owner, parent, self.layers)
         self.loop_dim: Dim = loop_dim_for(self.time_dim)
-        self.builders: Dict[Zone, ZoneBuilder] = {}
+        self.builders: dict[Zone, ZoneBuilder] = {}
         self._found = Findings()
-        self._guessed: Set[str] = set()
-        self._prevs: Dict[str, Node] = {}
-        self._slices: Dict[Node, Node] = {}
-        self._accums: Dict[Node, Node] = {}
-        self._shifts: Dict[Tuple[str, Zone], Node] = {}
+        self._guessed: set[str] = set()
+        self._prevs: dict[str, Node] = {}
+        self._slices: dict[Node, Node] = {}
+        self._accums: dict[Node, Node] = {}
+        self._shifts: dict[tuple[str, Zone], Node] = {}
         self._entered: Optional[Node] = None
         self._run: Optional[Node] = None
         self._loop: Optional[LoopPlan] = None
         self._beam: Optional[Beam] = None
-        self._length_deps: List[Node] = []
+        self._length_deps: list[Node] = []
         self._limit: Any = None
 
     # --- planning ---
@@ -123,7 +124,7 @@ class StepNetwork:
         """Plan the layers of a step in rounds, see `returnn_tf.network.loops.rounds`."""
         strict = False
         self._found = Findings(guessed=frozenset(names))
-        errors: List[ConfigError] = []
+        errors: list[ConfigError] = []
         for _ in range(MAX_ROUNDS):
             builder = self.builders[Zone.STEP] = ZoneBuilder(self, Zone.STEP, self.network, self.parent)
             self._prevs, self._slices, self._guessed = {}, {}, set()
@@ -208,7 +209,7 @@ class StepNetwork:
         self.parent.sink.append(run)
         self._run, self._loop = run, loop
 
-    def _constrained(self, nodes: Sequence[Node]) -> List[Tuple[Node, str]]:
+    def _constrained(self, nodes: Sequence[Node]) -> list[tuple[Node, str]]:
         """Return which options constrain the outputs of layers of a step; a search has no objective."""
         options = ("darc1", "spatial_smoothing")
         found = [] if self.parent.search else [(n, name) for n in nodes for name in options if getattr(n.layer, name)]

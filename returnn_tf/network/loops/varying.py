@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from returnn_tf.graph.registry import LAYERS
 from returnn_tf.network.loops.analysis import Links
 
 
-def varying_layers(network: Mapping[str, Any], links: Mapping[str, Links]) -> List[str]:
+def varying_layers(network: Mapping[str, Any], links: Mapping[str, Links]) -> list[str]:
     """Return the layers with a memory or the step index, and those referenced by ``prev:``.
 
     :param network: layer name -> its options

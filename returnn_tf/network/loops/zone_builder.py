@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Protocol, Sequence, Set
+from collections.abc import Sequence
+from typing import Any, Optional, Protocol
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import OptionError
@@ -25,7 +26,7 @@ class Loop(Protocol):
     scope: str
     zones: Zones
     loop_dim: Dim
-    builders: Dict[Zone, ZoneBuilder]
+    builders: dict[Zone, ZoneBuilder]
 
     def add(self, builder: NetworkBuilder, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
         """Plan a node that the config does not name."""
@@ -52,7 +53,7 @@ class ZoneBuilder(NetworkBuilder):
     :param loop: the step network
     """
 
-    def __init__(self, loop: Loop, zone: Zone, network: Dict[str, Any], parent: NetworkBuilder) -> None:
+    def __init__(self, loop: Loop, zone: Zone, network: dict[str, Any], parent: NetworkBuilder) -> None:
         super().__init__(
             network, parent.state, parent.plan_steps, path=loop.owner.path, scope=loop.scope, parent=parent, inputs=None
         )
@@ -67,14 +68,14 @@ class ZoneBuilder(NetworkBuilder):
         self.loop_dim: Optional[Dim] = None if zone is Zone.STEP else loop.loop_dim
         self.strict = True
         self._has_guessed = False
-        self._guesses: Set[Node] = set()
+        self._guesses: set[Node] = set()
         #: The errors of layers whose sources are all known, though the dependencies of those may be guesses.
-        self.errors: List[ConfigError] = []
-        self._own_sink: List[Node] = []
+        self.errors: list[ConfigError] = []
+        self._own_sink: list[Node] = []
         self._index: Optional[Node] = None
 
     @property
-    def sink(self) -> List[Node]:
+    def sink(self) -> list[Node]:
         """Return the list for planned nodes: a step has its own; the other layers belong to the network outside."""
         if self.zone is Zone.STEP:
             return self._own_sink

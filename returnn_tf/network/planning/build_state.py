@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node
@@ -23,18 +24,18 @@ class BuildState:
         self.behavior_version = behavior_version
         self.train = train
         self.search = search
-        self.nodes: List[Node] = []
-        self.extern: Dict[str, Node] = {}
-        self.outputs: Dict[str, Node] = {}
-        self.dims: Dict[Dim, Dim] = {}
-        self.nested: Dict[Node, Scope] = {}
-        self.open_losses: List[Tuple[Scope, Node, LayerSpec]] = []
-        self.losses: List[LossNode] = []
+        self.nodes: list[Node] = []
+        self.extern: dict[str, Node] = {}
+        self.outputs: dict[str, Node] = {}
+        self.dims: dict[Dim, Dim] = {}
+        self.nested: dict[Node, Scope] = {}
+        self.open_losses: list[tuple[Scope, Node, LayerSpec]] = []
+        self.losses: list[LossNode] = []
         #: By path and identity of a network dict: the dict, kept alive so that its id stays unique, and its
         #: layers. A step network is planned several times, with the same dicts inside.
-        self._parsed: Dict[Tuple[str, int], Tuple[Any, Dict[str, LayerSpec]]] = {}
+        self._parsed: dict[tuple[str, int], tuple[Any, dict[str, LayerSpec]]] = {}
 
-    def parse(self, network: Any, path: str) -> Dict[str, LayerSpec]:
+    def parse(self, network: Any, path: str) -> dict[str, LayerSpec]:
         """Return the layers of a network dict, each with its loss checked; parsed at the first request.
 
         :param path: path of the layer that the network is part of, "" at the top

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Protocol, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional, Protocol
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
@@ -56,7 +57,7 @@ class NetworkBuilder:
         path: str = "",
         scope: str = "",
         parent: Optional[NetworkBuilder] = None,
-        inputs: Optional[Dict[str, Node]] = None,
+        inputs: Optional[dict[str, Node]] = None,
     ) -> None:
         self.state = state
         self.plan_steps = plan_steps
@@ -79,8 +80,8 @@ class NetworkBuilder:
             for name, spec in self.specs.items()
             if spec.options.get("register_as_extern_data")
         }
-        self._nodes: Dict[str, Node] = {}
-        self._marks: Dict[str, str] = {}
+        self._nodes: dict[str, Node] = {}
+        self._marks: dict[str, str] = {}
 
     # --- which layers, in which order ---
 
@@ -89,7 +90,7 @@ class NetworkBuilder:
         for name in self._roots():
             self.node(name)
 
-    def _roots(self) -> List[str]:
+    def _roots(self) -> list[str]:
         roots = []
         for name, spec in self.specs.items():
             options = spec.options
@@ -110,7 +111,7 @@ class NetworkBuilder:
         """Return the planned layer of this network; plan it and its dependencies first if necessary."""
         if name in self._nodes:
             return self._nodes[name]
-        stack: List[Tuple[str, Iterator[str]]] = [self._enter(name)]
+        stack: list[tuple[str, Iterator[str]]] = [self._enter(name)]
         while stack:
             current, rest = stack[-1]
             for dep in rest:
@@ -126,7 +127,7 @@ class NetworkBuilder:
                 self._marks[current] = _DONE
         return self._nodes[name]
 
-    def _enter(self, name: str) -> Tuple[str, Iterator[str]]:
+    def _enter(self, name: str) -> tuple[str, Iterator[str]]:
         if self._marks.get(name) == _OPEN:
             raise self._cycle([name], name)
         self._marks[name] = _OPEN
@@ -141,7 +142,7 @@ class NetworkBuilder:
         options = spec.options
         return bool(options.get("target")) and options.get("n_out") is None and options.get("out_dim") is None
 
-    def _cycle(self, open_names: List[str], again: str) -> LayerError:
+    def _cycle(self, open_names: list[str], again: str) -> LayerError:
         return cycle_error(self.path, open_names, again, in_loop=self.in_step or self.loop_dim is not None)
 
     # --- names ---
@@ -201,7 +202,7 @@ class NetworkBuilder:
         """Implement `Scope.resolve_dim`."""
         return self.state.resolve_dim(dim)
 
-    def _input_keys(self) -> List[str]:
+    def _input_keys(self) -> list[str]:
         return sorted(set(self.inputs or ()) | set(self.state.extern_data))
 
     def _input(self, key: str, where: str) -> Node:
@@ -258,7 +259,7 @@ class NetworkBuilder:
         return self.template_builder.infer_template(node, ctx)
 
     @property
-    def sink(self) -> List[Node]:
+    def sink(self) -> list[Node]:
         """Return the list that collects planned nodes in the order of their computation."""
         return self.state.nodes if self.parent is None else self.parent.sink
 
@@ -349,8 +350,8 @@ class NetworkBuilder:
     def subnetwork(
         self,
         owner: Node,
-        network: Dict[str, Any],
-        inputs: Dict[str, Node],
+        network: dict[str, Any],
+        inputs: dict[str, Node],
         scope: str,
         loop_dim: Optional[Dim] = None,
     ) -> Node:

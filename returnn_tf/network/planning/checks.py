@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import Node, ParamSpec
@@ -34,11 +35,11 @@ def located(path: str, class_name: str, node: Node) -> Iterator[None]:
         raise LayerError(message) from exc
 
 
-def check_param_names(nodes: List[Node]) -> None:
+def check_param_names(nodes: list[Node]) -> None:
     """Check that parameter names are unique, except where a ``name_scope`` makes layers share one of the same shape."""
     nodes = [inner for node in nodes for inner in [*node.inner, node]]
     by_path = {node.path: node for node in nodes}
-    owners: Dict[str, Tuple[Node, ParamSpec]] = {}
+    owners: dict[str, tuple[Node, ParamSpec]] = {}
     for node in nodes:
         for spec in list(node.owned):
             other, first = owners.setdefault(spec.name, (node, spec))
@@ -55,7 +56,7 @@ def check_param_names(nodes: List[Node]) -> None:
             node.params.update({name: first for name, value in node.params.items() if value is spec})
 
 
-def _has_name_scope(by_path: Dict[str, Node], node: Node) -> bool:
+def _has_name_scope(by_path: dict[str, Node], node: Node) -> bool:
     """Return whether the layer or an enclosing one sets the scope of its parameters."""
     parts = node.path.split("/")
     around = (by_path.get("/".join(parts[:i])) for i in range(1, len(parts) + 1))
@@ -90,7 +91,7 @@ def check_out_shape(data: Data, expected: Any) -> None:
         raise ConfigError("the output %s has the axis %s, which out_shape lacks." % (data, got[0]))
 
 
-def cycle_error(path: str, open_names: List[str], again: str, *, in_loop: bool) -> LayerError:
+def cycle_error(path: str, open_names: list[str], again: str, *, in_loop: bool) -> LayerError:
     """Return an error about layers that depend on each other in a cycle.
 
     :param path: path of the layer that their network is part of, "" at the top

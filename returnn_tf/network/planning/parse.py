@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterator, List, Mapping, Tuple, Type
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.errors import shown
@@ -29,9 +30,9 @@ class LayerSpec:
 
     name: str
     path: str
-    cls: Type[Layer]
+    cls: type[Layer]
     options: Mapping[str, Any]
-    sources: Tuple[Any, ...]
+    sources: tuple[Any, ...]
 
     @property
     def where(self) -> str:
@@ -54,7 +55,7 @@ def describe_place(path: str, class_name: str) -> str:
     return "Layer %r (class %r)" % (path, class_name)
 
 
-def parse_network(network: Any, path: str, behavior_version: int) -> Dict[str, LayerSpec]:
+def parse_network(network: Any, path: str, behavior_version: int) -> dict[str, LayerSpec]:
     """Parse all layers of a network dict.
 
     :param path: path of the layer that the network is part of, "" at the top
@@ -65,7 +66,7 @@ def parse_network(network: Any, path: str, behavior_version: int) -> Dict[str, L
         raise ConfigError(
             "%s must be a dict {layer name: {'class': ..., ...}}, got %r." % (where, type(network).__name__)
         )
-    specs: Dict[str, LayerSpec] = {}
+    specs: dict[str, LayerSpec] = {}
     for name, options in network.items():
         if isinstance(name, str) and name.startswith("#"):
             continue  # comments and per-network settings of pretraining
@@ -95,7 +96,7 @@ def parse_layer(name: str, options: Mapping[str, Any], path: str, behavior_versi
     )
 
 
-def _sources(cls: Type[Layer], options: Mapping[str, Any], where: str, behavior_version: int) -> List[Any]:
+def _sources(cls: type[Layer], options: Mapping[str, Any], where: str, behavior_version: int) -> list[Any]:
     if "from" in options and options["from"] is not None:
         return cls.read_sources(options["from"], where)
     if not cls.takes_data(options):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Optional
 
 from returnn_tf.config import Config
 from returnn_tf.graph.freezing import read_only
@@ -38,7 +39,7 @@ class Plan:
             object.__setattr__(self, field.name, read_only(getattr(self, field.name)))
 
     @property
-    def params(self) -> Dict[str, ParamSpec]:
+    def params(self) -> dict[str, ParamSpec]:
         """Return all parameters by name, in the order of the layers."""
         return {spec.name: spec for node in self.all_nodes() for spec in node.owned}
 
@@ -48,23 +49,23 @@ class Plan:
         while todo:
             node = todo.pop()
             if node.inner:
-                todo += [n for n in reversed(node.inner)]
+                todo += list(reversed(node.inner))
             yield node
 
-    def visible_nodes(self) -> List[Node]:
+    def visible_nodes(self) -> list[Node]:
         """Return all layers to show to users, with those inside loops."""
         return [node for node in self.all_nodes() if not node.layer.is_connector]
 
-    def by_path(self) -> Dict[str, Node]:
+    def by_path(self) -> dict[str, Node]:
         """Return all layers by path."""
         return {node.path: node for node in self.nodes}
 
-    def needed(self, nodes: Iterable[Node], losses: Iterable[LossNode] = ()) -> Set[Node]:
+    def needed(self, nodes: Iterable[Node], losses: Iterable[LossNode] = ()) -> set[Node]:
         """Return everything that must be computed for these layers and losses."""
         todo = list(nodes)
         for loss in losses:
             todo += loss_deps(loss)
-        seen: Set[Node] = set()
+        seen: set[Node] = set()
         while todo:
             node = todo.pop()
             if node not in seen:
@@ -72,18 +73,18 @@ class Plan:
                 todo += node.deps
         return seen | self._batch_size_source(seen)
 
-    def _batch_size_source(self, needed: Set[Node]) -> Set[Node]:
+    def _batch_size_source(self, needed: set[Node]) -> set[Node]:
         """Return an input that gives the batch size to layers with no other source of it: in search without inputs."""
         inputs = [node for node in self.extern.values() if node.output.batch_axis is not None]
         if any(node in needed for node in inputs) or all(node.output.batch_axis is None for node in needed):
             return set()
         return set(inputs[:1])
 
-    def roots(self) -> List[Node]:
+    def roots(self) -> list[Node]:
         """Return outputs and layers with a loss, each once."""
         return list(dict.fromkeys([*self.outputs.values(), *self.loss_owners().values()]))
 
-    def loss_owners(self) -> Dict[LossNode, Node]:
+    def loss_owners(self) -> dict[LossNode, Node]:
         """Return the layer of each loss, in the order of the losses."""
         return {loss: loss.owner for loss in self.losses}
 
@@ -95,9 +96,9 @@ class Plan:
         return "\n".join(lines)
 
 
-def loss_deps(loss: LossNode) -> List[Node]:
+def loss_deps(loss: LossNode) -> list[Node]:
     """Return the nodes that a loss needs besides its own layer."""
-    deps: List[Node] = []
+    deps: list[Node] = []
     if loss.target is not None:
         deps.append(loss.target)
     for value in vars(loss.loss).values():
@@ -108,11 +109,11 @@ def loss_deps(loss: LossNode) -> List[Node]:
     return deps
 
 
-def visible_deps(node: Node) -> List[Node]:
+def visible_deps(node: Node) -> list[Node]:
     """Return what a layer needs, looking through the nodes that only connect a loop with the outside."""
-    found: List[Node] = []
+    found: list[Node] = []
     todo = list(node.deps)
-    seen: Set[Node] = set()
+    seen: set[Node] = set()
     while todo:
         dep = todo.pop(0)
         if dep in seen:

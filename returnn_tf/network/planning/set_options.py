@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from returnn_tf.config.options import declared_options, map_strings, map_values
 from returnn_tf.graph.node import Node
@@ -33,7 +34,7 @@ def _resolve_reuse(scope: Scope, node: Node, value: Any, where: str) -> Any:
     if isinstance(value, str):
         return _dep(node, scope.owner_of_params(value, where))
     if isinstance(value, Mapping):
-        result: Dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, item in value.items():
             if key == "map":
                 result[key] = {k: _resolve_reuse(scope, node, v, where) for k, v in item.items()}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, Optional, Union
 
 from numpy.typing import NDArray
 
@@ -12,14 +13,14 @@ from returnn_tf.config.options import from_options
 from returnn_tf.native.product import matmul
 from returnn_tf.util.lazy_tf import tf
 
-State = Tuple["tf.Tensor", ...]
+State = tuple["tf.Tensor", ...]
 """State of a cell: tensors [batch, n], in the order of `Cell.state_keys`."""
 
 Params = Mapping[str, "tf.Tensor"]
 """Parameters by their name below ``<layer>/rec/``."""
 
 NativeKernel = Callable[
-    ["Cell", Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"], bool], Tuple["tf.Tensor", State]
+    ["Cell", Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"], bool], tuple["tf.Tensor", State]
 ]
 """``kernel(cell, params, z, lengths, state, seed, reverse)``: as `Kernel` in `returnn_tf.ops.cells.kernels`, but ``z``
 and the outputs are in the order of time, also if each sequence is to run from its last frame to its first one, and
@@ -38,7 +39,7 @@ class ParamSpec:
     """
 
     name: str
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     kind: str
     default: Union[None, float, NDArray[Any]] = None
 
@@ -61,7 +62,7 @@ class Cell:
     unit: ClassVar[str] = ""
     """Canonical unit name, which is also the key in the table of kernels."""
 
-    state_keys: ClassVar[Tuple[str, ...]] = ()
+    state_keys: ClassVar[tuple[str, ...]] = ()
     """Names of the states, in the order in which ``*`` concatenates them; () means one state without a name."""
 
     @dataclass
@@ -121,7 +122,7 @@ class Cell:
         """Return the number of state tensors."""
         return len(self.state_keys) or 1
 
-    def param_specs(self) -> List[ParamSpec]:
+    def param_specs(self) -> list[ParamSpec]:
         """Declare the parameters in the order of their creation."""
         raise NotImplementedError
 
@@ -134,7 +135,7 @@ class Cell:
         weights = self.input_weights(params)
         return x if weights is None else project(x, *weights)
 
-    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+    def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return weights [in, gates * n] and bias of the input projection, or None.
 
         None: there is no projection, or it is not just ``x W + b``.
@@ -151,7 +152,7 @@ class Cell:
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
-    ) -> Tuple[tf.Tensor, State]:
+    ) -> tuple[tf.Tensor, State]:
         """Compute one frame.
 
         :param weights: from `prepare`

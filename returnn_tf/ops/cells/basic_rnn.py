@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.ops.activations import get_activation
@@ -27,7 +28,7 @@ class BasicRnn(Cell):
 
         activation: str = option("tanh", help="activation of the output")
 
-    def param_specs(self) -> List[ParamSpec]:
+    def param_specs(self) -> list[ParamSpec]:
         """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         return [
@@ -35,7 +36,7 @@ class BasicRnn(Cell):
             ParamSpec("basic_rnn_cell/bias", (n,), "bias", 0.0),
         ]
 
-    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+    def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""
         return params["basic_rnn_cell/kernel"][: self.in_dim], params["basic_rnn_cell/bias"]
 
@@ -45,7 +46,7 @@ class BasicRnn(Cell):
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
-    ) -> Tuple[tf.Tensor, State]:
+    ) -> tuple[tf.Tensor, State]:
         """Compute one step; see `Cell.step`."""
         h = get_activation(self.opts.activation)(z + tf.matmul(state[0], weights[0]))
         return h, (h,)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.gru import gru_ops, native_gru
@@ -32,7 +33,7 @@ class Gru(Cell):
 
         activation: str = option("tanh", help="activation of the candidate")
 
-    def param_specs(self) -> List[ParamSpec]:
+    def param_specs(self) -> list[ParamSpec]:
         """Declare the parameters; see `Cell.param_specs`."""
         n, rows = self.n_out, self.in_dim + self.n_out
         return [
@@ -43,7 +44,7 @@ class Gru(Cell):
             ParamSpec("gru_cell/candidate/bias", (n,), "bias", 0.0),
         ]
 
-    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+    def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""
         kernels = [params["gru_cell/%s/kernel" % part][: self.in_dim] for part in ("gates", "candidate")]
         biases = [params["gru_cell/%s/bias" % part] for part in ("gates", "candidate")]
@@ -55,7 +56,7 @@ class Gru(Cell):
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
-    ) -> Tuple[tf.Tensor, State]:
+    ) -> tuple[tf.Tensor, State]:
         """Compute one step; see `Cell.step`."""
         (h,) = state
         z_gates, z_candidate = tf.split(z, [2 * self.n_out, self.n_out], axis=-1)
@@ -77,7 +78,7 @@ def _run_native(
     state: State,
     seed: Optional[tf.Tensor],
     reverse: bool,
-) -> Tuple[tf.Tensor, State]:
+) -> tuple[tf.Tensor, State]:
     """Run the native GRU; see `NativeKernel`."""
     w_gates, w_candidate = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
     (h0,) = state

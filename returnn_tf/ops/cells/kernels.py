@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Callable, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Callable, Optional
 
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.lstm import LstmCell
@@ -11,7 +12,7 @@ from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.util.lazy_tf import tf
 
 Kernel = Callable[
-    [Cell, Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"]], Tuple["tf.Tensor", State]
+    [Cell, Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"]], tuple["tf.Tensor", State]
 ]
 """``kernel(cell, params, z, lengths, state, seed)`` -> outputs [time, batch, n], and the state of each sequence after
 its last frame. ``z`` [time, batch, gates * n] is the projected input, in the order in which the frames are to be run;
@@ -31,7 +32,7 @@ def step_loop(
     lengths: Optional[tf.Tensor],
     state: State,
     seed: Optional[tf.Tensor],
-) -> Tuple[tf.Tensor, State]:
+) -> tuple[tf.Tensor, State]:
     """Run `Cell.step` in a loop, for any cell; see `Kernel`. A sequence keeps its state after its end."""
     n_frames, batch = tf.shape(z)[0], tf.shape(z)[1]
     weights = cell.prepare(params, batch=batch, seed=seed)
@@ -42,7 +43,7 @@ def step_loop(
     ends = None if lengths is None else tf.cast(lengths, tf.int32)[:, None]
     frame_noise = seed is not None and cell.step_noise
 
-    def frame(t: tf.Tensor, state: State, outputs: tf.TensorArray) -> Tuple[tf.Tensor, State, tf.TensorArray]:
+    def frame(t: tf.Tensor, state: State, outputs: tf.TensorArray) -> tuple[tf.Tensor, State, tf.TensorArray]:
         output, new = cell.step(weights, inputs.read(t), state, _frame_seed(seed, t) if frame_noise else None)
         if ends is not None:
             running = t < ends
@@ -68,7 +69,7 @@ def plain_lstm(
     lengths: Optional[tf.Tensor],
     state: State,
     seed: Optional[tf.Tensor],
-) -> Tuple[tf.Tensor, State]:
+) -> tuple[tf.Tensor, State]:
     """Run the LSTM loop with its own gradient, for LSTMs without further options; see `Kernel`."""
     assert isinstance(cell, LstmCell)
     c0, h0 = state

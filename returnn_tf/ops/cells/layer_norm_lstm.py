@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Optional
 
 import numpy
 
@@ -75,7 +76,7 @@ class LayerNormLstm(Cell):
         """Return whether a step draws noise; see `Cell.step_noise`."""
         return bool(self.opts.dropout or self.opts.dropout_h)
 
-    def param_specs(self) -> List[ParamSpec]:
+    def param_specs(self) -> list[ParamSpec]:
         """Declare the parameters; see `Cell.param_specs`."""
         n, forget = self.n_out, self.opts.forget_bias
         all_gates = numpy.repeat([0.0, 0.0, forget, 0.0], n)
@@ -94,7 +95,7 @@ class LayerNormLstm(Cell):
                 specs += self._norm_specs("new_" + place[0], n)
         return specs
 
-    def _norm_specs(self, place: str, dim: int, shift: Any = 0.0) -> List[ParamSpec]:
+    def _norm_specs(self, place: str, dim: int, shift: Any = 0.0) -> list[ParamSpec]:
         """Declare gamma and beta of the norm at ``place``; ``shift`` is added to the initial beta."""
         return [
             ParamSpec("gamma_" + place, (dim,), "fixed", self.opts.norm_gain),
@@ -132,7 +133,7 @@ class LayerNormLstm(Cell):
         variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
         return centered * (tf.math.rsqrt(variance + self.opts.variance_epsilon) * gamma)
 
-    def _gates(self, z: tf.Tensor, h: tf.Tensor, weights: List[tf.Tensor]) -> List[tf.Tensor]:
+    def _gates(self, z: tf.Tensor, h: tf.Tensor, weights: list[tf.Tensor]) -> list[tf.Tensor]:
         """Compute i, j, f, o before their activation, consuming weights from the front of the list."""
         recurrent = tf.matmul(h, weights.pop(0))
         z = z + (self._norm(recurrent, weights.pop(0)) if self.gate_norm == "global_norm" else recurrent)
@@ -145,7 +146,7 @@ class LayerNormLstm(Cell):
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
-    ) -> Tuple[tf.Tensor, State]:
+    ) -> tuple[tf.Tensor, State]:
         """Compute one step; see `Cell.step`."""
         c, h = state
         left = list(weights)

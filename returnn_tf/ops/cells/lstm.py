@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.lstm import lstm_ops, native_lstm
@@ -41,7 +42,7 @@ class LstmCell(Cell):
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
-    ) -> Tuple[tf.Tensor, State]:
+    ) -> tuple[tf.Tensor, State]:
         """Compute one step; see `Cell.step`."""
         c, h = state
         j, ifo = tf.split(z + tf.matmul(h, weights[0]), [self.n_out, 3 * self.n_out], axis=-1)
@@ -63,7 +64,7 @@ def _run_native(
     state: State,
     seed: Optional[tf.Tensor],
     reverse: bool,
-) -> Tuple[tf.Tensor, State]:
+) -> tuple[tf.Tensor, State]:
     """Run the native LSTM; see `NativeKernel`."""
     assert isinstance(cell, LstmCell)
     c0, h0 = state
@@ -96,11 +97,11 @@ class NativeLstm(LstmCell):
         rec_weight_dropout: float = option(
             0.0, help="dropout on the recurrent weights, one mask for the whole batch", check=drop_rate
         )
-        rec_weight_dropout_shape: Optional[List[int]] = option(
+        rec_weight_dropout_shape: Optional[list[int]] = option(
             None, help="shape of that mask, broadcast to [n, 4 n]; default one entry per weight"
         )
 
-    def param_specs(self) -> List[ParamSpec]:
+    def param_specs(self) -> list[ParamSpec]:
         """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         recurrent = ParamSpec("W_re", (n, 4 * n), "recurrent")
@@ -108,7 +109,7 @@ class NativeLstm(LstmCell):
             return [recurrent]
         return [ParamSpec("W", (self.in_dim, 4 * n), "forward"), recurrent, ParamSpec("b", (4 * n,), "bias", 0.0)]
 
-    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+    def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""
         return (params["W"], params["b"]) if self.input_projection else None
 
@@ -130,12 +131,12 @@ class LowMemoryLstm(LstmCell):
 
     splits_input_weights = False
 
-    def param_specs(self) -> List[ParamSpec]:
+    def param_specs(self) -> list[ParamSpec]:
         """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         return [ParamSpec("W", (self.in_dim + n, 4 * n), "forward"), ParamSpec("b", (4 * n,), "bias", 0.0)]
 
-    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+    def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""
         return params["W"][: self.in_dim], params["b"]
 

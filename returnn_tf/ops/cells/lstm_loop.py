@@ -8,12 +8,13 @@ less time on CPU (``bench/step_overhead.py --kernels``).
 
 from __future__ import annotations
 
-from typing import Any, Callable, Tuple
+from typing import Any, Callable
 
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
-def lstm_loop(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+def lstm_loop(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Run an LSTM with gates in the order cell input j, input gate i, forget gate f, output gate o.
 
     ``j, i, f, o = split(z_t + h W_re);  c = sigmoid(f) c + sigmoid(i) tanh(j);  h = sigmoid(o) tanh(c)``
@@ -29,12 +30,12 @@ def lstm_loop(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> Tu
     """
     n = w_re.shape[0]
 
-    @tf.custom_gradient
-    def loop(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> Tuple[Any, Callable[..., Any]]:
+    @custom_gradient
+    def loop(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
         c_array, h_array, j_array, ifo_array = _forward(z, w_re, c0, h0, n)
         c_all, h_all = c_array.stack(), h_array.stack()
 
-        def gradient(dc_all: tf.Tensor, dh_all: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        def gradient(dc_all: tf.Tensor, dh_all: tf.Tensor) -> tuple[tf.Tensor, ...]:
             dz, dc0, dh0 = _backward(c_array, j_array, ifo_array, w_re, dc_all, dh_all, n)
             h_before = tf.reshape(h_all[:-1], [-1, n])
             dw_re = tf.matmul(h_before, tf.reshape(dz, [-1, 4 * n]), transpose_a=True)
@@ -52,7 +53,7 @@ def _array(dtype: tf.DType, size: tf.Tensor, width: int) -> tf.TensorArray:
     return tf.TensorArray(dtype, size, element_shape=[None, width], clear_after_read=False)
 
 
-def _forward(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor, n: int) -> Tuple[tf.TensorArray, ...]:
+def _forward(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor, n: int) -> tuple[tf.TensorArray, ...]:
     n_frames = tf.shape(z)[0]
     inputs = _array(z.dtype, n_frames, 4 * n).unstack(z)
 
@@ -77,7 +78,7 @@ def _forward(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor, n: int
 
 def _backward(  # type: ignore[no-untyped-def]
     c_array, j_array, ifo_array, w_re: tf.Tensor, dc_all: tf.Tensor, dh_all: tf.Tensor, n: int
-) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Compute gradients of z [time, batch, 4 n], c0 and h0 [batch, n] from those of all states [time + 1, batch, n]."""
     dtype = w_re.dtype
     n_frames = tf.shape(dh_all)[0] - 1

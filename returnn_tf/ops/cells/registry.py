@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Tuple, Type, TypeVar
+from typing import Any, Callable, TypeVar
 
 from returnn_tf.config.registry import Registry
 from returnn_tf.ops.cells.base import Cell
 
-CellType = TypeVar("CellType", bound=Type[Cell])
+CellType = TypeVar("CellType", bound=type[Cell])
 
 
 def normalized(name: str) -> str:
@@ -16,14 +16,14 @@ def normalized(name: str) -> str:
     return name[: -len("cell")] if name.endswith("cell") and name != "cell" else name
 
 
-UNITS: Registry[Type[Cell]] = Registry(
+UNITS: Registry[type[Cell]] = Registry(
     "unit", "returnn_tf.ops.cells", plugins="returnn_tf.units", key=normalized, max_listed=30
 )
 #: Names which mean another unit when it runs as a single step of a loop.
-STEP_UNITS: Registry[Type[Cell]] = Registry("unit", key=normalized)
+STEP_UNITS: Registry[type[Cell]] = Registry("unit", key=normalized)
 
 
-def register_cell(*names: str, step_names: Tuple[str, ...] = ()) -> Callable[[CellType], CellType]:
+def register_cell(*names: str, step_names: tuple[str, ...] = ()) -> Callable[[CellType], CellType]:
     """Register a cell under ``names``; a class decorator.
 
     :param names: the first one is the canonical name; case and a final "Cell" do not matter in configs
@@ -39,12 +39,12 @@ def register_cell(*names: str, step_names: Tuple[str, ...] = ()) -> Callable[[Ce
     return register
 
 
-def unit_names() -> List[str]:
+def unit_names() -> list[str]:
     """Return all names of units, sorted."""
     return UNITS.names()
 
 
-def unit_class(name: Any, *, single_step: bool = False, where: str = "rec") -> Type[Cell]:
+def unit_class(name: Any, *, single_step: bool = False, where: str = "rec") -> type[Cell]:
     """Return the class of the unit ``name``.
 
     :param single_step: the unit runs as a single step of a loop, where some names mean another unit

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import Optional
 
 import numpy
 
@@ -36,7 +37,7 @@ class RecurrentHighway(Cell):
             None, help="initial bias of the transform gate t; negative values keep the state"
         )
 
-    def param_specs(self) -> List[ParamSpec]:
+    def param_specs(self) -> list[ParamSpec]:
         """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         specs = []
@@ -46,7 +47,7 @@ class RecurrentHighway(Cell):
         depths = range(self.opts.depth)
         return specs + [ParamSpec("rhn_cell/depth_%d/W" % depth, (n, 2 * n), "recurrent") for depth in depths]
 
-    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+    def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""
         return (params["W"], params["b"]) if self.input_projection else None
 
@@ -60,7 +61,7 @@ class RecurrentHighway(Cell):
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
-    ) -> Tuple[tf.Tensor, State]:
+    ) -> tuple[tf.Tensor, State]:
         """Compute one step; see `Cell.step`."""
         (s,) = state
         depth = self.opts.depth

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Optional
 
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.kernels import kernel_for
@@ -19,7 +19,7 @@ def run_cell(
     initial_state: Optional[State] = None,
     direction: int = 1,
     seed: Optional[tf.Tensor] = None,
-) -> Tuple[tf.Tensor, State]:
+) -> tuple[tf.Tensor, State]:
     """Run ``cell`` over all frames of all sequences.
 
     :param params: by their name in `Cell.param_specs`

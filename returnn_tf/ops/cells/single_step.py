@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Optional
 
 from returnn_tf.ops.cells.base import Cell, Params, State, project
 from returnn_tf.util.lazy_tf import tf
@@ -22,10 +23,10 @@ class PreparedCell:
     cell: Cell
     params: Params
     weights: Sequence[tf.Tensor]
-    projection: Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]
+    projection: Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]
     seed: Optional[tf.Tensor]
 
-    def step(self, x: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> Tuple[tf.Tensor, State]:
+    def step(self, x: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> tuple[tf.Tensor, State]:
         """Compute one step.
 
         :param x: [batch, in], or int [batch] of class indices
@@ -35,7 +36,7 @@ class PreparedCell:
             return self.step_projected(self.cell.project_input(self.params, x), state, step)
         return self.step_projected(project(x, *self.projection), state, step)
 
-    def step_projected(self, z: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> Tuple[tf.Tensor, State]:
+    def step_projected(self, z: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> tuple[tf.Tensor, State]:
         """Compute one step from an already projected input [batch, gates * n]."""
         noise = self.seed
         if noise is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, List, Optional, Sequence, Tuple
+from typing import ClassVar, Optional
 
 from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
@@ -22,7 +23,7 @@ class KernelLstm(LstmCell):
     scope: ClassVar[str] = "lstm_cell"
     splits_input_weights = False
 
-    def param_specs(self) -> List[ParamSpec]:
+    def param_specs(self) -> list[ParamSpec]:
         """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         return [
@@ -30,7 +31,7 @@ class KernelLstm(LstmCell):
             ParamSpec(self.scope + "/bias", (4 * n,), "bias", 0.0),
         ]
 
-    def input_weights(self, params: Params) -> Optional[Tuple[tf.Tensor, Optional[tf.Tensor]]]:
+    def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""
         i, j, f, o = tf.split(params[self.scope + "/bias"], 4)
         bias = tf.concat([j, i, f + self.opts.forget_bias, o], axis=0)
@@ -74,7 +75,7 @@ class BasicLstm(KernelLstm):
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
-    ) -> Tuple[tf.Tensor, State]:
+    ) -> tuple[tf.Tensor, State]:
         """Compute one step; see `Cell.step`."""
         c, h = state
         activation = get_activation(self.opts.activation)
@@ -110,7 +111,7 @@ class StandardLstm(KernelLstm):
         """Return whether a plain kernel applies; see `LstmCell.is_plain`."""
         return not self.opts.use_peepholes and self.opts.cell_clip is None and self.opts.activation == "tanh"
 
-    def param_specs(self) -> List[ParamSpec]:
+    def param_specs(self) -> list[ParamSpec]:
         """Declare the parameters; see `Cell.param_specs`."""
         specs = super().param_specs()
         if self.opts.use_peepholes:
@@ -126,7 +127,7 @@ class StandardLstm(KernelLstm):
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
-    ) -> Tuple[tf.Tensor, State]:
+    ) -> tuple[tf.Tensor, State]:
         """Compute one step; see `Cell.step`."""
         c, h = state
         activation = get_activation(self.opts.activation)

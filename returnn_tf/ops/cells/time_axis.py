@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Tuple
+from typing import Any, Callable
 
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -48,8 +49,8 @@ def reverse_sequences(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         return permute(x)
 
     # The permutation is its own inverse: the gradient is a gather too, not the scatter of the automatic gradient.
-    @tf.custom_gradient
-    def reverse(y: tf.Tensor) -> Tuple[tf.Tensor, Callable[..., Any]]:
+    @custom_gradient
+    def reverse(y: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
         return permute(y), permute
 
     return reverse(x)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.ops.cells.base import State, drop_rate
@@ -53,7 +54,7 @@ class ZoneoutLstm(KernelLstm):
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
-    ) -> Tuple[tf.Tensor, State]:
+    ) -> tuple[tf.Tensor, State]:
         """Compute one step; see `Cell.step`."""
         new_h, (new_c, _) = super().step(weights, z, state, seed)
         keep_c, keep_h = self._keep_factors(new_h, seed)
@@ -61,7 +62,7 @@ class ZoneoutLstm(KernelLstm):
         h = new_h + keep_h * (state[1] - new_h)
         return (h if self.opts.use_zoneout_output else new_h), (c, h)
 
-    def _keep_factors(self, like: tf.Tensor, seed: Optional[tf.Tensor]) -> Tuple[Any, Any]:
+    def _keep_factors(self, like: tf.Tensor, seed: Optional[tf.Tensor]) -> tuple[Any, Any]:
         """Return the share of the old c and of the old h that is kept: the rates, or samples of 0 and 1."""
         rates = self.opts.zoneout_factor_cell, self.opts.zoneout_factor_output
         if seed is None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import string
-from typing import Any, Dict, Hashable, Sequence, Tuple
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 from returnn_tf.util.lazy_tf import tf
 
 
-def product_sum(operands: Sequence[Tuple[Any, Sequence[Hashable]]], out: Sequence[Hashable]) -> Any:
+def product_sum(operands: Sequence[tuple[Any, Sequence[Hashable]]], out: Sequence[Hashable]) -> Any:
     """Multiply tensors with labelled axes, and sum over the labels missing in the result.
 
     :param operands: (tensor, a label for each of its axes)
     :param out: labels of the result, in order
     """
-    letters: Dict[Hashable, str] = {}
+    letters: dict[Hashable, str] = {}
     terms = []
     for _, labels in operands:
         terms.append("".join(letters.setdefault(label, string.ascii_letters[len(letters)]) for label in labels))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from collections.abc import Sequence
+from typing import Any, Optional, Union
 
 from returnn_tf.ops.frames.shape import size_of, sizes_of, transpose
 from returnn_tf.util.lazy_tf import tf
 
 #: "same", "valid", or frames (before, after).
-AxisPadding = Union[str, Tuple[int, int]]
+AxisPadding = Union[str, tuple[int, int]]
 
 
 def convolution(
@@ -57,15 +58,15 @@ def pad_spatial(
     padding: Sequence[AxisPadding],
     *,
     value: Any = 0,
-) -> Tuple[Any, List[Any]]:
+) -> tuple[Any, list[Any]]:
     """Pad the spatial axes of [N, spatial..., channels] so that an unpadded operation gives the requested result.
 
     An axis shorter than the window is padded to the window, since not all kernels accept empty outputs.
 
     :return: the tensor, and for `cut_spatial` the number of output frames per axis, None for no cut
     """
-    pads: List[Any] = []
-    frames: List[Any] = []
+    pads: list[Any] = []
+    frames: list[Any] = []
     for i, (k, stride, dilation, pad) in enumerate(zip(size, strides, dilations, padding)):
         extent = (k - 1) * dilation + 1
         if pad == "same":
@@ -94,7 +95,7 @@ def _none_or_more(count: Any) -> Any:
     return max(count, 0) if isinstance(count, int) else tf.maximum(count, 0)
 
 
-def same_padding(length: Any, extent: int, stride: int) -> Tuple[Any, Any]:
+def same_padding(length: Any, extent: int, stride: int) -> tuple[Any, Any]:
     """Return the frames (before, after) for ``ceil(length / stride)`` outputs; the odd one is after.
 
     :param length: int or scalar tensor
@@ -147,7 +148,7 @@ def _grouped(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], g
     return tf.reshape(y, tf.stack([-1] + out + [n_out]))
 
 
-def _unpadded_lengths(x: Any, size: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> List[Any]:
+def _unpadded_lengths(x: Any, size: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[Any]:
     """Return the output lengths of [N, spatial..., channels] without padding."""
     lengths = [size_of(x, 1 + i) for i in range(len(size))]
     return [-(-(n - (k - 1) * d) // s) for n, k, d, s in zip(lengths, size, dilations, strides)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from typing import Any, List, NamedTuple
+from typing import Any, NamedTuple
 
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
@@ -12,12 +12,12 @@ from returnn_tf.util.lazy_tf import tf
 class DotAxes(NamedTuple):
     """Axes of two tensors: summed over (pairwise), of one tensor only, and common ones (pairwise)."""
 
-    red1: List[int]
-    red2: List[int]
-    var1: List[int]
-    var2: List[int]
-    common1: List[int]
-    common2: List[int]
+    red1: list[int]
+    red2: list[int]
+    var1: list[int]
+    var2: list[int]
+    common1: list[int]
+    common2: list[int]
 
 
 def contract(x1: Any, x2: Any, axes: DotAxes) -> Any:

@@ -17,7 +17,8 @@ independent: height + width - 1 steps instead of height * width (Voigtlaender et
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
 from returnn_tf.util.lazy_tf import tf
@@ -25,11 +26,11 @@ from returnn_tf.util.lazy_tf import tf
 GATES = 5
 """Width of the projected input, in units of n: gates i, f, l, o and the cell input a."""
 
-Flips = Tuple[bool, bool]
+Flips = tuple[bool, bool]
 """Whether a direction runs from the last row to the first one, and from the last column to the first one."""
 
 
-def cell(z: Any, c_left: Any, c_up: Any, stable: bool = True) -> Tuple[Any, Any]:
+def cell(z: Any, c_left: Any, c_up: Any, stable: bool = True) -> tuple[Any, Any]:
     """Compute (h, c) [..., n] of a cell from the sum of its inputs [..., 5 n] and the states of both predecessors."""
     i, f, mix, o, a = tf.split(z, GATES, axis=-1)
     f, mix = tf.sigmoid(f), tf.sigmoid(mix)
@@ -47,7 +48,7 @@ def mdlstm(
     flips: Sequence[Flips],
     *,
     stable: bool = True,
-) -> List[Any]:
+) -> list[Any]:
     """Run all directions in one loop over the anti-diagonals, in plain TensorFlow.
 
     :param z: per direction, the projected input, with bias [batch, height, width, 5 n]
@@ -140,12 +141,12 @@ def _straight(x: Any, height: Any, width: Any) -> Any:
     return tf.transpose(rows, [2, 3, 0, 1, 4])
 
 
-def native_mdlstm_or_none() -> Optional[Callable[..., List[Any]]]:
+def native_mdlstm_or_none() -> Optional[Callable[..., list[Any]]]:
     """Return the native op, with the parameters and the result of `mdlstm`, if it can be used."""
     ops = mdlstm_ops()
     return None if ops is None else functools.partial(native_mdlstm, ops)
 
 
-def run_mdlstm(*args: Any, **options: Any) -> List[Any]:
+def run_mdlstm(*args: Any, **options: Any) -> list[Any]:
     """Run all directions by the native op if available, else by `mdlstm`."""
     return (native_mdlstm_or_none() or mdlstm)(*args, **options)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.ops.dense.convolution import AxisPadding, cut_spatial, pad_spatial
 from returnn_tf.util.lazy_tf import tf

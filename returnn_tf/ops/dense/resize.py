@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 from returnn_tf.util.lazy_tf import tf
 
-_KINDS: Dict[str, Callable[[], Any]] = {
+_KINDS: dict[str, Callable[[], Any]] = {
     "nn": lambda: tf.raw_ops.ResizeNearestNeighbor,
     "linear": lambda: tf.raw_ops.ResizeBilinear,
     "cubic": lambda: tf.raw_ops.ResizeBicubic,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.ops.frames.shape import size_of
 from returnn_tf.util.lazy_tf import tf
@@ -43,7 +44,7 @@ def transposed_convolution(
     rank = len(strides)
     size = [int(k) for k in w.shape[:rank]]
     lengths = [size_of(x, i + 1) for i in range(rank)]
-    extra: List[Optional[int]] = [None] * rank if output_padding is None else list(output_padding)
+    extra: list[Optional[int]] = [None] * rank if output_padding is None else list(output_padding)
     exact = any(p is not None for p in extra)
     mode = "valid" if exact else padding
     shape = [transposed_length(n, k, s, mode) for n, k, s in zip(lengths, size, strides)]

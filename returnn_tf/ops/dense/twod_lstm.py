@@ -15,7 +15,7 @@ from the padding into valid cells, so only the pooling over the source has to kn
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable
 
 from returnn_tf.ops.dense.mdlstm import GATES, cell
 from returnn_tf.util.lazy_tf import tf
@@ -33,7 +33,7 @@ class Weights:
     up: Any
 
 
-def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) -> Tuple[Any, Any]:
+def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) -> tuple[Any, Any]:
     """Compute all source frames of one target frame from the row of the previous target frame.
 
     :param z_source: projected source [source, batch, 5 n]
@@ -165,7 +165,7 @@ _MEAN = Pooling(
     lambda acc, lens: acc / tf.cast(tf.maximum(lens, 1), acc.dtype)[:, None],
 )
 
-POOLINGS: Dict[str, Pooling] = {"last": _LAST, "max": _MAX, "mean": _MEAN, "avg": _MEAN}
+POOLINGS: dict[str, Pooling] = {"last": _LAST, "max": _MAX, "mean": _MEAN, "avg": _MEAN}
 """By the option ``pooling``."""
 
 

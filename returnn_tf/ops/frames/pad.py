@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from returnn_tf.ops.frames.shape import expand_at, size_of
 from returnn_tf.util.lazy_tf import tf
@@ -19,7 +20,7 @@ def _symmetric(index: Any, size: Any) -> Any:
 
 
 #: mode -> function (index, size) -> index inside of [0, size), for indices beyond the borders
-_INDEX_OF: Dict[str, Callable[[Any, Any], Any]] = {
+_INDEX_OF: dict[str, Callable[[Any, Any], Any]] = {
     "reflect": _reflect,
     "symmetric": _symmetric,
     "replication": lambda index, size: index,

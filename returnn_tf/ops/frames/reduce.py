@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
 from returnn_tf.ops.frames.shape import size_of
 from returnn_tf.util.lazy_tf import tf
@@ -15,7 +16,7 @@ class _Mode(NamedTuple):
     fill: Any
 
 
-_MODES: Dict[str, _Mode] = {
+_MODES: dict[str, _Mode] = {
     "sum": _Mode("reduce_sum", 0),
     "mean": _Mode("reduce_mean", 0),
     "max": _Mode("reduce_max", "lowest"),
@@ -30,7 +31,7 @@ _MODES: Dict[str, _Mode] = {
 #: Other names of modes.
 ALIASES = {"avg": "mean", "average": "mean"}
 #: All names of modes.
-REDUCE_MODES: List[str] = sorted([*_MODES, *ALIASES])
+REDUCE_MODES: list[str] = sorted([*_MODES, *ALIASES])
 
 
 def is_arg_mode(mode: str) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any
 
 from returnn_tf.util.lazy_tf import tf
 
 
-def repeat_frames(x: Any, counts: Any) -> Tuple[Any, Any]:
+def repeat_frames(x: Any, counts: Any) -> tuple[Any, Any]:
     """Repeat frame ``t`` of sequence ``b`` ``counts[b, t]`` times.
 
     :param x: [batch, time, ...]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
@@ -45,7 +46,7 @@ def move_axis(x: Any, rank: int, source: int, target: int) -> Any:
     return transpose(x, moved_axis_perm(rank, source, target))
 
 
-def moved_axis_perm(rank: int, source: int, target: int) -> List[int]:
+def moved_axis_perm(rank: int, source: int, target: int) -> list[int]:
     """Return the permutation that moves one axis."""
     perm = [i for i in range(rank) if i != source]
     perm.insert(target, source)
@@ -58,10 +59,10 @@ def size_of(x: Any, axis: int) -> Any:
     return tf.shape(x)[axis] if static is None else static
 
 
-def sizes_of(x: Any) -> List[Any]:
+def sizes_of(x: Any) -> list[Any]:
     """Return `size_of` of all axes."""
     dynamic = None
-    result: List[Any] = []
+    result: list[Any] = []
     for axis, static in enumerate(x.shape.as_list()):
         if static is None and dynamic is None:
             dynamic = tf.shape(x)
@@ -69,7 +70,7 @@ def sizes_of(x: Any) -> List[Any]:
     return result
 
 
-def merge_axes(x: Any, first: int, count: int) -> Tuple[Any, Any]:
+def merge_axes(x: Any, first: int, count: int) -> tuple[Any, Any]:
     """Merge neighbouring axes.
 
     :param first: index of the first of them

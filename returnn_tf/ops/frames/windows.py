@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.shape import size_of

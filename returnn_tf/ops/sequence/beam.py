@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -13,7 +13,7 @@ def flat_index(beams: Any, beam_in: int) -> Any:
     return tf.reshape(beams + tf.expand_dims(tf.range(batch), 1) * beam_in, [-1])
 
 
-def choose(scores: Any, beam: int) -> Tuple[Any, Any, Any]:
+def choose(scores: Any, beam: int) -> tuple[Any, Any, Any]:
     """Select the best candidates of each sequence, best first; ties go to the lower index.
 
     :param scores: [batch, beam_in, labels]
@@ -32,7 +32,7 @@ def choose(scores: Any, beam: int) -> Tuple[Any, Any, Any]:
     return best, index // labels, index % labels
 
 
-def best_of_each(scores: Any, beam: int) -> Tuple[Any, Any, Any]:
+def best_of_each(scores: Any, beam: int) -> tuple[Any, Any, Any]:
     """Select like `choose`, but continue each hypothesis by ``beam / (number of hypotheses)`` candidates.
 
     :param scores: [batch, beam_in, labels]

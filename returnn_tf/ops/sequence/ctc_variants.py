@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Tuple
+from typing import Any, Callable
 
 from returnn_tf.ops.cross_entropy import with_gradient
 from returnn_tf.ops.sequence.ctc import blank_last, ctc_loss, labels_without_blank, needed_frames
 from returnn_tf.ops.sequence.fast_bw import Topology, best_alignment, ctc_topology, soft_alignment
 from returnn_tf.util.lazy_tf import tf
 
-BestAlignment = Callable[[Any, Any, Topology], Tuple[Any, Any]]
+BestAlignment = Callable[[Any, Any, Topology], tuple[Any, Any]]
 """As `best_alignment`."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any
 
 from returnn_tf.ops.sequence.fast_bw import ctc_topology
 from returnn_tf.ops.sequence.fsa import Acceptors
@@ -51,7 +51,7 @@ def _swapped(state: Any, a: Any, b: Any) -> Any:
     return tf.where(tf.equal(state, a), b, tf.where(tf.equal(state, b), a, state))
 
 
-def ctc_edge_list(labels: Any, label_lens: Any, blank: int, *, label_loop: bool = True) -> Tuple[Any, Any, Any]:
+def ctc_edge_list(labels: Any, label_lens: Any, blank: int, *, label_loop: bool = True) -> tuple[Any, Any, Any]:
     """Return the edges of the CTC automata (Graves et al. 2006), or of RNA (Sak et al. 2017) without ``label_loop``.
 
     State 0 of a sequence is the initial one, followed by those of its blanks and labels, then the final state.

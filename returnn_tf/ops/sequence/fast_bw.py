@@ -8,7 +8,7 @@ frame (RNA, Sak et al. 2017), and plain left-to-right chains.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Tuple
+from typing import Any
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -102,7 +102,7 @@ def label_topology(labels: Any, label_lens: Any) -> Topology:
     return Topology(labels, label_lens, tf.ones_like(labels, tf.bool), tf.zeros_like(labels, tf.bool), False)
 
 
-def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
+def soft_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any]:
     """Compute posteriors of all classes and the full-sum score in one pass that runs forward and backward side by side.
 
     :param scores: [time, batch, classes] log scores
@@ -131,7 +131,7 @@ def soft_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any
     return _sum_by_class(posteriors, topology.classes, tf.shape(scores)[2]), total
 
 
-def best_alignment(scores: Any, lens: Any, topology: Topology) -> Tuple[Any, Any]:
+def best_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any]:
     """Return the class of every frame on the best path, and its score (Viterbi).
 
     :param scores: [time, batch, classes] log scores
@@ -212,7 +212,7 @@ def _accumulate(emission: Any, topology: Topology) -> Any:
     return result.stack()
 
 
-def _accumulate_best(emission: Any, topology: Topology) -> Tuple[Any, Any]:
+def _accumulate_best(emission: Any, topology: Topology) -> tuple[Any, Any]:
     """Return the score of the best path to each state [time, batch, states], and its predecessor.
 
     The predecessor is an int32 number of states to go back.

@@ -7,7 +7,8 @@ one frame: it goes from a state to a state, has a class whose score applies, and
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterable, List, Sequence, Tuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
 
 import numpy
 
@@ -57,7 +58,7 @@ def acceptors_by_function(
     return Acceptors(edges, costs, num_states)
 
 
-def _checked(edges: Iterable[Sequence[Any]], classes: int, where: str) -> List[Tuple[int, int, int, float]]:
+def _checked(edges: Iterable[Sequence[Any]], classes: int, where: str) -> list[tuple[int, int, int, float]]:
     rows = [(int(e[0]), int(e[1]), int(e[2]), float(e[3]) if len(e) > 3 else 0.0) for e in edges]
     for edge in rows:
         if edge[0] < 0 or edge[1] < 0 or not 0 <= edge[2] < classes:
@@ -68,7 +69,7 @@ def _checked(edges: Iterable[Sequence[Any]], classes: int, where: str) -> List[T
     return rows
 
 
-def _padded(rows: List[List[Tuple[int, int, int, float]]]) -> Any:
+def _padded(rows: list[list[tuple[int, int, int, float]]]) -> Any:
     longest = max([len(row) for row in rows], default=0)
     edges = numpy.full([len(rows), longest, 3], -1, "int32")
     costs = numpy.zeros([len(rows), longest], "float32")
@@ -81,7 +82,7 @@ def _padded(rows: List[List[Tuple[int, int, int, float]]]) -> Any:
     return edges, costs, num_states
 
 
-def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
+def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> tuple[Any, Any]:
     """Compute posteriors of all classes and the full-sum score.
 
     :param scores: [time, batch, classes] log scores
@@ -134,7 +135,7 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
     return tf.reshape(posteriors.stack(), tf.shape(scores)), tf.where(found, total, float("-inf"))
 
 
-def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> Tuple[Any, Any]:
+def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> tuple[Any, Any]:
     """Return the class of every frame on the best path, and its score (Viterbi).
 
     Of several best paths up to a state, the one with the earlier last edge wins.

@@ -7,7 +7,8 @@ import gzip
 import importlib.util
 import math
 import os
-from typing import Any, Dict, Iterable, List, Tuple
+from collections.abc import Iterable
+from typing import Any
 
 from returnn_tf.config import DataError
 
@@ -25,7 +26,7 @@ class ArpaModel:
     """
 
     def __init__(self, path: str) -> None:
-        self._grams: Dict[Tuple[str, ...], Tuple[float, float]] = {}  # -> log10 of probability and back-off weight
+        self._grams: dict[tuple[str, ...], tuple[float, float]] = {}  # -> log10 of probability and back-off weight
         self.order = 0
         try:
             with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
@@ -53,7 +54,7 @@ class ArpaModel:
         """Return the state at the beginning of a sentence."""
         return (BEGIN,)[: self.order - 1]
 
-    def score(self, state: Any, word: str) -> Tuple[float, Any]:
+    def score(self, state: Any, word: str) -> tuple[float, Any]:
         """Return (natural log of the probability of the next word, next state)."""
         if (word,) not in self._grams:
             word = UNKNOWN
@@ -84,7 +85,7 @@ class KenLmModel:
         self._model.BeginSentenceWrite(state)
         return state
 
-    def score(self, state: Any, word: str) -> Tuple[float, Any]:
+    def score(self, state: Any, word: str) -> tuple[float, Any]:
         """Return (natural log of the probability of the next word, next state)."""
         after = self._state()
         return self._model.BaseScore(state, word, after) * _TO_NATURAL, after
@@ -105,7 +106,7 @@ def load_ngram_model(path: str) -> Any:
 
 
 @functools.lru_cache(maxsize=4)
-def _load(path: str, _version: Tuple[int, int]) -> Any:
+def _load(path: str, _version: tuple[int, int]) -> Any:
     return KenLmModel(path) if has_kenlm() else ArpaModel(path)
 
 
@@ -120,30 +121,30 @@ class LabelScorer:
 
     _MAX_CACHED = 200000
 
-    def __init__(self, model: Any, labels: List[str], unknown: str, merge: str) -> None:
+    def __init__(self, model: Any, labels: list[str], unknown: str, merge: str) -> None:
         self._model = model
         self._labels = [UNKNOWN if label == unknown else label for label in labels]
         self._merge = merge
         #: label indices -> (score so far, state, piece of an incomplete word)
-        self._known: Dict[Tuple[int, ...], Tuple[float, Any, str]] = {}
+        self._known: dict[tuple[int, ...], tuple[float, Any, str]] = {}
 
-    def next_scores(self, history: Tuple[int, ...]) -> List[float]:
+    def next_scores(self, history: tuple[int, ...]) -> list[float]:
         """Return, for each label, how the score of the string changes when that label is appended."""
         _, state, piece = self._after(history)
         return [self._step(state, piece, label)[0] for label in self._labels]
 
-    def total(self, history: Tuple[int, ...]) -> float:
+    def total(self, history: tuple[int, ...]) -> float:
         """Return the natural log of the probability of the complete words of a string."""
         return self._after(history)[0]
 
-    def _step(self, state: Any, piece: str, label: str) -> Tuple[float, Any, str]:
+    def _step(self, state: Any, piece: str, label: str) -> tuple[float, Any, str]:
         """Return (change of the score, state, piece). A word is scored when it is complete."""
         if self._merge and label.endswith(self._merge):
             return 0.0, state, piece + label[: -len(self._merge)]
         score, state = self._model.score(state, piece + label)
         return score, state, ""
 
-    def _after(self, history: Tuple[int, ...]) -> Tuple[float, Any, str]:
+    def _after(self, history: tuple[int, ...]) -> tuple[float, Any, str]:
         if len(self._known) > self._MAX_CACHED:
             self._known.clear()
         count = len(history)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -46,7 +46,7 @@ def transducer_loss(
     return tf.where(found, -tf.where(found, total, tf.zeros_like(total)), tf.zeros_like(total))
 
 
-def _ways(scores: Any, inside: Any, labels: Any, label_lens: Any, blank: int) -> Tuple[Any, Any]:
+def _ways(scores: Any, inside: Any, labels: Any, label_lens: Any, blank: int) -> tuple[Any, Any]:
     """Return the scores of the blank and of the next label, [batch, labels + 1, time]; ``_NEG`` where impossible."""
     padded = tf.pad(tf.cast(labels, tf.int32), [[0, 0], [0, 1]])
     goes_on = tf.sequence_mask(label_lens, tf.shape(padded)[1])

@@ -1,6 +1,6 @@
 """Attention and positions in a loop: computed for all steps at once they give what they give step by step."""
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -11,7 +11,7 @@ from tests.layers.nets import LENS, feed, net_of
 HISTORY, OWN_HISTORY = SpatialDim("history"), SpatialDim("own history")
 SELF = {"class": "self_attention", "num_heads": 2, "total_key_dim": 4, "n_out": 4}
 #: Layers y of a loop over data [batch, time, 3]; x is a linear layer of the frame, c the same in all steps.
-NETS: Dict[str, Dict[str, Any]] = {
+NETS: dict[str, dict[str, Any]] = {
     "self_attention": {"y": {**SELF, "attention_left_only": True, "from": "x"}},
     "self_attention of both sides": {"y": {**SELF, "from": "x"}},
     "self_attention of a constant": {"y": {**SELF, "from": "c"}},
@@ -69,7 +69,7 @@ NETS: Dict[str, Dict[str, Any]] = {
 }
 
 
-def loop_net(layers: Dict[str, Any], moved: bool) -> Any:
+def loop_net(layers: dict[str, Any], moved: bool) -> Any:
     unit = {
         "x": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data:source"},
         "c": {"class": "copy", "from": "base:last"},

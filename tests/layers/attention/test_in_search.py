@@ -1,6 +1,6 @@
 """Attention over what a search has put out so far: the same hypotheses by `cum_concat` as by `self_attention`."""
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -14,7 +14,7 @@ KEY, VALUE = FeatureDim("key", 4), FeatureDim("value", 3)
 HISTORY = SpatialDim("history")
 SHIFT = {"class": "relative_positional_encoding", "n_out": 4, "clipping": 2, "from": "emb"}
 SELF = {"class": "self_attention", "num_heads": 1, "total_key_dim": 4, "n_out": 3, "from": "emb"}
-BY_HISTORY: Dict[str, Any] = {
+BY_HISTORY: dict[str, Any] = {
     "qkv": {"class": "linear", "activation": None, "with_bias": False, "n_out": 11, "from": "emb"},
     "parts": {"class": "split", "out_dims": [KEY, KEY, VALUE], "from": "qkv"},
     "keys": {"class": "cum_concat", "out_spatial_dim": HISTORY, "from": "parts/1"},
@@ -25,7 +25,7 @@ BY_HISTORY: Dict[str, Any] = {
 }
 
 
-def search_net(layers: Dict[str, Any]) -> Network:
+def search_net(layers: dict[str, Any]) -> Network:
     unit = {
         "emb": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "prev:output"},
         **layers,

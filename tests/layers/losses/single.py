@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 import numpy
 
@@ -12,7 +12,7 @@ from returnn_tf.network.network import Network
 LENS = numpy.array([5, 3, 4], "int32")
 
 
-def feed_of(dim: int = 4, labels: int = 3, dense_target: int = 3, seed: int = 1) -> Dict[str, Any]:
+def feed_of(dim: int = 4, labels: int = 3, dense_target: int = 3, seed: int = 1) -> dict[str, Any]:
     """data, classes (sparse) and target (dense) with the same lengths; junk in the padding."""
     rng = numpy.random.default_rng(seed)
     feed = {
@@ -24,11 +24,11 @@ def feed_of(dim: int = 4, labels: int = 3, dense_target: int = 3, seed: int = 1)
 
 
 def network_of(
-    layer: Dict[str, Any],
+    layer: dict[str, Any],
     *,
     train: bool = False,
-    extern_data: Optional[Dict[str, Any]] = None,
-    others: Optional[Dict[str, Any]] = None,
+    extern_data: Optional[dict[str, Any]] = None,
+    others: Optional[dict[str, Any]] = None,
     **settings: Any,
 ) -> Network:
     """A network whose layer "output" is the given one."""
@@ -42,12 +42,12 @@ def network_of(
     return Network.from_config(Config(config), train=train)
 
 
-def linear(loss: str, target: str = "classes", *, activation: Any = None, **options: Any) -> Dict[str, Any]:
+def linear(loss: str, target: str = "classes", *, activation: Any = None, **options: Any) -> dict[str, Any]:
     """A linear layer with a loss."""
     return {"class": "linear", "activation": activation, "n_out": 3, "loss": loss, "target": target, **options}
 
 
-def frames(net: Network, feed: Dict[str, Any]) -> Tuple[numpy.ndarray, numpy.ndarray]:
+def frames(net: Network, feed: dict[str, Any]) -> tuple[numpy.ndarray, numpy.ndarray]:
     """([frames, in] inputs, [frames, out] values before the activation) of the valid frames."""
     x = numpy.concatenate([feed["data"][b, :n] for b, n in enumerate(LENS)]).astype("float64")
     params = net.get_param_values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
@@ -17,7 +17,7 @@ EXTERN = {
 }
 
 
-def _softmax(**options: Any) -> Dict[str, Any]:
+def _softmax(**options: Any) -> dict[str, Any]:
     return {"class": "softmax", "from": "data", "loss": "ce", "target": "classes", **options}
 
 
@@ -92,7 +92,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("layer, message", CASES, ids=[c[1][:40] for c in CASES])
-def test_message(layer: Dict[str, Any], message: str) -> None:
+def test_message(layer: dict[str, Any], message: str) -> None:
     network = {
         "h": {"class": "linear", "activation": "tanh", "n_out": 5, "from": "data"},
         "h12": {"class": "linear", "activation": "tanh", "n_out": 12, "from": "data"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -26,7 +26,7 @@ def _entropy(smoothing: float) -> float:
     return -((1 - smoothing) * numpy.log(1 - smoothing) + smoothing * numpy.log(off)) if smoothing else 0.0
 
 
-def _value(z: numpy.ndarray, labels: numpy.ndarray, opts: Dict[str, Any]) -> float:
+def _value(z: numpy.ndarray, labels: numpy.ndarray, opts: dict[str, Any]) -> float:
     log_p = log_softmax(z)
     smoothing = opts.get("label_smoothing", 0.0)
     targets = _targets(labels, smoothing, opts.get("label_smoothing_gaussian", False))
@@ -49,7 +49,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("activation", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("opts", OPTIONS, ids=str)
-def test_value_and_gradient(activation: str, opts: Dict[str, Any]) -> None:
+def test_value_and_gradient(activation: str, opts: dict[str, Any]) -> None:
     net = network_of(linear("ce", activation=activation, loss_opts=opts))
     feed = feed_of()
     out = net.run(feed, with_grad=True)
@@ -120,7 +120,7 @@ def test_dense_targets() -> None:
 
 @pytest.mark.parametrize("opts", [{}, OPTIONS[2], OPTIONS[4], OPTIONS[6], {"input_type": "logits"}], ids=str)
 @pytest.mark.parametrize("junk", [numpy.nan, numpy.inf])
-def test_padded_frames_do_not_matter(opts: Dict[str, Any], junk: float) -> None:
+def test_padded_frames_do_not_matter(opts: dict[str, Any], junk: float) -> None:
     """Whatever stands in the padding, labels that do not exist included, changes neither value nor gradient."""
     others = {
         "bias": {"class": "variable", "shape": [3], "init": 0.5},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy
 import pytest
@@ -16,12 +17,12 @@ LABELS = numpy.array([[0, 0], [1, 0], [1, 0]], "int32")
 LABEL_LENS = numpy.array([2, 2, 0], "int32")
 
 
-def _feed(labels: numpy.ndarray = LABELS, label_lens: numpy.ndarray = LABEL_LENS) -> Dict[str, Any]:
+def _feed(labels: numpy.ndarray = LABELS, label_lens: numpy.ndarray = LABEL_LENS) -> dict[str, Any]:
     data = numpy.random.default_rng(3).normal(size=(3, 4, 3)).astype("float32")
     return {"data": data, "data/size0": LENS, "classes": labels, "classes/size0": label_lens}
 
 
-def _paths(log_p: numpy.ndarray, labels: Sequence[int], blank: int, loop: bool) -> List[Tuple[float, Tuple[int, ...]]]:
+def _paths(log_p: numpy.ndarray, labels: Sequence[int], blank: int, loop: bool) -> list[tuple[float, tuple[int, ...]]]:
     """(score, path) of all paths which stand for these labels."""
     result = []
     for path in itertools.product(range(log_p.shape[1]), repeat=len(log_p)):
@@ -32,8 +33,8 @@ def _paths(log_p: numpy.ndarray, labels: Sequence[int], blank: int, loop: bool) 
 
 
 def _expected(
-    feed: Dict[str, Any], blank: int, loop: bool = True, best: bool = False
-) -> Tuple[numpy.ndarray, numpy.ndarray]:
+    feed: dict[str, Any], blank: int, loop: bool = True, best: bool = False
+) -> tuple[numpy.ndarray, numpy.ndarray]:
     """([batch] losses, [batch, time, classes] gradient w.r.t. the logits)."""
     losses, grad = numpy.zeros(3), numpy.zeros([3, 4, 3])
     for b, (n, m) in enumerate(zip(LENS, feed["classes/size0"])):
@@ -52,8 +53,8 @@ def _expected(
 
 
 def _run(
-    layer: Dict[str, Any], feed: Dict[str, Any], version: int = 21, **others: Dict[str, Any]
-) -> Tuple[Any, numpy.ndarray]:
+    layer: dict[str, Any], feed: dict[str, Any], version: int = 21, **others: dict[str, Any]
+) -> tuple[Any, numpy.ndarray]:
     """(result, gradient w.r.t. the logits): those are data times the unit matrix plus 0."""
     linear = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
     net = network_of(
@@ -64,7 +65,7 @@ def _run(
     return out, out.grads["z/W"]
 
 
-def _check(out: Any, grad: numpy.ndarray, feed: Dict[str, Any], expected: Tuple[numpy.ndarray, numpy.ndarray]) -> None:
+def _check(out: Any, grad: numpy.ndarray, feed: dict[str, Any], expected: tuple[numpy.ndarray, numpy.ndarray]) -> None:
     losses, logits_grad = expected
     numpy.testing.assert_allclose(out.losses["output"], losses.sum(), rtol=1e-4)
     numpy.testing.assert_allclose(grad, numpy.einsum("bti,btj->ij", feed["data"], logits_grad), rtol=1e-3, atol=1e-4)
@@ -84,7 +85,7 @@ SOFTMAX = {"class": "activation", "activation": "softmax", "target": "classes", 
     ],
     ids=str,
 )
-def test_loss_is_the_sum_over_all_paths(opts: Dict[str, Any], loop: bool, best: bool) -> None:
+def test_loss_is_the_sum_over_all_paths(opts: dict[str, Any], loop: bool, best: bool) -> None:
     """One of the sequences has no labels."""
     feed = _feed()
     out, grad = _run({**SOFTMAX, "loss_opts": opts}, feed)
@@ -95,7 +96,7 @@ def test_loss_is_the_sum_over_all_paths(opts: Dict[str, Any], loop: bool, best: 
 @pytest.mark.parametrize(
     "layer", [{"activation": "log_softmax"}, {"activation": "log_softmax", "from": "copy"}], ids=str
 )
-def test_output_in_log_space(layer: Dict[str, Any]) -> None:
+def test_output_in_log_space(layer: dict[str, Any]) -> None:
     feed = _feed()
     copy = {"class": "eval", "eval": "source(0) + 0.0", "from": "z"}
     out, grad = _run({**SOFTMAX, **layer, "loss_opts": {"output_in_log_space": True}}, feed, copy=copy)
@@ -115,11 +116,11 @@ def test_probabilities_of_another_layer() -> None:
 @pytest.mark.parametrize(
     "opts", [{}, {"max_approx": True}, {"label_loop": False}, {"logits_normalized": True}], ids=str
 )
-def test_layer_with_any_blank(blank: int, opts: Dict[str, Any]) -> None:
-    labels = numpy.where(LABELS >= blank, LABELS + 1, LABELS).astype("int32")
+def test_layer_with_any_blank(blank: int, opts: dict[str, Any]) -> None:
+    labels = numpy.where(blank <= LABELS, LABELS + 1, LABELS).astype("int32")
     feed = _feed(labels)
     extern = {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}
-    z: Dict[str, Any] = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
+    z: dict[str, Any] = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
     if "logits_normalized" in opts:
         z["activation"] = "log_softmax"
     layer = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy
 import pytest
@@ -14,21 +14,21 @@ from tests.layers.losses.single import network_of
 EXTERN = {"data": {"dim": 4, "sparse": True}, "classes": {"dim": 4, "sparse": True}}
 
 
-def _feed(seed: int, batch: int = 6, longest: int = 7) -> Dict[str, Any]:
+def _feed(seed: int, batch: int = 6, longest: int = 7) -> dict[str, Any]:
     rng = numpy.random.default_rng(seed)
     lens = {key: rng.integers(0, longest + 1, size=batch).astype("int32") for key in ("data", "classes")}
-    feed: Dict[str, Any] = {key + "/size0": n for key, n in lens.items()}
+    feed: dict[str, Any] = {key + "/size0": n for key, n in lens.items()}
     for key in lens:
         feed[key] = rng.integers(0, 4, size=(batch, longest)).astype("int32")
     return feed
 
 
-def _pairs(feed: Dict[str, Any]) -> List[Any]:
+def _pairs(feed: dict[str, Any]) -> list[Any]:
     cut = [[list(row[:n]) for row, n in zip(feed[key], feed[key + "/size0"])] for key in ("data", "classes")]
     return list(zip(*cut))
 
 
-def _distance(a: List[int], b: List[int]) -> int:
+def _distance(a: list[int], b: list[int]) -> int:
     row = list(range(len(b) + 1))
     for i, x in enumerate(a):
         new = [i + 1]
@@ -38,7 +38,7 @@ def _distance(a: List[int], b: List[int]) -> int:
     return row[-1]
 
 
-def _run(feed: Dict[str, Any], loss: str, **opts: Any) -> Any:
+def _run(feed: dict[str, Any], loss: str, **opts: Any) -> Any:
     net = network_of({"class": "copy", "loss": loss, "target": "classes", "loss_opts": opts}, extern_data=EXTERN)
     out = net.run(feed)
     assert out.losses == {} and net.plan.losses
@@ -76,11 +76,11 @@ def test_ctc_decode() -> None:
     assert error == sum(_distance(a, list(b[:n])) for a, b, n in zip(expected, targets, target_lens))
 
 
-def _grams(seq: List[int], n: int) -> Any:
+def _grams(seq: list[int], n: int) -> Any:
     return collections.Counter(tuple(seq[i : i + n]) for i in range(len(seq) - n + 1))
 
 
-def _bleu(hyp: List[int], ref: List[int]) -> float:
+def _bleu(hyp: list[int], ref: list[int]) -> float:
     if not hyp:
         return 0.0
     logs, smooth = 0.0, 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -20,11 +20,11 @@ def _net(train: bool, **opts: Any) -> Any:
     return network_of({**layer, "loss_opts": opts}, extern_data=EXTERN, train=train)
 
 
-def _feed() -> Dict[str, Any]:
+def _feed() -> dict[str, Any]:
     return {k: v for k, v in feed_of(labels=CLASSES).items() if not k.startswith("target")}
 
 
-def _full(net: Any, feed: Dict[str, Any]) -> float:
+def _full(net: Any, feed: dict[str, Any]) -> float:
     x = valid(feed["data"]).astype("float64")
     values = net.get_param_values()
     z = x @ values["output/W"].T + values["output/b"]
@@ -52,7 +52,7 @@ def test_many_samples(sampler: str, splits: int) -> None:
     assert numpy.isfinite(out.grads["output/W"]).all()
 
 
-def _if_drawn_as_expected(net: Any, feed: Dict[str, Any], sampler: str, args: Any, count: int) -> float:
+def _if_drawn_as_expected(net: Any, feed: dict[str, Any], sampler: str, args: Any, count: int) -> float:
     """The loss if every class were drawn exactly as often as expected."""
     x, labels = valid(feed["data"]).astype("float64"), valid(feed["classes"])
     values = net.get_param_values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -12,7 +12,7 @@ from tests.layers.nets import feed
 from tests.layers.rec.searching import free_loop, hypotheses, search_net
 
 SEARCH = {"search": True, "length_normalization": False}
-RISK: Dict[str, Any] = {"loss": {"class": "edit_distance"}, "loss_kind": "error"}
+RISK: dict[str, Any] = {"loss": {"class": "edit_distance"}, "loss_kind": "error"}
 
 
 def risk_net(**options: Any) -> Any:
@@ -144,7 +144,7 @@ def test_search_score_is_not_reported_without_search() -> None:
         ),
     ],
 )  # fmt: skip
-def test_bad_input(layer: Dict[str, Any], match: str) -> None:
+def test_bad_input(layer: dict[str, Any], match: str) -> None:
     if layer["from"] == "labels":
         layer["from"] = "data:labels"
     with pytest.raises(ConfigError, match=match):

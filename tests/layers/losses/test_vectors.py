@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import numpy
 import pytest
@@ -23,7 +23,7 @@ def _bin_ce(z: numpy.ndarray, t: numpy.ndarray, weight: float = 1.0) -> numpy.nd
     return -(weight * t * numpy.log(s) + (1 - t) * numpy.log(1 - s)).mean(1)
 
 
-CASES: Dict[str, Callable[[numpy.ndarray, numpy.ndarray], numpy.ndarray]] = {
+CASES: dict[str, Callable[[numpy.ndarray, numpy.ndarray], numpy.ndarray]] = {
     "mse": lambda y, t: ((y - t) ** 2).mean(1),
     "l1": lambda y, t: numpy.abs(y - t).sum(1),
     "mean_l1": lambda y, t: numpy.abs(y - t).mean(1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -16,7 +16,7 @@ P = {"class": "activation", "activation": "softmax", "from": "z"}
 BW = {"class": "fast_bw", "align_target": "ctc", "align_target_key": "classes", "input_type": "prob", "from": "p"}
 
 
-def _feed() -> Dict[str, Any]:
+def _feed() -> dict[str, Any]:
     rng = numpy.random.default_rng(3)
     return {
         "data": rng.normal(size=(3, 5, 3)).astype("float32"),
@@ -26,7 +26,7 @@ def _feed() -> Dict[str, Any]:
     }
 
 
-def _run(opts: Dict[str, Any], scale: float = 1.0, fetch: Any = ("bw",), **others: Any) -> Any:
+def _run(opts: dict[str, Any], scale: float = 1.0, fetch: Any = ("bw",), **others: Any) -> Any:
     layer = {"class": "copy", "from": "p", "loss": "via_layer", "loss_scale": scale, "loss_opts": opts}
     net = network_of(layer, others={"z": Z, "p": P, "bw": BW, **others}, extern_data=EXTERN)
     net.set_param_values({"z/W": numpy.eye(3), "z/b": numpy.zeros([3])})
@@ -81,6 +81,6 @@ def test_error_signal_by_an_eval_layer() -> None:
         ),
     ],
 )
-def test_what_cannot_work(opts: Dict[str, Any], message: str) -> None:
+def test_what_cannot_work(opts: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _run(opts, fetch=(), p2=dict(P))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 import numpy
 
@@ -10,11 +10,11 @@ from returnn_tf.config import Config
 from returnn_tf.network.network import Network
 from tests.layers.nets import EXTERN_DATA, feed
 
-Network_ = Dict[str, Any]
+Network_ = dict[str, Any]
 
 
 def free_loop(
-    choice: Optional[Dict[str, Any]] = None, layers: Optional[Dict[str, Any]] = None, **options: Any
+    choice: Optional[dict[str, Any]] = None, layers: Optional[dict[str, Any]] = None, **options: Any
 ) -> Network_:
     """A decoder which ends by label 0."""
     unit = {
@@ -33,7 +33,7 @@ def free_loop(
 
 
 def frame_loop(
-    choice: Optional[Dict[str, Any]] = None, layers: Optional[Dict[str, Any]] = None, **options: Any
+    choice: Optional[dict[str, Any]] = None, layers: Optional[dict[str, Any]] = None, **options: Any
 ) -> Network_:
     """A label for each frame, which may depend on the one before."""
     unit = {
@@ -59,7 +59,7 @@ def search_net(
     return net
 
 
-def one_sequence(index: int, **arrays: Any) -> Dict[str, Any]:
+def one_sequence(index: int, **arrays: Any) -> dict[str, Any]:
     """The feed with one sequence only, without its padding."""
     whole = feed(**arrays)
     result = {}
@@ -72,7 +72,7 @@ def one_sequence(index: int, **arrays: Any) -> Dict[str, Any]:
     return result
 
 
-def hypotheses(layer: Any) -> List[List[Any]]:
+def hypotheses(layer: Any) -> list[list[Any]]:
     """Of each sequence (score, labels), best first."""
     beam = layer.beam_scores.shape[1]
     lens = next(iter(layer.sizes.values()))

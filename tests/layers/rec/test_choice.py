@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy
 import pytest
@@ -18,7 +18,7 @@ from tests.layers.rec.searching import frame_loop, free_loop, hypotheses, one_se
 INDEPENDENT = {"independent_of_batch": True}
 
 
-def run_loop(network: Dict[str, Any], arrays: Any = None, **options: Any) -> Any:
+def run_loop(network: dict[str, Any], arrays: Any = None, **options: Any) -> Any:
     network = {**network, "output": {"class": "copy", "from": "loop"}}
     return search_net(network, **options).run(feed() if arrays is None else arrays).layers["output"]
 
@@ -26,7 +26,7 @@ def run_loop(network: Dict[str, Any], arrays: Any = None, **options: Any) -> Any
 # --- every sequence by itself ---
 
 
-def same(found: List[Any], others: List[Any]) -> None:
+def same(found: list[Any], others: list[Any]) -> None:
     for (score, labels), (other_score, other_labels) in zip(found, others):
         assert labels == other_labels
         numpy.testing.assert_allclose(score, other_score, rtol=1e-5, atol=1e-6)
@@ -38,7 +38,7 @@ def same(found: List[Any], others: List[Any]) -> None:
     [{}, {"length_normalization_exponent": 0.7}, {"length_normalization": False}],
     ids=["normalized", "exponent", "plain"],
 )
-def test_independent_of_the_batch(options: Dict[str, Any], seed: int) -> None:
+def test_independent_of_the_batch(options: dict[str, Any], seed: int) -> None:
     for make, loop_options in ((free_loop, {}), (free_loop, {"include_eos": True}), (frame_loop, {})):
         network = make({**INDEPENDENT, **options}, **loop_options)
         network["output"] = {"class": "copy", "from": "loop"}
@@ -67,7 +67,7 @@ def test_scores_are_means_over_the_own_steps() -> None:
             numpy.testing.assert_allclose(score, total / len(labels) ** 0.5, rtol=1e-4)
 
 
-def feed_means() -> List[numpy.ndarray]:
+def feed_means() -> list[numpy.ndarray]:
     return [feed()["data"][b, :n].mean(axis=0) for b, n in enumerate(LENS)]
 
 
@@ -90,9 +90,9 @@ def test_an_ended_hypothesis_repeats_its_last_label() -> None:
 # --- recombination ---
 
 
-def collapsed_scores(log_probs: numpy.ndarray, blank: int, kind: str) -> Dict[Any, float]:
+def collapsed_scores(log_probs: numpy.ndarray, blank: int, kind: str) -> dict[Any, float]:
     """All label strings without blanks, with the sum or maximum over their alignments."""
-    result: Dict[Any, List[float]] = {}
+    result: dict[Any, list[float]] = {}
     steps, labels = log_probs.shape
     for path in itertools.product(range(labels), repeat=steps):
         string = tuple(label for label in path if label != blank)
@@ -104,10 +104,10 @@ def collapsed_scores(log_probs: numpy.ndarray, blank: int, kind: str) -> Dict[An
 @pytest.mark.parametrize("kind", ["sum", "max"])
 @pytest.mark.parametrize("by_layer", [False, True])
 def test_recombination_is_exact_with_a_large_beam(kind: str, by_layer: bool) -> None:
-    choice: Dict[str, Any] = {
+    choice: dict[str, Any] = {
         "beam_size": 40, "length_normalization": False, "independent_of_batch": True, "recombine": kind, "target": None,
     }  # fmt: skip
-    layers: Dict[str, Any] = {
+    layers: dict[str, Any] = {
         "p": {"class": "softmax", "n_out": 3, "from": "data:source"},
         "seen": {"class": "compare", "from": "output", "value": 2, "is_output_layer": True},
     }
@@ -129,7 +129,7 @@ def test_recombination_is_exact_with_a_large_beam(kind: str, by_layer: bool) -> 
         z = arrays["data"][b, : LENS[b]] @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
         exact = collapsed_scores(z - numpy.log(numpy.exp(z).sum(axis=1, keepdims=True)), 2, kind)
         strings = [tuple(label for label in labels if label != 2) for _, labels in hyps]
-        scores: Dict[Any, float] = {}
+        scores: dict[Any, float] = {}
         for (score, _), string in zip(hyps, strings):
             if numpy.isfinite(score):
                 merged = numpy.logaddexp if kind == "sum" else max
@@ -293,7 +293,7 @@ def test_function_to_run_before_the_output_is_used() -> None:
         ({"input_type": "probs"}, "unknown input_type 'probs'.*'prob'"),
     ],
 )
-def test_bad_input(choice: Dict[str, Any], match: str) -> None:
+def test_bad_input(choice: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match) as info:
         run_loop(frame_loop(choice))
     assert "loop/output" in str(info.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 
@@ -12,7 +12,7 @@ from returnn_tf.network.network import Network
 
 def decoded(initial_state: Any) -> Any:
     """The labels and scores of all hypotheses."""
-    unit: Dict[str, Any] = {
+    unit: dict[str, Any] = {
         "output": {"class": "choice", "target": "classes", "beam_size": 3, "initial_output": 0, "from": "p"},
         "embed": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
         "s": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 3, "from": "embed", "initial_state": initial_state},

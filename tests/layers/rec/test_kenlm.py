@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import pathlib
-from typing import Any, Dict, List, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy
 import pytest
@@ -17,7 +18,7 @@ from tests.layers.rec.searching import frame_loop, hypotheses, search_net
 
 FILES = pathlib.Path(__file__).parent.parent.parent / "data/kenlm"
 ARPA = str(FILES / "small.arpa")
-LM: Dict[str, Any] = {
+LM: dict[str, Any] = {
     "class": "kenlm", "from": "prev:output", "lm_file": ARPA, "vocab_file": str(FILES / "words.vocab"),
     "input_step_offset": 1, "dense_output": True,
 }  # fmt: skip
@@ -91,7 +92,7 @@ def test_files_which_are_no_models(tmp_path: pathlib.Path) -> None:
         ArpaModel(str(tmp_path / "y"))
 
 
-def fused(**options: Any) -> Dict[str, Any]:
+def fused(**options: Any) -> dict[str, Any]:
     layers = {
         "lm": {**LM, **options},
         "s": {"class": "eval", "from": ["am", "lm"], "eval": "source(0) + 0.5 * source(1)"},
@@ -102,7 +103,7 @@ def fused(**options: Any) -> Dict[str, Any]:
     return {**frame_loop(choice, layers), "output": {"class": "copy", "from": "loop"}}
 
 
-def words_of(labels: List[int]) -> List[str]:
+def words_of(labels: list[int]) -> list[str]:
     return ["<unk>" if label == 4 else WORDS[label] for label in labels]
 
 
@@ -140,7 +141,7 @@ def test_the_label_itself_where_the_target_is_given() -> None:
         ({"from": "data:source"}, "must be one label per sequence"),
     ],
 )
-def test_bad_input(options: Dict[str, Any], match: str) -> None:
+def test_bad_input(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match) as info:
         search_net(fused(**options))
     assert "loop/lm" in str(info.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.network.network import Network
 
-_UNIT: Dict[str, Any] = {
+_UNIT: dict[str, Any] = {
     "query": {"class": "linear", "activation": None, "with_bias": False, "n_out": 4, "from": "prev:cell"},
     "energy_in": {"class": "combine", "kind": "add", "from": ["base:enc", "query"]},
     "energy": {"class": "linear", "activation": "tanh", "n_out": 1, "from": "energy_in"},
@@ -20,7 +20,7 @@ _UNIT: Dict[str, Any] = {
     "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": "cell", "dropout": 0.2},
 }
 
-_NESTED: Dict[str, Any] = {
+_NESTED: dict[str, Any] = {
     "x": {"class": "linear", "activation": "tanh", "n_out": 3, "from": ["data:source", "prev:output"]},
     "inner": {"class": "rec", "from": "base:enc", "unit": {
         "both": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["data:source", "base:x"]},
@@ -31,7 +31,7 @@ _NESTED: Dict[str, Any] = {
 }  # fmt: skip
 
 
-def _run(unit: Dict[str, Any], **options: Any) -> Any:
+def _run(unit: dict[str, Any], **options: Any) -> Any:
     network = {
         "enc": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data:other"},
         "loop": {"class": "rec", "from": "data", "unit": unit, **options},
@@ -62,7 +62,7 @@ def _run(unit: Dict[str, Any], **options: Any) -> Any:
 
 @pytest.mark.parametrize("unit", [_UNIT, _NESTED], ids=["attention", "nested loop"])
 @pytest.mark.parametrize("moved", [True, False])
-def test_checkpoint_steps_changes_nothing(unit: Dict[str, Any], moved: bool) -> None:
+def test_checkpoint_steps_changes_nothing(unit: dict[str, Any], moved: bool) -> None:
     """The same loss and gradients, also with dropout, where each step draws the same numbers again."""
     plain = _run(unit, optimize_move_layers_out=moved)
     again = _run(unit, optimize_move_layers_out=moved, checkpoint_steps=True)

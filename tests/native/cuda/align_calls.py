@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import numpy
 
@@ -44,7 +44,7 @@ class Calls:
         self._libraries, self.memory, self._cuda = libraries, memory or HostMemory(), cuda
         self.again: Callable[[], None] = lambda: None
 
-    def ctc(self, scores: Any, lens: Any, labels: Any, label_lens: Any, **options: Any) -> Tuple[Any, Any]:
+    def ctc(self, scores: Any, lens: Any, labels: Any, label_lens: Any, **options: Any) -> tuple[Any, Any]:
         """(loss, gradient); options: the fields of `Ctc`."""
         given, keep = self._scores(scores, lens)
         labels, counts = _ints(labels), _ints(label_lens)
@@ -53,7 +53,7 @@ class Calls:
         keep = (keep, labels, counts)
         return self._run("rtf_ctc", "rtf_chain", given, ctc, out, keep, states=2 * labels.shape[1] + 1)
 
-    def chains(self, scores: Any, lens: Any, chain: Dict[str, Any], best: bool) -> Tuple[Any, Any]:
+    def chains(self, scores: Any, lens: Any, chain: dict[str, Any], best: bool) -> tuple[Any, Any]:
         """(posteriors or path, total); chain: the fields of `Chains`."""
         given, keep = self._scores(scores, lens)
         classes, counts = _ints(chain["classes"]), _ints(chain["num_states"])
@@ -64,7 +64,7 @@ class Calls:
         out = self._aligned(scores, best)
         return self._run(name, sizes, given, chains, out, (keep, arrays), states=classes.shape[1])
 
-    def acceptors(self, scores: Any, lens: Any, arcs: Any, costs: Any, num_states: Any, best: bool) -> Tuple[Any, Any]:
+    def acceptors(self, scores: Any, lens: Any, arcs: Any, costs: Any, num_states: Any, best: bool) -> tuple[Any, Any]:
         """(posteriors or path, total)."""
         given, keep = self._scores(scores, lens)
         arcs, counts, costs = _ints(arcs), _ints(num_states), self.memory.upload(costs)
@@ -74,7 +74,7 @@ class Calls:
         sizes = "rtf_acceptor_best" if best else "rtf_acceptor"
         return self._run(name, sizes, given, acceptors, self._aligned(scores, best), (keep, arcs, counts, costs))
 
-    def transducer(self, scores: Any, lens: Any, labels: Any, label_lens: Any, **options: Any) -> Tuple[Any, Any]:
+    def transducer(self, scores: Any, lens: Any, labels: Any, label_lens: Any, **options: Any) -> tuple[Any, Any]:
         """(loss, gradient); options: the last fields of `Transducer`."""
         values, ints = self.memory.upload(scores), [_ints(x) for x in (lens, labels, label_lens)]
         batch, frames, rows, classes = numpy.shape(scores)
@@ -83,19 +83,19 @@ class Calls:
         out = self.memory.empty((batch,)), self.memory.empty((batch, frames, rows, classes))
         return self._run("rtf_transducer", "rtf_transducer", given, None, out, (values, ints))
 
-    def _scores(self, scores: Any, lens: Any) -> Tuple[Any, Any]:
+    def _scores(self, scores: Any, lens: Any) -> tuple[Any, Any]:
         values, lens = self.memory.upload(scores), _ints(lens)
         given = Scores(*numpy.shape(scores), self.memory.pointer(values), lens.ctypes.data)
         return given, (values, lens)
 
-    def _aligned(self, scores: Any, best: bool) -> Tuple[Any, Any]:
+    def _aligned(self, scores: Any, best: bool) -> tuple[Any, Any]:
         shape = numpy.shape(scores)
         first = self.memory.empty(shape[:2], "int32") if best else self.memory.empty(shape)
         return first, self.memory.empty(shape[1:2])
 
     def _run(
         self, name: str, sizes: str, given: Any, more: Any, out: Any, keep: Any, states: Optional[int] = None
-    ) -> Tuple[Any, Any]:
+    ) -> tuple[Any, Any]:
         inputs = [ctypes.byref(x) for x in (given, more) if x is not None]
         arguments = [*inputs, *(_PTR(self.memory.pointer(x)) for x in out)]
         if self._cuda:

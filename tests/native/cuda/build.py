@@ -8,7 +8,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from typing import Dict, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Optional
 
 import pytest
 
@@ -20,7 +21,7 @@ _EMULATION = (
     "-Wno-unused-function", "-fno-gnu-unique", "-I", HERE, "-I", SOURCES,
 )  # fmt: skip
 SANITIZERS = ("address,undefined", "thread")
-_built: Dict[Tuple[str, ...], str] = {}
+_built: dict[tuple[str, ...], str] = {}
 _folder = tempfile.TemporaryDirectory(prefix="rtf-emulated-")
 
 

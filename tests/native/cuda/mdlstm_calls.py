@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy
 
@@ -30,8 +31,8 @@ Plan = _struct(
 )  # fmt: skip
 Threads = _struct("Threads", run=_RUN, pool=_POINTER, n_threads=_INT)
 # What each array of a direction is, and how many numbers it has for each pixel and unit; None: the weights.
-FORWARD: Dict[str, Optional[int]] = {"z": 5, "r": None, "h": 1, "c": 1, "gates": 5}
-BACKWARD: Dict[str, Optional[int]] = {"r": None, "h": 1, "c": 1, "gates": 5, "dh": 1, "dz": 5, "before": 2}
+FORWARD: dict[str, Optional[int]] = {"z": 5, "r": None, "h": 1, "c": 1, "gates": 5}
+BACKWARD: dict[str, Optional[int]] = {"r": None, "h": 1, "c": 1, "gates": 5, "dh": 1, "dz": 5, "before": 2}
 RESULTS = ("h", "c", "gates", "dz", "before")
 
 
@@ -40,10 +41,10 @@ class Images(NamedTuple):
 
     heights: numpy.ndarray
     widths: numpy.ndarray
-    flips: Sequence[Tuple[bool, bool]]
-    z: List[numpy.ndarray]
-    r: List[numpy.ndarray]
-    dh: List[numpy.ndarray]
+    flips: Sequence[tuple[bool, bool]]
+    z: list[numpy.ndarray]
+    r: list[numpy.ndarray]
+    dh: list[numpy.ndarray]
 
     def shape(self, stable: bool) -> Any:
         """For the kernels."""
@@ -61,7 +62,7 @@ class _Arrays:
         self.images, self.memory, self.dtype, self.count = images, memory, dtype, len(images.flips)
         self.shape = images.shape(stable)
         n, grid = self.shape.units, images.z[0].shape[:3]
-        self.arrays: List[Dict[str, Any]] = []
+        self.arrays: list[dict[str, Any]] = []
         for z, r, dh in zip(images.z, images.r, images.dh):
             mine = {name: memory.upload(x, dtype) for name, x in (("z", z), ("r", r), ("dh", dh))}
             mine.update({name: memory.empty((*grid, width * n), dtype) for name, width in (("h", 1), ("c", 1))})
@@ -70,13 +71,13 @@ class _Arrays:
             mine["before"] = memory.empty((*grid, 2 * n), dtype)
             self.arrays.append(mine)
 
-    def directions(self, names: Dict[str, Optional[int]]) -> Any:
+    def directions(self, names: dict[str, Optional[int]]) -> Any:
         """An array of the structs of a pass."""
         one = _struct("Direction", flip_rows=_INT, flip_columns=_INT, **dict.fromkeys(names, _POINTER))
         pointers = [[self.memory.pointer(mine[name]) for name in names] for mine in self.arrays]
         return (one * self.count)(*(one(*flips, *each) for flips, each in zip(self.images.flips, pointers)))
 
-    def results(self, names: Sequence[str] = RESULTS) -> Dict[str, List[numpy.ndarray]]:
+    def results(self, names: Sequence[str] = RESULTS) -> dict[str, list[numpy.ndarray]]:
         """Of each direction, what is in the arrays now."""
         self.memory.finish()
         return {name: [self.memory.download(mine[name], self.dtype) for mine in self.arrays] for name in names}
@@ -109,7 +110,7 @@ class GpuRun(_Arrays):
             for (name, fields), each in zip((("forward", FORWARD), ("backward", BACKWARD)), self.plans)
         ]
 
-    def _workspace(self, of: Any) -> Tuple[Any, int]:
+    def _workspace(self, of: Any) -> tuple[Any, int]:
         memory = self.memory.empty((of.workspace_bytes + 256,), "uint8")
         return memory, (self.memory.pointer(memory) + 255) // 256 * 256
 
@@ -121,7 +122,7 @@ class GpuRun(_Arrays):
         """Launches the backward pass."""
         self._launch(*self._passes[1])
 
-    def _launch(self, name: str, directions: Any, of: Any, workspace: Tuple[Any, int]) -> None:
+    def _launch(self, name: str, directions: Any, of: Any, workspace: tuple[Any, int]) -> None:
         arguments = (ctypes.byref(self.shape), _LONG(self.count), directions, TYPES[self.dtype], ctypes.byref(of))
         check(_function(self._library, name)(*arguments, _POINTER(workspace[1]), _POINTER(0)))
 
@@ -152,7 +153,7 @@ class CpuRun(_Arrays):
         """The backward pass."""
         self._call("rtf_mdlstm_backward_f32", BACKWARD)
 
-    def _call(self, name: str, fields: Dict[str, Optional[int]]) -> None:
+    def _call(self, name: str, fields: dict[str, Optional[int]]) -> None:
         arguments = (ctypes.byref(self.shape), _LONG(self.count), self.directions(fields))
         function = getattr(self._library, name)
         function.restype = None

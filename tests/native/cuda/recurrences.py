@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, Optional
 
 import numpy
 
@@ -90,8 +91,8 @@ class Kernels:
         numbers: int,
         backward: bool,
         inputs: Sequence[Array],
-        outputs: Sequence[Tuple[int, ...]],
-    ) -> List[Array]:
+        outputs: Sequence[tuple[int, ...]],
+    ) -> list[Array]:
         """Run a pass in the emulator on floats; outputs are full of NaN before it."""
         memory = [to_memory(numbers, x) for x in inputs]
         results = [to_memory(numbers, numpy.full(size, numpy.nan)) for size in outputs]
@@ -122,13 +123,13 @@ def each_step(
 class Case:
     """A call: what the kernels get and what they have to give."""
 
-    inputs: List[Array]  # of forward
-    outputs: List[Array]  # of forward, expected
-    for_backward: Callable[[List[Array]], List[Array]]  # its inputs, given what forward gave
-    gradients: List[Array]  # outputs of backward, expected
+    inputs: list[Array]  # of forward
+    outputs: list[Array]  # of forward, expected
+    for_backward: Callable[[list[Array]], list[Array]]  # its inputs, given what forward gave
+    gradients: list[Array]  # outputs of backward, expected
 
 
-def lstm_case(draw: Callable[..., Array], size: Tuple[int, int, int], lengths: Array, reverse: bool) -> Case:
+def lstm_case(draw: Callable[..., Array], size: tuple[int, int, int], lengths: Array, reverse: bool) -> Case:
     """An LSTM; the forward pass is that of `tests.native.reference.lstm`."""
     n_frames, batch, units = size
     z, w_re = draw(n_frames, batch, 4 * units), draw(units, 4 * units, scale=units**-0.5)
@@ -165,7 +166,7 @@ def lstm_case(draw: Callable[..., Array], size: Tuple[int, int, int], lengths: A
     )
 
 
-def gru_case(draw: Callable[..., Array], size: Tuple[int, int, int], lengths: Array, reverse: bool) -> Case:
+def gru_case(draw: Callable[..., Array], size: tuple[int, int, int], lengths: Array, reverse: bool) -> Case:
     """A GRU; see ``native_ops/gru/gru.h``."""
     n_frames, batch, units = size
     z, w_gates = draw(n_frames, batch, 3 * units), draw(units, 2 * units, scale=units**-0.5)
@@ -212,8 +213,8 @@ def ragged(n_frames: int, batch: int, seed: int = 1) -> Array:
 
 
 def run(
-    kernels: Kernels, size: Tuple[int, int, int], numbers: int, lengths: Optional[Array], reverse: bool, seed: int = 1
-) -> Tuple[List[Array], List[Array], List[Array]]:
+    kernels: Kernels, size: tuple[int, int, int], numbers: int, lengths: Optional[Array], reverse: bool, seed: int = 1
+) -> tuple[list[Array], list[Array], list[Array]]:
     """Both passes, with NaN in all padding: what they give, what is expected, how far they may be apart."""
     n_frames, batch, _ = size
     rng = numpy.random.RandomState(seed)
@@ -236,7 +237,7 @@ def run(
     return forward + backward, case.outputs + case.gradients, tolerances
 
 
-def check(kernels: Kernels, size: Tuple[int, int, int], numbers: int = FLOAT, *, dense: bool = False, reverse: bool = False, seed: int = 1) -> List[Array]:  # fmt: skip  # noqa: E501
+def check(kernels: Kernels, size: tuple[int, int, int], numbers: int = FLOAT, *, dense: bool = False, reverse: bool = False, seed: int = 1) -> list[Array]:  # fmt: skip  # noqa: E501
     """Compare both passes with the reference; what they give."""
     results, expected, tolerances = run(
         kernels, size, numbers, None if dense else ragged(*size[:2], seed), reverse, seed

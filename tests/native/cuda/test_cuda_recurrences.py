@@ -17,7 +17,7 @@ SEVERAL_TILES = (3, 20, 70)
 
 @pytest.fixture(scope="module", params=["lstm", "gru"])
 def kernels(request):
-    return Kernels(build_emulated("{0}/{0}_cuda.cu".format(request.param)), request.param)
+    return Kernels(build_emulated(f"{request.param}/{request.param}_cuda.cu"), request.param)
 
 
 @pytest.mark.parametrize("numbers", [FLOAT, TF32, BFLOAT16, FLOAT16])
@@ -86,7 +86,7 @@ def test_what_cuda_says_is_passed_on(kernels, monkeypatch):
 )
 def test_nvcc(unit, arch, spilled):
     """The time loop keeps its weights in registers: nothing to speak of may be spilled."""
-    report = compile_for_gpu("{0}/{0}_cuda.cu".format(unit), arch)
+    report = compile_for_gpu(f"{unit}/{unit}_cuda.cu", arch)
     assert "all_steps" in report
     assert max(map(int, re.findall(r"(\d+) bytes spill stores", report))) <= spilled
 

@@ -7,7 +7,7 @@ and epsilon is added outside of the square root: ``w -= lr_t * m / (sqrt(v) + ep
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict
+from typing import Any, ClassVar
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
@@ -26,16 +26,16 @@ class Adam(Optimizer):
 
     nesterov: ClassVar[bool] = False
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return first and second moment."""
         return {"m": 0.0, "v": 0.0}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
+    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
         """Return rate and powers of the betas."""
         t = iteration + 1.0
         return {"lr": rate, "beta1_power": self.beta1**t, "beta2_power": self.beta2**t}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
         tf.raw_ops.ResourceApplyAdam(
@@ -72,7 +72,7 @@ class AdamW(Adam):
 
     weight_decay: float = option(0.004, help="share of each weight which is removed per step, times the learning rate")
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Decay the weights, then apply Adam."""
         var.assign_sub(hyper["lr"] * like(var, self.weight_decay)[0] * var)
         super().update(grad, var, slots, hyper)
@@ -83,11 +83,11 @@ class AdamW(Adam):
 class AmsGrad(Adam):
     """Adam with the largest second moment so far in the denominator (Reddi et al. 2018)."""
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return first moment, second moment and its maximum."""
         return {"m": 0.0, "v": 0.0, "vhat": 0.0}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
         tf.raw_ops.ResourceApplyAdamWithAmsgrad(

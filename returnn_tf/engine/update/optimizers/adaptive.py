@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
@@ -18,11 +18,11 @@ class Adagrad(Optimizer):
 
     initial_accumulator_value: float = option(0.1, help="of the sum of squares; keeps the first steps small")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return the sum of squares."""
         return {"accumulator": self.initial_accumulator_value}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         tf.raw_ops.ResourceApplyAdagrad(
             var=var.handle,
@@ -45,11 +45,11 @@ class Adadelta(Optimizer):
     rho: float = option(0.95, help="decay of both means of squares")
     epsilon: float = option(DEFAULT_EPSILON, help="inside of both roots")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return mean squares of gradients and changes."""
         return {"accum": 0.0, "accum_update": 0.0}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         rho, epsilon = like(var, self.rho, self.epsilon)
         tf.raw_ops.ResourceApplyAdadelta(
@@ -77,14 +77,14 @@ class RmsProp(Optimizer):
     epsilon: float = option(DEFAULT_EPSILON, help="inside of the root")
     centered: bool = option(False, help="normalise by the variance instead of the mean square")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return mean square (starts at one), last change and, if centered, mean."""
         slots = {"rms": 1.0, "momentum": 0.0}
         if self.centered:
             slots["mean"] = 0.0
         return slots
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         rho, momentum, epsilon = like(var, self.decay, self.momentum, self.epsilon)
         kwargs = {

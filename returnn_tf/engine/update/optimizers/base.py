@@ -6,8 +6,9 @@ fused kernel for the update rule, the subclass calls that kernel: one op per par
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, List, Sequence, Tuple
+from typing import Any, ClassVar
 
 from returnn_tf.config.options import option
 from returnn_tf.util.lazy_tf import tf
@@ -30,15 +31,15 @@ class Optimizer:
     #: registered name, set by ``register_optimizer``
     name: ClassVar[str] = ""
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return the slots with the shape of the parameter: slot name -> initial value of all entries."""
         return {}
 
-    def scalar_inits(self) -> Dict[str, float]:
+    def scalar_inits(self) -> dict[str, float]:
         """Return further state, one scalar for all parameters of this optimizer: name -> initial value."""
         return {}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
+    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
         """Return values common to all parameters of one application, computed once.
 
         :param rate: float64 scalar, the learning rate
@@ -48,11 +49,11 @@ class Optimizer:
         del iteration, scalars
         return {"lr": rate}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit the op which updates ``var`` by its dense ``grad``; the values of ``hyper`` have its dtype."""
         raise NotImplementedError
 
-    def build(self, variables: Dict[str, Any], scope: str) -> None:
+    def build(self, variables: dict[str, Any], scope: str) -> None:
         """Create the state.
 
         :param variables: parameter name -> variable, all parameters which this optimizer updates
@@ -64,7 +65,7 @@ class Optimizer:
             key: tf.Variable(value, dtype="float64", trainable=False, name=key)
             for key, value in self.scalar_inits().items()
         }
-        self._slots: Dict[str, Dict[str, Any]] = {
+        self._slots: dict[str, dict[str, Any]] = {
             param: {
                 slot: tf.Variable(tf.fill(var.shape, tf.cast(value, var.dtype)), trainable=False, name=slot)
                 for slot, value in self.slot_inits().items()
@@ -72,7 +73,7 @@ class Optimizer:
             for param, var in variables.items()
         }
 
-    def state(self) -> Dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return all variables needed for an exact resume, by their names in a checkpoint."""
         result = {"%s/iterations" % self._scope: self._iterations}
         result.update({"%s/%s" % (self._scope, key): var for key, var in self._scalars.items()})
@@ -80,7 +81,7 @@ class Optimizer:
             result.update({"%s/%s_%s" % (param, self.name, slot): var for slot, var in slots.items()})
         return result
 
-    def apply(self, grads: Sequence[Tuple[str, Any, Any]], learning_rate: Any) -> None:
+    def apply(self, grads: Sequence[tuple[str, Any, Any]], learning_rate: Any) -> None:
         """Update all parameters once; called while a ``tf.function`` is traced.
 
         :param grads: (parameter name, dense gradient, variable)
@@ -88,7 +89,7 @@ class Optimizer:
         """
         rate = tf.cast(learning_rate, "float64") * self.learning_rate_multiplier
         hyper = self.hyper(rate, tf.cast(self._iterations, "float64"), self._scalars)
-        by_dtype: Dict[Any, Dict[str, Any]] = {}
+        by_dtype: dict[Any, dict[str, Any]] = {}
         for param, grad, var in grads:
             if var.dtype not in by_dtype:
                 by_dtype[var.dtype] = {key: tf.cast(value, var.dtype) for key, value in hyper.items()}
@@ -96,6 +97,6 @@ class Optimizer:
         self._iterations.assign_add(1)
 
 
-def like(var: Any, *values: float) -> List[Any]:
+def like(var: Any, *values: float) -> list[Any]:
     """Return Python numbers as scalars of the dtype of ``var``, for the fused kernels."""
     return [tf.constant(value, dtype=var.dtype) for value in values]

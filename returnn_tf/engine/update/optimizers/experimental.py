@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
@@ -16,7 +16,7 @@ from returnn_tf.util.lazy_tf import tf
 class NormalizedSgd(Optimizer):
     """``w -= lr * g / |g|`` with the L2 norm over all entries of the parameter."""
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Normalise the gradient, then descend."""
         var.assign_sub(hyper["lr"] * tf.math.l2_normalize(grad))
 
@@ -32,11 +32,11 @@ class NeuralOptimizer1(Optimizer):
     beta1: float = option(0.9, help="decay of the mean")
     decrease_factor: float = option(0.1, help="on the gradient where signs differ")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return the running mean."""
         return {"m": 0.0}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Update the mean, then the variable."""
         beta1, decrease = like(var, self.beta1, self.decrease_factor)
         m = slots["m"].assign(beta1 * slots["m"] + (1.0 - beta1) * grad)
@@ -56,11 +56,11 @@ class GradVarianceScaled(Optimizer):
     beta2: float = option(0.999, help="decay of the variance")
     epsilon: float = option(DEFAULT_EPSILON, help="added to the squared deviation")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return mean and variance."""
         return {"m": 0.0, "v": 0.0}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Update the statistics, then the variable."""
         beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
         m = slots["m"].assign(beta1 * slots["m"] + (1.0 - beta1) * grad)

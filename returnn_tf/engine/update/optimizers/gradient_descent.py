@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import Optimizer, like
@@ -16,7 +16,7 @@ from returnn_tf.util.lazy_tf import tf
 class GradientDescent(Optimizer):
     """``w -= lr * g``."""
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         del slots
         tf.raw_ops.ResourceApplyGradientDescent(
@@ -32,11 +32,11 @@ class Momentum(Optimizer):
     momentum: float = option(0.0, help="factor on the accumulated gradient; usually 0.9")
     use_nesterov: bool = option(False, help="look ahead by one step")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return the decaying sum of the gradients."""
         return {"momentum": 0.0}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         (momentum,) = like(var, self.momentum)
         tf.raw_ops.ResourceApplyMomentum(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
@@ -37,11 +37,11 @@ class Sgd(Optimizer):
     momentum: float = option(0.0, help="factor on the last change")
     nesterov: bool = option(False, help="look ahead by one step")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return the last change, if momentum is on."""
         return {"momentum": 0.0} if self.momentum else {}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         if not self.momentum:
             tf.raw_ops.ResourceApplyGradientDescent(
@@ -72,18 +72,18 @@ class NadamKeras(KerasStyle):
     beta2: float = option(0.999, help="decay of the mean of the squared gradient")
     epsilon: float = option(DEFAULT_EPSILON, help="added to the root of the mean square")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return first and second moment."""
         return {"m": 0.0, "v": 0.0}
 
-    def scalar_inits(self) -> Dict[str, float]:
+    def scalar_inits(self) -> dict[str, float]:
         """Return the product of the momentum schedule so far."""
         return {"schedule_product": 1.0}
 
     def _momentum(self, t: Any) -> Any:
         return self.beta1 * (1.0 - 0.5 * tf.pow(tf.constant(_SCHEDULE_BASE, "float64"), _SCHEDULE_DECAY * t))
 
-    def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
+    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
         """Return factors of gradient, first and second moment, and advance the schedule."""
         t = self.number(iteration)
         now, following = self._momentum(t), self._momentum(t + 1.0)
@@ -95,7 +95,7 @@ class NadamKeras(KerasStyle):
             "v_factor": 1.0 / (1.0 - self.beta2**t),
         }
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Update the moments, then the variable."""
         beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
         m = slots["m"].assign(beta1 * slots["m"] + (1.0 - beta1) * grad)
@@ -113,15 +113,15 @@ class Adamax(KerasStyle):
     beta2: float = option(0.999, help="decay of the largest absolute gradient")
     epsilon: float = option(DEFAULT_EPSILON, help="added to that maximum")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return first moment and infinity norm."""
         return {"m": 0.0, "v": 0.0}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: Dict[str, Any]) -> Dict[str, Any]:
+    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
         """Return rate and power of beta1."""
         return {"lr": rate, "beta1_power": self.beta1 ** self.number(iteration)}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
         tf.raw_ops.ResourceApplyAdaMax(

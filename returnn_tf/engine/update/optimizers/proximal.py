@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import Optimizer, like
@@ -22,11 +22,11 @@ class Ftrl(Optimizer):
     l2_regularization_strength: float = option(0.0, help="weight of the sum of squares")
     l2_shrinkage_regularization_strength: float = option(0.0, help="weight of a penalty on the size of the updates")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return the sum of squares and the linear term."""
         return {"accum": self.initial_accumulator_value, "linear": 0.0}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         l1, l2, shrinkage, power = like(
             var,
@@ -60,7 +60,7 @@ class ProximalGradientDescent(Optimizer):
     l1_regularization_strength: float = option(0.0, help="weight of the sum of absolute values")
     l2_regularization_strength: float = option(0.0, help="weight of the sum of squares")
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         l1, l2 = like(var, self.l1_regularization_strength, self.l2_regularization_strength)
         tf.raw_ops.ResourceApplyProximalGradientDescent(
@@ -77,11 +77,11 @@ class ProximalAdagrad(Optimizer):
     l1_regularization_strength: float = option(0.0, help="weight of the sum of absolute values")
     l2_regularization_strength: float = option(0.0, help="weight of the sum of squares")
 
-    def slot_inits(self) -> Dict[str, float]:
+    def slot_inits(self) -> dict[str, float]:
         """Return the sum of squares."""
         return {"accumulator": self.initial_accumulator_value}
 
-    def update(self, grad: Any, var: Any, slots: Dict[str, Any], hyper: Dict[str, Any]) -> None:
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         l1, l2 = like(var, self.l1_regularization_strength, self.l2_regularization_strength)
         tf.raw_ops.ResourceApplyProximalAdagrad(

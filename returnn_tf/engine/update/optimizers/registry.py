@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Type, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options, from_options
@@ -20,11 +20,11 @@ def _key(name: str) -> str:
 
 
 #: Case and the suffix "Optimizer" do not matter.
-OPTIMIZERS: Registry[Type[Optimizer]] = Registry(
+OPTIMIZERS: Registry[type[Optimizer]] = Registry(
     "optimizer class", "returnn_tf.engine.update.optimizers", plugins="returnn_tf.optimizers", key=_key
 )
 
-T = TypeVar("T", bound=Type[Optimizer])
+T = TypeVar("T", bound=type[Optimizer])
 
 
 def register_optimizer(*names: str) -> Callable[[T], T]:
@@ -38,12 +38,12 @@ def register_optimizer(*names: str) -> Callable[[T], T]:
     return decorate
 
 
-def optimizer_names() -> List[str]:
+def optimizer_names() -> list[str]:
     """Return all names, sorted."""
     return OPTIMIZERS.names()
 
 
-def optimizer_class(name: object, *, where: str) -> Type[Optimizer]:
+def optimizer_class(name: object, *, where: str) -> type[Optimizer]:
     """Return the class for a name in any case, with or without the suffix "Optimizer".
 
     :param where: option or layer for errors, e.g. ``optimizer``
@@ -52,7 +52,7 @@ def optimizer_class(name: object, *, where: str) -> Type[Optimizer]:
     return OPTIMIZERS.get(name, where)
 
 
-def create_optimizer(options: Dict[str, Any], *, where: str, default_epsilon: Optional[float] = None) -> Optimizer:
+def create_optimizer(options: dict[str, Any], *, where: str, default_epsilon: Optional[float] = None) -> Optimizer:
     """Return the optimizer for a dict like ``{"class": "adam", "epsilon": 1e-8}``.
 
     :param options: ``class`` and the options of that class
