@@ -4,8 +4,9 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
-# what Horovod can be built with here; the stamp is named after it, so that MPI installed later has Horovod built again
-FLAVOUR := $(if $(shell command -v mpicxx 2>/dev/null),mpi,gloo)
+# What Horovod can be built with here. Debian's openmpi-bin has mpicxx without the headers, so a program is compiled (\043
+# is the number sign). The stamp is named after the result, so that Horovod is built again once MPI is installed
+FLAVOUR := $(if $(shell printf '\043include <mpi.h>\n' | mpicxx -x c++ -fsyntax-only - 2>/dev/null && echo yes),mpi,gloo)
 HOROVOD := $(VENV)/.horovod-$(FLAVOUR)
 BUILT_SO := import horovod.tensorflow as hvd; assert hvd.mpi_built() == ('$(FLAVOUR)' == 'mpi')
 REQUIRED := import importlib.metadata as m; \

@@ -10,7 +10,7 @@ from typing import Callable
 import pytest
 
 MAKEFILE = Path(__file__).parents[1] / "Makefile"
-NEEDED = ("sh", "make", "touch", "rm", "env", "grep")
+NEEDED = ("sh", "make", "touch", "rm", "env", "grep", "printf")
 #: Knows by the file `built` how "Horovod" was built; installing it writes that, unless the file `broken` is there.
 PYTHON = """#!/bin/sh
 case "$*" in
@@ -40,11 +40,12 @@ def venv(tmp_path: Path) -> Venv:
         path.write_text(PYTHON)
         path.chmod(0o755)
 
-    def run(mpi: bool, target: str = "venv") -> str:
+    def run(mpi: bool, target: str = "venv", *, headers: bool = True) -> str:
         compiler = tools / "mpicxx"
         compiler.unlink(missing_ok=True)
         if mpi:
-            compiler.symlink_to("sh")
+            compiler.write_text("#!/bin/sh\nexit %d\n" % (not headers))
+            compiler.chmod(0o755)
         done = subprocess.run(
             ["make", target], cwd=tmp_path, env={"PATH": str(tools)}, capture_output=True, text=True, check=True
         )
@@ -75,6 +76,14 @@ def test_built_again_when_mpi_comes_or_goes(venv: Venv, tmp_path: Path, mpi: lis
         found.append(_builds(tmp_path))
         assert (tmp_path / "built").read_text() == ("mpi\n" if there else "gloo\n")
     assert found == builds
+
+
+def test_mpicxx_without_the_headers_of_mpi_counts_as_none(venv: Venv, tmp_path: Path) -> None:
+    """Debian's package openmpi-bin alone is such a case."""
+    venv(True, headers=False)
+    assert (tmp_path / "built").read_text() == "gloo\n"
+    venv(True)
+    assert (tmp_path / "built").read_text() == "mpi\n"
 
 
 def test_a_fitting_one_is_not_built_again(venv: Venv, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import numpy
 
 from returnn_tf.compat.tensors import Data, Dim, DimensionTag, FeatureDim, SpatialDim, batch_dim, single_step_dim
 from returnn_tf.config.compat_modules import register_compat
-from returnn_tf.ops.activations import safe_exp, safe_log
+from returnn_tf.ops.activations import clipped_exp as safe_exp
+from returnn_tf.ops.activations import clipped_log as safe_log
 from returnn_tf.ops.frames.shape import sizes_of
 from returnn_tf.util.lazy_tf import tf
 

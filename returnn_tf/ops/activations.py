@@ -11,12 +11,12 @@ from returnn_tf.util.lazy_tf import tf
 OVER_FEATURES = ("softmax", "log_softmax")
 
 
-def safe_log(x: Any, eps: float = 1e-20) -> Any:
+def clipped_log(x: Any, eps: float = 1e-20) -> Any:
     """Compute ``log(x)`` with x clipped from below, so that it is finite at 0. The gradient there is 0."""
     return tf.math.log(tf.maximum(x, tf.cast(eps, x.dtype)))
 
 
-def safe_exp(x: Any, eps: float = 1e-20) -> Any:
+def clipped_exp(x: Any, eps: float = 1e-20) -> Any:
     """Compute ``exp(x)`` with the result clipped to ``[eps, 1/eps]``."""
     limit = -tf.math.log(tf.cast(eps, x.dtype))
     return tf.exp(tf.clip_by_value(x, -limit, limit))
@@ -57,8 +57,8 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "expm1": lambda x: tf.math.expm1(x),
     "log": lambda x: tf.math.log(x),
     "log1p": lambda x: tf.math.log1p(x),
-    "safe_log": safe_log,
-    "safe_exp": safe_exp,
+    "safe_log": clipped_log,
+    "safe_exp": clipped_exp,
     "sqrt": lambda x: tf.sqrt(x),
     "rsqrt": lambda x: tf.math.rsqrt(x),
     "square": lambda x: tf.square(x),

@@ -9,6 +9,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
 from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.graph.registry import LAYERS
+from returnn_tf.layers.shared.nested import is_network, network_options
 from returnn_tf.logging.log import log
 
 
@@ -42,10 +43,8 @@ def _changed_layer(layer: Any, size: int) -> Any:
     cls = LAYERS.find(layer.get("class"))
     if cls is not None and cls.beam_size_option:
         result[cls.beam_size_option] = size
-    for option in ("unit", "subnetwork"):
+    for option in network_options(cls):
         inner = layer.get(option)
         if isinstance(inner, Mapping):
-            # The unit of masked_computation is one layer, of a loop a network.
-            change = _changed_layer if isinstance(inner.get("class"), str) else _changed
-            result[option] = change(inner, size)
+            result[option] = _changed(inner, size) if is_network(inner) else _changed_layer(inner, size)
     return result

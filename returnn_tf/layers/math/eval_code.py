@@ -16,7 +16,7 @@ import numpy
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.views import DataView, LayerView
-from returnn_tf.ops.activations import safe_exp, safe_log
+from returnn_tf.ops.activations import clipped_exp, clipped_log
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.ops.tf1_names import Tf1Names
 from returnn_tf.tensor import Data
@@ -64,8 +64,8 @@ def run_code(
             "tf": Tf1Names(tf, ctx.seed),
             "np": numpy,
             "numpy": numpy,
-            "safe_log": safe_log,
-            "safe_exp": safe_exp,
+            "safe_log": clipped_log,
+            "safe_exp": clipped_exp,
             "where_bc": tf.where,
             "sequence_mask": tf.sequence_mask,
             "source": source,

@@ -9,7 +9,7 @@ from typing import Any, Optional
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
-from returnn_tf.ops.activations import safe_log
+from returnn_tf.ops.activations import clipped_log
 from returnn_tf.ops.sequence.beam import ended_scores
 from returnn_tf.util.lazy_tf import tf
 
@@ -77,4 +77,4 @@ def log_probs_of(ctx: EmitContext, source: Node, input_type: str) -> Any:
     before = ctx.aux(source, PRE_ACTIVATION)
     if before is not None and before.activation == "softmax":
         return tf.nn.log_softmax(before.values)
-    return safe_log(x)
+    return clipped_log(x)
