@@ -48,7 +48,7 @@ class Failure:
     noise_seed: Optional[int] = None  # of dropout and the like: differs between ranks
 
 
-class Batch(NamedTuple):
+class FailedBatch(NamedTuple):
     """The batch with which a step failed."""
 
     epoch: int
@@ -96,13 +96,19 @@ def keep_on_failure(
         blamed = getattr(exc, "where", "") if together else world.name
         model = CheckpointSettings(config).model
         if model and (blamed == world.name or (not blamed and world.is_chief)):
-            _keep(config, trainer, exc, Batch(epoch, feed, seq_tags), folder_of(model, trainer.step_count, world.rank))
+            _keep(
+                config,
+                trainer,
+                exc,
+                FailedBatch(epoch, feed, seq_tags),
+                folder_of(model, trainer.step_count, world.rank),
+            )
         if together:  # the first rank that ends takes the others with it
             world.barrier("keeping the batch of the failed step")
         raise
 
 
-def _keep(config: Config, trainer: Any, exc: Exception, batch: Batch, folder: str) -> None:
+def _keep(config: Config, trainer: Any, exc: Exception, batch: FailedBatch, folder: str) -> None:
     params = trainer.net.params
     failure = Failure(
         error=reason(exc) if isinstance(exc, tf.errors.OpError) else str(exc),

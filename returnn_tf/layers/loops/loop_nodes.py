@@ -77,7 +77,7 @@ class ExitLayer(Layer):
         return move_axis(x, rank, axis, 0)
 
 
-class SliceLayer(Layer):
+class StepSliceLayer(Layer):
     """The current step of a value that is known for all steps. The loop sets the tensor."""
 
     class_name = "slice of the step"

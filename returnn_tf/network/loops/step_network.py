@@ -17,7 +17,7 @@ from returnn_tf.layers.loops.loop_nodes import (
     ExitLayer,
     InitialOutput,
     ShiftLayer,
-    SliceLayer,
+    StepSliceLayer,
     loop_dim_for,
 )
 from returnn_tf.layers.loops.loop_plan import Ending, LoopPlan
@@ -302,7 +302,7 @@ class StepNetwork:
             if self.loop_dim not in node.output.dims:
                 return node
             if node not in self._slices:
-                self._slices[node] = self.add(builder, "slice of " + node.path, SliceLayer(self.loop_dim), [node])
+                self._slices[node] = self.add(builder, "slice of " + node.path, StepSliceLayer(self.loop_dim), [node])
             return self._slices[node]
         assert zone is Zone.STEP and builder.zone is Zone.AFTER and self._run is not None, (node, zone, builder.zone)
         if node not in self._accums:

@@ -28,7 +28,7 @@ padded output frames are 0."""
 
 
 @dataclass(frozen=True)
-class ParamSpec:
+class CellParam:
     """A parameter of a cell.
 
     :param name: below ``<layer>/rec/``
@@ -122,7 +122,7 @@ class Cell:
         """Return the number of state tensors."""
         return len(self.state_keys) or 1
 
-    def param_specs(self) -> list[ParamSpec]:
+    def param_specs(self) -> list[CellParam]:
         """Declare the parameters in the order of their creation."""
         raise NotImplementedError
 

@@ -8,7 +8,7 @@ from typing import Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State
+from returnn_tf.ops.cells.base import Cell, CellParam, Params, State
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
@@ -28,12 +28,12 @@ class BasicRnn(Cell):
 
         activation: str = option("tanh", help="activation of the output")
 
-    def param_specs(self) -> list[ParamSpec]:
+    def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         return [
-            ParamSpec("basic_rnn_cell/kernel", (self.in_dim + n, n), "forward"),
-            ParamSpec("basic_rnn_cell/bias", (n,), "bias", 0.0),
+            CellParam("basic_rnn_cell/kernel", (self.in_dim + n, n), "forward"),
+            CellParam("basic_rnn_cell/bias", (n,), "bias", 0.0),
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:

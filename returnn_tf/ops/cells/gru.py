@@ -9,7 +9,7 @@ from typing import Optional
 from returnn_tf.config.options import option
 from returnn_tf.native.gru import gru_ops, native_gru
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, ParamSpec, State, all_lengths
+from returnn_tf.ops.cells.base import Cell, CellParam, NativeKernel, Params, State, all_lengths
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
@@ -33,15 +33,15 @@ class Gru(Cell):
 
         activation: str = option("tanh", help="activation of the candidate")
 
-    def param_specs(self) -> list[ParamSpec]:
+    def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         n, rows = self.n_out, self.in_dim + self.n_out
         return [
-            ParamSpec("gru_cell/gates/kernel", (rows, 2 * n), "forward"),
+            CellParam("gru_cell/gates/kernel", (rows, 2 * n), "forward"),
             # Open update gates at the start: the state is kept.
-            ParamSpec("gru_cell/gates/bias", (2 * n,), "bias", 1.0),
-            ParamSpec("gru_cell/candidate/kernel", (rows, n), "forward"),
-            ParamSpec("gru_cell/candidate/bias", (n,), "bias", 0.0),
+            CellParam("gru_cell/gates/bias", (2 * n,), "bias", 1.0),
+            CellParam("gru_cell/candidate/kernel", (rows, n), "forward"),
+            CellParam("gru_cell/candidate/bias", (n,), "bias", 0.0),
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:

@@ -11,7 +11,7 @@ import numpy
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, drop_rate, dropout, project
+from returnn_tf.ops.cells.base import Cell, CellParam, Params, State, drop_rate, dropout, project
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
@@ -76,13 +76,13 @@ class LayerNormLstm(Cell):
         """Return whether a step draws noise; see `Cell.step_noise`."""
         return bool(self.opts.dropout or self.opts.dropout_h)
 
-    def param_specs(self) -> list[ParamSpec]:
+    def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         n, forget = self.n_out, self.opts.forget_bias
         all_gates = numpy.repeat([0.0, 0.0, forget, 0.0], n)
-        specs = [ParamSpec("W_ff", (self.in_dim, 4 * n), "forward"), ParamSpec("W_re", (n, 4 * n), "recurrent")]
+        specs = [CellParam("W_ff", (self.in_dim, 4 * n), "forward"), CellParam("W_re", (n, 4 * n), "recurrent")]
         if self.gate_norm is None:
-            specs.append(ParamSpec("bias", (4 * n,), "bias", all_gates))
+            specs.append(CellParam("bias", (4 * n,), "bias", all_gates))
         elif self.gate_norm == "global_norm":
             specs += self._norm_specs("input_below", 4 * n, all_gates) + self._norm_specs("state_below", 4 * n)[:1]
         elif self.gate_norm == "global_norm_joined":
@@ -95,11 +95,11 @@ class LayerNormLstm(Cell):
                 specs += self._norm_specs("new_" + place[0], n)
         return specs
 
-    def _norm_specs(self, place: str, dim: int, shift: Any = 0.0) -> list[ParamSpec]:
+    def _norm_specs(self, place: str, dim: int, shift: Any = 0.0) -> list[CellParam]:
         """Declare gamma and beta of the norm at ``place``; ``shift`` is added to the initial beta."""
         return [
-            ParamSpec("gamma_" + place, (dim,), "fixed", self.opts.norm_gain),
-            ParamSpec("beta_" + place, (dim,), "fixed", self.opts.norm_shift + shift),
+            CellParam("gamma_" + place, (dim,), "fixed", self.opts.norm_gain),
+            CellParam("beta_" + place, (dim,), "fixed", self.opts.norm_shift + shift),
         ]
 
     def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:

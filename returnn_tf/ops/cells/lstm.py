@@ -8,7 +8,7 @@ from typing import Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.lstm import lstm_ops, native_lstm
-from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, ParamSpec, State, all_lengths, drop_rate, dropout
+from returnn_tf.ops.cells.base import Cell, CellParam, NativeKernel, Params, State, all_lengths, drop_rate, dropout
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
@@ -101,13 +101,13 @@ class NativeLstm(LstmCell):
             None, help="shape of that mask, broadcast to [n, 4 n]; default one entry per weight"
         )
 
-    def param_specs(self) -> list[ParamSpec]:
+    def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
-        recurrent = ParamSpec("W_re", (n, 4 * n), "recurrent")
+        recurrent = CellParam("W_re", (n, 4 * n), "recurrent")
         if not self.input_projection:
             return [recurrent]
-        return [ParamSpec("W", (self.in_dim, 4 * n), "forward"), recurrent, ParamSpec("b", (4 * n,), "bias", 0.0)]
+        return [CellParam("W", (self.in_dim, 4 * n), "forward"), recurrent, CellParam("b", (4 * n,), "bias", 0.0)]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""
@@ -131,10 +131,10 @@ class LowMemoryLstm(LstmCell):
 
     splits_input_weights = False
 
-    def param_specs(self) -> list[ParamSpec]:
+    def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
-        return [ParamSpec("W", (self.in_dim + n, 4 * n), "forward"), ParamSpec("b", (4 * n,), "bias", 0.0)]
+        return [CellParam("W", (self.in_dim + n, 4 * n), "forward"), CellParam("b", (4 * n,), "bias", 0.0)]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""

@@ -9,7 +9,7 @@ from typing import Optional
 import numpy
 
 from returnn_tf.config.options import between, option
-from returnn_tf.ops.cells.base import Cell, Params, ParamSpec, State, drop_rate, dropout
+from returnn_tf.ops.cells.base import Cell, CellParam, Params, State, drop_rate, dropout
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
@@ -37,15 +37,15 @@ class RecurrentHighway(Cell):
             None, help="initial bias of the transform gate t; negative values keep the state"
         )
 
-    def param_specs(self) -> list[ParamSpec]:
+    def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         specs = []
         if self.input_projection:
             bias = numpy.repeat([0.0, self.opts.transform_bias or 0.0], n)
-            specs += [ParamSpec("W", (self.in_dim, 2 * n), "forward"), ParamSpec("b", (2 * n,), "bias", bias)]
+            specs += [CellParam("W", (self.in_dim, 2 * n), "forward"), CellParam("b", (2 * n,), "bias", bias)]
         depths = range(self.opts.depth)
-        return specs + [ParamSpec("rhn_cell/depth_%d/W" % depth, (n, 2 * n), "recurrent") for depth in depths]
+        return specs + [CellParam("rhn_cell/depth_%d/W" % depth, (n, 2 * n), "recurrent") for depth in depths]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""

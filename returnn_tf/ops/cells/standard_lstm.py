@@ -8,7 +8,7 @@ from typing import ClassVar, Optional
 
 from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Params, ParamSpec, State
+from returnn_tf.ops.cells.base import CellParam, Params, State
 from returnn_tf.ops.cells.lstm import LstmCell
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
@@ -23,12 +23,12 @@ class KernelLstm(LstmCell):
     scope: ClassVar[str] = "lstm_cell"
     splits_input_weights = False
 
-    def param_specs(self) -> list[ParamSpec]:
+    def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         n = self.n_out
         return [
-            ParamSpec(self.scope + "/kernel", (self.in_dim + n, 4 * n), "forward"),
-            ParamSpec(self.scope + "/bias", (4 * n,), "bias", 0.0),
+            CellParam(self.scope + "/kernel", (self.in_dim + n, 4 * n), "forward"),
+            CellParam(self.scope + "/bias", (4 * n,), "bias", 0.0),
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
@@ -111,11 +111,11 @@ class StandardLstm(KernelLstm):
         """Return whether a plain kernel applies; see `LstmCell.is_plain`."""
         return not self.opts.use_peepholes and self.opts.cell_clip is None and self.opts.activation == "tanh"
 
-    def param_specs(self) -> list[ParamSpec]:
+    def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         specs = super().param_specs()
         if self.opts.use_peepholes:
-            specs += [ParamSpec("lstm_cell/w_%s_diag" % gate, (self.n_out,), "recurrent") for gate in "ifo"]
+            specs += [CellParam("lstm_cell/w_%s_diag" % gate, (self.n_out,), "recurrent") for gate in "ifo"]
         return specs
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
