@@ -31,7 +31,9 @@ def test_value(name: Any, expected: Callable[[Any], Any]) -> None:
     numpy.testing.assert_allclose(get_activation(name)(tf.constant(X)), expected(X), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name, message", [("rellu", "unknown activation 'rellu'"), ("tf.nn.relu(x", "no expression")])
+@pytest.mark.parametrize(
+    "name, message", [("rellu", "unknown activation 'rellu'"), ("tf.nn.relu(x", "not a valid expression")]
+)
 def test_bad(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_activation(name)

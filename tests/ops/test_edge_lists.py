@@ -52,5 +52,5 @@ def test_numbers_of_states_and_costs():
 
 
 def test_begin_and_end_in_one_state():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must not be where it ends"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must differ"):
         acceptors_of_edge_list(tf.constant([[0], [0], [1], [0]]), tf.zeros([1]), tf.constant([[0], [0]]))

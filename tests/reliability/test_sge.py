@@ -34,7 +34,7 @@ def test_a_job_that_is_warned_saves_and_goes_back_to_the_queue(sge, folder, numb
     sge.wait(job, 120, log)
     text = log.read_text()
     assert "restarts so far: 0" in text and "restarts so far: 1" in text
-    assert text.count("got SIGUSR1") == 1 and "%s: the training is told" % number.name in text
+    assert text.count("got SIGUSR1") == 1 and "%s: asking the training to save and stop" % number.name in text
     assert "training ['a.config', '++key', \"a 'value'\"] from 1" in text and "finished" in text
     assert "resumes at: net.001" in text
 

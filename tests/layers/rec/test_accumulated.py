@@ -129,7 +129,7 @@ def test_messages_of_unstack(x, match):
 
 
 def test_unstack_outside_of_loops():
-    with pytest.raises(ConfigError, match="inside of a 'rec' layer"):
+    with pytest.raises(ConfigError, match="put it into the unit of a 'rec' layer"):
         template({"output": {"class": "rec_unstack", "from": "data"}})
 
 
