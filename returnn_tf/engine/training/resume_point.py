@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.settings import all_settings
+from returnn_tf.config.settings import setting_by_key
 from returnn_tf.engine.checkpoints import model_dir, preload
 from returnn_tf.engine.checkpoints.restoring import CheckpointManifest, restore
 from returnn_tf.engine.data.training_data import TrainingData
@@ -95,13 +95,13 @@ class ResumePoint:
             return
         own = start_checks.OWN_KEYS | (frozenset() if data.shared else start_checks.OWN_DATA_KEYS)
         texts = {key: text for key, text in settings(self._config).items() if key not in own}
-        facts = {"settings": {key: text for key, text in texts.items() if key in all_settings()}}
+        facts = {"settings": {key: text for key, text in texts.items() if key in setting_by_key()}}
         facts["network"] = start_checks.network_facts(setup.net, setup.entry.layers)
         facts["start"] = {"epoch": str(self.epoch), "step": str(setup.trainer.step_count)}
         for name, dataset in data.datasets(shared=True).items():
             facts["data of %r" % name] = data_facts(dataset, self.epoch)
         start_checks.check_same(self._world, facts)
-        names = {key: text for key, text in texts.items() if key not in all_settings()}
+        names = {key: text for key, text in texts.items() if key not in setting_by_key()}
         different = start_checks.different_names(self._world, names)
         if different and self._world.is_chief:
             log.warn(
