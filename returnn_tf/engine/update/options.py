@@ -11,7 +11,18 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.config.settings import UpdateSettings, option_of
-from returnn_tf.engine.update.optimizers import OPTIMIZERS, create_optimizer, optimizer_class
+from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
+
+# Legacy top-level switches and their optimizer dicts.
+_FLAGS: dict[str, dict[str, Any]] = {
+    "adam": {"class": "adam"},
+    "nadam": {"class": "nadamkeras"},
+    "adadelta": {"class": "adadelta"},
+    "adagrad": {"class": "adagrad"},
+    "rmsprop": {"class": "rmsprop"},
+}
+_FLAGS_WITH_MOMENTUM = ("rmsprop",)
+
 
 Tags = Annotated[frozenset[str], Written(Union[str, set[str]], "str | set[str]")]
 
@@ -86,18 +97,16 @@ def optimizer_dict(config: Config) -> dict[str, Any]:
         create_optimizer(options, where="optimizer")  # raises an error if it is invalid
         return dict(options)
     momentum = settings.momentum
-    switches = {vars(cls)["switch"]: cls for _, cls in OPTIMIZERS.items() if "switch" in vars(cls)}
-    given = [switch for switch in switches if settings.value(switch)]
+    given = [flag for flag in _FLAGS if settings.value(flag)]
     if len(given) > 1:
         raise ConfigError('Only one of these can be set: %s. Or use optimizer = {"class": ...}.' % ", ".join(given))
     if not given:
         return {"class": "momentum", "momentum": momentum} if momentum else {"class": "gradientdescent"}
-    cls = switches[given[0]]
     if not momentum:
-        return {"class": cls.name}
-    if "momentum" not in declared_options(cls):
+        return dict(_FLAGS[given[0]])
+    if given[0] not in _FLAGS_WITH_MOMENTUM:
         raise ConfigError("momentum can't be combined with %s = True; remove one of them." % given[0])
-    return {"class": cls.name, "momentum": momentum}
+    return {**_FLAGS[given[0]], "momentum": momentum}
 
 
 def _given(options: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -20,8 +20,6 @@ from returnn_tf.util.lazy_tf import tf
 class Adam(Optimizer):
     """``m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2; w -= lr_t m / (sqrt(v) + epsilon)``."""
 
-    switch = "adam"
-
     beta1: float = option(0.9, help="decay of the mean of the gradient")
     beta2: float = option(0.999, help="decay of the mean of the squared gradient")
     epsilon: float = option(DEFAULT_EPSILON, help="added to the root of the mean square")

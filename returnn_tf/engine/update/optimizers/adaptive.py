@@ -16,8 +16,6 @@ from returnn_tf.util.lazy_tf import tf
 class Adagrad(Optimizer):
     """``a += g^2; w -= lr * g / sqrt(a)`` (Duchi et al. 2011)."""
 
-    switch = "adagrad"
-
     initial_accumulator_value: float = option(0.1, help="of the sum of squares; keeps the first steps small")
 
     def slot_inits(self) -> dict[str, float]:
@@ -43,8 +41,6 @@ class Adadelta(Optimizer):
 
     Zeiler 2012.
     """
-
-    switch = "adadelta"
 
     rho: float = option(0.95, help="decay of both means of squares")
     epsilon: float = option(DEFAULT_EPSILON, help="inside of both roots")
@@ -75,8 +71,6 @@ class RmsProp(Optimizer):
 
     ``centered`` subtracts the square of the mean gradient from ``s`` inside of the root.
     """
-
-    switch = "rmsprop"
 
     decay: float = option(0.9, help="of the mean square and the mean")
     momentum: float = option(0.0, help="factor on the last change")

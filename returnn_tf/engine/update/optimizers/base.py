@@ -30,8 +30,6 @@ class Optimizer:
 
     #: registered name, set by ``register_optimizer``
     name: ClassVar[str] = ""
-    #: the top-level setting by which older configs select this class, e.g. ``adam = True``; not inherited
-    switch: ClassVar[str] = ""
 
     def slot_inits(self) -> dict[str, float]:
         """Return the slots with the shape of the parameter: slot name -> initial value of all entries."""

@@ -68,8 +68,6 @@ class NadamKeras(KerasStyle):
     over ``sqrt(v / (1-beta2^t)) + epsilon``.
     """
 
-    switch = "nadam"
-
     beta1: float = option(0.9, help="decay of the mean of the gradient")
     beta2: float = option(0.999, help="decay of the mean of the squared gradient")
     epsilon: float = option(DEFAULT_EPSILON, help="added to the root of the mean square")
