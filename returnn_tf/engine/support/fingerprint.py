@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Optional
 
 from returnn_tf.config import Config
@@ -61,8 +61,10 @@ def _without_folders(value: Any) -> Any:
     """Return the value with absolute paths cut to their last part: files may move between two runs."""
     if isinstance(value, dict):
         return {_without_folders(key): _without_folders(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_folders(item) for item in value]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = [_without_folders(item) for item in value]
+        # a tuple may be a key, as in {(1, 5): {"max_mean_len": 50}}
+        return items if isinstance(value, list) else frozenset(items) if isinstance(value, Set) else tuple(items)
     return os.path.basename(value) if isinstance(value, str) and os.path.isabs(value) else value
 
 
