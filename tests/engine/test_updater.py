@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import UpdateSettings
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
+from returnn_tf.engine.update.options import optimizer_dict
 from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
@@ -174,7 +176,7 @@ def test_without_stop_a_nan_step_is_left_out_but_counted() -> None:
         ({"optimizer": {"class": "adam", "epsilom": 1}}, {}, "unknown option 'epsilom'. Did you mean 'epsilon'"),
         ({"optimizer": {"class": "adam", "learning_rate": 1}}, {}, "learning_rate_multiplier"),
         ({"optimizer": {"class": "adam", "beta1": "0.9"}}, {}, "'beta1' must be float, got '0.9'"),
-        ({"adam": True, "nadam": True}, {}, "Only one of these"),
+        ({"rmsprop": 1.5}, {}, "'rmsprop' must be True, False, or a decay between 0 and 1, got 1.5"),
         ({"adam": True, "momentum": 0.9}, {}, "momentum can't be combined"),
         ({"gradient_clip": -1}, {}, "'gradient_clip' must be at least 0"),
         ({"accum_grad_multiple_step": 1.5}, {}, "'accum_grad_multiple_step': expected an int"),
@@ -199,3 +201,31 @@ def test_wrong_options_are_explained(config: dict[str, Any], hid: dict[str, Any]
 def test_optimizer_names_in_any_case_and_with_suffix(name: str) -> None:
     state = Trainer(network(), Config({"optimizer": {"class": name}})).state()
     assert {"hid/W/adam_m", "output/b/adam_v", "optimizer_0/iterations"} <= set(state)
+
+
+@pytest.mark.parametrize(
+    "settings, expected, said",
+    [
+        ({"adam": True, "nadam": True}, {"class": "adam"}, "adam is the optimizer; nadam has no effect."),
+        ({"nadam": True, "adagrad": True, "rmsprop": 0.5}, {"class": "nadamkeras"}, "adagrad, rmsprop has no effect."),
+        ({"nadam": True, "adam": False}, {"class": "nadamkeras"}, None),
+        ({"adam": True, "optimizer": {"class": "sgd"}}, {"class": "sgd"}, None),
+        ({"rmsprop": True}, {"class": "rmsprop"}, None),
+        ({"rmsprop": 0.8, "momentum": 0.3}, {"class": "rmsprop", "decay": 0.8, "momentum": 0.3}, None),
+        ({"rmsprop": False, "momentum": 0.3}, {"class": "momentum", "momentum": 0.3}, None),
+    ],
+)
+def test_older_switches(
+    settings: dict[str, Any], expected: dict[str, Any], said: Optional[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of several, the first known one counts, and the log tells it."""
+    assert optimizer_dict(Config(settings)) == expected
+    out = capsys.readouterr().out
+    assert (said in out) if said else ("no effect" not in out)
+
+
+def test_older_switches_as_text() -> None:
+    """As in files of lines, and on the command line."""
+    for text, expected in (("0.8", 0.8), ("true", True), ("off", False), ("1", True)):
+        assert UpdateSettings(Config.from_files([], [("rmsprop", text)])).rmsprop is expected or text == "0.8"
+    assert optimizer_dict(Config.from_files([], [("rmsprop", "0.8")])) == {"class": "rmsprop", "decay": 0.8}

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
+from returnn_tf.config import readers
 from returnn_tf.config.options import at_least
 from returnn_tf.config.settings.declaration import SettingGroup, setting
+
+
+def _read_switch_or_decay(value: Any) -> Any:
+    try:
+        return bool(readers.read_bool(value))
+    except ValueError:
+        return readers.read_float(value)
+
+
+def _is_switch_or_decay(value: Union[bool, float]) -> Optional[str]:
+    return None if isinstance(value, bool) or 0 < value < 1 else "must be True, False, or a decay between 0 and 1"
 
 
 class UpdateSettings(SettingGroup):
@@ -18,7 +30,12 @@ class UpdateSettings(SettingGroup):
     nadam: bool = setting(False, help="the Nadam optimizer; older form of optimizer")
     adadelta: bool = setting(False, help="the Adadelta optimizer; older form of optimizer")
     adagrad: bool = setting(False, help="the Adagrad optimizer; older form of optimizer")
-    rmsprop: bool = setting(False, help="the RMSprop optimizer; older form of optimizer")
+    rmsprop: Union[bool, float] = setting(
+        False,
+        help="the RMSprop optimizer, True or its decay; older form of optimizer",
+        reader=_read_switch_or_decay,
+        check=_is_switch_or_decay,
+    )
     momentum: float = setting(0.0, help="momentum of gradient descent and RMSprop; older form of optimizer")
     optimizer_epsilon: Optional[float] = setting(None, help="epsilon of Adam and its relatives")
     accum_grad_multiple_step: int = setting(

@@ -160,13 +160,13 @@ class NewbobMultiEpoch(Scheme):
         self.grow_threshold = self.threshold if grow is None else grow
 
     def changed(self, rate: float, epoch: int, past: list[PastEpoch]) -> float:
-        """Return the decayed or grown rate; the same rate between the thresholds and without scores."""
+        """Return the decayed or grown rate; the same one between the thresholds and if a score is missing."""
         if self.interval > 1 and epoch % self.interval != 1:
             return rate
         errors = [self.relative_error(*pair) for pair in zip(past[:-1], past[1:])][-self.num_epochs :]
         known = [error for error in errors if error is not None]
-        if not known:
-            return rate
+        if not known or len(known) < len(errors):
+            return rate  # an epoch without score counts for nothing: neither improvement nor stagnation is known
         mean = sum(known) / len(known)
         if mean > self.threshold:
             return self.decayed(rate)

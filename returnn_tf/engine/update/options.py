@@ -12,8 +12,9 @@ from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.config.settings import UpdateSettings, option_of
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
+from returnn_tf.logging.log import log
 
-# Legacy top-level switches and their optimizer dicts.
+# Older top-level switches and their optimizer dicts; of several, the first one here counts.
 _FLAGS: dict[str, dict[str, Any]] = {
     "adam": {"class": "adam"},
     "nadam": {"class": "nadamkeras"},
@@ -71,7 +72,7 @@ class UpdateOptions:
 def from_config(config: Config) -> UpdateOptions:
     """Return the options for all parameters.
 
-    :raises ConfigError: a value of the wrong type, unknown optimizer, conflicting flags
+    :raises ConfigError: a value of the wrong type, unknown optimizer, momentum for one that has none
     """
     settings = UpdateSettings(config)
     return UpdateOptions(
@@ -98,15 +99,18 @@ def optimizer_dict(config: Config) -> dict[str, Any]:
         return dict(options)
     momentum = settings.momentum
     given = [flag for flag in _FLAGS if settings.value(flag)]
-    if len(given) > 1:
-        raise ConfigError('Only one of these can be set: %s. Or use optimizer = {"class": ...}.' % ", ".join(given))
     if not given:
         return {"class": "momentum", "momentum": momentum} if momentum else {"class": "gradientdescent"}
-    if not momentum:
-        return dict(_FLAGS[given[0]])
-    if given[0] not in _FLAGS_WITH_MOMENTUM:
-        raise ConfigError("momentum can't be combined with %s = True; remove one of them." % given[0])
-    return {**_FLAGS[given[0]], "momentum": momentum}
+    flag, value = given[0], settings.value(given[0])
+    if len(given) > 1:
+        others = ", ".join(given[1:])
+        log.write(3, '%s is the optimizer; %s has no effect. Write optimizer = {"class": ...}.' % (flag, others))
+    result = dict(_FLAGS[flag])
+    if not isinstance(value, bool):
+        result["decay"] = value
+    if momentum and flag not in _FLAGS_WITH_MOMENTUM:
+        raise ConfigError("momentum can't be combined with %s = True; remove one of them." % flag)
+    return {**result, "momentum": momentum} if momentum else result
 
 
 def _given(options: Mapping[str, Any], where: str) -> dict[str, Any]:
