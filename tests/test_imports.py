@@ -38,7 +38,7 @@ INNER_FLOORS = {
     "layers": [
         ["shared"],
         ["math"],
-        ["rec", "sequence", "shape"],
+        ["random", "rec", "sequence", "shape"],
         ["loops", "nested"],
         ["attention", "search"],
         ["losses", "masked"],

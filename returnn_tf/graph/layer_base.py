@@ -218,6 +218,11 @@ class LayerBase(Freezable):
         """Return whether a method ``initial_output_value`` defines the value before the first step of a loop."""
         return hasattr(self, "initial_output_value")
 
+    @property
+    def initializer(self) -> Any:
+        """Return what initialises a variable with the value of this layer; None if the value is no constant."""
+        return None
+
     # --- methods that `returnn_tf.graph.layer.Layer` declares with their types ---
 
     def template(self, ctx: Any) -> Data:

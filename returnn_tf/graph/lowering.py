@@ -32,6 +32,8 @@ class Lowering:
     behavior_version: int
     step: Any = None
     seed: int = DEFAULT_SEED
+    #: Of a distributed training: other than 0 in all processes but the first, for random numbers of their own.
+    process_offset: int = 0
     #: Which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`.
     check_numerics: str = ""
     batch_size: Any = None

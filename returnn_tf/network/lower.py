@@ -63,6 +63,7 @@ def lower(
     with_losses: bool = True,
     step: Any = None,
     seed: int = DEFAULT_SEED,
+    process_offset: int = 0,
     check_numerics: str = "",
 ) -> Lowered:
     """Emit the ops of some layers and of the losses.
@@ -70,12 +71,13 @@ def lower(
     :param variables: parameter name -> variable
     :param feed: "<key>" -> batch-major tensor, "<key>/size<i>" -> int32 [batch]
     :param outputs: the requested layers
+    :param process_offset: see `Lowering`
     :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics.option`
     """
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)
     state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
-    state.check_numerics = check_numerics
+    state.check_numerics, state.process_offset = check_numerics, process_offset
     for key, node in plan.extern.items():
         if node in needed:
             _feed_key(state, key, node, feed)

@@ -187,6 +187,7 @@ class Network:
                 with_losses=with_losses,
                 step=self.global_step if step is None else step,
                 seed=self.noise_seed,
+                process_offset=self.noise_seed - self.seed,
                 check_numerics=check_numerics.option(self.plan.config),
             )
 

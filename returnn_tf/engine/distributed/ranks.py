@@ -142,6 +142,7 @@ class GradRanks(_Several):
             for name, spec in net.param_specs.items()
             if not spec.trainable and net.params[name].dtype.is_floating
         ]
+        self._states = [var for var in net.params.values() if not var.dtype.is_floating]
 
     def _waits(self) -> bool:
         """Return whether, within a step, this rank has its gradient and waits for those of the others."""
@@ -187,6 +188,14 @@ class GradRanks(_Several):
             variables = self._statistics
             for variable, value in zip(variables, self._reduction.average(variables, own, active)):
                 variable.assign(value)
+
+    def synchronize(self, trainer: Any) -> None:
+        """Give all ranks the counters and the states of random number generators of the chief.
+
+        How far a generator is depends on the size of the batches.
+        """
+        if self._states:
+            self.world.broadcast(self._states)
 
     def after_step(self, result: Any) -> None:
         """Update the common flags from their sums.

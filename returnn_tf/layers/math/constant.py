@@ -45,6 +45,11 @@ class ConstantLayer(Layer):
         #: The value, set when planned.
         self.array = numpy.zeros([])
 
+    @property
+    def initializer(self) -> NDArray[Any]:
+        """Return what fills a variable with this value."""
+        return self.array
+
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the dims of ``shape``, or static ones as the value has them."""
         if self.sources:

@@ -12,7 +12,6 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.constant import ConstantLayer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim, DimKind, batch_dim
 from returnn_tf.tensor.match import match_axes
@@ -87,12 +86,14 @@ class VariableLayer(Layer):
     def _init_of(self, ctx: PlanContext, node: Node) -> Any:
         if self.init is not None:
             raise ctx.error("init and init_by_layer are both given. Give one of them.")
-        if not isinstance(node.layer, ConstantLayer):
+        initializer = node.layer.initializer
+        if initializer is None:
             raise ctx.error(
-                "init_by_layer %r must be a constant layer, since parameters get their values before anything is "
-                "computed. Use 'init' with a number, an array or the name of an initialiser." % node.path
+                "init_by_layer %r must be a constant layer (or random_state_init), since parameters get their values "
+                "before anything is computed. Use 'init' with a number, an array or the name of an initialiser."
+                % node.path
             )
-        return node.layer.array
+        return initializer
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the value of the parameter, repeated for all sequences if there is a batch axis."""
