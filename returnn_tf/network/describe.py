@@ -71,7 +71,8 @@ def describe_plan(plan: Plan, *, color: bool = False) -> str:
         elif node in with_loss:
             line = _paint(line, _GREEN, color)
         lines.append(line)
-    return "\n".join(lines + [""] + _loops(plan) + _losses(plan) + _totals(plan))
+    notes = ["note: %s" % mistake for mistake in plan.mistakes]
+    return "\n".join(lines + [""] + _loops(plan) + _losses(plan) + _totals(plan) + notes)
 
 
 def _loops(plan: Plan) -> list[str]:

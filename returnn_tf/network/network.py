@@ -26,9 +26,12 @@ from returnn_tf.tensor import Data, extern_data_options, parse_extern_data
 from returnn_tf.util.lazy_tf import tf
 
 
-def plan_from_config(config: Config, *, train: bool = False, search: bool = False) -> Plan:
+def plan_from_config(config: Config, *, train: bool = False, search: bool = False, evaluate: bool = False) -> Plan:
     """Plan the network of a config; needs no TensorFlow.
 
+    :param train: whether dropout etc. are active; losses in loops exist
+    :param search: whether to search instead of following the targets
+    :param evaluate: whether losses in loops exist without ``train``, for scores of other data
     :raises ConfigError: with layer path and fix
     """
     network = network_of(config)
@@ -47,6 +50,7 @@ def plan_from_config(config: Config, *, train: bool = False, search: bool = Fals
         behavior_version=settings.behavior_version,
         train=train,
         search=search,
+        evaluate=evaluate,
         default_target=settings.target,
         config=config,
     )
@@ -73,13 +77,12 @@ class Network:
         self._functions: dict[tuple[tuple[str, ...], bool, bool], FeedFunction] = {}
 
     @classmethod
-    def from_config(cls, config: Config, *, train: bool = False, search: bool = False) -> Network:
-        """Plan the network of a config and create its variables.
-
-        :param train: whether dropout etc. are active
-        :param search: whether to search instead of following the targets
-        """
-        return cls(plan_from_config(config, train=train, search=search), seed=TrainingSettings(config).random_seed)
+    def from_config(
+        cls, config: Config, *, train: bool = False, search: bool = False, evaluate: bool = False
+    ) -> Network:
+        """Plan the network of a config and create its variables, see `plan_from_config`."""
+        plan = plan_from_config(config, train=train, search=search, evaluate=evaluate)
+        return cls(plan, seed=TrainingSettings(config).random_seed)
 
     # --- parameters ---
 

@@ -11,6 +11,7 @@ from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.checks import check_param_names
+from returnn_tf.network.planning.notes import unneeded_mistakes
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Data
 
@@ -22,17 +23,21 @@ def plan_network(
     behavior_version: int = 0,
     train: bool = False,
     search: bool = False,
+    evaluate: bool = False,
     default_target: str = "classes",
     config: Optional[Config] = None,
 ) -> Plan:
     """Plan a network dict. The plan is immutable afterwards.
 
     :param extern_data: templates by data key
+    :param train: whether dropout etc. are active; losses in loops exist
+    :param search: whether to search instead of following the targets
+    :param evaluate: whether losses in loops exist without ``train``, for scores of other data
     :param default_target: for losses without the option target
     :param config: the `Config` of the network, for functions defined in it
     :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
-    state = BuildState(extern_data, behavior_version, train, search, default_target)
+    state = BuildState(extern_data, behavior_version, train or evaluate, search, default_target)
     builder = NetworkBuilder(network, state, plan_step_network)
     builder.build()
     _declare_a_batch_size(builder, state)
@@ -51,6 +56,9 @@ def plan_network(
         search,
         config,
     )
+    planned = {node.path for node in plan.all_nodes()}
+    mistakes = unneeded_mistakes(state.all_specs(), planned, state.extern_data)
+    plan = dataclasses.replace(plan, mistakes=mistakes, omitted_losses=list(state.omitted_losses))
     _freeze_params(plan)
     for node in plan.all_nodes():
         node.freeze()

@@ -142,7 +142,7 @@ CASES = {
     "missing from": ({"output": {"class": "linear", "n_out": 2}}, r"the option 'from' is missing"),
     "empty layer name": ({"": LIN, "output": LIN}, r"a layer has the name ''"),
     "no output": ({"h": LIN}, r"network has no output"),
-    "layer is no dict": ({"output": "linear"}, r"layer 'output' must be a dict"),
+    "layer is no dict": ({"output": "linear"}, r"Layer 'output' must be a dict"),
     "network is no dict": ([LIN], r"network must be a dict"),
     "prev outside of a loop": ({"output": {**LIN, "from": "prev:output"}}, r"needs the previous step of a loop"),
     "base at the top": ({"output": {**LIN, "from": "base:x"}}, r"this network is not nested in a layer"),

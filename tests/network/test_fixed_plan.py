@@ -129,9 +129,9 @@ def test_each_network_is_parsed_once(depth: int, monkeypatch: pytest.MonkeyPatch
     calls: list[str] = []
     parse = build_state.parse_network
 
-    def counted(network: Any, path: str, behavior_version: int) -> Any:
+    def counted(network: Any, path: str, *args: Any) -> Any:
         calls.append(path)
-        return parse(network, path, behavior_version)
+        return parse(network, path, *args)
 
     monkeypatch.setattr(build_state, "parse_network", counted)
     unit: dict[str, Any] = {"output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "prev:output"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import Config
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import LoggingSettings, TrainingSettings
 from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
@@ -19,11 +19,17 @@ from returnn_tf.network.network import Network
 class Evaluator:
     """Traced function from a batch to its losses and errors; dropout and the like are off.
 
-    :param net: Network, planned for training or not; its variables are shared
+    :param net: Network, planned to train or evaluate; its variables are shared
     :param config: for ``calculate_exp_loss`` and ``log_batch_size``
+    :raises ConfigError: losses in loops are missing from the plan
     """
 
     def __init__(self, net: Network, config: Config) -> None:
+        if net.plan.omitted_losses:
+            raise ConfigError(
+                "The network lacks the loss of %r, as losses in loops exist only in networks to train or evaluate. "
+                "Plan it by Network.from_config(config, evaluate=True)." % net.plan.omitted_losses[0]
+            )
         self.net = net
         self._config = config
         self._packer = Packer()

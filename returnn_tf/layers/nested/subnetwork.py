@@ -34,7 +34,9 @@ class SubnetworkLayer(ConcatInputLayer):
 
     needs_sources = False
     subnetwork: dict[str, Any] = option(help="the nested network", network=True)
-    concat_sources: bool = option(True, help="False: the sources are data:0, data:1, ... and data:<layer name>")
+    concat_sources: bool = option(
+        True, help="False: the sources are data:0, data:1, ... and data:<layer name>; data is the first"
+    )
     load_on_init: Union[None, str, dict[str, Any]] = option(
         None, help="checkpoint to load the parameters from at the start"
     )
@@ -57,7 +59,7 @@ class SubnetworkLayer(ConcatInputLayer):
             for i, node in enumerate(self.sources):
                 inputs[str(i)] = node
                 inputs[node.path.rpartition("/")[2].replace("data:", "")] = node
-            inputs.setdefault("data", self.sources[0])
+            inputs["data"] = self.sources[0]
             return inputs
         if len(self.sources) == 1 and not self.dropout and self.in_dim is None:
             return {"data": self.source}

@@ -97,14 +97,24 @@ class ChoiceStep:
 
         :param scores: [batch, beam, candidates]
         """
-        pick = best_of_each if self._layer.keep_beams else choose
         source = tf.range(self._beam)[None, :, None]
         ranks = self._ranks(scores, source)
-        best, source, candidate = pick(ranks, count)
+        best, source, candidate = self._pick(ranks, count)
         if ranks is not scores:
             of_source = tf.gather(scores, source, batch_dims=1)
             best = tf.where(tf.math.is_inf(best), best, tf.gather(of_source, candidate, batch_dims=2))
         return best, source, candidate
+
+    def _pick(self, ranks: Any, count: int) -> tuple[Any, Any, Any]:
+        """Return scores, source beams and candidates of the ``count`` best; with keep_beams the best of each one."""
+        if not self._layer.keep_beams:
+            return choose(ranks, count)
+        if self._hyps.choices:
+            return best_of_each(ranks, count)
+        # Before the first choice there is a single hypothesis, whose copies have the score -inf.
+        start = tf.equal(self._hyps.step, 0)
+        picked: tuple[Any, Any, Any] = tf.cond(start, lambda: choose(ranks, count), lambda: best_of_each(ranks, count))
+        return picked
 
     def _ranks(self, scores: Any, source: Any) -> Any:
         """Return the values that hypotheses are ranked by.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.config import did_you_mean
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
 from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
 from returnn_tf.network.loops.varying import varying_layers
-from returnn_tf.network.planning.checks import LayerError
 from returnn_tf.network.planning.parse import LayerSpec, has_loss
 
 
@@ -19,14 +17,15 @@ class StepLayers:
     :param layer: the `rec` layer
     :param has_source: whether it has a source
     :param specs: of the layers inside
+    :param losses: whether losses of layers in loops are computed
     """
 
     def __init__(
-        self, layer: Any, has_source: bool, specs: Mapping[str, LayerSpec], *, train: bool, search: bool
+        self, layer: Any, has_source: bool, specs: Mapping[str, LayerSpec], *, losses: bool, search: bool
     ) -> None:
         self._layer = layer
         self._has_source = has_source
-        self._train = train
+        self._losses = losses
         self.search = search
         self.target: Any = layer.target
         self.network: dict[str, Any] = layer.unit
@@ -70,13 +69,8 @@ class StepLayers:
         for ref in refs:
             is_prev = ref.startswith("prev:")
             name = self.layer_of(ref[len("prev:") :] if is_prev else ref)
-            if name is not None:
+            if name is not None:  # else planning the layer will report the mistake, if something needs the layer
                 (prev if is_prev else now).append(name)
-            elif is_prev:
-                raise LayerError(
-                    "%s: there is no layer %r in the loop, so 'prev:%s' is undefined. %s"
-                    % (spec.where, ref[5:], ref[5:], did_you_mean(ref[5:], self.specs))
-                )
         return Links(now, prev)
 
     def layer_of(self, ref: str) -> Optional[str]:
@@ -88,11 +82,12 @@ class StepLayers:
         return ref if ref in self.specs else None
 
     def with_loss(self, spec: LayerSpec) -> bool:
-        """Return whether the loss of a layer of the loop is computed: only in the training network, like the reference.
+        """Return whether the loss of a layer of the loop is computed: only to train or evaluate, like the reference."""
+        return self._losses and not self.search and has_loss(spec, False)
 
-        Scores of other data are computed with the training network.
-        """
-        return self._train and not self.search and has_loss(spec, False)
+    def omitted_losses(self) -> list[str]:
+        """Return the paths of the layers whose losses are not computed though this is no search."""
+        return [] if self._losses or self.search else [s.path for s in self.specs.values() if has_loss(s, False)]
 
     def _find_outputs(self) -> list[str]:
         """Return the layers whose values are wanted for all steps."""

@@ -35,6 +35,7 @@ from returnn_tf.network.loops.guess import nested_size
 from returnn_tf.network.loops.hints import warn_of_loop
 from returnn_tf.network.loops.initial import plan_initial_output
 from returnn_tf.network.loops.iterated_axis import iterated_axis
+from returnn_tf.network.loops.kept_beams import check_kept_beams
 from returnn_tf.network.loops.max_steps import plan_max_steps
 from returnn_tf.network.loops.rounds import MAX_ROUNDS, Findings, same_template
 from returnn_tf.network.loops.step_layers import StepLayers
@@ -75,8 +76,9 @@ class StepNetwork:
                 "Layer %r: the unit has no layer 'output'. %s" % (owner.path, did_you_mean("output", self.specs))
             )
         state = parent.state
-        self.layers = StepLayers(layer, bool(owner.sources), self.specs, train=state.train, search=parent.search)
+        self.layers = StepLayers(layer, bool(owner.sources), self.specs, losses=state.loop_losses, search=parent.search)
         warn_of_loop(owner.path, self.layers)
+        state.omitted_losses.update(dict.fromkeys(self.layers.omitted_losses()))
         self.zones: Zones = self.layers.zones
         self._time_axis, self.time_dim = iterated_axis(owner, parent, self.layers)
         self.loop_dim: Dim = loop_dim_for(self.time_dim)
@@ -106,7 +108,9 @@ class StepNetwork:
                 self.builders[zone].node(name)
         self._plan_limit(self.builders[Zone.BEFORE])
         for ref in self.layers.outside_references():
-            self.owner.depend(self.parent.resolve(ref, "Layer %r" % self.owner.path))
+            outside = self.parent.resolve_if_right(ref, "Layer %r" % self.owner.path)
+            if outside is not None:
+                self.owner.depend(outside)
         if step_layers:
             self._plan_step(step_layers)
         exits = {name: self._exit(name) for name in self.layers.outputs}
@@ -184,6 +188,7 @@ class StepNetwork:
             back_prop=self.layer.back_prop is not False,
         )
         if loop.choices:
+            check_kept_beams(loop.choices)
             self._beam = Beam(loop.beam_size, self.owner.path)
         for name, prev in self._prevs.items():
             if carried_state_of(nodes[name]) is not None:

@@ -7,22 +7,30 @@ from typing import Any
 
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node
-from returnn_tf.network.planning.parse import LayerSpec, check_loss, parse_network, with_default_target
+from returnn_tf.network.planning.parse import LayerSpec, parse_network
 from returnn_tf.network.planning.plan_loss import plan_loss
 from returnn_tf.network.planning.scope import Scope
 from returnn_tf.tensor import Data, Dim
 
 
 class BuildState:
-    """The state shared by all levels of one network while it is planned."""
+    """The state shared by all levels of one network while it is planned.
+
+    :param loop_losses: whether losses of layers in loops are computed
+    """
 
     def __init__(
-        self, extern_data: Mapping[str, Data], behavior_version: int, train: bool, search: bool, default_target: str
+        self,
+        extern_data: Mapping[str, Data],
+        behavior_version: int,
+        loop_losses: bool,
+        search: bool,
+        default_target: str,
     ) -> None:
         self.extern_data = dict(extern_data)
         self.default_target = default_target
         self.behavior_version = behavior_version
-        self.train = train
+        self.loop_losses = loop_losses
         self.search = search
         self.nodes: list[Node] = []
         self.extern: dict[str, Node] = {}
@@ -31,24 +39,27 @@ class BuildState:
         self.nested: dict[Node, Scope] = {}
         self.open_losses: list[tuple[Scope, Node, LayerSpec]] = []
         self.losses: list[LossNode] = []
+        #: The layers in loops whose losses are not computed in this mode; an ordered set.
+        self.omitted_losses: dict[str, None] = {}
         #: By path and identity of a network dict: the dict, kept alive so that its id stays unique, and its
         #: layers. A step network is planned several times, with the same dicts inside.
         self._parsed: dict[tuple[str, int], tuple[Any, dict[str, LayerSpec]]] = {}
 
     def parse(self, network: Any, path: str) -> dict[str, LayerSpec]:
-        """Return the layers of a network dict, each with its loss checked; parsed at the first request.
+        """Return the layers of a network dict; parsed at the first request.
 
         :param path: path of the layer that the network is part of, "" at the top
-        :raises ConfigError: names the layer, the option and the nearest valid spelling
+        :raises ConfigError: no network dict
         """
         key = path, id(network)
         if key not in self._parsed:
-            specs = parse_network(network, path, self.behavior_version)
-            for name, spec in specs.items():
-                check_loss(spec)
-                specs[name] = with_default_target(spec, self.default_target)
+            specs = parse_network(network, path, self.behavior_version, self.default_target)
             self._parsed[key] = network, specs
         return dict(self._parsed[key][1])
+
+    def all_specs(self) -> list[dict[str, LayerSpec]]:
+        """Return the layers of all network dicts parsed so far."""
+        return [specs for _, specs in self._parsed.values()]
 
     def resolve_dim(self, dim: Dim) -> Dim:
         """Return the definition of a declared dim, or the dim itself."""

@@ -78,7 +78,7 @@ class NetworkBuilder:
         self._registered = {
             spec.options["register_as_extern_data"]: name
             for name, spec in self.specs.items()
-            if spec.options.get("register_as_extern_data")
+            if spec.options.get("register_as_extern_data") and spec.error is None
         }
         self._nodes: dict[str, Node] = {}
         self._marks: dict[str, str] = {}
@@ -130,8 +130,10 @@ class NetworkBuilder:
     def _enter(self, name: str) -> tuple[str, Iterator[str]]:
         if self._marks.get(name) == _OPEN:
             raise self._cycle([name], name)
-        self._marks[name] = _OPEN
         spec = self.specs[name]
+        if spec.error is not None:
+            raise spec.error
+        self._marks[name] = _OPEN
         names = list(spec.references())
         if self._needs_target_template(spec):
             target = spec.options.get("target")
@@ -193,6 +195,20 @@ class NetworkBuilder:
         if self.parent is not None and ref in self.parent.specs:
             hint = "Write 'base:%s' for the outer layer." % ref
         raise LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
+
+    def resolve_if_right(self, ref: str, where: str) -> Optional[Node]:
+        """Return the node of a name that nothing needs in this mode, or None if there is a mistake in the layer."""
+        levels: list[NetworkBuilder] = [self]
+        while levels[-1].parent is not None:
+            levels.append(levels[-1].parent)
+        before = [dict(level._marks) for level in levels]
+        try:
+            return self.resolve(ref, where)
+        except ConfigError:
+            for level, marks in zip(levels, before):
+                for name in [name for name, mark in level._marks.items() if mark == _OPEN and name not in marks]:
+                    del level._marks[name]
+            return None
 
     def find(self, ref: str, where: str) -> Optional[Node]:
         """Implement `Scope.find`."""

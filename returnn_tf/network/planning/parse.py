@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.errors import shown
@@ -26,6 +26,7 @@ class LayerSpec:
     :param path: full path, e.g. "encoder/lstm0"
     :param options: the dict, without class and from
     :param sources: the entries of ``from``
+    :param error: what is wrong with the layer dict, without class and sources then; raised if something needs it
     """
 
     name: str
@@ -33,6 +34,7 @@ class LayerSpec:
     cls: type[Layer]
     options: Mapping[str, Any]
     sources: tuple[Any, ...]
+    error: Optional[ConfigError] = None
 
     @property
     def where(self) -> str:
@@ -41,6 +43,8 @@ class LayerSpec:
 
     def references(self) -> Iterator[str]:
         """Return the names of all layers that must be planned before this one."""
+        if self.error is not None:
+            return
         for source in self.sources:
             yield source if isinstance(source, str) else source[0]
         for info in declared_options(self.cls).values():
@@ -55,11 +59,12 @@ def describe_place(path: str, class_name: str) -> str:
     return "Layer %r (class %r)" % (path, class_name)
 
 
-def parse_network(network: Any, path: str, behavior_version: int) -> dict[str, LayerSpec]:
-    """Parse all layers of a network dict.
+def parse_network(network: Any, path: str, behavior_version: int, default_target: str) -> dict[str, LayerSpec]:
+    """Parse all layers of a network dict. Mistakes in a layer are kept until something needs the layer.
 
     :param path: path of the layer that the network is part of, "" at the top
-    :raises ConfigError: names the layer, the option and the nearest valid spelling
+    :param default_target: for losses without the option target
+    :raises ConfigError: no network dict
     """
     where = "network" if not path else "The network inside of layer %r" % path
     if not isinstance(network, Mapping):
@@ -72,16 +77,29 @@ def parse_network(network: Any, path: str, behavior_version: int) -> dict[str, L
             continue  # comments and per-network settings of pretraining
         if not isinstance(name, str) or not name.strip():
             raise ConfigError("%s: a layer has the name %r. Give it a name, e.g. 'output'." % (where, name))
-        if not isinstance(options, Mapping):
-            raise ConfigError(
-                "%s: layer %r must be a dict such as {'class': 'linear', ...}, got %s." % (where, name, shown(options))
-            )
-        specs[name] = parse_layer(name, options, "%s/%s" % (path, name) if path else name, behavior_version)
+        layer_path = "%s/%s" % (path, name) if path else name
+        try:
+            spec = parse_layer(name, options, layer_path, behavior_version)
+            check_loss(spec)
+            specs[name] = with_default_target(spec, default_target)
+        except ConfigError as exc:
+            specs[name] = _wrong_layer(name, options, layer_path, exc)
     return specs
 
 
-def parse_layer(name: str, options: Mapping[str, Any], path: str, behavior_version: int) -> LayerSpec:
-    """Parse one layer dict, see `parse_network`."""
+def _wrong_layer(name: str, options: Any, path: str, error: ConfigError) -> LayerSpec:
+    """Return the entry of a layer that cannot be parsed: enough to decide whether it is needed."""
+    given = {k: v for k, v in options.items() if isinstance(k, str)} if isinstance(options, Mapping) else {}
+    return LayerSpec(name, path, Layer, {k: v for k, v in given.items() if k not in STRUCTURAL}, (), error)
+
+
+def parse_layer(name: str, options: Any, path: str, behavior_version: int) -> LayerSpec:
+    """Parse one layer dict.
+
+    :raises ConfigError: names the layer, the option and the nearest valid spelling
+    """
+    if not isinstance(options, Mapping):
+        raise ConfigError("Layer %r must be a dict such as {'class': 'linear', ...}, got %s." % (path, shown(options)))
     if "class" not in options:
         raise ConfigError("Layer %r: the option 'class' is missing. See `returnn-tf layers` for all classes." % path)
     cls = LAYERS.get(options["class"], "Layer %r" % path)

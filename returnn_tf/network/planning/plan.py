@@ -22,6 +22,9 @@ class Plan:
     :param losses: in the order of the network
     :param extern: the inputs by data key
     :param config: the `Config` of the network, for functions defined in it
+    :param mistakes: in layers that nothing needs; texts for the user
+    :param omitted_losses: the layers in loops whose losses are not computed, as the network is neither for training nor
+        for evaluation
     """
 
     nodes: Sequence[Node]
@@ -33,6 +36,8 @@ class Plan:
     train: bool
     search: bool
     config: Optional[Config] = None
+    mistakes: Sequence[str] = ()
+    omitted_losses: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

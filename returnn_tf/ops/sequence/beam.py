@@ -36,13 +36,14 @@ def best_of_each(scores: Any, beam: int) -> tuple[Any, Any, Any]:
     """Select like `choose`, but continue each hypothesis by ``beam / (number of hypotheses)`` candidates.
 
     :param scores: [batch, beam_in, labels]
+    :param beam: a multiple of ``beam_in``
     """
     before = scores.shape[1]
-    each = max(1, beam // before)
+    each = beam // before
     best, labels = tf.math.top_k(scores, k=each)
     source = tf.broadcast_to(tf.range(before)[None, :, None], tf.shape(labels))
     flat = [tf.reshape(x, [-1, before * each]) for x in (best, source, labels)]
-    order = tf.argsort(flat[0], direction="DESCENDING", stable=True)[:, :beam]
+    order = tf.argsort(flat[0], direction="DESCENDING", stable=True)
     first, second, third = (tf.gather(x, order, batch_dims=1) for x in flat)
     return first, second, third
 

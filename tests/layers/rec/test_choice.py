@@ -331,3 +331,48 @@ def test_a_target_with_fewer_labels_than_steps(source: str, steps: int) -> None:
     arrays.update({"other": numpy.zeros((3, steps, 3), "float32"), "other/size0": numpy.array([steps, 2, 3], "int32")})
     with pytest.raises(tf.errors.InvalidArgumentError, match="the target has fewer labels than the loop has steps"):
         net.run(arrays)
+
+
+# --- hypotheses that are all kept ---
+
+
+def test_kept_hypotheses_start_with_the_best_labels_and_continue_each_by_its_best() -> None:
+    network = frame_loop({"keep_beams": True, "length_normalization": False})
+    net = search_net({**network, "output": {"class": "copy", "from": "loop"}}, seed=3, scale=1.5)
+    params = net.get_param_values()
+    arrays = one_sequence(0)
+    (found,) = hypotheses(net.run(arrays).layers["output"])
+
+    def log_probs(before: int, frame: numpy.ndarray) -> numpy.ndarray:
+        hidden = numpy.tanh(params["loop/rec/emb/W"][before] + params["loop/rec/emb/b"])
+        z = numpy.concatenate([hidden, frame]) @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
+        return z - numpy.log(numpy.exp(z).sum())
+
+    frames = arrays["data"][0]
+    first = log_probs(0, frames[0])
+    expected = []
+    for label in numpy.argsort(-first)[:3]:
+        labels, score = [int(label)], first[label]
+        for frame in frames[1:]:
+            scores = log_probs(labels[-1], frame)
+            labels.append(int(scores.argmax()))
+            score += scores.max()
+        expected.append((score, labels))
+    expected.sort(key=lambda entry: -entry[0])
+    assert [labels for _, labels in found] == [labels for _, labels in expected]
+    numpy.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [((2, 3), "must be a multiple of 2, it is 3"), ((3, 2), "must be a multiple of 3"), ((1, 6), "there are only 5")],
+)
+def test_hypotheses_that_cannot_all_be_kept(sizes: tuple[int, int], text: str) -> None:
+    second = {"class": "choice", "target": "labels", "beam_size": sizes[1], "from": "p2", "initial_output": 0}
+    layers = {
+        "p2": {"class": "softmax", "n_out": 5, "from": "output"},
+        "second": {**second, "keep_beams": True, "is_output_layer": True},
+    }
+    network = frame_loop({"beam_size": sizes[0]}, layers)
+    with pytest.raises(ConfigError, match=text):
+        search_net({**network, "output": {"class": "copy", "from": "loop"}})
