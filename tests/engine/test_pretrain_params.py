@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan_transfer
+from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, misfit_text, plan_transfer
 from returnn_tf.engine.pretrain.checks import planned_networks
 from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
@@ -35,7 +35,7 @@ def values_of(plan: Plan) -> dict[str, numpy.ndarray]:
 def grown(old: dict[str, Any], new: dict[str, Any], mode: Optional[str] = "subset") -> tuple[Transfer, Any, Any]:
     """The transfer, the old values, and the new ones with zeros where nothing was copied."""
     before, after = plan_of(old), plan_of(new)
-    transfer = plan_transfer(before, after, lambda path: mode, ("step 0", "step 1"))
+    transfer = plan_transfer(before, after, lambda path: mode)
     values = values_of(before)
     return transfer, values, carried_values(transfer, values, lambda name: numpy.zeros(after.params[name].shape))
 
@@ -157,13 +157,17 @@ def test_modes(mode: str, expected: tuple[list[str], list[str], list[str]]) -> N
     assert "2 new (up/W, up/b)" in text and "2 dropped (gone/W, gone/b)" in text
 
 
-def test_another_shape_without_a_mode_is_an_error() -> None:
-    with pytest.raises(ConfigError) as info:
-        grown({"h": linear(2, "data")}, {"h": linear(3, "data")}, None)
-    assert str(info.value).startswith(
-        "The parameter 'h/W' has the shape [3, 2] in step 0, but [3, 3] in step 1, so it cannot be carried over. Set "
-        "'#copy_param_mode' in the network of step 1"
+def test_another_shape_without_a_mode_starts_anew_with_a_warning() -> None:
+    transfer, _, new = grown({"h": linear(2, "data")}, {"h": linear(3, "data")}, None)
+    assert transfer.reset == ["h/W", "h/b", "output/W"] and transfer.copied == ["output/b"] == list(new)
+    assert misfit_text(transfer, "step 0", "step 1") == (
+        "From step 0 to step 1, parameters with another shape start anew: h/W ([3, 2] -> [3, 3]), h/b ([2] -> [3]), "
+        "output/W ([2, 2] -> [3, 2]). copy_param_mode 'subset' copies the block that both have, 'ifpossible' says that "
+        "this is intended."
     )
+    for mode in ("subset", "ifpossible", "reset"):
+        transfer, _, _ = grown({"h": linear(2, "data")}, {"h": linear(3, "data")}, mode)
+        assert misfit_text(transfer, "step 0", "step 1") is None
 
 
 def test_another_rank_starts_anew() -> None:
@@ -187,13 +191,13 @@ def schedule_of(steps: list[dict[str, Any]], network: dict[str, Any], **pretrain
     return NetworkSchedule(Config({**config, "pretrain": {"construction_algo": steps, **pretrain}}))
 
 
-def test_all_steps_are_planned_and_checked() -> None:
+def test_all_steps_are_planned_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
     good = schedule_of([{"h": linear(1, "data"), "#copy_param_mode": "subset"}], {"h": linear(2, "data")})
-    with pytest.raises(ConfigError) as info:
-        planned_networks(good, 1, 5)
-    assert "'h/W' has the shape [3, 1] in pretrain step 0, but [3, 2] in the network of the config" in str(info.value)
+    assert len(planned_networks(good, 1, 5)) == 2
+    assert "From pretrain step 0 to pretrain step 1, parameters with another shape" in capsys.readouterr().out
     good = schedule_of([{"h": linear(1, "data")}], {"h": linear(2, "data")}, copy_param_mode="subset")
-    assert [entry.name for entry, _ in planned_networks(good, 1, 5)] == ["pretrain step 0", "the network of the config"]
+    assert [entry.name for entry, _ in planned_networks(good, 1, 5)] == ["pretrain step 0", "pretrain step 1"]
+    assert "start anew" not in capsys.readouterr().out
     bad = schedule_of([{"h": linear(2, "data")}, {"h": linear(2, "dta")}], {"h": linear(2, "data")})
     with pytest.raises(ConfigError) as info:
         planned_networks(bad, 1, 5)
@@ -205,17 +209,19 @@ def test_all_steps_are_planned_and_checked() -> None:
 
 @pytest.mark.parametrize(
     "options, fresh",
-    [({}, ["output/W"]), ({"copy_output_layer": False}, ["output/W", "output/b"]), ({"copy_output_layer": True}, None)],
+    [
+        ({}, ["output/W"]),
+        ({"copy_output_layer": False}, ["output/W", "output/b"]),
+        ({"copy_output_layer": True}, ["output/W"]),
+    ],
 )
-def test_the_output_layer(options: dict[str, Any], fresh: Optional[list[str]]) -> None:
+def test_the_output_layer(options: dict[str, Any], fresh: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """With the steps of "from_output" its weights may have other shapes."""
     network = {"h1": linear(2, "data"), "h": linear(4, "h1"), "output": OUTPUT}
     config = {"behavior_version": 21, "extern_data": EXTERN, "network": network, "pretrain": dict(options) or True}
     schedule = NetworkSchedule(Config(config))
-    if fresh is None:
-        with pytest.raises(ConfigError, match="'output/W' has the shape"):
-            planned_networks(schedule, 1, 5)
-        return
     (first, plan), (second, after) = planned_networks(schedule, 1, 5)[:2]
-    transfer = plan_transfer(plan, after, second.mode_of, (first.name, second.name))
+    transfer = plan_transfer(plan, after, second.mode_of)
     assert transfer.reset == fresh and "h1/W" in transfer.copied
+    # only True asks for the same as everywhere, where nothing says that starting anew is intended
+    assert ("start anew" in capsys.readouterr().out) is (options == {"copy_output_layer": True})

@@ -90,11 +90,134 @@ def test_the_algorithms_differ_where_branches_have_different_lengths() -> None:
     ],
 )
 def test_repetitions(repetitions: Any, expected: list[int]) -> None:
-    assert epochs_of_steps(repetitions, 3, "here") == expected
+    assert epochs_of_steps(repetitions, [None] * 3, "here") == expected
     schedule = schedule_of(pretrain={"repetitions": repetitions})
     assert schedule.pretrain_epochs == sum(expected)
     steps = [int(schedule.at(e).name.split()[-1]) for e in range(1, sum(expected) + 1)]
     assert steps == [step for step, count in enumerate(expected) for _ in range(count)]
+
+
+def grown_to(size: int, **special: Any) -> Any:
+    """A construction function for networks of one layer with 1, 2, ..., size units; then follows the config's, of 9."""
+
+    def construct(idx: int, net: Net) -> Optional[Net]:
+        net["output"]["n_out"] = idx + 1
+        return {**net, **{"#" + key: value for key, value in special.get("step%d" % idx, {}).items()}}
+
+    return lambda idx, net: construct(idx, net) if idx < size else None
+
+
+@pytest.mark.parametrize(
+    "pretrain, expected",
+    [
+        # without options each step takes an epoch, and so does the network of the config
+        ({"construction_algo": grown_to(3)}, [1, 2, 3, 9]),
+        ({"construction_algo": grown_to(3), "repetitions": 2}, [1, 1, 2, 2, 3, 3, 9, 9]),
+        # a list may have an entry for the network of the config
+        ({"construction_algo": grown_to(3), "repetitions": [2, 1]}, [1, 1, 2, 3, 9]),
+        ({"construction_algo": grown_to(3), "repetitions": [1, 1, 1, 3]}, [1, 2, 3, 9, 9, 9]),
+        ({"construction_algo": grown_to(2), "repetitions": [2, 0]}, [1, 1]),
+        # "final" is the network of the config, also if its number is given
+        ({"construction_algo": grown_to(2), "repetitions": {"final": 3}}, [1, 2, 9, 9, 9]),
+        ({"construction_algo": grown_to(2), "repetitions": {"default": 0, "final": 2}}, [9, 9]),
+        ({"construction_algo": grown_to(2), "repetitions": {"default": 2, 0: 1, 2: 3}}, [1, 2, 2, 9, 9, 9]),
+        ({"construction_algo": grown_to(2), "repetitions": {"default": 2, "final": 0}}, [1, 1, 2, 2]),
+        # "#repetition" wins over all of these
+        ({"construction_algo": grown_to(2, step0={"repetition": 3}), "repetitions": 2}, [1, 1, 1, 2, 2, 9, 9]),
+        ({"construction_algo": grown_to(2, step1={"repetition": 0}), "repetitions": [1, 5, 1]}, [1, 9]),
+        ({"construction_algo": grown_to(2, step0={"repetition": 2}), "repetitions": {0: 7}}, [1, 1, 2, 9]),
+        # 7 steps of 5 epochs, of which the first has 10, and the network of the config
+        (
+            {"construction_algo": grown_to(7, step0={"repetition": 10}), "repetitions": 5},
+            [1] * 10 + [n for n in range(2, 8) for _ in range(5)] + [9] * 5,
+        ),
+        # nothing but the network of the config
+        ({"construction_algo": lambda idx, net: None, "repetitions": 2}, [9, 9]),
+        ({"construction_algo": "no_network_modifications"}, [9]),
+        ({"construction_algo": "no_network_modifications", "repetitions": {"final": 3}}, [9, 9, 9]),
+        ({"construction_algo": [], "repetitions": 2}, [9, 9]),
+    ],
+)
+def test_how_many_epochs_train_which_network(pretrain: Net, expected: list[int]) -> None:
+    schedule = schedule_of({"output": layer("data", n_out=9, loss="ce")}, pretrain=pretrain)
+    assert schedule.pretrain_epochs == len(expected)
+    entries = [schedule.at(epoch) for epoch in range(1, len(expected) + 3)]
+    assert [entry.layers["output"]["n_out"] for entry in entries] == [*expected, 9, 9]
+    assert [entry.pretrain for entry in entries] == [True] * len(expected) + [False] * 2
+
+
+def test_a_repetition_in_the_network_of_the_config() -> None:
+    network = {"output": layer("data", n_out=9, loss="ce"), "#repetition": 3}
+    assert schedule_of(network, pretrain={"construction_algo": "no_network_modifications"}).pretrain_epochs == 3
+    # its copies have it, too, unless the function takes it out
+    assert schedule_of(network, pretrain={"construction_algo": grown_to(2)}).pretrain_epochs == 9
+    assert (
+        schedule_of(network, pretrain={"construction_algo": grown_to(2, step1={"repetition": 1})}).pretrain_epochs == 7
+    )
+
+
+def test_older_keys_are_defaults_of_the_dict() -> None:
+    network = {"output": layer("data", n_out=9, loss="ce")}
+    older = {"pretrain_repetitions": 2, "pretrain_construction_algo": grown_to(2), "pretrain_greedy": True}
+    assert schedule_of(network, pretrain="default", **older).pretrain_epochs == 6
+    assert schedule_of(network, pretrain={"repetitions": 1}, **older).pretrain_epochs == 3
+    assert schedule_of(network, **older).pretrain_epochs == 0
+
+
+def test_only_layers_below_the_output_layers_are_left_out() -> None:
+    """A further layer with a loss keeps what it needs; a layer below the input layers stays, too."""
+    network = chain()
+    network["side"] = layer("h2", loss="ce")
+    steps = [schedule_of(network, pretrain="default").at(epoch) for epoch in (1, 2, 3)]
+    assert [step.layers["output"]["from"] for step in steps] == [["h1"], ["h2"], ["h3"]]
+    assert ["h3" in step.layers for step in steps] == [False, False, True]
+    assert all(step.layers["side"]["from"] == ["h2"] for step in steps)
+    outputs = {"output_layers": ["output", "side"]}
+    steps = [schedule_of(network, pretrain=outputs).at(epoch) for epoch in (1, 2)]
+    assert [step.layers["side"]["from"] for step in steps] == [["h1"], ["h1"]]
+    network["source"] = {"class": "eval", "from": "data", "eval": "source(0)"}
+    network["h1"]["from"] = ["source"]
+    for algo in ("from_output", "from_input"):
+        for inputs, expected in ((["source"], 3), (("data",), 4), ("source", 3)):
+            options = {"construction_algo": algo, "input_layers": inputs}
+            schedule = schedule_of({**network, "side": layer("h1", loss="ce")}, pretrain=options)
+            assert schedule.pretrain_epochs == expected, (algo, inputs)
+            first = schedule.at(1).layers
+            assert first["output"]["from"] == (["h1"] if expected == 3 else ["source"]) and "source" in first
+
+
+@pytest.mark.parametrize(
+    "options, step, output, hidden",
+    [
+        ({}, {}, "ifpossible", None),
+        ({"copy_param_mode": "subset"}, {}, "subset", "subset"),
+        ({"copy_param_mode": "subset"}, {"#copy_param_mode": "reset"}, "reset", "reset"),
+        ({"copy_param_mode": "subset"}, {"#copy_param_mode": None}, "ifpossible", None),
+        ({"copy_param_mode": "subset", "copy_output_layer": "ifpossible"}, {}, "ifpossible", "subset"),
+        ({"copy_param_mode": "subset", "copy_output_layer": True}, {}, "subset", "subset"),
+        ({"copy_param_mode": "subset", "copy_output_layer": False}, {}, "reset", "subset"),
+        ({"copy_param_mode": "reset", "copy_output_layer": True}, {}, "reset", "reset"),
+        ({"copy_output_layer": "subset"}, {}, "subset", None),
+        ({"copy_output_layer": False, "output_layers": ["h3"]}, {}, None, None),
+    ],
+)
+def test_copy_modes(options: Net, step: Net, output: Optional[str], hidden: Optional[str]) -> None:
+    schedule = schedule_of(pretrain={"construction_algo": [{**chain(), **step}], **options})
+    entry = schedule.at(1)
+    assert (entry.mode_of("output"), entry.mode_of("h1"), entry.mode_of("h1/output")) == (output, hidden, hidden)
+    assert entry.mode_of("output/rec") == output
+    assert entry.mode_of("h3") == ("reset" if "output_layers" in options else hidden)
+
+
+def test_special_keys_without_effect_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def get_network(epoch: int) -> Net:
+        return {**chain(), "#repetition": 3, "#finish_all_data": epoch > 2, "#trainable": epoch != 2}
+
+    schedule = NetworkSchedule(Config({"get_network": get_network}))
+    assert [schedule.at(epoch).trainable for epoch in (1, 2, 3)] == [True, False, True]
+    assert len(schedule.distinct(1, 3)) == 3 and "#trainable" not in schedule.at(1).layers
+    out = capsys.readouterr().out
+    assert out.count("'#repetition' has no effect: ") == 1 and out.count("'#finish_all_data' has no effect: ") == 1
 
 
 def test_a_construction_function_gets_its_own_copy() -> None:
@@ -109,7 +232,7 @@ def test_a_construction_function_gets_its_own_copy() -> None:
         return net if idx < 2 else None
 
     schedule = schedule_of(network, pretrain={"repetitions": 2, "construction_algo": construct})
-    assert asked == [0, 1, 2] and network["h1"]["n_out"] == 4
+    assert asked == [0, 1, 2] and network["h1"]["n_out"] == 4 and schedule.pretrain_epochs == 6
     assert [schedule.at(epoch).layers["h1"]["n_out"] for epoch in range(1, 7)] == [10, 10, 11, 11, 4, 4]
 
 
@@ -123,7 +246,7 @@ def test_greedy_steps_train_only_what_is_new() -> None:
     step = schedule.at(2)
     assert step.layers["h1"].get("trainable") is False
     assert all("trainable" not in step.layers[name] for name in ("h2", "output"))
-    assert step.mode_of("output") == "reset" and step.mode_of("h1") is None
+    assert step.mode_of("output") == "ifpossible" and step.mode_of("h1") is None
     assert "trainable" not in schedule.at(4).layers["h1"]
 
 
@@ -132,14 +255,21 @@ def test_greedy_steps_train_only_what_is_new() -> None:
     [
         ("defualt", 'expected "default" or a dict'),
         ({"repetition": 3}, "unknown option 'repetition'. Did you mean 'repetitions'?"),
-        ({"construction_algo": "from_top"}, "from_output, from_input; got 'from_top'"),
+        ({"construction_algo": "from_top"}, "from_output, from_input, no_network_modifications; got 'from_top'"),
         ({"copy_param_mode": "some"}, "option 'copy_param_mode' is 'some'. Known: None, ifpossible, subset, reset"),
         ({"copy_output_layer": "yes"}, "option 'copy_output_layer' is 'yes'"),
         ({"repetitions": -1}, "a number of epochs >= 0, not -1"),
         ({"repetitions": 0.5}, "option 'repetitions' must be int | list | dict | None, got 0.5"),
-        ({"repetitions": [1, 2, 3, 4]}, "4 entries, but there are 3 steps"),
+        ({"repetitions": [1, 2, 3, 4]}, "4 entries, but there are 3 steps, the network of the config included"),
+        ({"repetitions": []}, "0 entries, but there are 3 steps"),
+        ({"repetitions": {"finally": 1}}, "the key 'finally', but the steps are 0 to 2"),
+        ({"repetitions": {True: 1}}, "the key True, but the steps are 0 to 2"),
+        ({"output_layers": ["outptu"]}, "output_layers: the network has no layer 'outptu'. Did you mean 'output'?"),
+        ({"output_layers": 3}, "option 'output_layers' must be list[str], got 3"),
+        ({"construction_algo": [{"#repetition": -2}]}, "step 0, '#repetition': repetitions must be a number of epochs"),
+        ({"construction_algo": [{"#repetition": "3"}]}, "a number of epochs >= 0, not '3'"),
+        ({"construction_algo": [{**chain(), "#trainable": 0.5}]}, "'#trainable' must be True or False, not 0.5"),
         ({"repetitions": {5: 1}}, "the key 5, but the steps are 0 to 2"),
-        ({"construction_algo": lambda idx, net: None}, "there is no step"),
         ({"construction_algo": lambda idx, net: net}, "returned 1000 steps and did not end"),
         ({"construction_algo": lambda idx, net: [net]}, "construction_algo(0, ...): expected a network dict or None"),
         ({"construction_algo": [{"#copy_param_mode": "all"}]}, "pretrain step 0: '#copy_param_mode' must be"),
@@ -224,7 +354,7 @@ def test_learning_rates(settings: Net, step: Net, expected: list[float]) -> None
         {
             "network": chain(),
             "learning_rate": 0.5,
-            "pretrain": {"construction_algo": [net], "repetitions": 3},
+            "pretrain": {"construction_algo": [net], "repetitions": [3, 0]},
             "learning_rate_control": "newbob_abs",
             "newbob_error_threshold": -1e9,
             "min_learning_rate": 0.1,

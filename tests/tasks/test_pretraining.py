@@ -83,7 +83,7 @@ def everything(path: str) -> dict[str, np.ndarray]:
 def test_steps_settings_and_going_on(capsys: pytest.CaptureFixture[str]) -> None:
     config = run()
     names = {epoch: os.path.basename(path) for epoch, path in find_checkpoints("net/network").items()}
-    assert names == {i: "network.pretrain.%03i" % i if i < 4 else "network.%03i" % i for i in range(1, 6)}
+    assert names == {i: "network.pretrain.%03i" % i if i < 5 else "network.%03i" % i for i in range(1, 6)}
     text = capsys.readouterr().out
     for expected in (
         "Settings now: batch_size = 60, learning_rate = 0.01\n",
@@ -92,8 +92,9 @@ def test_steps_settings_and_going_on(capsys: pytest.CaptureFixture[str]) -> None
         "Now pretrain step 1; parameters: 1 copied, 4 copied in part (h0/rec/W, h0/rec/W_re, h0/rec/b, output/W); "
         "optimizer state: reset\n",
         "start pretrain epoch 3, learning rate 0.02\n",
-        "Now the network of the config; parameters: ",
-        "start train epoch 4, learning rate 0.02\n",
+        "Now pretrain step 2; parameters: ",
+        "start pretrain epoch 4, learning rate 0.02\n",
+        "start train epoch 5, learning rate 0.02\n",
     ):
         assert expected in text
     # a step is traced once for training and once for scores; the function sees the settings of the step
@@ -110,17 +111,17 @@ def _check_going_on(names: dict[int, str]) -> None:
     """From each epoch on it ends with the same numbers: within a step, and on the way to the next one."""
     scores = read_file("newbob.data")
     os.rename("net", "whole")
-    for last in (1, 2, 3):
+    for last in (1, 2, 3, 4):
         os.makedirs("net")
         for epoch in range(1, last + 1):
             for path in pathlib.Path("whole").glob(names[epoch] + ".*"):
                 shutil.copy(path, "net")
-        run(num_epochs=4, learning_rate_file="newbob.%i" % last)
-        whole, again = everything("whole/" + names[4]), everything("net/" + names[4])
+        run(learning_rate_file="newbob.%i" % last)
+        whole, again = everything("whole/" + names[5]), everything("net/" + names[5])
         assert sorted(whole) == sorted(again)
         for name, value in whole.items():
             np.testing.assert_array_equal(again[name], value, err_msg="from epoch %i: %s" % (last + 1, name))
-        assert read_file("newbob.%i" % last)[4].error["dev_score"] == scores[4].error["dev_score"]
+        assert read_file("newbob.%i" % last)[5].error["dev_score"] == scores[5].error["dev_score"]
         shutil.rmtree("net")
     os.rename("whole", "net")
 
@@ -187,14 +188,56 @@ def test_other_data_and_settings_of_the_update_keep_the_state_of_the_optimizer()
         assert steps[0] > steps[1] == 1
 
 
-def test_mistakes_in_late_steps_are_found_before_the_training() -> None:
+def test_parameters_of_another_shape_start_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a warning, before the training and by the check, if no copy mode says so."""
     text = TEXT.replace('"copy_param_mode": "subset"', '"copy_param_mode": None')
     pathlib.Path("my.config").write_text(text)
-    with pytest.raises(
-        ConfigError, match="'h0/rec/W' has the shape .9, 8. in pretrain step 0, but .9, 12. in pretrain"
-    ):
-        run()
-    assert not os.path.exists("net") and main(["check", "my.config"]) == 2
+    warning = (
+        "From pretrain step 0 to pretrain step 1, parameters with another shape start anew: h0/rec/W ([9, 8] -> "
+        "[9, 12]), h0/rec/W_re ([2, 8] -> [3, 12]), h0/rec/b ([8] -> [12])."
+    )
+    assert main(["check", "my.config"]) == 0 and warning in capsys.readouterr().out
+    run(num_epochs=3)
+    out = capsys.readouterr().out
+    assert warning in out and out.index(warning) < out.index("start pretrain epoch 1")
+    assert "Now pretrain step 1; parameters: 1 copied, 4 reinitialised (h0/rec/W, " in out
+    pathlib.Path("my.config").write_text(TEXT.replace('"subset"', '"ifpossible"'))
+    assert main(["check", "my.config"]) == 0 and "start anew" not in capsys.readouterr().out
+
+
+NOT_TRAINED = """
+def get_network(epoch, **_):
+    if epoch != 2:
+        return {**network, "#finish_all_data": True}
+    return {**network, "#trainable": False, "#finish_all_data": True}
+del pretrain
+"""
+
+
+def test_an_epoch_without_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """It goes through the training data like an evaluation, and changes nothing; its network needs no loss."""
+    for without_loss in (False, True):
+        shutil.rmtree("net", ignore_errors=True)
+        text = TEXT + NOT_TRAINED
+        if without_loss:
+            text = text.replace('"#trainable": False', '"#trainable": False, "output": dict(network["h0"])')
+        pathlib.Path("my.config").write_text(text)
+        run(num_epochs=3, learning_rate_file="newbob.%s" % without_loss)
+        first, second = everything("net/network.001"), everything("net/network.002")
+        assert without_loss or sorted(first) == sorted(second)
+        for name in () if without_loss else first:
+            np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+        assert "start train epoch 2 without training ('#trainable' is False)\n" in capsys.readouterr().out
+        epochs = read_file("newbob.%s" % without_loss)
+        assert ("train_score" in epochs[2].error) is not without_loss
+        if without_loss:
+            assert not any(key.startswith("dev_") for key in epochs[2].error) and "dev_score" in epochs[3].error
+        else:
+            assert epochs[2].error["dev_score"] == epochs[1].error["dev_score"] != epochs[3].error["dev_score"]
+            assert epochs[3].error[":meta:global_train_step"] == epochs[2].error[":meta:global_train_step"]
+
+
+def test_mistakes_in_late_steps_are_found_before_the_training() -> None:
     text = TEXT.replace('"batch_size": 60', '"batch_size": -3')
     pathlib.Path("my.config").write_text(text)
     with pytest.raises(ConfigError, match="batch_size"):
@@ -206,6 +249,6 @@ def test_check_lists_the_steps(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "epochs 1-2: pretrain step 0, 3 layers, " in text and "sets batch_size = 60, learning_rate = 0.01" in text
     assert "epoch 3: pretrain step 1" in text and "\n  parameters: 1 copied, 4 copied in part (" in text
-    assert "epochs 4-5: the network of the config" in text and "[T|time, B, F|5]" in text
+    assert "epochs 4-5: pretrain step 2" in text and "[T|time, B, F|5]" in text
     assert main(["check", "my.config", "++load_epoch", "2"]) == 0
     assert "[T|time, B, F|2]" in capsys.readouterr().out

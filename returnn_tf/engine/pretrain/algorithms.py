@@ -1,53 +1,81 @@
 """Pretraining steps derived from the network of the config: "from_output" and "from_input".
 
-Both consider only top-level layers and their ``from``. Layers named by an option other than ``from`` are kept unchanged
-while some layer needs them.
+Both consider only top-level layers and their ``from``, between input layers and output layers. Layers named by an
+option other than ``from`` are kept unchanged while some layer needs them, and so are further layers with a loss.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.epoch_value import copied
 
 NetDict = dict[str, Any]
 
 
-def steps_from_output(network: NetDict) -> list[NetDict]:
+@dataclass(frozen=True)
+class Ends:
+    """The layers between which an algorithm works.
+
+    :param outputs: layers whose sources it changes
+    :param inputs: data keys and layers below which it never looks
+    """
+
+    outputs: Sequence[str] = ("output",)
+    inputs: Sequence[str] = ("data",)
+
+    def check(self, network: NetDict) -> None:
+        """Check that the outputs exist.
+
+        :raises ConfigError: one does not
+        """
+        for name in self.outputs:
+            if name not in network:
+                hint = did_you_mean(name, [key for key in network if not str(key).startswith("#")])
+                raise ConfigError("output_layers: the network has no layer %r. %s" % (name, hint))
+
+    def is_hidden(self, network: NetDict, name: str) -> bool:
+        """Return whether a name is a layer that an algorithm may leave out."""
+        return name in network and name not in self.inputs
+
+
+def steps_from_output(network: NetDict, ends: Ends) -> list[NetDict]:
     """Return network dicts from small to full: each lacks the top hidden layers of the next one."""
+    ends.check(network)
     steps = [copied(network)]
-    while True:
-        smaller = _without_layers_below(steps[0], output_layers(network))
-        if smaller is None or _names(smaller) == _names(steps[0]):
-            return steps
+    while len(steps) <= len(network):  # sources that form a cycle have no lowest layer
+        smaller = _without_layers_below(steps[0], ends)
+        if smaller is None or _shape_of(smaller, ends) == _shape_of(steps[0], ends):
+            break
         steps.insert(0, smaller)
+    return steps
 
 
-def steps_from_input(network: NetDict) -> list[NetDict]:
-    """Return network dicts from small to full: step i has the hidden layers up to depth i + 1 above the data."""
-    outputs = output_layers(network)
-    depth = _depths(network, outputs)
+def steps_from_input(network: NetDict, ends: Ends) -> list[NetDict]:
+    """Return network dicts from small to full: step i has the hidden layers up to depth i + 1 above the inputs."""
+    ends.check(network)
+    depth = _depths(network, ends)
     steps: list[NetDict] = []
     for limit in range(1, max(depth.values(), default=0) + 1):
-        step = _up_to_depth(network, outputs, depth, limit)
-        if not steps or _names(step) != _names(steps[-1]):
+        step = _up_to_depth(network, ends, depth, limit)
+        if not steps or _shape_of(step, ends) != _shape_of(steps[-1], ends):
             steps.append(step)
-    return steps[:-1] + [copied(network)] if steps else [copied(network)]
+    return steps[:-1] + [copied(network)]
 
 
-def output_layers(network: NetDict) -> list[str]:
-    """Return the top-level layers which are outputs or have a loss: "output", and those trained on."""
-    found = [
+def kept_layers(network: NetDict, outputs: Sequence[str]) -> list[str]:
+    """Return the layers which every step has: the outputs, and further top-level ones which are trained or written."""
+    further = [
         name
         for name, layer in network.items()
-        if not name.startswith("#")
+        if not str(name).startswith("#")
         and isinstance(layer, dict)
         and (name == "output" or layer.get("loss") is not None or layer.get("is_output_layer"))
     ]
-    if not found:
-        raise ConfigError("The network has no layer 'output' and none with a loss, so pretraining finds no output.")
-    return found
+    return list(dict.fromkeys([*outputs, *further]))
 
 
 def sources_of(network: NetDict, name: str) -> list[str]:
@@ -58,47 +86,49 @@ def sources_of(network: NetDict, name: str) -> list[str]:
     return [source if isinstance(source, str) else source[0] for source in given or []]
 
 
-def _without_layers_below(network: NetDict, outputs: list[str]) -> Any:
+def _without_layers_below(network: NetDict, ends: Ends) -> Any:
     """Connect the outputs to the sources of their sources; None if only the lowest layers are left."""
     result = copied(network)
     changed = False
-    for name in outputs:
+    for name in ends.outputs:
         sources: list[str] = []
         for source in sources_of(network, name):
-            if source not in network or source in outputs or not _hidden_below(network, source):
-                sources.append(source)  # data, or one of the lowest hidden layers: keep it
+            hidden = ends.is_hidden(network, source) and source not in ends.outputs
+            if not hidden or not _hidden_below(network, source, ends):
+                sources.append(source)  # an input, or one of the lowest hidden layers: keep it
                 continue
-            sources += [below for below in sources_of(network, source) if below in network]
+            sources += [below for below in sources_of(network, source) if ends.is_hidden(network, below)]
             changed = True
-        result[name]["from"] = list(dict.fromkeys(sources))
-    return _needed(result, outputs) if changed else None
+        if sources != sources_of(network, name):
+            result[name]["from"] = list(dict.fromkeys(sources))
+    return _needed(result, ends) if changed else None
 
 
-def _hidden_below(network: NetDict, name: str) -> bool:
-    return any(source in network for source in sources_of(network, name))
+def _hidden_below(network: NetDict, name: str, ends: Ends) -> bool:
+    return any(ends.is_hidden(network, source) for source in sources_of(network, name))
 
 
-def _depths(network: NetDict, outputs: list[str]) -> dict[str, int]:
-    """Return the longest path from the data, in layers, for all hidden layers."""
+def _depths(network: NetDict, ends: Ends) -> dict[str, int]:
+    """Return the longest path from the inputs, in layers, for all hidden layers."""
     depth: dict[str, int] = {}
 
     def visit(name: str, above: set[str]) -> int:
-        if name not in network or name in above:
+        if not ends.is_hidden(network, name) or name in above:
             return 0
         if name not in depth:
             depth[name] = 1 + max([visit(source, above | {name}) for source in sources_of(network, name)] or [0])
         return depth[name]
 
-    for output in outputs:
+    for output in ends.outputs:
         for source in sources_of(network, output):
-            if source not in outputs:
+            if source not in ends.outputs:
                 visit(source, {output})
     return depth
 
 
-def _up_to_depth(network: NetDict, outputs: list[str], depth: dict[str, int], limit: int) -> NetDict:
+def _up_to_depth(network: NetDict, ends: Ends, depth: dict[str, int], limit: int) -> NetDict:
     result = copied(network)
-    for name in outputs:
+    for name in ends.outputs:
         sources: list[str] = []
         todo = sources_of(network, name)
         while todo:
@@ -107,15 +137,16 @@ def _up_to_depth(network: NetDict, outputs: list[str], depth: dict[str, int], li
                 todo = sources_of(network, source) + todo
             else:
                 sources.append(source)
-        hidden = [source for source in sources if source in network]
-        result[name]["from"] = list(dict.fromkeys(hidden or sources))
-    return _needed(result, outputs)
+        hidden = [source for source in sources if ends.is_hidden(network, source)]
+        if sources != sources_of(network, name):
+            result[name]["from"] = list(dict.fromkeys(hidden or sources))
+    return _needed(result, ends)
 
 
-def _needed(network: NetDict, outputs: list[str]) -> NetDict:
-    """Return the layers which the outputs need, including those named in any option of a needed layer."""
+def _needed(network: NetDict, ends: Ends) -> NetDict:
+    """Return the layers which the kept ones need, including those named in any option of a needed layer."""
     needed: set[str] = set()
-    todo = list(outputs)
+    todo = kept_layers(network, ends.outputs)
     while todo:
         name = todo.pop()
         if name in needed or name not in network:
@@ -136,5 +167,6 @@ def _strings(value: Any) -> list[str]:
     return []
 
 
-def _names(network: NetDict) -> set[str]:
-    return {name for name in network if not name.startswith("#")}
+def _shape_of(network: NetDict, ends: Ends) -> tuple[set[str], list[list[str]]]:
+    """Return what the algorithms change: the names of the layers, and the sources of the outputs."""
+    return {name for name in network if not name.startswith("#")}, [sources_of(network, name) for name in ends.outputs]

@@ -10,7 +10,6 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
 from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
 from returnn_tf.network.planning.plan import Plan
 
@@ -26,6 +25,7 @@ class Transfer:
     grown: dict[str, list[Region]] = field(default_factory=dict)  # (place in the old one, place in the new one)
     fresh: list[str] = field(default_factory=list)  # new ones: they keep their initial value
     reset: list[str] = field(default_factory=list)  # also in the old network, but reinitialised
+    misfits: dict[str, str] = field(default_factory=dict)  # those in `reset` without a copy mode: "[3] -> [4]"
     dropped: list[str] = field(default_factory=list)  # only in the old network
 
     def __str__(self) -> str:
@@ -44,12 +44,10 @@ class Transfer:
         return ", ".join(parts) or "none"
 
 
-def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]], names: tuple[str, str]) -> Transfer:
+def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]]) -> Transfer:
     """Decide what happens to each parameter.
 
     :param mode_of: path of a layer -> copy mode of its parameters
-    :param names: of the two networks, for the error
-    :raises ConfigError: a parameter has another shape, and no copy mode is set
     """
     old_params, new_params = old.params, new.params
     transfer = Transfer(dropped=[name for name in old_params if name not in new_params])
@@ -64,13 +62,13 @@ def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]],
             transfer.reset.append(name)
         elif before.shape == spec.shape:
             transfer.copied.append(name)
-        elif mode == "ifpossible" or (mode == "subset" and len(before.shape) != len(spec.shape)):
-            transfer.reset.append(name)
-        elif mode == "subset":
+        elif mode == "subset" and len(before.shape) == len(spec.shape):
             old_axes, new_axes = old_axes or axes_of_params(old), new_axes or axes_of_params(new)
             transfer.grown[name] = _regions(old_axes[name], new_axes[name])
         else:
-            raise ConfigError(_misfit(name, before.shape, spec.shape, names))
+            transfer.reset.append(name)
+            if mode is None:
+                transfer.misfits[name] = "%s -> %s" % (list(before.shape), list(spec.shape))
     return transfer
 
 
@@ -82,12 +80,19 @@ def _regions(old: list[Any], new: list[Any]) -> list[Region]:
     ]
 
 
-def _misfit(name: str, old: tuple[int, ...], new: tuple[int, ...], names: tuple[str, str]) -> str:
-    before, now = names
+def misfit_text(transfer: Transfer, before: str, now: str) -> Optional[str]:
+    """Return a warning about parameters that start anew though no copy mode says so; None without any.
+
+    :param before: name of the old network
+    :param now: name of the new network
+    """
+    if not transfer.misfits:
+        return None
+    shown = ["%s (%s)" % item for item in list(transfer.misfits.items())[:_MAX_LISTED]]
     return (
-        "The parameter %r has the shape %s in %s, but %s in %s, so it cannot be carried over. Set "
-        "'#copy_param_mode' in the network of %s, or 'copy_param_mode' in pretrain: 'subset' copies the block "
-        "that both have, 'ifpossible' reinitialises such parameters." % (name, list(old), before, list(new), now, now)
+        "From %s to %s, parameters with another shape start anew: %s%s. copy_param_mode 'subset' copies the block that "
+        "both have, 'ifpossible' says that this is intended."
+        % (before, now, ", ".join(shown), ", ..." if len(transfer.misfits) > len(shown) else "")
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.derived import overridden
-from returnn_tf.engine.pretrain.carry_over import plan_transfer
+from returnn_tf.engine.pretrain.carry_over import misfit_text, plan_transfer
 from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
 from returnn_tf.logging.log import log
 from returnn_tf.network.lower import needed_extern_keys
@@ -24,7 +24,9 @@ Planned = list[tuple[EpochNetwork, Plan]]
 def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planned:
     """Return the distinct networks of these epochs with their training plans, checking each transition.
 
-    :raises ConfigError: names the step and the problem in its network or in the transfer of a parameter
+    Warns of parameters that start anew because they have another shape.
+
+    :raises ConfigError: names the step and the problem in its network
     """
     if last < schedule.pretrain_epochs:
         log.warn("Pretraining takes %d epochs, but the last epoch is %d." % (schedule.pretrain_epochs, last))
@@ -38,7 +40,9 @@ def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planne
             continue
         plan = plan_of(entry)
         if result:
-            plan_transfer(result[-1][1], plan, entry.mode_of, (result[-1][0].name, entry.name))
+            warning = misfit_text(plan_transfer(result[-1][1], plan, entry.mode_of), result[-1][0].name, entry.name)
+            if warning is not None:
+                log.warn(warning)
         result.append((entry, plan))
     return result
 
@@ -64,7 +68,7 @@ def plan_of(entry: EpochNetwork) -> Plan:
         if entry.name == "the network of the config":
             raise
         raise ConfigError("%s: %s" % (entry.name, exc)) from exc
-    if not plan.losses:
+    if entry.trainable and not plan.losses:
         name = "The network" if entry.name == "the network of the config" else "The network of %s" % entry.name
         raise ConfigError("%s has no loss, so there is nothing to train. Give a layer the option 'loss'." % name)
     return plan
@@ -79,11 +83,12 @@ def describe(schedule: NetworkSchedule, planned: Sequence[tuple[EpochNetwork, Pl
         epochs = "epoch %d" % begin if begin == end else "epochs %d-%d" % (begin, end)
         count = sum(spec.size for spec in plan.params.values())
         text = "%s: %s, %d layers, %s parameters" % (epochs, entry.name, len(entry.layers), f"{count:,}")
+        if not entry.trainable:
+            text += ", not trained"
         if entry.settings:
             text += ", sets %s" % ", ".join("%s = %r" % item for item in entry.settings.items())
         if before is not None and before is not plan:
-            names = ("before", entry.name)
-            text += "\n  parameters: %s" % plan_transfer(before, plan, entry.mode_of, names)
+            text += "\n  parameters: %s" % plan_transfer(before, plan, entry.mode_of)
         before = plan
         lines.append(text)
     return "\n".join(lines)
@@ -94,7 +99,7 @@ def _spans(schedule: NetworkSchedule, first: int, last: int) -> list[tuple[int, 
     current: Any = None
     for epoch in range(first, last + 1):
         entry = schedule.at(epoch)
-        if current is None or not (entry.same_network(current) and entry.same_settings(current)):
+        if current is None or not entry.same_training(current):
             starts[epoch] = current = entry
     begins = list(starts)
     return list(zip(begins, [begin - 1 for begin in begins[1:]] + [last]))

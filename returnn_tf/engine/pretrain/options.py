@@ -11,7 +11,7 @@ from returnn_tf.config.options import from_options, option
 from returnn_tf.config.settings import TrainingSettings
 
 COPY_MODES = (None, "ifpossible", "subset", "reset")
-ALGORITHMS = ("from_output", "from_input")
+ALGORITHMS = ("from_output", "from_input", "no_network_modifications")
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class PretrainOptions:
 
     construction_algo: Union[str, Callable[..., Any], Sequence[Any]] = option(
         "from_output",
-        help="function (idx, net_dict) -> net_dict or None, a list of network dicts, or: from_output, from_input",
+        help="function (idx, net_dict) -> net_dict or None, a list of network dicts, or: from_output, from_input, "
+        "no_network_modifications",
     )
     repetitions: Union[None, int, Sequence[Any], dict[Any, Any]] = option(
         None, help="epochs of each step: a number, a list, or a dict by step with 'default' and 'final'"
@@ -29,14 +30,17 @@ class PretrainOptions:
         None, choices=COPY_MODES, help="how to copy parameters from the previous step"
     )
     copy_output_layer: Union[None, bool, str] = option(
-        None, choices=(None, True, False, "ifpossible"), help="carry the parameters of output layers over"
+        None,
+        choices=(None, True, False, "ifpossible", "subset", "reset"),
+        help="the same for output_layers: True as for the others, False as 'reset'; default: copy_param_mode",
     )
     greedy: bool = option(False, help="train only the new layers")
-
-    @property
-    def automatic(self) -> bool:
-        """Return whether a built-in algorithm makes the steps."""
-        return isinstance(self.construction_algo, str)
+    output_layers: Sequence[str] = option(
+        ("output",), help="layers whose sources from_output and from_input change; see also copy_output_layer"
+    )
+    input_layers: Sequence[str] = option(
+        ("data",), help="data keys and layers below which from_output and from_input do not look"
+    )
 
 
 def options_from_config(config: Config) -> Optional[PretrainOptions]:
@@ -65,6 +69,9 @@ def options_from_config(config: Config) -> Optional[PretrainOptions]:
     for name, value in separate.items():
         if value is not None:
             values.setdefault(name, value)
+    for name in ("output_layers", "input_layers"):
+        if isinstance(values.get(name), str):
+            values[name] = (values[name],)
     options = from_options(PretrainOptions, values, where=where)
     if isinstance(options.construction_algo, str) and options.construction_algo not in ALGORITHMS:
         hint = did_you_mean(options.construction_algo, ALGORITHMS)
@@ -85,25 +92,28 @@ def check_copy_mode(where: str, mode: Any) -> Optional[str]:
     return None if mode is None else str(mode)
 
 
-def epochs_of_steps(repetitions: Any, steps: int, where: str) -> list[int]:
+def epochs_of_steps(repetitions: Any, own: Sequence[Any], where: str) -> list[int]:
     """Return the number of epochs for each step.
 
     :param repetitions: the option
-    :param steps: number of steps, at least 1
+    :param own: for each step the number which its network gives (``#repetition``), or None; at least one step
     :raises ConfigError: wrong type, negative, or for a nonexistent step
     """
+    steps = len(own)
     if repetitions is None:
         repetitions = 1
     if isinstance(repetitions, dict):
-        return _from_dict(repetitions, steps, where)
-    counts = list(repetitions) if isinstance(repetitions, (list, tuple)) else [repetitions]
-    if not counts or len(counts) > steps:
-        raise ConfigError(
-            "%s: repetitions has %d entries, but there are %d steps. Give at most one for each step."
-            % (where, len(counts), steps)
-        )
-    counts += counts[-1:] * (steps - len(counts))
-    return [_checked(count, where) for count in counts]
+        counts = _from_dict(repetitions, steps, where)
+    else:
+        given = list(repetitions) if isinstance(repetitions, (list, tuple)) else [repetitions]
+        if not given or len(given) > steps:
+            raise ConfigError(
+                "%s: repetitions has %d entries, but there are %d steps, the network of the config included. Give at "
+                "most one for each step." % (where, len(given), steps)
+            )
+        counts = [_checked(count, where) for count in given + given[-1:] * (steps - len(given))]
+    wheres = ["%s: step %d, '#repetition'" % (where, step) for step in range(steps)]
+    return [count if n is None else _checked(n, text) for count, n, text in zip(counts, own, wheres)]
 
 
 def _from_dict(repetitions: dict[Any, Any], steps: int, where: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -10,12 +10,12 @@ from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import at_epoch, copied, same_value
 from returnn_tf.config.settings import NetworkSettings, TrainingSettings, check_settings, misspelt
-from returnn_tf.engine.pretrain.algorithms import output_layers
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import Step, make_steps
 from returnn_tf.logging.log import log
 
-_SPECIAL_KEYS = ("#config", "#copy_param_mode", "#info")
+#: Keys of a network dict that are no layers.
+SPECIAL_KEYS = ("#config", "#copy_param_mode", "#finish_all_data", "#info", "#repetition", "#trainable")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,9 @@ class EpochNetwork:
     :param base: the config of the run
     :param copy_mode: how the parameters are carried over from another network
     :param copy_output_layer: the same for the output layers; None: as for all layers
+    :param output_layers: of pretraining
     :param pretrain: whether this is an epoch of pretraining
+    :param trainable: whether the epoch trains; otherwise it only goes through the training data (``#trainable``)
     """
 
     name: str
@@ -39,7 +41,9 @@ class EpochNetwork:
     base: Config
     copy_mode: Optional[str] = None
     copy_output_layer: Any = None
+    output_layers: Sequence[str] = ()
     pretrain: bool = False
+    trainable: bool = True
     info: Any = field(default=None, compare=False)
 
     def same_network(self, other: EpochNetwork) -> bool:
@@ -54,13 +58,17 @@ class EpochNetwork:
         mine, others = ({k: v for k, v in e.settings.items() if k not in but} for e in (self, other))
         return same_value(mine, others)
 
+    def same_training(self, other: EpochNetwork) -> bool:
+        """Return whether both train the same network with the same settings."""
+        return self.trainable == other.trainable and self.same_network(other) and self.same_settings(other)
+
     def mode_of(self, layer_path: str) -> Optional[str]:
         """Return the copy mode for the parameters of a layer; "reset" if they are not carried over."""
         if self.copy_mode == "reset" or self.copy_output_layer is None:
             return self.copy_mode
-        if layer_path.split("/")[0] not in output_layers(self.layers):
+        if layer_path.split("/")[0] not in self.output_layers or self.copy_output_layer is True:
             return self.copy_mode
-        return {True: self.copy_mode, False: "reset"}.get(self.copy_output_layer, "ifpossible")
+        return self.copy_output_layer or "reset"
 
 
 class NetworkSchedule:
@@ -101,7 +109,7 @@ class NetworkSchedule:
         found: list[EpochNetwork] = []
         for epoch in range(first, last + 1):
             entry = self.at(epoch)
-            if not found or not (entry.same_network(found[-1]) and entry.same_settings(found[-1])):
+            if not found or not entry.same_training(found[-1]):
                 found.append(entry)
         return found
 
@@ -127,16 +135,19 @@ class NetworkSchedule:
 
     def _entry(self, name: str, network: Mapping[str, Any], pretrain: bool = False) -> EpochNetwork:
         self._warn_of_misspelt(name, network)
+        self._log_without_effect(name, network, pretrain)
         settings = network.get("#config") or {}
         if not isinstance(settings, dict):
             raise ConfigError("%s: '#config' must be a dict of settings, not %r." % (name, settings))
         settings = copied(settings)
         self._warn_of_unknown(name, settings)
         layers = {key: layer for key, layer in network.items() if not str(key).startswith("#")}
-        mode = check_copy_mode("%s: '#copy_param_mode'" % name, network.get("#copy_param_mode"))
+        mode = self._options.copy_param_mode
+        if "#copy_param_mode" in network:
+            mode = check_copy_mode("%s: '#copy_param_mode'" % name, network["#copy_param_mode"])
         output = self._options.copy_output_layer
-        if output is None and self._options.automatic and self._steps:
-            output = False if self._options.greedy else "ifpossible"
+        if output is None and self._steps:
+            output = mode or "ifpossible"  # the sources of the output change from step to step
         config = derived(self._unchanged, settings, hidden={"network": layers, "get_network": None})
         try:
             check_settings(config, settings)
@@ -148,11 +159,31 @@ class NetworkSchedule:
             settings,
             config,
             self._config,
-            mode if "#copy_param_mode" in network else self._options.copy_param_mode,
+            mode,
             output,
+            self._options.output_layers,
             pretrain,
+            self._flag(name, network, "#trainable", True),
             network.get("#info"),
         )
+
+    def _flag(self, name: str, network: Mapping[str, Any], key: str, default: bool) -> bool:
+        value = network.get(key, default)
+        if not isinstance(value, bool):
+            raise ConfigError("%s: %r must be True or False, not %r." % (name, key, value))
+        return value
+
+    def _log_without_effect(self, name: str, network: Mapping[str, Any], pretrain: bool) -> None:
+        """Log the special keys which change nothing in this network, with the reason, once."""
+        reasons = {}
+        if not self._flag(name, network, "#finish_all_data", True):
+            reasons["#finish_all_data"] = "every epoch goes through all data, also with several processes"
+        if "#repetition" in network and not pretrain and not self._steps:
+            reasons["#repetition"] = "it counts the epochs of a step of pretraining"
+        for key, reason in reasons.items():
+            if key not in self._warned:
+                self._warned.append(key)
+                log.write(3, "%s: %r has no effect: %s" % (name, key, reason))
 
     def _warn_of_unknown(self, name: str, settings: dict[str, Any]) -> None:
         for key in settings:
@@ -163,7 +194,7 @@ class NetworkSchedule:
 
     def _warn_of_misspelt(self, name: str, network: Mapping[str, Any]) -> None:
         for key in network:
-            near = nearest_name(key, _SPECIAL_KEYS, cutoff=0.8) if str(key).startswith("#") else None
+            near = nearest_name(key, SPECIAL_KEYS, cutoff=0.8) if str(key).startswith("#") else None
             if near is not None and near != key and key not in self._warned:
                 self._warned.append(key)
                 log.warn("%s: %r in the network has no meaning. Did you mean %r?" % (name, key, near))

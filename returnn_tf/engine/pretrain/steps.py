@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.epoch_value import copied, same_value
-from returnn_tf.engine.pretrain.algorithms import output_layers, steps_from_input, steps_from_output
+from returnn_tf.engine.pretrain.algorithms import Ends, kept_layers, steps_from_input, steps_from_output
 from returnn_tf.engine.pretrain.options import PretrainOptions, epochs_of_steps
 
 _MAX_STEPS = 1000
@@ -23,32 +24,32 @@ class Step:
 
 
 def make_steps(network: dict[str, Any], options: PretrainOptions, where: str) -> list[Step]:
-    """Return all steps with at least one epoch.
+    """Return all steps with at least one epoch. The last one is the network of the config.
 
     :param network: of the config
     :param where: prefix of error messages
-    :raises ConfigError: there is no step, or one is not a network
+    :raises ConfigError: a step is not a network, or wrong numbers of epochs
     """
     networks = _networks(network, options, where)
-    if not networks:
-        raise ConfigError(
-            "%s: there is no step. construction_algo must return a network dict for idx 0, not None." % where
-        )
-    counts = epochs_of_steps(options.repetitions, len(networks), where)
+    counts = epochs_of_steps(options.repetitions, [net.get("#repetition") for net in networks], where)
     if options.greedy:
-        networks = _greedy(networks)
+        networks = _greedy(networks, options.output_layers)
     return [Step(i, net, count) for i, (net, count) in enumerate(zip(networks, counts)) if count]
 
 
 def _networks(network: dict[str, Any], options: PretrainOptions, where: str) -> list[dict[str, Any]]:
     algo = options.construction_algo
-    if algo == "from_output":
-        return steps_from_output(network)
-    if algo == "from_input":
-        return steps_from_input(network)
+    if algo == "no_network_modifications":
+        return [copied(network)]
+    if isinstance(algo, str):
+        steps = {"from_output": steps_from_output, "from_input": steps_from_input}[algo]
+        try:
+            return steps(network, Ends(options.output_layers, options.input_layers))
+        except ConfigError as exc:
+            raise ConfigError("%s: %s" % (where, exc)) from None
     if callable(algo):
-        return _from_function(algo, network, where)
-    return [_checked(net, "%s: construction_algo[%d]" % (where, i)) for i, net in enumerate(algo)]
+        return [*_from_function(algo, network, where), copied(network)]
+    return [*(_checked(net, "%s: construction_algo[%d]" % (where, i)) for i, net in enumerate(algo)), copied(network)]
 
 
 def _from_function(algo: Any, network: dict[str, Any], where: str) -> list[dict[str, Any]]:
@@ -71,11 +72,11 @@ def _checked(network: Any, what: str) -> dict[str, Any]:
     return network
 
 
-def _greedy(networks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _greedy(networks: list[dict[str, Any]], output_layers: Sequence[str]) -> list[dict[str, Any]]:
     """Return the steps with layers of earlier steps frozen, except for outputs and changed layers."""
     result = networks[:1]
     for before, network in zip(networks, networks[1:]):
-        outputs = output_layers(network)
+        outputs = kept_layers(network, output_layers)
         step = copied(network)
         for name, layer in step.items():
             if name in before and name not in outputs and isinstance(layer, dict) and not name.startswith("#"):

@@ -59,7 +59,6 @@ class TrainingSetup:
         """Switch to the network and the settings of another epoch; what is unchanged stays as it is.
 
         :return: whether the network has changed
-        :raises ConfigError: a parameter has another shape, and no copy mode is set
         """
         if entry.same_network(self.entry):
             if not entry.same_settings(self.entry):
@@ -68,10 +67,9 @@ class TrainingSetup:
             return False
         old_plan, values, step = self.net.plan, self.net.get_param_values(), self.trainer.step_count
         state = {name: var.numpy() for name, var in self.trainer.state().items()}
-        names = (self.entry.name, entry.name)
         self._set(entry)
         plan = plan_of(entry)
-        transfer = plan_transfer(old_plan, plan, entry.mode_of, names)
+        transfer = plan_transfer(old_plan, plan, entry.mode_of)
         del self.net, self.trainer, self.evaluator  # their memory is needed
         self._build(entry, plan)
         self._carry(transfer, values)

@@ -115,8 +115,11 @@ class Engine:
         self._parts.data.start_evaluated(epoch)  # ready when the steps are done
         rate = rate_of_epoch(self.learning_rates, entry, epoch)
         phase = phase_text("train", epoch, pretrain=entry.pretrain)
-        log.write(3, start_line(phase, rate))
-        result = self._pass(phase, progress, begun, rate).run(batches, begun)
+        if entry.trainable:
+            log.write(3, start_line(phase, rate))
+            result = self._pass(phase, progress, begun, rate).run(batches, begun)
+        else:
+            result = self._pass_without_training(phase, epoch, batches)
         self.trainer.ranks.synchronize(self.trainer)
         self.trainer.ranks.check_same(self.trainer, phase)
         self._parts.reports.trained(phase, epoch, rate, first_step, result)
@@ -202,6 +205,23 @@ class Engine:
             join=lambda batches: ranks.join(batches, lambda: self._any_tensors(progress.epoch)),
             common_sums=ranks.in_step,
         )
+
+    def _pass_without_training(self, phase: str, epoch: int, batches: Any) -> PassResult:
+        """Go through the training data in the mode of evaluation, for an epoch with ``#trainable`` False.
+
+        :raises Stopped: by a signal; the epoch will be repeated
+        """
+        log.write(3, "start %s without training ('#trainable' is False)" % phase)
+        boundary = self._parts.boundary
+        result = self.evaluator.run(
+            "train",
+            epoch,
+            boundary.until_signal(batches),
+            between=lambda *_: boundary.after_batch(),
+            world=self.world,
+        )
+        boundary.after_evaluation()
+        return result
 
     def _any_tensors(self, epoch: int) -> Any:
         return self.trainer.tensors(self._parts.data.any_train_batch(epoch).feed)
