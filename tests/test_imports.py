@@ -32,6 +32,7 @@ INNER_FLOORS = {
     "datasets": [["core"], ["config", "hdf", "label_file", "synthetic"], ["loading"]],
     "ops": [
         ["activations", "frames", "gradients", "initializers", "softmax", "tf1_names"],
+        ["helpers"],
         ["cross_entropy", "dense", "normalize", "sampled_loss"],
         ["cells", "sequence"],
     ],

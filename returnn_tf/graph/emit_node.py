@@ -13,7 +13,7 @@ from returnn_tf.graph.check_numerics import checked_output
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.graph.views import LayerView
+from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.util.lazy_tf import tf
 
 

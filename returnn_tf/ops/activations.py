@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import operator
+from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
@@ -83,8 +86,8 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
 def check_activation(name: Any) -> None:
     """Check that an activation is known; needs no TensorFlow.
 
-    :param name: one name, several joined as in ``"relu|tanh"`` (applied from left to right), an expression of x such as
-        ``"tf.minimum(x, 1.0)"``, a function or None
+    :param name: one name, several joined as in ``"relu|tanh"`` (applied from left to right), names and numbers combined
+        by ``+ - * /`` as in ``"tanh * 2"``, an expression of x such as ``"tf.minimum(x, 1.0)"``, a function or None
     :raises ConfigError: with the nearest known name
     """
     if not name or callable(name):
@@ -97,8 +100,9 @@ def check_activation(name: Any) -> None:
             raise ConfigError(message) from exc
         return
     for part in _parts(name):
-        if part not in _ACTIVATIONS:
-            raise ConfigError("unknown activation %r. %s" % (part, did_you_mean(part, _ACTIVATIONS)))
+        for word in _words(part):
+            if _function(word) is None:
+                raise ConfigError("unknown activation %r. %s" % (word, did_you_mean(word, _ACTIVATIONS)))
 
 
 def get_activation(name: Any, opts: Optional[dict[str, Any]] = None) -> Callable[[Any], Any]:
@@ -114,7 +118,7 @@ def get_activation(name: Any, opts: Optional[dict[str, Any]] = None) -> Callable
     if _is_expression(name):
         code = compile(name.strip(), "<activation>", "eval")
         return lambda x: eval(code, {"tf": tf, "x": x, **(opts or {})})
-    functions = [_ACTIVATIONS[part] for part in _parts(name)]
+    functions = [_combined(part) for part in _parts(name)]
 
     def apply(x: Any) -> Any:
         for function in functions:
@@ -143,3 +147,75 @@ def _is_expression(name: Any) -> bool:
 
 def _parts(name: str) -> list[str]:
     return [part.strip().lower() for part in str(name).split("|")]
+
+
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def _function(name: str) -> Optional[Callable[..., Any]]:
+    """Return a function of TensorFlow or of ours by its name, or None."""
+    if name in _ACTIVATIONS:
+        return _ACTIVATIONS[name]
+    for module in (tf.nn, tf.math, tf) if name.isidentifier() else ():
+        found = getattr(module, name, None)
+        if callable(found):
+            return found  # type: ignore[no-any-return]
+    return None
+
+
+def _tree(part: str) -> ast.expr:
+    """Return the syntax tree of names and numbers combined by operators.
+
+    :raises ConfigError: it is anything else
+    """
+    try:
+        tree = ast.parse(part, mode="eval").body
+    except SyntaxError as exc:
+        raise ConfigError("the activation %r does not parse: %s." % (part, exc.msg)) from None
+    for node in ast.walk(tree):
+        good = isinstance(node, (ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.USub, *_OPERATORS))
+        if not good and not (isinstance(node, ast.Constant) and isinstance(node.value, (int, float))):
+            raise ConfigError(
+                "the activation %r must be a name, or names and numbers combined by + - * /. Give a function for "
+                "anything else." % part
+            )
+    return tree
+
+
+def _is_name(part: str) -> bool:
+    return part in _ACTIVATIONS or not any(char in part for char in "+-*/")
+
+
+def _words(part: str) -> Iterator[str]:
+    """Return the names in an activation such as ``tanh * 2``."""
+    if _is_name(part):
+        yield part
+    else:
+        yield from (node.id for node in ast.walk(_tree(part)) if isinstance(node, ast.Name))
+
+
+def _combined(part: str) -> Callable[..., Any]:
+    """Return the function of names and numbers combined by operators, all applied to the same argument."""
+    if _is_name(part):
+        function = _function(part)
+        assert function is not None, part
+        return function
+    tree = _tree(part)
+
+    def value(node: Any, x: Any, options: dict[str, Any]) -> Any:
+        if isinstance(node, ast.BinOp):
+            return _OPERATORS[type(node.op)](value(node.left, x, options), value(node.right, x, options))
+        if isinstance(node, ast.UnaryOp):
+            return -value(node.operand, x, options)
+        if isinstance(node, ast.Constant):
+            return node.value
+        function = _function(node.id)
+        assert function is not None, node.id
+        return function(x, **options)
+
+    return lambda x, **options: tf.broadcast_to(tf.convert_to_tensor(value(tree, x, options), x.dtype), tf.shape(x))

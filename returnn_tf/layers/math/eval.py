@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
@@ -14,6 +13,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.combine import ElementwiseLayer
 from returnn_tf.layers.math.eval_code import compile_code, run_code
 from returnn_tf.layers.shared.out_type import apply_out_type
+from returnn_tf.layers.shared.out_type_function import out_type_of_function
 from returnn_tf.ops.activations import check_activation, get_activation
 from returnn_tf.tensor import Data
 
@@ -52,12 +52,7 @@ class EvalLayer(ElementwiseLayer):
         data = self.common(ctx, allow).replace(vocab=None)
         out_type = self.out_type
         if callable(out_type):
-            try:
-                out_type = out_type(sources=self.sources, name=ctx.node.path)
-            except Exception as exc:  # user code may raise anything
-                raise ctx.error("the function in out_type failed: %s: %s" % (type(exc).__name__, exc)) from exc
-            if not isinstance(out_type, (Data, Mapping)):
-                raise ctx.error("the function in out_type must return a Data or a dict, got %r." % (out_type,))
+            out_type = out_type_of_function(ctx, out_type, self.eval_locals)
         if isinstance(out_type, Data):
             return out_type
         if self.n_out is not None:

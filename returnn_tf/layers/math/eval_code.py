@@ -1,7 +1,7 @@
 """User code in networks: the names an ``eval`` string or function can use, and how it runs.
 
-A string sees ``source``, ``self``, ``tf`` with the TensorFlow 1 names that are still in use, ``np``, and a few helpers.
-Configs are trusted like any program that the user runs.
+A string sees ``source``, ``self``, ``tf`` with the TensorFlow 1 names that are still in use, ``np``, and the helpers of
+`returnn_tf.ops.helpers`. Configs are trusted like any program that the user runs.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from types import CodeType
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy
 
+from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.graph.views import DataView, LayerView
-from returnn_tf.ops.activations import clipped_exp, clipped_log
+from returnn_tf.graph.views.data_view import DataView
+from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.ops.frames.shape import to_layout
+from returnn_tf.ops.helpers.names import HELPERS
 from returnn_tf.ops.tf1_names import Tf1Names
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -54,49 +56,101 @@ def run_code(
 
     :param layout: the common layout of the sources
     :param replace: values to use instead of those of the sources
+    :raises ConfigError: the code does not use all sources, or its value is no tensor
     """
-    source = _source_function(ctx, layout, replace)
+    source = SourceFunction(ctx, layout, replace)
     this = LayerView(ctx, ctx.node)
     if callable(code):
         value = code(source=source, self=this, **(code_locals or {}))
     else:
         names: dict[str, Any] = {
+            **HELPERS,
             "tf": Tf1Names(tf, ctx.seed),
             "np": numpy,
             "numpy": numpy,
-            "safe_log": clipped_log,
-            "safe_exp": clipped_exp,
-            "where_bc": tf.where,
-            "sequence_mask": tf.sequence_mask,
             "source": source,
             "self": this,
             **(code_locals or {}),
         }
         value = eval(_compiled(code), names)  # the user's own code, see the module docstring
+    if ctx.train or not this.network.asked_mode:  # in other modes the code may need less
+        source.check_all_used()
     if isinstance(value, DataView):
         value = value.placeholder
+    return _tensor(ctx, value)
+
+
+def _tensor(ctx: EmitContext, value: Any) -> Any:
+    """Return the value as a tensor.
+
+    :raises ConfigError: it is none, and can't be converted
+    """
+    if not isinstance(value, (tf.Variable, int, float, bool, numpy.ndarray, numpy.generic)) and not tf.is_tensor(value):
+        hint = " Does the function lack a return statement?" if value is None else ""
+        raise ConfigError(
+            "Layer %r (class %r): the eval code must give a tensor, but it gave %s.%s"
+            % (ctx.node.path, ctx.node.layer.class_name, type(value).__name__, hint)
+        )
     return tf.convert_to_tensor(value)
 
 
-def _source_function(ctx: EmitContext, layout: Data, replace: Optional[Sequence[Any]]) -> Callable[..., Any]:
-    nodes: list[Any] = ctx.node.sources
+class SourceFunction:
+    """``source`` in user code.
 
-    def source(i: int, auto_convert: bool = True, enforce_batch_major: bool = False, as_data: bool = False) -> Any:
+    :param layout: the common layout of the sources
+    :param replace: values to use instead of those of the sources
+    """
+
+    def __init__(self, ctx: EmitContext, layout: Data, replace: Optional[Sequence[Any]]) -> None:
+        self._ctx = ctx
+        self._nodes = ctx.node.sources
+        self._layout = layout
+        self._replace = replace
+        self._used: set[int] = set()
+
+    def __call__(
+        self,
+        i: int,
+        auto_convert: bool = True,
+        enforce_batch_major: bool = False,
+        as_data: bool = False,
+        as_layer: bool = False,
+    ) -> Any:
         """Return the i-th source.
 
-        It is broadcast to the common layout, unchanged without ``auto_convert``, or a view with its lengths with
-        ``as_data``.
+        :param auto_convert: broadcast to the common layout; else unchanged
+        :param enforce_batch_major: with the batch axis first
+        :param as_data: a view with axes and lengths instead of the tensor
+        :param as_layer: a view of the layer instead of the tensor
         """
-        if not 0 <= i < len(nodes):
-            raise ValueError("source(%d): the layer has only %d sources" % (i, len(nodes)))
-        node = nodes[i]
-        view = DataView(ctx, node.output, ctx.value(node) if replace is None else replace[i])
+        if not 0 <= i < len(self._nodes):
+            raise ValueError("source(%d): the layer has only %d sources" % (i, len(self._nodes)))
+        self._used.add(i)
+        node, replace = self._nodes[i], self._replace
+        if as_layer:
+            return LayerView(self._ctx, node)
+        view = DataView(node.output, self._ctx.value(node) if replace is None else replace[i], self._ctx, node.path)
         if enforce_batch_major:
             view = view.copy_as_batch_major()
         if as_data:
             return view
         if not auto_convert or enforce_batch_major or replace is not None:
             return view.placeholder
-        return to_layout(view.placeholder, node.output, layout)
+        return to_layout(view.placeholder, node.output, self._layout)
 
-    return source
+    def check_all_used(self) -> None:
+        """Check that the code asked for every source.
+
+        :raises ConfigError: names those that it did not use
+        """
+        unused = [i for i in range(len(self._nodes)) if i not in self._used]
+        if unused:
+            node = self._ctx.node
+            raise ConfigError(
+                "Layer %r (class %r): the eval code does not use %s. Remove what it does not need from 'from'."
+                % (
+                    node.path,
+                    node.layer.class_name,
+                    ", ".join("source(%d), i.e. %r" % (i, self._nodes[i].path) for i in unused),
+                )
+            )

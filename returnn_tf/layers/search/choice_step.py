@@ -6,7 +6,7 @@ from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.views import LayerView
+from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.layers.loops.hypotheses import Hypotheses, normalized
 from returnn_tf.layers.search.beams import SOURCE_BEAMS
 from returnn_tf.layers.search.choice_scores import Candidates, candidates, log_probs_of

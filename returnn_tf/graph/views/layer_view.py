@@ -1,0 +1,160 @@
+"""``self`` in user code, and the layers that it refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.options import declared_options, map_values
+from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.views.data_view import DataView
+from returnn_tf.graph.views.network_view import NetworkView
+from returnn_tf.graph.views.output_view import OutputWithActivation
+
+
+class PlannedLayerView:
+    """A layer while the network is planned: its name and templates.
+
+    :param node: the layer
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.name = node.path.rpartition("/")[2]
+
+    @property
+    def output(self) -> DataView:
+        """Return the template of the output."""
+        return DataView(self.node.output, name=self.name)
+
+    @property
+    def sources(self) -> list[PlannedLayerView]:
+        """Return views of the sources."""
+        return [type(self)(node) for node in self.node.sources]
+
+    @property
+    def layer_class(self) -> str:
+        """Return the class, as in the config."""
+        return self.node.layer.class_name
+
+    @property
+    def search_choices(self) -> Any:
+        """Return None: a search has no scores while it is planned."""
+        return None
+
+    def get_absolute_name(self) -> str:
+        """Return the path in the whole network."""
+        return self.node.path
+
+    def get_absolute_name_scope_prefix(self) -> str:
+        """Return the scope of the parameters, with a slash at the end."""
+        return self.node.scope + "/" if self.node.scope else ""
+
+    get_base_absolute_name_scope_prefix = get_absolute_name_scope_prefix
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an option of the layer; those that name layers are views."""
+        infos = {} if name.startswith("__") else declared_options(type(self.node.layer))
+        if name not in infos:
+            raise AttributeError(
+                "layer %r (class %r) has no attribute %r here. %s"
+                % (self.node.path, self.node.layer.class_name, name, did_you_mean(name, [*infos, *dir(type(self))]))
+            )
+        return map_values(getattr(self.node.layer, infos[name].attribute), Node, self.of)
+
+    def of(self, node: Node) -> Any:
+        """Return the view of another layer."""
+        return type(self)(node)
+
+
+class LayerView(PlannedLayerView):
+    """``self`` in user code.
+
+    :param ctx: of the layer that the code is part of
+    :param node: the layer
+    """
+
+    def __init__(self, ctx: EmitContext, node: Node) -> None:
+        super().__init__(node)
+        self._ctx = ctx
+        self.network = NetworkView(ctx, node.path.rpartition("/")[0], self.of)
+
+    def of(self, node: Node) -> LayerView:
+        """Return the view of another layer."""
+        return LayerView(self._ctx, node)
+
+    @property
+    def output(self) -> DataView:
+        """Return the value of the layer; of the layer being computed only the template is known."""
+        known = self.node in self._ctx.lowering.values
+        return DataView(self.node.output, self._ctx.value(self.node) if known else None, self._ctx, self.name)
+
+    @property
+    def sources(self) -> list[Any]:
+        """Return views of the sources."""
+        return [self.of(node) for node in self.node.sources]
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Return the variables of the parameters by name."""
+        specs = self.node.params.items()
+        return {name: self._ctx.lowering.variables[p.name] for name, p in specs if isinstance(p, ParamSpec)}
+
+    @property
+    def output_before_activation(self) -> Optional[OutputWithActivation]:
+        """Return the values before and after the activation; None if the layer has none."""
+        before = self._ctx.aux(self.node, PRE_ACTIVATION)
+        if before is None:
+            return None
+        return OutputWithActivation(before.values, before.activation, self.output.placeholder)
+
+    @property
+    def output_loss(self) -> Any:
+        """Return the loss [batch] that the layer computes along with its output, or None."""
+        return self._ctx.aux(self.node, OUTPUT_LOSS)
+
+    @property
+    def search_choices(self) -> Optional[SearchChoices]:
+        """Return the scores of the hypotheses; None without a search."""
+        hyps, beam = self._ctx.lowering.hypotheses, self.node.output.beam
+        if hyps is not None:
+            return SearchChoices(hyps.scores)
+        scores = self._ctx.lowering.beam_scores
+        return None if beam is None or beam.of not in scores else SearchChoices(scores[beam.of])
+
+    def get_search_choices(self) -> Optional[SearchChoices]:
+        """Return `search_choices`."""
+        return self.search_choices
+
+    def get_batch_dim(self) -> Any:
+        """Return the number of sequences, times the hypotheses in a loop that searches."""
+        return self._ctx.lowering.batch_size
+
+    def get_last_hidden_state(self, key: Any) -> Any:
+        """Raise an error that says what to write.
+
+        :raises ConfigError: always
+        """
+        raise ConfigError(
+            "Layer %r: get_last_hidden_state(%r) of layer %r is not available to code. Add a layer {'class': "
+            "'get_last_hidden_state', 'from': %r, 'n_out': ...} to 'from', and take it by source(i)."
+            % (self._ctx.node.path, key, self.node.path, self.name)
+        )
+
+
+class SearchChoices:
+    """The hypotheses of a search, in user code.
+
+    :param beam_scores: [batch, beam]
+    """
+
+    def __init__(self, beam_scores: Any) -> None:
+        self.beam_scores = beam_scores
+
+    @property
+    def beam_size(self) -> Any:
+        """Return the number of hypotheses per sequence."""
+        return self.beam_scores.shape[1]

@@ -1,0 +1,220 @@
+"""A template whose attributes user code reads and sets."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.views.changed_data import changed_data
+from returnn_tf.tensor import Beam, Data, Dim
+
+
+class TemplateView:
+    """A template that user code reads and changes attribute by attribute.
+
+    :param ctx: of the layer that the code is part of; None while the network is planned
+    """
+
+    def __init__(self, data: Data, ctx: Optional[EmitContext] = None, name: str = "data") -> None:
+        self._data = data
+        self._ctx = ctx
+        self._changes: dict[str, Any] = {}
+        #: Lengths of the user's own, by dim.
+        self.own_lengths: dict[Dim, Any] = {}
+        self.name = name
+
+    @property
+    def template(self) -> Data:
+        """Return the template, with all changes.
+
+        :raises ConfigError: they contradict each other
+        """
+        if self._changes:
+            try:
+                self._data = changed_data(self._data, self._changes, self.name)
+            except ConfigError as exc:
+                raise ConfigError("%r: %s" % (self.name, exc)) from None
+            self._changes = {}
+        return self._data
+
+    def change(self, **changes: Any) -> None:
+        """Set attributes; they take effect together, when the template is next asked for as a whole."""
+        self._changes.update(changes)
+
+    def error(self, message: str) -> ConfigError:
+        """Return an error that names the template."""
+        return ConfigError("%r %s %s" % (self.name, self.template, message))
+
+    # --- attributes ---
+
+    @property
+    def dtype(self) -> str:
+        """Return the numpy name of the dtype."""
+        return self.template.dtype
+
+    @dtype.setter
+    def dtype(self, value: Any) -> None:
+        self.change(dtype=value)
+
+    @property
+    def dim(self) -> Optional[int]:
+        """Return the number of features, or of labels if sparse."""
+        if "dim" not in self._changes:
+            return self._data.dim
+        value: Optional[int] = self._changes["dim"]
+        return value
+
+    @dim.setter
+    def dim(self, value: Optional[int]) -> None:
+        self.change(dim=value)
+
+    @property
+    def sparse(self) -> bool:
+        """Return whether the entries are label indices."""
+        return bool(self._changes.get("sparse", self._data.sparse))
+
+    @sparse.setter
+    def sparse(self, value: bool) -> None:
+        self.change(sparse=value)
+
+    @property
+    def shape(self) -> tuple[Optional[int], ...]:
+        """Return the size of each axis but batch, None where dynamic."""
+        if "shape" in self._changes:
+            return tuple(self._changes["shape"])
+        return tuple(dim.size for dim in self.template.dims if not dim.is_batch)
+
+    @shape.setter
+    def shape(self, value: Any) -> None:
+        self.change(shape=value)
+
+    @property
+    def batch_dim_axis(self) -> Optional[int]:
+        """Return the index of the batch axis."""
+        axis: Optional[int] = self._changes.get("batch_dim_axis", self._data.batch_axis)
+        return axis
+
+    @batch_dim_axis.setter
+    def batch_dim_axis(self, value: Optional[int]) -> None:
+        self.change(batch_dim_axis=value)
+
+    @property
+    def time_dim_axis(self) -> Optional[int]:
+        """Return the index of the time axis."""
+        if "time_dim_axis" not in self._changes:
+            return self.template.time_axis
+        value: Optional[int] = self._changes["time_dim_axis"]
+        return value
+
+    @time_dim_axis.setter
+    def time_dim_axis(self, value: Optional[int]) -> None:
+        self.change(time_dim_axis=value)
+
+    @property
+    def feature_dim_axis(self) -> Optional[int]:
+        """Return the index of the feature axis."""
+        if "feature_dim_axis" not in self._changes:
+            return self.template.feature_axis
+        value: Optional[int] = self._changes["feature_dim_axis"]
+        return value
+
+    @feature_dim_axis.setter
+    def feature_dim_axis(self, value: Optional[int]) -> None:
+        self.change(feature_dim_axis=value)
+
+    @property
+    def beam(self) -> Optional[Beam]:
+        """Return the hypotheses of a search in the batch axis, or None."""
+        return self.template.beam
+
+    @beam.setter
+    def beam(self, value: Optional[Beam]) -> None:
+        self._data = self.template.replace(beam=value)
+
+    @property
+    def vocab(self) -> Any:
+        """Return the label names, or None."""
+        return self.template.vocab
+
+    @vocab.setter
+    def vocab(self, value: Any) -> None:
+        self._data = self.template.replace(vocab=value)
+
+    @property
+    def sparse_dim(self) -> Optional[Dim]:
+        """Return the dim of the labels, or None."""
+        return self.template.sparse_dim
+
+    # --- derived ---
+
+    @property
+    def dim_tags(self) -> tuple[Dim, ...]:
+        """Return the dims in order."""
+        return self.template.dims
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """Return the dims in order."""
+        return self.template.dims
+
+    @property
+    def dims_set(self) -> set[Dim]:
+        """Return the dims."""
+        return set(self.template.dims)
+
+    @property
+    def batch_shape(self) -> tuple[Optional[int], ...]:
+        """Return the size of each axis, None where dynamic."""
+        return self.template.static_shape
+
+    @property
+    def batch_shape_dense(self) -> tuple[Optional[int], ...]:
+        """Return `batch_shape`, with the number of labels at the end if sparse."""
+        return self.batch_shape + ((self.dim,) if self.sparse else ())
+
+    @property
+    def shape_dense(self) -> tuple[Optional[int], ...]:
+        """Return `shape`, with the number of labels at the end if sparse."""
+        return self.shape + ((self.dim,) if self.sparse else ())
+
+    @property
+    def shape_sparse(self) -> tuple[Optional[int], ...]:
+        """Return `shape` without the feature axis."""
+        data = self.template
+        return tuple(d.size for i, d in enumerate(data.dims) if not d.is_batch and i != data.feature_axis)
+
+    @property
+    def batch_ndim(self) -> int:
+        """Return the number of axes, batch included."""
+        return self.template.rank
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of axes without batch."""
+        return len(self.shape)
+
+    @property
+    def ndim_dense(self) -> int:
+        """Return `ndim`, one more if sparse."""
+        return self.ndim + self.sparse
+
+    @property
+    def batch_ndim_dense(self) -> int:
+        """Return `batch_ndim`, one more if sparse."""
+        return self.batch_ndim + self.sparse
+
+    @property
+    def is_batch_major(self) -> bool:
+        """Return whether batch is the first axis."""
+        return self.batch_dim_axis == 0
+
+    @property
+    def is_time_major(self) -> bool:
+        """Return whether time is the first axis."""
+        return self.time_dim_axis == 0
+
+    @property
+    def is_batch_feature_major(self) -> bool:
+        """Return whether batch is the first and feature the second axis."""
+        return self.batch_dim_axis == 0 and self.feature_dim_axis == 1

@@ -1,0 +1,1 @@
+"""Helpers for tensors that the code of configs calls by name, in `eval` strings and by import."""

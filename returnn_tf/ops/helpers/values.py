@@ -1,0 +1,145 @@
+"""Elementwise functions, products, conditions and gradients, for the code of configs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import numpy
+
+from returnn_tf.ops.activations import clipped_exp, clipped_log
+from returnn_tf.ops.helpers.shapes import get_shape
+from returnn_tf.util.lazy_tf import tf
+
+safe_log = clipped_log
+safe_exp = clipped_exp
+
+
+def where_bc(condition: Any, x: Any, y: Any, name: Optional[str] = None) -> Any:
+    """Return ``tf.where`` with all three arguments broadcast to a common shape."""
+    return tf.where(condition, x, y, name=name)
+
+
+def dropout(
+    x: Any,
+    keep_prob: Any,
+    noise_shape: Optional[Sequence[Any]] = None,
+    seed: Optional[int] = None,
+    name: Optional[str] = None,
+    apply_correction_factor: bool = True,
+) -> Any:
+    """Keep entries with a probability and scale them by its inverse; set the others to zero.
+
+    :param noise_shape: 1 where an axis shares the mask
+    :param apply_correction_factor: False: do not scale
+    """
+    x = tf.convert_to_tensor(x)
+    if isinstance(keep_prob, (int, float)) and keep_prob >= 1:
+        return x
+    if noise_shape is not None:
+        noise_shape = [size if given is None else given for given, size in zip(noise_shape, get_shape(x))]
+    y = tf.nn.dropout(x, rate=1.0 - keep_prob, noise_shape=noise_shape, seed=seed, name=name)
+    return y if apply_correction_factor else y * tf.cast(keep_prob, x.dtype)
+
+
+def dot(a: Any, b: Any, transpose_b: bool = False) -> Any:
+    """Return the product over the last axis of ``a`` and the first of ``b``, or the last if transposed."""
+    return tf.tensordot(a, b, [[-1], [-1 if transpose_b else 0]])
+
+
+def to_int32_64(x: Any) -> Any:
+    """Return the tensor unchanged if it is int32 or int64, else cast to int32."""
+    return x if x.dtype in (tf.int32, tf.int64) else tf.cast(x, tf.int32)
+
+
+def matrix_triangular(shape: Sequence[Any], dtype: Any = "float32", lower: bool = False, upper: bool = False) -> Any:
+    """Return ones on the diagonal and below (lower) or above (upper) it, else zeros.
+
+    :param shape: [..., rows, columns]
+    """
+    if lower == upper:
+        raise TypeError("matrix_triangular: give either lower=True or upper=True")
+    return tf.linalg.band_part(tf.ones(shape, dtype), -1 if lower else 0, 0 if lower else -1)
+
+
+def get_shared_vocab(vocab_strings: Sequence[str]) -> Any:
+    """Return the labels as a string tensor [labels]."""
+    return tf.constant(numpy.asarray(vocab_strings, dtype=object), dtype=tf.string)
+
+
+def optional_add(*args: Any) -> Any:
+    """Return the sum of the arguments that are not None; None if there are none."""
+    given = [x for x in args if x is not None]
+    return sum(given[1:], given[0]) if given else None
+
+
+def optional_mul(*args: Any) -> Any:
+    """Return the product of the arguments that are not None; None if there are none."""
+    result = None
+    for x in args:
+        if x is not None:
+            result = x if result is None else result * x
+    return result
+
+
+def cond(
+    pred: Any,
+    true_fn: Optional[Callable[[], Any]] = None,
+    false_fn: Optional[Callable[[], Any]] = None,
+    name: Optional[str] = None,
+    *,
+    fn1: Optional[Callable[[], Any]] = None,
+    fn2: Optional[Callable[[], Any]] = None,
+) -> Any:
+    """Return the value of one of two functions; if the condition is a constant, only that one is called.
+
+    :param fn1: old name of true_fn
+    :param fn2: old name of false_fn
+    """
+    true_fn, false_fn = true_fn or fn1, false_fn or fn2
+    if true_fn is None or false_fn is None:
+        raise TypeError("cond: give two functions, true_fn and false_fn")
+    known = tf.get_static_value(tf.convert_to_tensor(pred))
+    if known is not None:
+        return true_fn() if known else false_fn()
+    return tf.cond(pred, true_fn, false_fn, name=name)
+
+
+def py_print(
+    pass_through_value: Any,
+    print_args: Sequence[Any] = (),
+    message: Optional[str] = None,
+    summarize: Optional[int] = None,
+    first_n: Optional[int] = None,
+    name: Optional[str] = None,
+) -> Any:
+    """Return a tensor; whenever it is computed, print others to the standard error.
+
+    :param summarize: entries shown of each end of an axis
+    :param first_n: not supported; has to be None
+    """
+    if first_n is not None:
+        raise TypeError("py_print: first_n is not supported, the values are printed in each step")
+    shown = ([message] if message is not None else []) + list(print_args)
+    with tf.control_dependencies([tf.print(*shown, summarize=3 if summarize is None else summarize)]):
+        return tf.identity(pass_through_value, name=name)
+
+
+def add_scaled_noise_to_gradients(
+    grads_and_vars: Sequence[tuple[Any, Any]], gradient_noise_scale: float, sparse_grads: bool = False
+) -> list[tuple[Any, Any]]:
+    """Add Gaussian noise to gradients.
+
+    :param sparse_grads: whether to do so for those that are ``tf.IndexedSlices``, too
+    """
+
+    def noisy(grad: Any) -> Any:
+        if grad is None or (isinstance(grad, tf.IndexedSlices) and not sparse_grads):
+            return grad
+        values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
+        values = values + gradient_noise_scale * tf.random.truncated_normal(tf.shape(values), dtype=values.dtype)
+        if isinstance(grad, tf.IndexedSlices):
+            return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
+        return values
+
+    return [(noisy(grad), var) for grad, var in grads_and_vars]
