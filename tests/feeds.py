@@ -40,7 +40,7 @@ def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 
         elif data.dtype.startswith("int"):
             feed[key] = rng.integers(0, 3, shape).astype(data.dtype)
         else:
-            feed[key] = rng.normal(size=shape).astype(data.dtype)
+            feed[key] = _normal(data, shape, rng)
     return feed
 
 
@@ -72,4 +72,11 @@ def _garbage(data: Data, shape: list[int], rng: numpy.random.Generator) -> numpy
         return rng.integers(0, data.sparse_dim.size or 2, shape).astype(data.dtype)
     if data.dtype == "bool" or data.dtype.startswith("int"):
         return rng.integers(0, 2, shape).astype(data.dtype)
-    return (50 * rng.normal(size=shape)).astype(data.dtype)
+    return 50 * _normal(data, shape, rng)
+
+
+def _normal(data: Data, shape: list[int], rng: numpy.random.Generator) -> numpy.ndarray:
+    values = rng.normal(size=shape)
+    if data.dtype.startswith("complex"):
+        values = values + 1j * rng.normal(size=shape)
+    return values.astype(data.dtype)

@@ -27,7 +27,7 @@ def _assert_same_layer(path: str, got: LayerResult, expected: LayerResult, rtol:
         numpy.testing.assert_array_equal(got.sizes[axis], lens, err_msg=path)
     value = got.value[tuple(slice(size) for size in expected.value.shape)]
     mask = valid_mask(expected.value, list(expected.axes), expected.sizes)
-    if expected.value.dtype.kind == "f":
+    if expected.value.dtype.kind in "fc":
         assert_close(path, value, expected.value, rtol, atol, mask)
     else:
         assert_close(path, value, expected.value, 0, 0, mask)

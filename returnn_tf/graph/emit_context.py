@@ -244,7 +244,7 @@ class EmitContext:
         if not rate:
             return x
         shape = tf.shape(x) if noise_shape is None else tf.stack([tf.cast(s, tf.int32) for s in noise_shape])
-        keep = tf.random.stateless_uniform(shape, self.seed(seed), dtype=x.dtype) >= rate
+        keep = tf.random.stateless_uniform(shape, self.seed(seed), dtype=x.dtype.real_dtype) >= rate
         return x * tf.cast(keep, x.dtype) * (1.0 / (1.0 - rate))
 
     def update(self, func: Callable[[], Any]) -> None:

@@ -127,6 +127,7 @@ def test_results_are_as_planned(case: Case) -> None:
 SEES_PADDING = {
     "layer:boolean_mask": "packs all entries of the array whose flag is set, as documented",
     "layer:conv": "the last windows reach into the padding",
+    "layer:first_t_frames_noise_estimator": "the frames of the array count, as documented",
     "layer:norm": "mean and variance are those of the whole array, as documented",
     "layer:resize": "the last new frames lie between the last frame and the first of the padding",
     "layer:scatter_nd": "padded frames of the source are added too, as documented",

@@ -46,6 +46,22 @@ def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str,
     return data
 
 
+def check_out_type(ctx: PlanContext, data: Data) -> Data:
+    """Return the template of a class that determines its output, if the option ``out_type`` agrees with it.
+
+    :raises ConfigError: another dtype, another number of features or axes
+    """
+    out_type = ctx.node.layer.out_type or {}
+    shape = tuple(d.size for d in data.dims if not d.is_batch and not d.is_loop)
+    actual = {"dtype": data.dtype, "dim": data.dim, "sparse": data.sparse, "shape": shape}
+    for name, value in actual.items():
+        given = out_type.get(name, value)
+        given = tuple(given) if isinstance(given, list) else given
+        if given is not None and given != value:
+            raise ctx.error("out_type has %s %r, but the output %s has %r. Omit it." % (name, given, data, value))
+    return data
+
+
 def _check_axes(ctx: PlanContext, data: Data, out_type: Mapping[str, Any]) -> None:
     rank = data.rank
     if out_type.get("shape") is not None:

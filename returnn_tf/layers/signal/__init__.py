@@ -1,0 +1,1 @@
+"""Layers for signals: Fourier transforms, filter banks, several channels, noise, segments."""

@@ -1,0 +1,1 @@
+"""Functions on signals: Fourier transforms, complex numbers, segments."""
