@@ -8,11 +8,30 @@ from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.tensor import Data as _Data
 from returnn_tf.tensor import Dim as _Dim
-from returnn_tf.tensor import DimKind, FeatureDim, SpatialDim, batch_dim, parse_data_key, single_step_dim
+from returnn_tf.tensor import (
+    DimKind,
+    FeatureDim,
+    ImplicitDim,
+    OptionalDim,
+    SpatialDim,
+    batch_dim,
+    parse_data_key,
+    single_step_dim,
+)
 
 register_compat(__name__, "returnn.tf.util.data")
 
-__all__ = ["Data", "Dim", "DimensionTag", "FeatureDim", "SpatialDim", "batch_dim", "single_step_dim"]
+__all__ = [
+    "Data",
+    "Dim",
+    "DimensionTag",
+    "FeatureDim",
+    "ImplicitDim",
+    "OptionalDim",
+    "SpatialDim",
+    "batch_dim",
+    "single_step_dim",
+]
 
 
 class _Types:

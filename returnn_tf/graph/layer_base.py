@@ -75,7 +75,7 @@ class LayerBase(Freezable):
     out_dim: Optional[Dim] = option(None, help="the new feature dim, instead of n_out")
     out_type: Optional[dict[str, Any]] = option(None, help="changes to the output template", group=OutTypeOptions)
     out_shape: Union[None, set[Any], frozenset[Any], list[Any], dict[Any, Any]] = option(
-        None, help="set of dims that the output must have; checked"
+        None, help="set of dims that the output must have, in a loop those of one step; checked"
     )
     target: Union[None, str, list[str]] = option(
         None, help="data key or layer with the reference for the loss; the default of n_out"

@@ -197,3 +197,24 @@ def test_loop_without_a_length() -> None:
     }
     with pytest.raises(ConfigError, match="needs the option max_seq_len"):
         plan_from_config(_config(unit, **{"from": []}))
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_numbers_begin_with_zero(moved):
+    """The value of prev: in the first step is zero without initial_output, whatever the dtype is, but for labels."""
+    scalar = {"dim": None, "shape": (), "batch_dim_axis": None, "time_dim_axis": None, "feature_dim_axis": None}
+    unit = {
+        "n": {"class": "eval", "from": "prev:n", "eval": "source(0) + 2", "out_type": {"dtype": "int32", **scalar}},
+        "flip": {"class": "eval", "from": "prev:flip", "eval": "tf.logical_not(source(0))",
+                 "out_type": {"dtype": "bool", **scalar}},
+        "last": {"class": "switch", "condition": "flip", "true_from": ":i", "false_from": "prev:last"},
+        "sum": {"class": "eval", "from": ["n", "last"], "eval": "tf.cast(source(0) * 10 + source(1), tf.float32)",
+                "out_type": {"dtype": "float32"}},
+        "output": {"class": "combine", "kind": "add", "from": ["data:source", "sum"]},
+    }  # fmt: skip
+    loop = {"class": "rec", "from": "data", "optimize_move_layers_out": moved, "unit": unit}
+    config = {"extern_data": {"data": {"dim": 2}}, "network": {"output": loop}, "behavior_version": 21}
+    data = numpy.zeros((1, 4, 2), "float32")
+    out = Network.from_config(Config(config)).run({"data": data, "data/size0": numpy.array([4], "int32")})
+    # n = 2, 4, 6, 8; flip = True, False, True, False; last = 0, 0, 2, 2
+    assert out.layers["output"].value[0, :, 0].tolist() == [20, 40, 62, 82]

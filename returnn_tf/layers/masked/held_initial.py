@@ -11,46 +11,38 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.nested.subnetwork import SubnetworkLayer
+from returnn_tf.layers.shared.initial_value import INITIAL_KEYWORDS, InitialValue, plan_initial_value
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 #: Values of the option that do not name a layer.
-KEYWORDS = ("zeros", "ones", "var", "apply(0)")
-
-_CONSTANTS = {"zeros": 0, "ones": 1}
+KEYWORDS = (*INITIAL_KEYWORDS, "apply(0)")
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldInitial:
-    """The initial output: exactly one of a constant, a parameter, a layer, an initial state, and a unit on zeros.
+    """The initial output: exactly one of a value, the initial state of a layer, and a unit on zeros.
 
-    :param param: name as in `PlanContext.param`
     :param state_of: a layer with an initial value of its own
     """
 
-    constant: Any = None
-    param: Optional[str] = None
-    node: Optional[Node] = None
+    value: Optional[InitialValue] = None
     state_of: Optional[Node] = None
     unit: Optional[UnitOnZeros] = None
 
     def emit(self, ctx: EmitContext, data: Data) -> Any:
         """Emit a tensor that broadcasts against the layout of ``data``, in its dtype."""
-        if self.param is not None:
-            value = ctx.param(self.param)
-            return tf.reshape(value, [-1 if i == data.feature_axis else 1 for i in range(data.rank)])
+        if self.value is not None:
+            return self.value.emit(ctx, data)
         if self.unit is not None:
             return tf.cast(self.unit.emit(ctx, data), data.dtype)
-        if self.node is not None:
-            return tf.cast(ctx.broadcast(self.node, data), data.dtype)
-        if self.state_of is not None:
-            layer: Any = self.state_of.layer
-            value = layer.initial_output_value(EmitContext(self.state_of, ctx.lowering))
-            state = getattr(layer, "hidden_state", None)
-            output = self.state_of.output
-            return to_layout(value, output.without_axes(output.loop_axes) if state is None else state.data, data)
-        return tf.cast(self.constant, data.dtype)
+        assert self.state_of is not None
+        layer: Any = self.state_of.layer
+        value = layer.initial_output_value(EmitContext(self.state_of, ctx.lowering))
+        state = getattr(layer, "hidden_state", None)
+        output = self.state_of.output
+        return to_layout(value, output.without_axes(output.loop_axes) if state is None else state.data, data)
 
 
 def plan_held_initial(
@@ -75,20 +67,11 @@ def plan_held_initial(
         state_of = _recurrent(inner)
         if given is None and state_of is not None:
             return HeldInitial(state_of=state_of)
-    if given is None:
-        return HeldInitial(constant=0)
-    if isinstance(given, Node):
-        return HeldInitial(node=given)
-    if isinstance(given, (bool, int, float)):
-        return HeldInitial(constant=given)
-    if given == "var":
-        name = "init_%s_var" % ctx.node.path.rpartition("/")[2]
-        ctx.param(name, (ctx.need_feature(data, "the output"),), 0.0)
-        return HeldInitial(param=name)
-    if isinstance(given, str) and given in _CONSTANTS:
-        return HeldInitial(constant=_CONSTANTS[given])
     if given == "apply(0)" and on_zeros is not None:
         return HeldInitial(unit=on_zeros)
+    value = plan_initial_value(ctx, given, data)
+    if value is not None:
+        return HeldInitial(value)
     last = ", 'apply(0)'" if on_zeros is not None else ""
     raise ctx.error(
         "initial_output must be a number, 'zeros', 'ones', 'var'%s or a layer here, not %r." % (last, given)

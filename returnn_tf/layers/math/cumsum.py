@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.option_types import Axis
+from returnn_tf.graph.option_types import Axis, InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.initial_value import INITIAL_KEYWORDS, InitialValue, plan_initial_value
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -20,7 +21,9 @@ class CumsumLayer(ConcatInputLayer):
     """``y[t] = sum of x[s] over all s <= t`` (with ``reverse``: s >= t) along one axis.
 
     There is no mask: with ``reverse``, frames after the end of a sequence count. Inside of a loop, and without a time
-    axis, it is the sum over all steps so far. No parameters. Lengths: unchanged.
+    axis, it is the sum over all steps so far, and ``initial_output`` is added to it. Lengths: unchanged.
+
+    Parameters: with ``initial_output`` "var": ``init_<layer>_var`` [features].
 
     Example::
 
@@ -33,16 +36,49 @@ class CumsumLayer(ConcatInputLayer):
     additional_left_summand_per_element: Union[None, int, float] = option(
         None, help="value to add to every element before the summation"
     )
+    initial_output: InitialOutput = option(
+        None,
+        help="in a loop: the sum before the first step, also the value of prev: there",
+        refs=True,
+        keywords=(*INITIAL_KEYWORDS, "apply(0)"),
+    )
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""
         data = self.input_template(ctx)
         self._frames, self._axis = frames_of(ctx, data, self.axis)
+        self._initial = self._planned_initial(ctx)
         if self._axis is None:
             if self.reverse:
                 raise ctx.error("reverse needs future steps, which a loop does not know yet.")
-            ctx.loop_state("sum", data, lambda emit: tf.zeros(tf.stack(emit.shape(data)), data.dtype))
+            ctx.loop_state("sum", data, self.initial_output_value)
         return self._frames
+
+    def _planned_initial(self, ctx: PlanContext) -> Optional[InitialValue]:
+        """Plan the sum before the first step of a loop; None if it runs over another axis or outside of loops."""
+        if self._axis is not None and not self._frames.dims[self._axis].is_loop:
+            return None
+        initial = plan_initial_value(ctx, self.initial_output, self._step())
+        if initial is None:
+            raise ctx.error(
+                "initial_output must be a number, 'zeros', 'ones', 'var' or a layer here, not %r."
+                % (self.initial_output,)
+            )
+        return initial
+
+    def _step(self) -> Data:
+        return self._frames if self._axis is None else self._frames.without_axes([self._axis])
+
+    def gives_initial_output(self) -> bool:
+        """Return whether the sum runs over the steps of a loop."""
+        return self._initial is not None
+
+    def initial_output_value(self, ctx: EmitContext) -> Any:
+        """Return the sum before the first step of a loop."""
+        assert self._initial is not None
+        data = self._step()
+        shape = ctx.shape(data)
+        return tf.broadcast_to(self._initial.emit(ctx, data), tf.stack(shape) if shape else [])
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one op."""
@@ -53,4 +89,7 @@ class CumsumLayer(ConcatInputLayer):
             total = ctx.loop_state("sum") + x
             ctx.set_loop_state("sum", total)
             return total
-        return tf.cumsum(x, axis=self._axis, reverse=self.reverse)
+        total = tf.cumsum(x, axis=self._axis, reverse=self.reverse)
+        if self._initial is not None and self.initial_output is not None:
+            total += tf.expand_dims(self.initial_output_value(ctx), self._axis)
+        return total

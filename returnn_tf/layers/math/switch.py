@@ -42,6 +42,8 @@ class SwitchLayer(Layer):
         branches = [b for b in (self.true_from, self.false_from) if isinstance(b, Node)]
         if isinstance(self.condition, Node) and self.condition.output.dtype != "bool":
             raise ctx.error("condition %r must be bool, but it is %s." % (self.condition.path, self.condition.output))
+        # While a loop is planned, the value of its previous step may still be unknown: it fits everywhere.
+        branches = [b for b in branches if not b.output.unknown] or branches
         if len({b.output.dtype for b in branches}) > 1:
             raise ctx.error(
                 "true_from is %s, but false_from is %s. Cast one of them." % (branches[0].output, branches[1].output)

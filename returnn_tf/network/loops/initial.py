@@ -34,7 +34,7 @@ def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> In
     if given is None and state is not None:
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
     if given is None:
-        if node.output.sparse_dim is not None or node.output.dtype.startswith("int"):
+        if node.output.sparse_dim is not None:
             raise LayerError(
                 "%s: 'prev:%s' needs the option 'initial_output' of this layer, since there is no natural first label. "
                 "Give the label before the first step, e.g. 'initial_output': 0." % (spec.where, spec.name)

@@ -125,8 +125,7 @@ class ZoneBuilder(NetworkBuilder):
 
         The same holds for dependents of a guess: a cell whose output is a guess has no hidden state yet.
         """
-        unknown = self._has_guessed or any(s.output.unknown or _state_unknown(s) for s in node.deps)
-        if self.strict or not unknown:
+        if self.strict or not (self._half_known(node) or any(_state_unknown(s) for s in node.deps)):
             return self._outer_templates.infer_template(node, ctx)
         try:
             return self._outer_templates.infer_template(node, ctx)
@@ -138,6 +137,14 @@ class ZoneBuilder(NetworkBuilder):
             node.owned.clear()
             self._has_guessed = True
             return self.loop.guess(node, ctx)
+
+    def _half_known(self, node: Node) -> bool:
+        return self._has_guessed or any(s.output.unknown for s in node.deps)
+
+    def check_out_shape(self, node: Node) -> None:
+        """Check the template against the option ``out_shape``, unless it may rest on a guess."""
+        if self.strict or not self._half_known(node):
+            self._outer_templates.check_out_shape(node)
 
     def _record_error(self, node: Node, error: ConfigError) -> None:
         if not any(s.output.unknown or s in self._guesses for s in node.deps):

@@ -13,7 +13,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.source import SourceLayer
 from returnn_tf.network.planning.build_state import BuildState
-from returnn_tf.network.planning.checks import LayerError, check_out_shape, cycle_error, located, with_beam
+from returnn_tf.network.planning.checks import LayerError, cycle_error, located, with_beam
 from returnn_tf.network.planning.parse import (
     LayerSpec,
     describe_place,
@@ -24,6 +24,7 @@ from returnn_tf.network.planning.parse import (
 from returnn_tf.network.planning.set_options import set_options
 from returnn_tf.network.planning.sub_output import SubOutputLayer
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.expected_dims import check_dims
 
 _OPEN, _DONE = "open", "done"
 #: Limit of nested networks: each level takes some frames of Python's stack.
@@ -274,6 +275,10 @@ class NetworkBuilder:
             return node.layer.template(ctx)
         return self.template_builder.infer_template(node, ctx)
 
+    def check_out_shape(self, node: Node) -> None:
+        """Check the template against the option ``out_shape``; an enclosing loop may know it only by half."""
+        check_dims(node.output, node.layer.out_shape or (), self.resolve_dim)
+
     @property
     def sink(self) -> list[Node]:
         """Return the list that collects planned nodes in the order of their computation."""
@@ -297,7 +302,7 @@ class NetworkBuilder:
                 "copy_output_loss_from_source_idx is %d, but there are %d sources." % (index, len(node.sources))
             )
         if layer.out_shape is not None:
-            check_out_shape(node.output, layer.out_shape)
+            self.template_builder.check_out_shape(node)
         self.sink.append(node)
 
     def _with_lengths_of(self, node: Node, target: str) -> Data:

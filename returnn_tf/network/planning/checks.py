@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.network.planning.parse import describe_place
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import Data
 
 
 class LayerError(ConfigError):
@@ -75,20 +74,6 @@ def with_beam(node: Node) -> Data:
             % ", ".join(sorted(beam.of for beam in beams))
         )
     return data.replace(beam=beams.pop())
-
-
-def check_out_shape(data: Data, expected: Any) -> None:
-    """Check that the output has the dims of the option ``out_shape``; anything but a set of dims is not checked."""
-    if isinstance(expected, Mapping) or not all(isinstance(d, Dim) for d in expected):
-        return
-    got = list(data.dims)
-    for dim in expected:
-        match = next((d for d in got if d is dim or (d.is_batch and dim.is_batch) or d.agrees_with(dim)), None)
-        if match is None:
-            raise ConfigError("out_shape has the dim %s, but the output is %s." % (dim, data))
-        got.remove(match)
-    if got:
-        raise ConfigError("the output %s has the axis %s, which out_shape lacks." % (data, got[0]))
 
 
 def cycle_error(path: str, open_names: list[str], again: str, *, in_loop: bool) -> LayerError:
