@@ -31,9 +31,8 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 INNER_FLOORS = {
     "datasets": [["core"], ["config", "hdf", "label_file", "synthetic"], ["loading"]],
     "ops": [
-        ["activations", "frames", "gradients", "initializers", "softmax", "tf1_names"],
+        ["activations", "frames", "gradients", "initializers", "philox", "softmax", "tf1_names"],
         ["helpers"],
-        ["cross_entropy", "dense", "normalize", "sampled_loss"],
         ["cross_entropy", "dense", "normalize", "sampled_loss", "signal"],
         ["cells", "sequence"],
     ],
