@@ -126,6 +126,13 @@ def is_known(module: str) -> bool:
     return _finder.module(module) is not None
 
 
+def current_name(module: str) -> Optional[str]:
+    """Return the newest name of a module of RETURNN, given any of its names; None if it has no stand-in."""
+    COMPAT.load()
+    home = COMPAT.find(module)
+    return None if home is None else COMPAT.names_of(home)[0]
+
+
 def builtins_of_configs() -> dict[str, Any]:
     """Return the ``__builtins__`` for the code of configs."""
     return {**vars(builtins), "__import__": _import}

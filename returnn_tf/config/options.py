@@ -55,6 +55,8 @@ def option(
     check: Optional[Callable[[Any], Optional[str]]] = None,
     unsupported: Optional[str] = None,
     inert: Optional[str] = None,
+    old: Optional[str] = None,
+    differs: Optional[str] = None,
     group: Optional[type] = None,
     network: bool = False,
     refs: bool = False,
@@ -71,6 +73,8 @@ def option(
     :param check: returns a message if a value of the right type is wrong, e.g. "must be above 0", else None
     :param unsupported: why only the default is allowed, and what to write instead
     :param inert: why the option has no effect; a value other than the default is logged
+    :param old: what to write today; the option works as before
+    :param differs: how the effect differs from that in RETURNN
     :param group: a dict as value holds the options which this class declares
     :param network: the value may be a network dict (or a single layer dict), with a namespace of its own
     :param refs: strings in the value (also inside lists and dict values) are names of layers
@@ -83,6 +87,8 @@ def option(
         "check": check,
         "unsupported": unsupported,
         "inert": inert,
+        "old": old,
+        "differs": differs,
         "group": group,
         "network": network,
         "refs": refs,
@@ -112,6 +118,8 @@ class OptionInfo:
     check: Optional[Callable[[Any], Optional[str]]] = None
     unsupported: Optional[str] = None
     inert: Optional[str] = None
+    old: Optional[str] = None
+    differs: Optional[str] = None
     group: Optional[type] = None
     network: bool = False
     refs: bool = False
@@ -137,6 +145,10 @@ class OptionInfo:
             parts.append("not supported: %s" % self.unsupported)
         if self.inert:
             parts.append("no effect: %s" % self.inert)
+        if self.old:
+            parts.append("older form; today: %s" % self.old)
+        if self.differs:
+            parts.append("unlike in RETURNN: %s" % self.differs)
         return "; ".join(parts)
 
     def check_value(self, value: Any, where: str) -> None:

@@ -170,6 +170,10 @@ class ConfigStore:
         place = self._places.get(key)
         return "config key %r (%s)" % (key, place) if place else "config key %r" % key
 
+    def place_of(self, key: str) -> str:
+        """Return where a key was set, e.g. "my.config:3"; "" if that is unknown."""
+        return self._places.get(key, "")
+
     def is_override(self, key: str) -> bool:
         """Return whether the key was set on the command line."""
         return self._places.get(key) == _COMMAND_LINE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def plan_from_config(config: Config, *, train: bool = False, search: bool = False, evaluate: bool = False) -> Plan:
-    """Plan the network of a config; needs no TensorFlow.
+    """Plan the network of a config; needs no TensorFlow, and creates no variables.
 
     :param train: whether dropout etc. are active; losses in loops exist
     :param search: whether to search instead of following the targets
@@ -56,12 +56,30 @@ def plan_from_config(config: Config, *, train: bool = False, search: bool = Fals
     )
 
 
+class _PlanAttribute:
+    """``Network.plan(config)`` plans a config without variables; ``net.plan`` is the plan of a network."""
+
+    @overload
+    def __get__(self, net: None, owner: type[Network]) -> Callable[..., Plan]: ...
+
+    @overload
+    def __get__(self, net: Network, owner: type[Network]) -> Plan: ...
+
+    def __get__(self, net: Optional[Network], owner: type[Network]) -> Any:
+        return plan_from_config if net is None else vars(net)["plan"]
+
+    def __set__(self, net: Network, plan: Plan) -> None:
+        vars(net)["plan"] = plan
+
+
 class Network:
     """A network with its variables.
 
-    :param plan: see `plan_from_config`
+    :param plan: see `plan_from_config`, which is ``Network.plan``
     :param seed: seed of the initial values
     """
+
+    plan = _PlanAttribute()
 
     def __init__(self, plan: Plan, *, seed: int = DEFAULT_SEED) -> None:
         self.plan = plan

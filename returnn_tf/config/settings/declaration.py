@@ -108,6 +108,8 @@ def setting(
     check: Optional[Callable[[Any], Optional[str]]] = None,
     unsupported: Optional[str] = None,
     inert: Optional[str] = None,
+    old: Optional[str] = None,
+    differs: Optional[str] = None,
     reader: Optional[Callable[[Any], Any]] = None,
     aliases: Iterable[str] = (),
     dataset_option: str = "",
@@ -125,6 +127,8 @@ def setting(
     :param check: gives a message if a value of the right type is wrong, e.g. "must be above 0", else None
     :param unsupported: why only the default is allowed, and what to write instead
     :param inert: why the setting has no effect; a value other than the default is logged
+    :param old: what to write today; the setting works as before
+    :param differs: how the effect differs from that in RETURNN
     :param reader: converts a value of a config; by default chosen by the annotation
     :param aliases: older names
     :param dataset_option: datasets that do not set this option of theirs inherit the value
@@ -140,6 +144,8 @@ def setting(
         "check": check,
         "unsupported": unsupported,
         "inert": inert,
+        "old": old,
+        "differs": differs,
         "aliases": tuple(aliases),
         "dataset_option": dataset_option,
         "batch_option": batch_option,

@@ -23,8 +23,12 @@ class NetworkSettings(SettingGroup):
         None, help="function(epoch) -> network dictionary, instead of network"
     )
     extern_data: Any = setting(None, help="data key -> its dims and dtype")
-    num_inputs: Any = setting(None, help="older form of extern_data: dim of the input")
-    num_outputs: Any = setting(None, help="older form of extern_data: data key -> (dim, number of axes)")
+    num_inputs: Any = setting(None, help="dim of the input", old='extern_data = {"data": {"dim": ...}, ...}')
+    num_outputs: Any = setting(
+        None,
+        help="data key -> (dim, number of axes)",
+        old='extern_data = {"classes": {"dim": ..., "sparse": True}, ...}',
+    )
     target: str = setting("classes", help="default data key of targets")
     beam_size: Optional[int] = setting(
         None,

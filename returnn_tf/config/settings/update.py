@@ -26,17 +26,22 @@ class UpdateSettings(SettingGroup):
     optimizer: Optional[dict[str, Any]] = setting(
         None, help="the optimizer: a dict with class (a name) and its options"
     )
-    adam: bool = setting(False, help="the Adam optimizer; older form of optimizer")
-    nadam: bool = setting(False, help="the Nadam optimizer; older form of optimizer")
-    adadelta: bool = setting(False, help="the Adadelta optimizer; older form of optimizer")
-    adagrad: bool = setting(False, help="the Adagrad optimizer; older form of optimizer")
+    adam: bool = setting(False, help="the Adam optimizer", old='optimizer = {"class": "adam"}')
+    nadam: bool = setting(False, help="the Nadam optimizer", old='optimizer = {"class": "nadamkeras"}')
+    adadelta: bool = setting(False, help="the Adadelta optimizer", old='optimizer = {"class": "adadelta"}')
+    adagrad: bool = setting(False, help="the Adagrad optimizer", old='optimizer = {"class": "adagrad"}')
     rmsprop: Union[bool, float] = setting(
         False,
-        help="the RMSprop optimizer, True or its decay; older form of optimizer",
+        help="the RMSprop optimizer, True or its decay",
+        old='optimizer = {"class": "rmsprop", "decay": ...}',
         reader=_read_switch_or_decay,
         check=_is_switch_or_decay,
     )
-    momentum: float = setting(0.0, help="momentum of gradient descent and RMSprop; older form of optimizer")
+    momentum: float = setting(
+        0.0,
+        help="momentum of gradient descent and RMSprop",
+        old='optimizer = {"class": "momentum", "momentum": ...}',
+    )
     optimizer_epsilon: Optional[float] = setting(None, help="epsilon of Adam and its relatives")
     accum_grad_multiple_step: int = setting(
         0, help="number of steps whose gradients are summed before an update", check=at_least(0)

@@ -48,6 +48,11 @@ class Plan:
         """Return all parameters by name, in the order of the layers."""
         return {spec.name: spec for node in self.all_nodes() for spec in node.owned}
 
+    @property
+    def layers(self) -> dict[str, Node]:
+        """Return all layers by path, with those inside loops; ``.output`` of one is its template."""
+        return {node.path: node for node in self.visible_nodes()}
+
     def all_nodes(self) -> Iterator[Node]:
         """Return all layers, with those inside loops in front of the loop."""
         todo = list(reversed(self.nodes))

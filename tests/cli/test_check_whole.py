@@ -1,0 +1,92 @@
+"""returnn-tf check: every part of a config is looked at, and all mistakes are told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from returnn_tf.cli.main import main
+
+GOOD = """
+behavior_version = 21
+extern_data = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
+network = {"output": {"class": "softmax", "loss": "ce", "from": "data", "n_out": 2}}
+train = {"class": "Task12AXDataset", "num_seqs": 10}
+dev = {"class": "Task12AXDataset", "num_seqs": 5}
+optimizer = {"class": "adam"}
+"""
+
+#: Lines added to the config, what the error says, and the exit code.
+MISTAKES = [
+    ("num_epochs = 'x'", ["config key 'num_epochs'", "expected an int"], 2),
+    ("task = 'trian'", ["Did you mean 'train'?"], 2),
+    ("optimizer = {'class': 'adm'}", ["Did you mean 'adam'?"], 2),
+    ("optimizer = {'class': 'adam', 'beta': 0.9}", ["beta"], 2),
+    ("network['output']['updater_opts'] = {'gradient_clipp': 1}", ["output/W", "Did you mean 'gradient_clip'"], 2),
+    ("dev = {'class': 'Task12AXDatset'}", ["'dev'", "Did you mean 'Task12AXDataset'?"], 2),
+    ("dev = {'class': 'Task12AXDataset', 'num_seq': 3}", ["Did you mean 'num_seqs'?"], 2),
+    ("eval_datasets = {'x': {'class': 'HDFDataset', 'files': ['/no/such.hdf']}}", ["/no/such.hdf"], 1),
+    ("extern_data['data']['dim'] = 8", ["9 features for data key 'data'", "declares 8"], 2),
+    ("extern_data['more'] = {'dim': 1}\nnetwork['output']['from'] = 'data:more'", ["no data key 'more'"], 2),
+    ("learning_rate_control = 'newbobb'", ["newbob"], 2),
+    ("learning_rates = ['x']", ["learning_rates"], 2),
+    ("use_horovod = True\nhorovod_reduce_type = 'sum'", ["horovod_reduce_type"], 2),
+    ("preload_from_files = {'lm': {'filename': '/no/model.001'}}", ["/no/model.001"], 1),
+    ("preload_from_files = {'lm': {'filname': '/no/model.001'}}", ["Did you mean 'filename'?"], 2),
+    ("cleanup_old_models = {'keep_best': 3}", ["keep_best"], 2),
+    ("pretrain = {'repetition': 3}", ["Did you mean 'repetitions'?"], 2),
+    ("task = 'search'\nsearch_output_layer = 'outptu'", ["Did you mean 'output'?"], 2),
+    ("def get_network(epoch):\n    return {}[epoch]", ["KeyError: 1", "return {}[epoch]"], 2),
+]
+
+
+def _check(tmp_path: Path, text: str, *options: str) -> int:
+    path = tmp_path / "my.config"
+    path.write_text(text)
+    return main(["check", str(path), *options])
+
+
+def test_good(tmp_path, capsys):
+    """A config without mistakes: the table, and nothing else."""
+    assert _check(tmp_path, GOOD) == 0
+    captured = capsys.readouterr()
+    assert "softmax" in captured.out and not captured.err
+
+
+@pytest.mark.parametrize("lines, texts, code", MISTAKES, ids=[lines[:60] for lines, _, _ in MISTAKES])
+def test_one_mistake(lines, texts, code, tmp_path, capsys):
+    """Each part of a config is looked at."""
+    assert _check(tmp_path, GOOD + lines + "\n") == code
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and "Traceback" not in err
+    for text in texts:
+        assert text in err
+
+
+def test_all_mistakes_at_once(tmp_path, capsys):
+    """A mistake in the settings, in the network and in each dataset: four errors, the exit code of a wrong config."""
+    lines = "num_epochs = 'x'\nnetwork['output']['clas'] = 1\ntrain['num_seq'] = 1\ndev = {'class': 'None'}\n"
+    assert _check(tmp_path, GOOD + lines) == 2
+    err = capsys.readouterr().err
+    assert "error: 4 mistakes:" in err
+    for text in ("num_epochs", "unknown option 'clas'", "num_seq", "'None'"):
+        assert text in err
+
+
+def test_without_data(tmp_path, capsys):
+    """On a machine without the data, the files are not looked for."""
+    lines = (
+        "dev = {'class': 'HDFDataset', 'files': ['/no/such.hdf']}\npreload_from_files = {'a': {'filename': '/no/m'}}\n"
+    )
+    assert _check(tmp_path, GOOD + lines) == 1
+    assert _check(tmp_path, GOOD + lines, "--no-data") == 0
+    assert _check(tmp_path, GOOD + lines, "--no-dat") == 2
+    assert "Did you mean '--no-data'?" in capsys.readouterr().err
+
+
+def test_notes(tmp_path, capsys):
+    """What does not stop the task of the config is a warning."""
+    assert _check(tmp_path, GOOD.replace("train =", "_train =") + "search_output_layer = 'decision'\n") == 0
+    err = capsys.readouterr().err
+    assert "Warning: there is no dataset to train on" in err and "Warning: task search would fail: " in err
