@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @register_layer("rand_int")
 class RandIntLayer(Layer):
-    """Whole numbers in [minval, maxval), all with the same probability; other ones in every step of the training.
+    """Whole numbers from ``minval`` to below ``maxval``, all equally probable; others in each step of the training.
 
     In a loop, each step has numbers of its own.
     Parameters: none. Lengths: those of the dims in ``shape``.
