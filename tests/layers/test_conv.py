@@ -176,3 +176,22 @@ def test_filter_size_by_dim(layer):
     nets = [net_of({"output": layer(filter_size=size)}) for size in ((3,), (SpatialDim("filter", 3),))]
     shapes = [{name: tuple(p.shape) for name, p in net.params.items()} for net in nets]
     assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_time_mask_of_a_transposed_convolution(padding, wide):
+    options = {"padding": padding, "filter_size": (5,) if not wide else (5, 2), "strides": 2 if not wide else (2, 1)}
+    options["from"] = "data:wide" if wide else "data"
+    masked, plain = net_of({"output": tconv(use_time_mask=True, **options)}), net_of({"output": tconv(**options)})
+    plain.set_param_values(masked.get_param_values())
+    arrays = feed()
+    valid = numpy.arange(4)[None] < LENS[:, None]
+    zeros = dict(arrays, data=X * valid[..., None], wide=arrays["wide"] * valid[..., None, None])
+    expected = plain.run(zeros).layers["output"]
+    result = masked.run(arrays).layers["output"]
+    numpy.testing.assert_array_equal(result.sizes[1], expected.sizes[1])
+    numpy.testing.assert_allclose(result.value, expected.value, rtol=1e-5, atol=1e-6)
+    assert not numpy.allclose(
+        plain.run(arrays).layers["output"].value[1, : result.sizes[1][1]], result.value[1, : result.sizes[1][1]]
+    )

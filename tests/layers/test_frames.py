@@ -4,6 +4,7 @@ import numpy
 import pytest
 import tensorflow as tf
 
+from returnn_tf.config import ConfigError
 from returnn_tf.tensor import SpatialDim
 from tests.layers.nets import LENS, STATIC, TIME, fails, feed, gradient, net_of, output, run, template
 
@@ -130,6 +131,37 @@ def test_resize(kind, factor):
         function = tf.compat.v1.image.resize_bicubic
         expected = function(X[:, :, None], [frames, 1]).numpy()[:, :, 0]
     numpy.testing.assert_allclose(result.value, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor,dtype", [(1.5, "float32"), (0.5, "float32"), (2, "int32")])
+@pytest.mark.parametrize("kind", ["nn", "linear"])
+def test_resize_by_a_layer(kind, factor, dtype):
+    network = {
+        "f": {"class": "constant", "value": factor, "dtype": dtype},
+        "output": layer("resize", axis="T", factor="f", kind=kind),
+    }
+    result, expected = run(network)["output"], output(layer("resize", axis="T", factor=factor, kind=kind))
+    numpy.testing.assert_array_equal(result.sizes[1], numpy.ceil(LENS * factor))
+    numpy.testing.assert_allclose(result.value, expected.value, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"factor": "data:numbers"}, "must give one number"),
+        ({"factor": "flag"}, "must give one number"),
+        ({"factor": "one", "kind": "fill"}, "kind 'fill' needs a number"),
+        ({"factor": 0}, "factor must be positive"),
+    ],
+)
+def test_factor_of_resize(options, message):
+    network = {
+        "flag": {"class": "constant", "value": True},
+        "one": {"class": "constant", "value": 1},
+        "output": layer("resize", axis="T", **options),
+    }
+    with pytest.raises(ConfigError, match=message):
+        run(network)
 
 
 def test_resize_moves_batch_and_axis_to_the_front():

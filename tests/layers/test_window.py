@@ -38,12 +38,22 @@ def test_window(options, size, left, lens, stride):
 
 
 @pytest.mark.parametrize("version,axes", [(17, "B,T,S,S,F"), (18, "B,S,S,T,F")])
-def test_window_along_a_static_axis(version, axes):
-    result = output(window(window_size=2, axis=STATIC, **{"from": "data:wide"}), behavior_version=version)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_window_along_a_static_axis(version, axes, stride):
+    layer = window(window_size=3, window_left=0, axis=STATIC, stride=stride, **{"from": "data:wide"})
+    result = output(layer, behavior_version=version)
     assert ",".join(result.axes) == axes
-    by_window = expected_window(WIDE.transpose(0, 2, 1, 3), 2, 0, 2)  # [batch, window, static, time, feature]
-    expected = by_window if version == 18 else by_window.transpose(0, 3, 2, 1, 4)
+    frames = -(-2 // stride)
+    by_window = expected_window(WIDE.transpose(0, 2, 1, 3), 3, 0, frames, stride)  # [batch, window, static, time, ...]
+    expected = by_window.transpose(0, 2, 1, 3, 4) if version == 18 else by_window.transpose(0, 3, 2, 1, 4)
     numpy.testing.assert_array_equal(result.value, expected)
+
+
+def test_window_along_the_features():
+    result = output(window(window_size=2, axis="F"))
+    expected = expected_window(X.transpose(0, 2, 1), 2, 0, 3)  # [batch, window, features, time]
+    assert result.axes == ("B", "F", "S", "T")
+    numpy.testing.assert_array_equal(result.value, expected.transpose(0, 2, 1, 3))
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])

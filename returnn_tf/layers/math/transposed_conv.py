@@ -24,7 +24,8 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
     """Transposed convolution (Zeiler et al. 2010): every frame is multiplied by the filter and added to the output.
 
     Without padding, output frame ``t * stride + k`` gets ``x[t] W[k]``; padding "same" cuts the output to
-    ``n * stride`` frames. The output has the axes [batch, others, spatial, features].
+    ``n * stride`` frames. The output has the axes [batch, others, spatial, features]. What frames after the end of a
+    sequence add to its last output frames is there unless ``use_time_mask`` is set.
 
     Parameters: ``W_native_transposed_conv`` [filter..., n_out, in], with one axis [filter, 1, n_out, in]; ``bias``
     [n_out]. A ``filter`` layer has the axes [filter..., n_out, in].
@@ -48,6 +49,7 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
         None, help="axes to move along, one per axis of the filter (default: all spatial)"
     )
     out_spatial_dims: Optional[Dims] = option(None, help="the dims of these axes in the output")
+    use_time_mask: bool = option(False, help="treat frames after the end of a sequence as 0")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: batch and other axes, spatial axes, features."""
@@ -85,7 +87,7 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
         """Emit one transposed convolution, cut at the ends."""
         w = self.emit_filter(ctx)
         y = transposed_convolution(
-            self._spatial.to_op(ctx, self.emit_input(ctx), use_time_mask=False),
+            self._spatial.to_op(ctx, self.emit_input(ctx), use_time_mask=self.use_time_mask),
             w[:, 0] if len(self._strides) == 1 else w,
             strides=self._strides,
             padding=self.padding.lower(),

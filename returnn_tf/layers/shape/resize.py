@@ -6,8 +6,9 @@ import math
 from typing import Any, Optional, Union
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.config.options import option, probability
+from returnn_tf.config.options import LayerOrNumber, option, probability
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -36,7 +37,7 @@ class ResizeLayer(ConcatInputLayer):
         network = {"output": {"class": "resize", "axis": "T", "factor": 2, "kind": "linear", "from": "data"}}
     """
 
-    factor: Union[int, float] = option(help="factor of the length")
+    factor: LayerOrNumber = option(help="factor of the length: a number, or a layer with one", refs=True)
     axis: Axis = option(help="the axis to resize")
     kind: str = option("nn", help="'nn', 'linear', 'cubic' or 'fill'")
     fill_value: Union[None, int, float, bool] = option(None, help="kind 'fill': value of the new frames (default 0)")
@@ -48,27 +49,43 @@ class ResizeLayer(ConcatInputLayer):
         """Infer the output: batch, the longer axis, others."""
         data = self.input_template(ctx)
         axis = frame_axis(ctx, data, self.axis)
-        self._check(ctx, data)
+        self._check_kind(ctx, data)
+        self._check_factor(ctx)
         front = [axis] if data.batch_axis is None else [data.batch_axis, axis]
         self._order = front + [i for i in range(data.rank) if i not in front]
         out = data.permuted(self._order)
         return out.with_dim(len(front) - 1, ctx.bind(self.out_dim, self._new_dim(ctx, data, axis)))
 
-    def _check(self, ctx: PlanContext, data: Data) -> None:
+    def _check_factor(self, ctx: PlanContext) -> None:
+        if isinstance(self.factor, Node):
+            self._check_layer(ctx, self.factor)
+        elif isinstance(self.factor, str) or not 0 < self.factor < math.inf:
+            raise ctx.error("factor must be positive and finite, got %s." % self.factor)
+        elif self.kind == "fill" and self.factor != int(self.factor):
+            raise ctx.error("kind 'fill' needs a whole number as factor, got %s." % self.factor)
+
+    def _check_kind(self, ctx: PlanContext, data: Data) -> None:
         kinds = [*RESIZE_KINDS, "fill"]
         if self.kind not in kinds:
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, kinds)))
-        if not 0 < self.factor < math.inf:
-            raise ctx.error("factor must be positive and finite, got %s." % self.factor)
-        if self.kind == "fill" and self.factor != int(self.factor):
-            raise ctx.error("kind 'fill' needs a whole number as factor, got %s." % self.factor)
         if self.kind != "fill" and (self.fill_value is not None or self.fill_dropout):
             raise ctx.error("fill_value and fill_dropout are for kind 'fill' only.")
         if self.kind in ("linear", "cubic") and data.dtype != "float32":
             raise ctx.error("kind %r needs a source of float32, not %s." % (self.kind, data.dtype))
 
+    def _check_layer(self, ctx: PlanContext, node: Node) -> None:
+        data = node.output
+        if data.unknown:
+            return
+        if data.rank or data.sparse or data.dtype not in ("int32", "int64", "float32", "float64"):
+            raise ctx.error("factor: the layer %r must give one number, not %s." % (node.path, data))
+        if self.kind == "fill":
+            raise ctx.error("kind 'fill' needs a number as factor, not the layer %r." % node.path)
+
     def _new_dim(self, ctx: PlanContext, data: Data, axis: int) -> Dim:
         dim, factor = data.dims[axis], self.factor
+        if isinstance(factor, Node):
+            return ctx.new_spatial(None, "resized")
         if dim.size is not None and not self.fill_dropout:
             size = int(-(-dim.size * factor // 1))
             return ctx.new_feature(size) if axis == data.feature_axis else ctx.new_spatial(size, "resized")
@@ -85,15 +102,16 @@ class ResizeLayer(ConcatInputLayer):
         if self.kind == "fill":
             return self._fill(ctx, x, at, dim, out_dim)
         if out_dim.size is None and out_dim.expr is None:
-            ctx.define_lens(out_dim, self._longer(ctx.lens(dim)), size=self._longer(frames))
+            ctx.define_lens(out_dim, self._longer(ctx, ctx.lens(dim)), size=self._longer(ctx, frames))
         shape = [size_of(x, i) for i in range(x.shape.rank)]
         y = tf.reshape(x, tf.stack([shape[0] if at else 1, frames, -1]))
         y = resize(y, self.kind, ctx.size(out_dim))
         shape[at] = ctx.size(out_dim)
         return tf.reshape(y, tf.stack(shape))
 
-    def _longer(self, lens: Any) -> Any:
-        return tf.cast(tf.math.ceil(tf.cast(lens, tf.float32) * self.factor), tf.int32)
+    def _longer(self, ctx: EmitContext, lens: Any) -> Any:
+        factor = tf.cast(ctx.value(self.factor), tf.float32) if isinstance(self.factor, Node) else self.factor
+        return tf.cast(tf.math.ceil(tf.cast(lens, tf.float32) * factor), tf.int32)
 
     def _fill(self, ctx: EmitContext, x: Any, at: int, dim: Dim, out_dim: Dim) -> Any:
         factor = int(self.factor)

@@ -50,9 +50,11 @@ class WindowLayer(ConcatInputLayer):
     """``y[i, t] = x[t * stride + i - left]``: the frames around each frame as a new axis.
 
     Beyond the ends of the array there are zeros; frames after the end of a sequence are unchanged. With padding
-    "same" and only window_size, ``floor(size / 2)`` frames are after the current one, all others before. The output is
-    [window, time, others], before behavior version 18 [batch, time, window, others]. Inside of a loop, and without a
-    time axis, the window has the current step and those before it; window_right must be 0 then.
+    "same" and only window_size, ``floor(size / 2)`` frames are after the current one, all others before. The frames
+    become the first axis, and the window is in front of the time axis: [window, time, others], along another axis
+    [frames, ..., window, time, others]. Before behavior version 18 the output is [batch, time, window, others].
+    Inside of a loop, and without a time axis, the window has the current step and those before it; window_right must be
+    0 then.
 
     No parameters. Lengths: "same" ``ceil(n / stride)``, "valid" ``ceil((n - size + 1) / stride)``, at least 0.
 
@@ -102,8 +104,9 @@ class WindowLayer(ConcatInputLayer):
         out = data.permuted(self._order)
         at = self._order.index(axis)
         out = out.with_dim(at, new)
-        # Old order: after the frames; now the frames are first, and the window is in front of them.
-        self._window_axis = at + 1 if ctx.behavior_version < 18 else 0
+        # Old order: after the frames; now the frames are first, and the window is in front of the time.
+        time = 0 if out.time_axis is None or dim.is_loop else out.time_axis
+        self._window_axis = at + 1 if ctx.behavior_version < 18 else time
         return out.with_axis(self._window_axis, window).replace(vocab=None)
 
     def _given_size(self, ctx: PlanContext) -> Optional[int]:
@@ -145,10 +148,10 @@ class WindowLayer(ConcatInputLayer):
         x = transpose(x, [self._axis] + [i for i in self._order if i != self._axis])
         x = self._padded(x)
         y = sliding_windows(x, self._size, stride=self.stride)
-        if self._window_axis == 0:
-            return y
-        at = self._window_axis - 1  # [window, frames, others] -> frames at this place, window after it
-        return transpose(y, list(range(2, 2 + at)) + [1, 0] + list(range(2 + at, y.shape.rank)))
+        computed = [self._axis] + [i for i in self._order if i != self._axis]
+        places = [computed.index(axis) + 1 for axis in self._order]  # of the axes of the output behind the window
+        places.insert(self._window_axis, 0)
+        return transpose(y, places)
 
     def _padded(self, x: Any) -> Any:
         if not self._valid:
