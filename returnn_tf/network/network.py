@@ -16,6 +16,7 @@ from returnn_tf.config.settings import DEFAULT_SEED, NetworkSettings, TrainingSe
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.network.feed import FeedFormat, batch_major_order
 from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
@@ -252,7 +253,9 @@ class Network:
         total = raw.get("total_loss")
         return RunResult(
             layers={
-                n.path: _layer_result(n.output, raw["values"][n.path], raw["lens"][n.path], raw["beam_scores"])
+                n.path: _layer_result(
+                    n.output, raw["values"][n.path], raw["lens"][n.path], raw["beam_scores"].get(n.path)
+                )
                 for n in nodes
             },
             losses=losses,
@@ -273,7 +276,7 @@ class Network:
                 "losses": out.losses,
                 "errors": out.errors,
                 "counts": out.counts,
-                "beam_scores": out.lowering.beam_scores,
+                "beam_scores": {n.path: s for n in nodes if (s := scores_of(out.lowering, n)) is not None},
                 "grads": {},
             }
             if self.plan.losses:
@@ -294,15 +297,14 @@ def dense_gradients(tape: Any, objective: Any, params: Mapping[str, Any]) -> dic
     return {name: tf.convert_to_tensor(grad) for name, grad in zip(names, grads) if grad is not None}
 
 
-def _layer_result(data: Data, value: Any, lens: Mapping[str, Any], beam_scores: Mapping[str, Any]) -> LayerResult:
+def _layer_result(data: Data, value: Any, lens: Mapping[str, Any], scores: Optional[Any]) -> LayerResult:
     order = batch_major_order(data)
     kinds = data.axis_kinds
     array = value.numpy()
     if array.ndim:
         array = numpy.transpose(array, order)
     sizes = {order.index(int(axis)): v.numpy() for axis, v in lens.items()}
-    scores = None if data.beam is None else beam_scores[data.beam.of].numpy()
-    return LayerResult(array, tuple(kinds[a] for a in order), sizes, scores)
+    return LayerResult(array, tuple(kinds[a] for a in order), sizes, None if scores is None else scores.numpy())
 
 
 def _variable_name(name: str) -> str:

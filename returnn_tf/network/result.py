@@ -15,7 +15,7 @@ class LayerResult:
     :param value: batch axis first if there is one, the other axes in the order of the template
     :param axes: per axis "B" batch, "T" dynamic spatial, "S" static spatial, "F" feature
     :param sizes: lengths by array axis
-    :param beam_scores: [batch, beam] log scores, in search only
+    :param beam_scores: [batch, beam] log scores, in search only; of a decision [batch, 1]
     """
 
     value: NDArray[Any]

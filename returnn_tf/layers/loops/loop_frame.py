@@ -32,9 +32,8 @@ class LoopFrame:
         self._node = ctx.node
         self._ctx = ctx
         self._batch = ctx.lowering.batch_size
-        limit = loop.ending.max_steps
         #: The maximum number of steps.
-        self._limit = ctx.size(loop.loop_dim) if limit is None else limit(ctx)
+        self._limit = self._max_steps()
         #: In search, every value enters the loop once per hypothesis.
         self._inner = EmitContext(ctx.node, in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam))
         #: In search, where the number of steps is known: [batch * beam].
@@ -63,7 +62,7 @@ class LoopFrame:
             return tf.logical_and(more, tf.logical_not(tf.reduce_all(search["ended"]))) if loop.ending.end else more
 
         def body(i: Any, carried: Any, search: Any, collected: Any, sources: Any) -> Any:
-            values, new_states, search, source = self._run_step(i, arrays, carried, search)
+            values, new_states, search, source = self._run_step(self._within_source(i), arrays, carried, search)
             for state, shape in zip(new_states, shapes):
                 state.set_shape(shape)
             written = [array.write(i, value) for array, value in zip(collected, values)]
@@ -74,6 +73,14 @@ class LoopFrame:
         )
         self._finish(count, search, results, sources)
         return count
+
+    def _max_steps(self) -> Any:
+        """Return the maximum number of steps, int32 scalar."""
+        loop, ctx = self._loop, self._ctx
+        if loop.ending.max_steps is not None:
+            return loop.ending.max_steps(ctx)
+        # One step past the end of the source is tried, and fails, so that the end is never overlooked.
+        return ctx.size(loop.loop_dim) if loop.source_dim is None else ctx.size(loop.source_dim) + 1
 
     # --- before the loop ---
 
@@ -97,7 +104,8 @@ class LoopFrame:
 
     def _unstacked(self, outer: Node, inner: Node) -> Any:
         data = outer.output
-        x = move_axis(self._inner.value(outer), data.rank, data.axes_of(self._loop.loop_dim)[0], 0)
+        layer: Any = inner.layer  # a StepSliceLayer
+        x = move_axis(self._inner.value(outer), data.rank, data.axes_of(layer.loop_dim)[0], 0)
         self._inner.set_aux(inner, ALL_STEPS, x)
         return step_array(x, self._limit)
 
@@ -128,6 +136,18 @@ class LoopFrame:
         return tf.TensorArray(node.output.dtype, size=self._limit, element_shape=node.output.static_shape)
 
     # --- one step ---
+
+    def _within_source(self, i: Any) -> Any:
+        """Return the step index, checked to be one of the source if the loop finds its end itself."""
+        if self._loop.source_dim is None:
+            return i
+        text = (
+            "Layer %r: the loop runs past the end of its source, since its layer 'end' is not true for all by then. "
+            "Give a smaller max_seq_len. Step and length of the source:" % self._loop.path
+        )
+        size = self._ctx.size(self._loop.source_dim)
+        with tf.control_dependencies([tf.debugging.Assert(i < size, [text, i, size])]):
+            return tf.identity(i)
 
     def _run_step(
         self, i: Any, arrays: list[Any], carried: Any, search: dict[str, Any]

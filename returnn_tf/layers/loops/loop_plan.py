@@ -14,11 +14,11 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass
 class Ending:
-    """The end condition of a loop without a source.
+    """The end condition of a loop.
 
     :param end: node of the step with a bool per sequence, or None: the number of steps is known
     :param include_eos: whether the step in which ``end`` becomes true counts
-    :param max_steps: function of the `EmitContext` that returns the maximum number of steps, or None
+    :param max_steps: function of the `EmitContext` that returns the maximum number of steps, or None: known otherwise
     :param time_dim: the dim that the loop defines, or None
     """
 
@@ -41,6 +41,7 @@ class LoopPlan(Freezable):
     :param checkpoint_steps: whether the backward pass recomputes the steps
     :param swap_memory: the same, if there is a GPU
     :param back_prop: whether the backward pass goes through the loop
+    :param source_dim: the axis of the source, if the loop finds its end itself and may not run past that of the source
     :param constrained: (layer of the step, option): the values that it constrains are wanted for all steps too
     :param collected: nodes of the step whose values are wanted for all steps; determined last
     """
@@ -55,6 +56,7 @@ class LoopPlan(Freezable):
     checkpoint_steps: bool = False
     swap_memory: bool = False
     back_prop: bool = True
+    source_dim: Optional[Dim] = None
     constrained: list[tuple[Node, str]] = dataclasses.field(default_factory=list)
     collected: list[Node] = dataclasses.field(default_factory=list)
 

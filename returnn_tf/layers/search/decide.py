@@ -8,6 +8,8 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import Aux, first_axis
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
@@ -15,6 +17,26 @@ from returnn_tf.util.lazy_tf import tf
 
 #: Of a decision: float [batch], the score of the chosen hypothesis.
 DECIDED_SCORES: Aux[Any] = Aux("decided scores", batch_axis=first_axis)
+
+
+def scores_of(lowering: Lowering, node: Node) -> Optional[Any]:
+    """Return the scores of the hypotheses in the output of a layer, [batch, beam]; None if there was no search.
+
+    A decision, and what follows from it, has one hypothesis per sequence.
+    """
+    if node.output.beam is not None:
+        return lowering.beam_scores[node.output.beam.of]
+    todo, seen = [node], {node}
+    while todo:
+        current = todo.pop(0)
+        decided = lowering.aux.get(current, {}).get(DECIDED_SCORES)
+        if decided is not None:
+            return tf.expand_dims(decided, 1)
+        if current.output.beam is None:
+            fresh = [source for source in current.sources if source not in seen]
+            todo += fresh
+            seen.update(fresh)
+    return None
 
 
 @register_layer("decide")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import map_values
@@ -13,13 +14,26 @@ from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.tensor import Dim
 
 
-def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> tuple[Optional[int], Dim]:
+@dataclasses.dataclass(frozen=True)
+class IteratedAxis:
+    """The axis that a loop runs over.
+
+    :param time_dim: of the steps
+    :param source_axis: the axis of the source that has a frame for each step; None without a source
+    :param source_dim: its dim; another one than that of the steps if the loop finds its end itself
+    """
+
+    time_dim: Dim
+    source_axis: Optional[int] = None
+    source_dim: Optional[Dim] = None
+
+
+def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> IteratedAxis:
     """Return the axis that a loop runs over.
 
     :param owner: the `rec` layer, with its sources
     :param parent: plans the enclosing network
     :param layers: the layers of the step network
-    :return: (axis of the source or None, its dim; a new dim if the loop finds its end itself)
     :raises LayerError: nothing determines the number of steps
     """
     layer: Any = owner.layer  # a RecLayer
@@ -29,20 +43,21 @@ def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> tu
         axis = data.time_axis if layer.axis is None else ctx.axis(data, layer.axis)
         if axis is None:
             raise ctx.error("the source %s has no time axis to iterate over. Name one by the option 'axis'." % data)
-        return axis, data.dims[axis]
+        dim = data.dims[axis]
+        return IteratedAxis(ctx.new_spatial(None, "time") if layers.has_end else dim, axis, dim)
     if isinstance(layer.axis, Dim):
         ctx.depend_on_dim(layer.axis)
-        return None, layer.axis
+        return IteratedAxis(layer.axis)
     if layer.target_names and not layers.has_end:
         data = parent.target_data(owner, layer.target_names[0])
         if data.time_dim is not None:
             ctx.depend_on_dim(data.time_dim)  # a search may use nothing else of the target
-            return None, data.time_dim
+            return IteratedAxis(data.time_dim)
     unstacked = None if layers.has_end else _unstacked_dim(layers, parent, ctx)
     if unstacked is not None:
-        return None, unstacked
+        return IteratedAxis(unstacked)
     if layers.has_end:
-        return None, ctx.new_spatial(None, "time")
+        return IteratedAxis(ctx.new_spatial(None, "time"))
     raise ctx.error(
         "the number of steps is unknown: the loop has neither a source nor, in training, a target with a time "
         "axis, nor a layer 'end' in its unit. Add e.g. 'end': {'class': 'compare', 'from': 'output', 'value': 0}."

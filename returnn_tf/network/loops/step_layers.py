@@ -55,8 +55,13 @@ class StepLayers:
         if not self.has_end:
             return zones
         # The number of steps is known only after the loop, so nothing can be computed for each of them before it.
-        varying = [n for n in varying_layers(self.network, links) if zones.zones.get(n) is Zone.BEFORE]
+        candidates = [*varying_layers(self.network, links), *self._users_of_source()]
+        varying = [name for name in candidates if zones.zones.get(name) is Zone.BEFORE]
         return find_zones(links, roots, forced + varying) if varying else zones
+
+    def _users_of_source(self) -> list[str]:
+        """Return the layers that refer to the source of the loop."""
+        return [n for n, spec in self.specs.items() if {"data", "data:source"} & set(spec.references())]
 
     def follows_target(self, spec: LayerSpec) -> bool:
         """Return whether a layer takes its values from the target."""
@@ -98,13 +103,12 @@ class StepLayers:
         return list(dict.fromkeys(names))
 
     def _ends_by_layer(self) -> bool:
-        """Return whether the layer "end" decides when to stop: it does unless a source or a target does.
+        """Return whether the layer "end" decides when to stop: it does unless the target does.
 
-        The target does in training, and in a search that always keeps it ("cheating").
+        The target does in training, and in a search that always keeps it ("cheating"). A source never does.
         """
         follows_target = not self.search or any(s.options.get("cheating") for s in self.specs.values())
-        known = self._has_source or (bool(self._layer.target) and follows_target)
-        return "end" in self.specs and not known
+        return "end" in self.specs and not (self._layer.target and follows_target)
 
     def outside_references(self) -> list[str]:
         """Return the layers outside that the loop needs in any mode: their parameters are in every checkpoint."""

@@ -80,7 +80,8 @@ class StepNetwork:
         warn_of_loop(owner.path, self.layers)
         state.omitted_losses.update(dict.fromkeys(self.layers.omitted_losses()))
         self.zones: Zones = self.layers.zones
-        self._time_axis, self.time_dim = iterated_axis(owner, parent, self.layers)
+        self._axis = iterated_axis(owner, parent, self.layers)
+        self.time_dim: Dim = self._axis.time_dim
         self.loop_dim: Dim = loop_dim_for(self.time_dim)
         self.builders: dict[Zone, ZoneBuilder] = {}
         self._found = Findings()
@@ -186,6 +187,7 @@ class StepNetwork:
             checkpoint_steps=bool(self.layer.checkpoint_steps),
             swap_memory=bool(self.layer.swap_memory),
             back_prop=self.layer.back_prop is not False,
+            source_dim=self._axis.source_dim if self.layers.has_end else None,
         )
         if loop.choices:
             check_kept_beams(loop.choices)
@@ -234,7 +236,7 @@ class StepNetwork:
         if end.output.dtype != "bool" or end.output.rank > 1:
             raise LayerError("Layer %r: 'end' must be a bool per sequence, it is %s." % (end.path, end.output))
         self._check_end(builder, end)
-        if self._limit is None:
+        if self._limit is None and self._axis.source_dim is None:
             raise LayerError(
                 "Layer %r: a loop that ends by its layer 'end' needs the option max_seq_len, so that it always "
                 "terminates. Give a number or e.g. \"max_len_from('base:encoder')\"." % self.owner.path
@@ -292,11 +294,12 @@ class StepNetwork:
 
     def source_in(self, builder: ZoneBuilder, where: str) -> Node:
         """Return the source of the loop: all steps, or the current one."""
-        if self._time_axis is None:
+        axis, dim = self._axis.source_axis, self._axis.source_dim
+        if axis is None or dim is None:
             raise LayerError("%s: the loop has no source, so there is no 'data:source'." % where)
         if self._entered is None:
             source = self.layer.input_node(PlanContext(self.owner, self.parent))
-            self._entered = self.add(self.parent, "source", EnterLayer(self._time_axis, self.loop_dim), [source])
+            self._entered = self.add(self.parent, "source", EnterLayer(axis, loop_dim_for(dim)), [source])
         return self.bring(self._entered, Zone.BEFORE, builder)
 
     def bring(self, node: Node, zone: Zone, builder: ZoneBuilder) -> Node:
@@ -304,10 +307,13 @@ class StepNetwork:
         if zone is builder.zone or (zone is Zone.BEFORE and builder.zone is Zone.AFTER):
             return node
         if builder.zone is Zone.STEP:
-            if self.loop_dim not in node.output.dims:
+            loop_dim = (
+                self._entered.output.dims[self._axis.source_axis or 0] if node is self._entered else self.loop_dim
+            )
+            if loop_dim not in node.output.dims:
                 return node
             if node not in self._slices:
-                self._slices[node] = self.add(builder, "slice of " + node.path, StepSliceLayer(self.loop_dim), [node])
+                self._slices[node] = self.add(builder, "slice of " + node.path, StepSliceLayer(loop_dim), [node])
             return self._slices[node]
         assert zone is Zone.STEP and builder.zone is Zone.AFTER and self._run is not None, (node, zone, builder.zone)
         if node not in self._accums:

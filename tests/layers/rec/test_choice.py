@@ -376,3 +376,80 @@ def test_hypotheses_that_cannot_all_be_kept(sizes: tuple[int, int], text: str) -
     network = frame_loop({"beam_size": sizes[0]}, layers)
     with pytest.raises(ConfigError, match=text):
         search_net({**network, "output": {"class": "copy", "from": "loop"}})
+
+
+# --- a loop with a source that finds its end itself ---
+
+
+def with_end(max_seq_len: Any = 4, **options: Any) -> dict[str, Any]:
+    end = {"end": {"class": "compare", "from": "output", "value": 0}}
+    if max_seq_len is not None:
+        options["max_seq_len"] = max_seq_len
+    return {**frame_loop({"beam_size": 4}, end, target="labels", **options)}
+
+
+def longer(arrays: dict[str, Any], steps: int) -> dict[str, Any]:
+    """The feed with the source prolonged, so that no loop runs past it."""
+    data = numpy.concatenate([arrays["data"], numpy.ones([len(arrays["data"]), steps, 3], "float32")], axis=1)
+    return {**arrays, "data": data, "data/size0": numpy.full(len(data), data.shape[1], "int32")}
+
+
+@pytest.mark.parametrize("include_eos", [False, True])
+def test_end_decides_although_there_is_a_source(include_eos: bool) -> None:
+    """The lengths are those of the hypotheses; the frames may be known before, but not their number."""
+    network = with_end(include_eos=include_eos)
+    network["output"] = {"class": "decide", "from": "loop"}
+    arrays = longer(feed(), 4)
+    from_inside = search_net(network, seed=5, scale=1.5)
+    found = from_inside.run(arrays, fetch=["loop"])
+    lens = found.layers["loop"].sizes[1]
+    assert len(set(lens.tolist())) > 1 and lens.max() <= 4
+    for row, n in zip(found.layers["loop"].value, lens):
+        ended = numpy.flatnonzero(row == 0)
+        assert n == (min(ended[0] + include_eos, 4) if len(ended) else 4)
+    # The same loop without a source, with the frames gathered by the step.
+    unit = dict(network["loop"]["unit"])
+    unit["frame"] = {"class": "gather", "from": "base:data", "axis": "T", "position": ":i"}
+    unit["p"] = {**unit["p"], "from": ["emb", "frame"]}
+    other = {**network, "loop": {**network["loop"], "from": [], "unit": unit}}
+    same_net = search_net(other, seed=5, scale=1.5)
+    same_net.set_param_values(from_inside.get_param_values())
+    expected = same_net.run(arrays, fetch=["loop"])
+    for name in ("loop", "output"):
+        numpy.testing.assert_array_equal(found.layers[name].sizes[1], expected.layers[name].sizes[1])
+        numpy.testing.assert_array_equal(found.layers[name].value, expected.layers[name].value)
+        numpy.testing.assert_allclose(found.layers[name].beam_scores, expected.layers[name].beam_scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("max_seq_len", [None, 20])
+def test_a_loop_that_runs_past_its_source(max_seq_len: Any) -> None:
+    network = with_end(max_seq_len)
+    network["loop"]["unit"]["end"] = {"class": "compare", "from": "output", "value": 7}  # no label
+    network["output"] = {"class": "decide", "from": "loop"}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="runs past the end of its source"):
+        search_net(network).run(feed())
+
+
+def test_training_keeps_the_length_of_the_source_or_target() -> None:
+    network = {**with_end(), "output": {"class": "copy", "from": "loop"}}
+    layer = search_net(network, search=False, train=True).run(feed()).layers["output"]
+    assert layer.sizes[1].tolist() == list(LENS)
+
+
+def test_a_loop_with_source_and_end_but_no_target() -> None:
+    """Also in training the layer 'end' decides."""
+    unit = {
+        "sum": {"class": "combine", "kind": "add", "from": ["prev:sum", "one"], "initial_output": 0},
+        "one": {"class": "constant", "value": 1.0, "with_batch_dim": True},
+        "end": {"class": "compare", "kind": "greater_equal", "from": "sum", "value": 3.0},
+        "h": {"class": "linear", "activation": None, "n_out": 2, "from": "data:source"},
+        "output": {"class": "combine", "kind": "add", "from": ["h", "prev:output"]},
+    }
+    network = {"loop": {"class": "rec", "from": "data", "unit": unit}, "output": {"class": "copy", "from": "loop"}}
+    net = search_net(network, search=False, train=True)
+    arrays = longer(feed(), 2)
+    layer = net.run(arrays).layers["output"]
+    params = net.get_param_values()
+    frames = arrays["data"] @ params["loop/rec/h/W"] + params["loop/rec/h/b"]
+    assert layer.sizes[1].tolist() == [2] * len(LENS)
+    numpy.testing.assert_allclose(layer.value, frames.cumsum(axis=1)[:, :2], rtol=1e-5)
