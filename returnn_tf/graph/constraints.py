@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.reuse import CustomParam
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -47,7 +49,7 @@ def layer_constraint(ctx: EmitContext, run: Optional[Node] = None) -> Optional[A
     layer = ctx.node.layer
     total = None
     if layer.L2:
-        for spec in (spec for spec in ctx.node.params.values() if isinstance(spec, ParamSpec)):
+        for spec in _variables(ctx.node):
             term = layer.L2 * tf.reduce_sum(tf.square(tf.convert_to_tensor(ctx.lowering.variables[spec.name])))
             total = term if total is None else total + term
     for name in ("darc1", "spatial_smoothing"):
@@ -57,6 +59,14 @@ def layer_constraint(ctx: EmitContext, run: Optional[Node] = None) -> Optional[A
             term = factor * _ENERGIES[name](ctx, data, x)
             total = term if total is None else total + term
     return total
+
+
+def _variables(node: Node) -> Iterator[ParamSpec]:
+    for provider in node.params.values():
+        if isinstance(provider, ParamSpec):
+            yield provider
+        elif isinstance(provider, CustomParam):
+            yield from provider.created.values()
 
 
 def constrained_values(ctx: EmitContext) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.aux_values import Aux
+from returnn_tf.graph.custom_param import emit_custom
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
+from returnn_tf.graph.reuse import CustomParam
 from returnn_tf.ops.frames.shape import expand_at, to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -200,28 +202,50 @@ class EmitContext:
     # --- parameters, randomness, side effects ---
 
     def param(self, name: str) -> Any:
-        """Return the value of a parameter, with parameter noise and dropout in training; see `PlanContext.param`."""
-        spec = self.node.params[name]
-        if isinstance(spec, LayerAsParam):
-            data = spec.node.output
-            into = Data.from_dims(spec.dims, dtype=data.dtype)
-            return to_layout(self.value(spec.node), data, into)
-        if spec.name not in self.lowering.params:
-            self.lowering.params[spec.name] = self._noisy(
-                spec, tf.convert_to_tensor(self.lowering.variables[spec.name])
-            )
-        return self.lowering.params[spec.name]
+        """Return the value of a parameter, with parameter noise and dropout in training; see `PlanContext.param`.
 
-    def _noisy(self, spec: ParamSpec, value: Any) -> Any:
+        Noise and dropout are those of this layer: others that use the parameter see it without them.
+        """
+        provider = self.node.params[name]
         layer = self.node.layer
-        if not self.train or not spec.trainable:
+        if not self.train or not (layer.param_variational_noise or layer.param_dropout):
+            return self._plain(provider)
+        known = self.lowering.noisy_params
+        if (self.node, name) not in known:
+            known[self.node, name] = self._noisy(name, provider, self._plain(provider))
+        return known[self.node, name]
+
+    def _plain(self, provider: Any) -> Any:
+        """Return the value of a parameter, whatever provides it."""
+        if isinstance(provider, LayerAsParam):  # not cached, since the layer may be one of a step
+            data = provider.node.output
+            into = Data.from_dims(provider.dims, dtype=data.dtype)
+            return to_layout(self.value(provider.node), data, into)
+        known = self.lowering.params
+        if provider not in known:
+            if isinstance(provider, CustomParam):
+                known[provider] = emit_custom(provider, self._readable, self.lowering.variables)
+            else:
+                known[provider] = tf.convert_to_tensor(self.lowering.variables[provider.name])
+        return known[provider]
+
+    def _readable(self, provider: Any) -> Any:
+        """Return what a function of the config sees of a parameter: the variable if it is one."""
+        is_variable = isinstance(provider, ParamSpec)
+        return self.lowering.variables[provider.name] if is_variable else self._plain(provider)
+
+    def _noisy(self, name: str, provider: Any, value: Any) -> Any:
+        layer = self.node.layer
+        if isinstance(provider, ParamSpec) and not provider.trainable:
             return value
         noise = layer.param_variational_noise
         if noise:
-            value += tf.random.stateless_normal(spec.shape, self.seed("noise/" + spec.name), stddev=noise)
+            value += tf.random.stateless_normal(
+                tf.shape(value), self.seed("noise/" + name), stddev=noise, dtype=value.dtype
+            )
         rate = layer.param_dropout
-        if rate and len(spec.shape) >= (layer.param_dropout_min_ndim or 0):
-            value = self.dropout(value, rate, seed="dropout/" + spec.name)
+        if rate and value.shape.rank >= (layer.param_dropout_min_ndim or 0):
+            value = self.dropout(value, rate, seed="dropout/" + name)
         return value
 
     def variable(self, name: str) -> Any:

@@ -112,7 +112,10 @@ class LayerBase(Freezable):
     )
     updater_opts: Optional[dict[str, Any]] = option(None, help="options of the updater for these parameters")
     reuse_params: ReusedParams = option(
-        None, group=ReuseOptions, help="layer whose parameters to use, or {'map': {name: layer, None or dict}}"
+        None,
+        group=ReuseOptions,
+        help="layer whose parameters to use, or a dict. A recurrent layer whose unit is a network uses those of all "
+        "layers inside",
     )
     name_scope: Optional[str] = option(
         None, help="scope of the parameters instead of the layer name; '/abs', 'rel' or ''"
@@ -154,6 +157,14 @@ class LayerBase(Freezable):
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
         """Return the layer names that this layer needs besides ``from`` and the options declared with ``refs``.
+
+        :param options: the dict of the config
+        """
+        return iter(())
+
+    @classmethod
+    def param_references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Return the layers of which layers inside this one use parameters.
 
         :param options: the dict of the config
         """

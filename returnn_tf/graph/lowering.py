@@ -46,7 +46,9 @@ class Lowering:
     sizes: dict[Dim, Any] = dataclasses.field(default_factory=dict)
     #: Dims whose lengths vary with the frames of another dim: dim -> (that dim, lengths [its frames]).
     lens_over: dict[Dim, tuple[Dim, Any]] = dataclasses.field(default_factory=dict)
-    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: Parameters read so far, by what provides them; those with dropout or noise by the layer that has it.
+    params: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    noisy_params: dict[tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
     updates: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
     constraints: list[Any] = dataclasses.field(default_factory=list)
     masks: dict[Any, Any] = dataclasses.field(default_factory=dict)

@@ -52,6 +52,7 @@ class Node(Freezable):
     :param scope: the scope of its parameters
     :param sources: the nodes in ``from``
     :param deps: all nodes it needs: sources, layers named in options, inner layers
+    :param param_deps: nodes of which it needs only parameters, see `returnn_tf.graph.reuse`
     :param output: the template; set when the node is planned
     :param sub_outputs: templates of further outputs by name, which configs reach as ``path/name``
     :param params: own and shared parameters by their name in the layer
@@ -73,6 +74,7 @@ class Node(Freezable):
     loop_states: dict[str, Any] = dataclasses.field(default_factory=dict)
     #: Of a loop: the layers of one step, in order.
     inner: list[Node] = dataclasses.field(default_factory=list)
+    param_deps: list[Node] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.layer.node = self

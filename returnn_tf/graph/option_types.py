@@ -65,37 +65,39 @@ Constant = Annotated[
 Code = Annotated[Any, Written(Union[str, Callable[..., Any]], "str | function")]
 
 
-@dataclasses.dataclass(frozen=True)
-class ReusedParamOptions:
-    """The options of one entry in the map of ``reuse_params``."""
-
-    reuse_layer: Optional[str] = option(None, help="layer whose parameter of this name to use")
-    layer_output: Optional[str] = option(None, help="layer whose output to use as the parameter")
-    shape: Optional[list[Dim]] = option(None, help="with layer_output: its dims in the order of the parameter")
-
-
 def _check_reused_params(entries: Optional[Mapping[str, Any]]) -> Optional[str]:
     """Check the entries of the map of ``reuse_params``."""
     for name, entry in (entries or {}).items():
         if isinstance(entry, collections.abc.Mapping):
             try:
-                check_options(ReusedParamOptions, entry, where="%r" % name)
+                check_options(ReuseOptions, entry, where="%r" % name)
             except ConfigError as exc:
                 return "has a wrong entry, %s" % exc
-            if entry.get("reuse_layer") is None and entry.get("layer_output") is None:
-                return "has a wrong entry: %r needs reuse_layer or layer_output" % name
+            if not any(entry.values()):
+                return (
+                    "has a wrong entry: %r needs reuse_layer, map, custom, layer_output or auto_create_missing" % name
+                )
     return None
 
 
 @dataclasses.dataclass(frozen=True)
 class ReuseOptions:
-    """The options of ``reuse_params``."""
+    """The options of ``reuse_params`` and of each entry in its ``map``, in the order in which they are asked."""
 
-    reuse_layer: Optional[str] = option(None, help="layer whose parameters to use")
-    map: Optional[dict[str, ReusedParams]] = option(
-        None, check=_check_reused_params, help="own parameter -> layer, {'layer_output': layer}, or None for an own one"
+    shape: Optional[list[Union[Dim, int]]] = option(
+        None, help="the shape that the parameter must have; with layer_output, the dims of the output in this order"
     )
-    auto_create_missing: bool = option(False, help="create parameters that the layer lacks")
+    custom: Optional[Callable[..., Any]] = option(
+        None,
+        help="function(*, base_layer, reuse_layer, name, full_name, shape, dtype, getter, **kwargs) that returns the "
+        "parameter; getter(name=full_name, shape=shape, dtype=dtype, **kwargs) creates one",
+    )
+    map: Optional[dict[str, ReusedParams]] = option(
+        None, check=_check_reused_params, help="own parameter -> layer, a dict of these options, or None for an own one"
+    )
+    reuse_layer: Optional[str] = option(None, help="layer whose parameter of this name to use")
+    layer_output: Optional[str] = option(None, help="layer whose output to use as the parameter")
+    auto_create_missing: bool = option(False, help="create parameters that nothing else provides")
 
 
 @dataclasses.dataclass(frozen=True)

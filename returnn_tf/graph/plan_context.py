@@ -10,8 +10,9 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size
 from returnn_tf.graph.layer_base import LayerBase
-from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
+from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.registry import LOSSES
+from returnn_tf.graph.reuse import OpenParam, ReuseLevel
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
 
@@ -28,6 +29,11 @@ class Builder(Protocol):
     in_step: bool
     #: The step axis, for layers of a loop that are computed for all steps at once.
     loop_dim: Optional[Dim]
+    #: ``reuse_params`` of the `rec` layers around, the innermost first.
+    outer_reuse: tuple[ReuseLevel, ...]
+
+    def owner_of_params(self, ref: str, where: str) -> Node:
+        """Return the layer whose parameters a name in ``reuse_params`` refers to."""
 
     def bind_dim(self, declared: Dim, definition: Dim) -> None:
         """Replace the declared dim by its definition from now on."""
@@ -206,15 +212,11 @@ class PlanContext:
                 "the parameter %r would have the shape %s, i.e. %.3g numbers. Is an option such as n_out wrong?"
                 % (name, sizes, math.prod(sizes))
             )
-        shared, suffix = self._shared_param(name, sizes)
-        if shared is not None:
-            self.node.params[name] = shared
-            return
         layer = self.node.layer
         if layer.trainable is False:
             trainable = False
         spec = ParamSpec(
-            "%s/%s%s" % (self.node.scope, name, suffix) if self.node.scope else name + suffix,
+            "%s/%s" % (self.node.scope, name) if self.node.scope else name,
             sizes,
             dtype,
             get_initializer(init),
@@ -224,56 +226,14 @@ class PlanContext:
             updater_opts=layer.updater_opts,
             device=layer.param_device,
         )
+        levels = self.builder.outer_reuse
+        if layer.reuse_params is not None:
+            levels = (ReuseLevel(layer.reuse_params, self.node, self.builder, self.node.scope), *levels)
+        if levels:
+            self.node.params[name] = OpenParam(spec, levels)
+            return
         self.node.params[name] = spec
         self.node.owned.append(spec)
-
-    def _shared_param(self, name: str, shape: tuple[int, ...]) -> tuple[Any, str]:
-        """Return (the parameter or layer that replaces this one or None, suffix of an own variable)."""
-        reuse = self.node.layer.reuse_params
-        if reuse is None:
-            return None, ""
-        if isinstance(reuse, Node):
-            return self._param_of(reuse, name, shape), ""
-        entry = (reuse.get("map") or {}).get(name, reuse.get("reuse_layer"))
-        if reuse.get("auto_create_missing") and isinstance(entry, Node) and name not in entry.params:
-            entry = None
-        if entry is None:
-            if name in (reuse.get("map") or {}) or reuse.get("auto_create_missing"):
-                # Where another layer's parameters are used, the reference opens the scope a second time and extends its
-                # name.
-                entries = [*(reuse.get("map") or {}).values(), reuse]
-                opened = any(_names_layer(entry) for entry in entries)
-                return None, "/%s_1" % name.rpartition("/")[2] if opened else ""
-            raise self.error("reuse_params: 'map' lacks the parameter %r. Add it; None creates a new one." % name)
-        if isinstance(entry, dict):
-            if "layer_output" in entry:
-                node = entry["layer_output"]
-                self.node.depend(node)
-                dims = tuple(entry.get("shape") or node.output.dims)
-                got = tuple(d.size for d in dims)
-                if got != shape or set(dims) != set(node.output.dims):
-                    raise self.error(
-                        "reuse_params: %r needs shape %s, but layer_output has %s." % (name, shape, node.output)
-                    )
-                return LayerAsParam(node, dims), ""
-            entry = entry.get("reuse_layer")
-        return self._param_of(entry, name, shape), ""
-
-    def _param_of(self, node: Node, name: str, shape: tuple[int, ...]) -> Any:
-        # Recurrent layers with a name_scope lack the "rec/" of the others.
-        other_name = name[len("rec/") :] if name.startswith("rec/") else "rec/" + name
-        spec = node.params.get(name) or node.params.get(other_name)
-        if spec is None:
-            raise self.error(
-                "reuse_params: layer %r has no parameter %r, only %s."
-                % (node.path, name, sorted(node.params) or "none")
-            )
-        if isinstance(spec, ParamSpec) and spec.shape != shape:
-            raise self.error(
-                "reuse_params: parameter %r of layer %r has shape %s, but %s is needed here."
-                % (name, node.path, spec.shape, shape)
-            )
-        return spec
 
     # --- the step of a loop ---
 
@@ -342,8 +302,3 @@ class PlanContext:
     def sub_output(self, name: str, data: Data) -> None:
         """Declare a further output, reached in configs as ``<layer>/<name>``; `emit` sets it by ``set_sub_output``."""
         self.node.sub_outputs[name] = data
-
-
-def _names_layer(entry: Any) -> bool:
-    """Return whether an entry of the map of ``reuse_params`` takes a parameter of a layer."""
-    return isinstance(entry, Node) or (isinstance(entry, dict) and entry.get("reuse_layer") is not None)

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.config import Config
+from returnn_tf.graph.reuse import ReuseLevel
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.checks import check_param_names
 from returnn_tf.network.planning.notes import unneeded_mistakes
 from returnn_tf.network.planning.plan import Plan
+from returnn_tf.network.planning.reuse import decide_all, open_params, with_inner
+from returnn_tf.network.planning.reuse_option import owners_of
 from returnn_tf.tensor import Data
 
 
@@ -41,7 +44,7 @@ def plan_network(
     builder = NetworkBuilder(network, state, plan_step_network)
     builder.build()
     _declare_a_batch_size(builder, state)
-    state.finish_losses()
+    _finish(state)
     check_param_names(state.nodes)
     order = list(builder.specs)
     state.losses.sort(key=lambda loss: order.index(loss.name.split("/")[0]) if loss.name.split("/")[0] in order else 0)
@@ -67,6 +70,25 @@ def plan_network(
     return _without_dead_layers(plan)
 
 
+def _finish(state: BuildState) -> None:
+    """Plan the losses and the layers that provide parameters; either may add layers with more of both."""
+    done: set[ReuseLevel] = set()
+    while True:
+        state.finish_losses()
+        levels = {level for *_, param in open_params(with_inner(state.nodes)) for level in param.levels} - done
+        if not levels and not state.late_owners:
+            break
+        for level in levels:
+            list(owners_of(level))
+        done |= levels
+        for user, find in state.late_owners:
+            owner = find()
+            if owner is not None and owner in state.nodes and owner not in user.param_deps:
+                user.param_deps.append(owner)
+        state.late_owners.clear()
+    decide_all(state.nodes)
+
+
 def _declare_a_batch_size(builder: NetworkBuilder, state: BuildState) -> None:
     """Declare the first input with a batch axis as the source of the batch size, for layers with one but no input."""
     keys = [key for key, data in state.extern_data.items() if data.batch_axis is not None]
@@ -85,7 +107,7 @@ def _freeze_params(plan: Plan) -> None:
 
 def _without_dead_layers(plan: Plan) -> Plan:
     """Leave out layers that no output and no loss needs, e.g. those that only gave an n_out."""
-    alive = plan.needed(plan.roots(), plan.losses)
+    alive = plan.needed(plan.roots(), plan.losses, params=True)
     return dataclasses.replace(
         plan,
         nodes=[node for node in plan.nodes if node in alive],

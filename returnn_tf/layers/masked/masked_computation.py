@@ -78,6 +78,11 @@ class MaskedComputationLayer(Layer):
         """Return what the unit takes from the enclosing network."""
         yield from unit_references(options.get("unit"), own_data=True)
 
+    @classmethod
+    def param_references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Return the layers of which the unit uses parameters."""
+        yield from unit_references(options.get("unit"), own_data=True, of_params=True)
+
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the unit."""
         source = ctx.single_source()
@@ -182,7 +187,7 @@ class MaskedComputationLayer(Layer):
         kind = DimKind.LOOP if frames.is_loop else DimKind.SPATIAL
         packed = Dim(kind, None, "%s:masked" % ctx.node.path, auto=True)
         inputs = {"data": ctx.implicit("packed", PackLayer(frames, packed), [self.source, self.mask])}
-        for name in unit_references(self.unit, own_data=True, values_only=True) if frames.is_loop else ():
+        for name in unit_references(self.unit, own_data=True) if frames.is_loop else ():
             copy = {"output": {"class": "copy", "from": "base:" + name}}
             node = ctx.builder.subnetwork(ctx.node, copy, {}, ctx.node.scope)
             if frames in node.output.dims:

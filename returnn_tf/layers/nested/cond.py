@@ -52,6 +52,12 @@ class CondLayer(Layer):
         for name in _BRANCHES:
             yield from unit_references(options.get(name))
 
+    @classmethod
+    def param_references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Return the layers of which both layers use parameters."""
+        for name in _BRANCHES:
+            yield from unit_references(options.get(name), of_params=True)
+
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the true layer."""
         self._check_condition(ctx)

@@ -46,6 +46,11 @@ class SubnetworkLayer(ConcatInputLayer):
         """Return what the inner layers take from outside by ``base:``."""
         yield from base_references(options.get("subnetwork"))
 
+    @classmethod
+    def param_references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Return the outer layers of which inner layers use parameters."""
+        yield from base_references(options.get("subnetwork"), of_params=True)
+
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the inner output."""
         self.inner = ctx.subnetwork(self.subnetwork, self._inputs(ctx))

@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options, map_strings
 from returnn_tf.graph.registry import LAYERS
+from returnn_tf.graph.reuse import map_names
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.nested import is_network, network_options
 
@@ -46,18 +47,18 @@ def unit_network(
         if name in infos and infos[name].refs and value is not None:
             layer[name] = map_strings(infos[name], value, outside)
         elif name in infos and infos[name].network and is_network(value):
-            layer[name] = _nested(value, outside, 1)
+            layer[name] = _nested(value, outside, owner or outside, 1)
     if "reuse_params" in layer:
-        layer["reuse_params"] = _reuse(layer["reuse_params"], owner or outside)
+        layer["reuse_params"] = map_names(layer["reuse_params"], owner or outside, outside)
     # Its parameters are in the scope of the enclosing layer, as if that were this one.
     layer.setdefault("name_scope", cls.scope_as_unit)
     return {"output": layer}
 
 
-def unit_references(unit: Any, *, own_data: bool = False, values_only: bool = False) -> Iterator[str]:
+def unit_references(unit: Any, *, own_data: bool = False, of_params: bool = False) -> Iterator[str]:
     """Iterate over the names of outer layers that a layer dict needs; none if it is not a layer dict.
 
-    :param values_only: omit layers of which only the parameters are used
+    :param of_params: those of which only the parameters are used; else only the others
     """
     names: dict[str, None] = {}
 
@@ -66,37 +67,33 @@ def unit_references(unit: Any, *, own_data: bool = False, values_only: bool = Fa
         return name
 
     try:
-        unit_network(unit, note, owner=str if values_only else note, where="the option")
+        unit_network(unit, str if of_params else note, owner=note if of_params else str, where="the option")
     except ConfigError:
         return iter(())  # planning the layer reports what is wrong
     return iter([name for name in names if not (own_data and name == "data")])
 
 
-def _reuse(value: Any, owner: Callable[[str], str]) -> Any:
-    """Replace all names of layers in the option ``reuse_params``."""
-    if isinstance(value, str):
-        return owner(value)
-    if not isinstance(value, Mapping):
-        return value
-    result = {k: _reuse(v, owner) if k in ("reuse_layer", "layer_output") else v for k, v in value.items()}
-    if isinstance(value.get("map"), Mapping):
-        result["map"] = {name: _reuse(entry, owner) for name, entry in value["map"].items()}
-    return result
-
-
-def _nested(value: Any, outside: Callable[[str], str], level: int) -> Any:
+def _nested(value: Any, outside: Callable[[str], str], owner: Callable[[str], str], level: int) -> Any:
     """Replace all references of a nested network to the network around the unit.
 
+    :param owner: as ``outside``, for layers whose parameters are used
     :param level: number of "base:" from here to the network with the unit
     """
     base = "base:" * level
+
+    def renamed(name: str, func: Callable[[str], str]) -> str:
+        return base + func(name[len(base) :]) if name.startswith(base) else name
+
     if isinstance(value, str):
-        return base + outside(value[len(base) :]) if value.startswith(base) else value
+        return renamed(value, outside)
     if isinstance(value, Mapping):
         nested = network_options(LAYERS.find(value.get("class")))
         return {
-            key: _nested(item, outside, level + (key in nested and is_network(item))) for key, item in value.items()
+            key: map_names(item, lambda name: renamed(name, owner), lambda name: renamed(name, outside))
+            if key == "reuse_params"
+            else _nested(item, outside, owner, level + (key in nested and is_network(item)))
+            for key, item in value.items()
         }
     if type(value) in (list, tuple, set):
-        return type(value)(_nested(item, outside, level) for item in value)
+        return type(value)(_nested(item, outside, owner, level) for item in value)
     return value

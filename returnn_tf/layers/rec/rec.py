@@ -166,6 +166,12 @@ class RecLayer(ConcatInputLayer):
             yield from base_references(options["unit"])
 
     @classmethod
+    def param_references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Return the outer layers of which layers of a step network use parameters."""
+        if isinstance(options.get("unit"), Mapping):
+            yield from base_references(options["unit"], of_params=True)
+
+    @classmethod
     def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
         """Return whether the unit is a cell: a step network is a loop of its own, restarted in each step."""
         return not isinstance(options.get("unit"), Mapping)

@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import declared_options
 from returnn_tf.graph.registry import LAYERS
+from returnn_tf.graph.reuse import output_references, owner_references
 
 
 def network_options(cls: Optional[type[Any]]) -> tuple[str, ...]:
@@ -19,19 +20,26 @@ def is_network(value: Any) -> bool:
     return isinstance(value, Mapping) and not isinstance(value.get("class"), str)
 
 
-def base_references(value: Any) -> Iterator[str]:
-    """Iterate over the names ``x`` of all strings ``base:x`` inside a nested network, deeper ones included."""
+def base_references(value: Any, *, of_params: bool = False) -> Iterator[str]:
+    """Iterate over the names ``x`` of all strings ``base:x`` inside a nested network, deeper ones included.
+
+    :param of_params: those whose parameters are used, by ``reuse_params``; else all others
+    """
     if isinstance(value, str):
-        if value.startswith("base:"):
+        if value.startswith("base:") and not of_params:
             yield value[len("base:") :]
     elif isinstance(value, Mapping):
         nested = network_options(LAYERS.find(value.get("class")))
         for key, item in value.items():
-            names = base_references(item)
+            if key == "reuse_params":
+                found = owner_references(item) if of_params else output_references(item)
+                yield from (name[len("base:") :] for name in found if name.startswith("base:"))
+                continue
+            names = base_references(item, of_params=of_params)
             if key in nested and is_network(item):
                 # One level deeper, ``base:`` means this network and ``base:base:`` the one outside it.
                 names = (n[len("base:") :] for n in names if n.startswith("base:"))
             yield from names
     elif isinstance(value, (list, tuple, set)):
         for item in value:
-            yield from base_references(item)
+            yield from base_references(item, of_params=of_params)

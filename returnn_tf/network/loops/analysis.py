@@ -26,10 +26,12 @@ class Links:
 
     :param now: layers of the same step
     :param prev: layers of the previous step
+    :param params: layers of which only parameters are used, so that they need not be computed before
     """
 
     now: Sequence[str]
     prev: Sequence[str]
+    params: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,7 @@ def find_zones(links: Mapping[str, Links], roots: Iterable[str], forced: Iterabl
     :param roots: outputs, layers with losses, the end layer
     :param forced: layers that must run in the loop in any case
     """
-    needed = reachable(roots, lambda n: [*links[n].now, *links[n].prev])
+    needed = reachable(roots, lambda n: [*links[n].now, *links[n].prev, *links[n].params])
     on_cycle = {name for name in needed if _is_on_prev_cycle(name, links)} | (set(forced) & needed)
     from_cycle = {n for n in needed if any(c in _ancestors(n, links) for c in on_cycle)}
     to_cycle = reachable(on_cycle, lambda n: [*links[n].now, *links[n].prev])

@@ -76,7 +76,8 @@ class StepLayers:
             name = self.layer_of(ref[len("prev:") :] if is_prev else ref)
             if name is not None:  # else planning the layer will report the mistake, if something needs the layer
                 (prev if is_prev else now).append(name)
-        return Links(now, prev)
+        params = [self.layer_of(ref) for ref in spec.param_references()]
+        return Links(now, prev, [name for name in params if name is not None])
 
     def layer_of(self, ref: str) -> Optional[str]:
         """Return the layer of the step network that a reference names, or None if it is outside."""
@@ -110,13 +111,18 @@ class StepLayers:
         follows_target = not self.search or any(s.options.get("cheating") for s in self.specs.values())
         return "end" in self.specs and not (self._layer.target and follows_target)
 
-    def outside_references(self) -> list[str]:
-        """Return the layers outside that the loop needs in any mode: their parameters are in every checkpoint."""
+    def outside_references(self) -> tuple[list[str], list[str]]:
+        """Return the layers outside that the loop needs in any mode, as their parameters are in every checkpoint.
+
+        The second list are those of which it only needs the parameters.
+        """
 
         def refs(name: str) -> list[str]:
-            names = [self.layer_of(r.replace("prev:", "")) for r in self.specs[name].references()]
+            spec = self.specs[name]
+            names = [self.layer_of(r.replace("prev:", "")) for r in [*spec.references(), *spec.param_references()]]
             return [n for n in names if n is not None]
 
         roots = ["output", "end"] + [n for n, s in self.specs.items() if has_loss(s, False)]
         used = reachable([n for n in roots if n in self.specs], refs)
-        return list(type(self._layer).references({"unit": {n: self.network[n] for n in self.specs if n in used}}))
+        options = {"unit": {n: self.network[n] for n in self.specs if n in used}}
+        return list(type(self._layer).references(options)), list(type(self._layer).param_references(options))

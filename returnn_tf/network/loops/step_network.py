@@ -101,6 +101,7 @@ class StepNetwork:
 
     def plan(self) -> Node:
         """Plan all zones and return the output for all steps."""
+        self.parent.state.inner_owners[self.owner] = self._owner_of_params
         for zone in Zone:
             self.builders[zone] = ZoneBuilder(self, zone, self.network, self.parent)
         step_layers = [name for name, zone in self.zones.zones.items() if zone is Zone.STEP]
@@ -108,10 +109,14 @@ class StepNetwork:
             if zone is Zone.BEFORE:
                 self.builders[zone].node(name)
         self._plan_limit(self.builders[Zone.BEFORE])
-        for ref in self.layers.outside_references():
+        values, params = self.layers.outside_references()
+        for ref in values:
             outside = self.parent.resolve_if_right(ref, "Layer %r" % self.owner.path)
             if outside is not None:
                 self.owner.depend(outside)
+        for ref in params:
+            find = functools.partial(self.parent.resolve_if_right, ref, "Layer %r" % self.owner.path)
+            self.parent.state.late_owners.append((self.owner, find))
         if step_layers:
             self._plan_step(step_layers)
         exits = {name: self._exit(name) for name in self.layers.outputs}
@@ -124,6 +129,10 @@ class StepNetwork:
         self.layer.exits = exits
         self.layer.inner = exits["output"]
         return exits["output"]
+
+    def _owner_of_params(self, ref: str, where: str) -> Node:
+        """Return a layer of the loop for a name in ``reuse_params`` of a layer outside."""
+        return self.builders[Zone.AFTER].owner_of_params(ref, where)
 
     def _plan_step(self, names: Sequence[str]) -> None:
         """Plan the layers of a step in rounds, see `returnn_tf.network.loops.rounds`."""

@@ -11,6 +11,7 @@ from returnn_tf.config.options import OptionError
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.reuse import ReuseLevel
 from returnn_tf.layers.loops.loop_nodes import PrevLayer, StepIndexLayer
 from returnn_tf.network.loops.analysis import Zone, Zones
 from returnn_tf.network.planning.builder import NetworkBuilder
@@ -61,6 +62,9 @@ class ZoneBuilder(NetworkBuilder):
             if spec.cls.follows_target(spec.options, self.search):
                 options = {k: v for k, v in spec.options.items() if not k.startswith("explicit_search_source")}
                 self.specs[name] = dataclasses.replace(spec, sources=(), options=options)
+        reuse = loop.owner.layer.reuse_params
+        if reuse is not None:
+            self.outer_reuse = (ReuseLevel(reuse, loop.owner, parent, loop.scope), *self.outer_reuse)
         self._outer_templates, self.template_builder = parent.template_builder, self
         self.loop = loop
         self.zone = zone
@@ -110,7 +114,7 @@ class ZoneBuilder(NetworkBuilder):
         zone = None if name is None else self.loop.zones.zones.get(name)
         if zone is None or zone is self.zone or ref.startswith("base:"):
             return super().owner_of_params(ref, where)
-        return self.loop.builders[zone].resolve(ref, where)
+        return self.loop.builders[zone].owner_of_params(ref, where)
 
     def _step_index(self) -> Node:
         if self._index is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Callable, Optional
 
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node
@@ -37,6 +37,10 @@ class BuildState:
         self.outputs: dict[str, Node] = {}
         self.dims: dict[Dim, Dim] = {}
         self.nested: dict[Node, Scope] = {}
+        #: By layer with layers inside: finds the one whose parameters a name in ``reuse_params`` refers to.
+        self.inner_owners: dict[Node, Callable[[str, str], Node]] = {}
+        #: Layers whose parameters must exist though nothing may need the layer: (user, function that plans the layer).
+        self.late_owners: list[tuple[Node, Callable[[], Optional[Node]]]] = []
         self.open_losses: list[tuple[Scope, Node, LayerSpec]] = []
         self.losses: list[LossNode] = []
         #: The layers in loops whose losses are not computed in this mode; an ordered set.

@@ -11,6 +11,7 @@ from returnn_tf.graph.constraints import check_output_constraints
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.reuse import ReuseLevel
 from returnn_tf.graph.source import SourceLayer
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.checks import LayerError, cycle_error, located, with_beam
@@ -75,6 +76,7 @@ class NetworkBuilder:
         self.template_builder: NetworkBuilder = self if parent is None else parent.template_builder
         self.in_step: bool = parent.in_step if parent is not None else False
         self.loop_dim: Optional[Dim] = parent.loop_dim if parent is not None else None
+        self.outer_reuse: tuple[ReuseLevel, ...] = parent.outer_reuse if parent is not None else ()
         self.specs = state.parse(network, path)
         self._registered = {
             spec.options["register_as_extern_data"]: name
@@ -319,7 +321,11 @@ class NetworkBuilder:
         """Implement `Scope.owner_of_params`."""
         if ref.startswith("base:") and self.parent is not None:
             return self.parent.owner_of_params(ref[len("base:") :], where)
-        return self.resolve(ref, where)
+        local = self._local_name(ref)
+        if local is None or local == ref:
+            return self.resolve(ref, where)
+        inside = self.state.inner_owners.get(self.node(local))
+        return self.resolve(ref, where) if inside is None else inside(ref[len(local) + 1 :], where)
 
     def _scope_of(self, spec: LayerSpec) -> str:
         given: Optional[str] = spec.options.get("name_scope")
@@ -388,6 +394,7 @@ class NetworkBuilder:
                 % (owner.path, did_you_mean("output", builder.specs))
             )
         self.state.nested[owner] = builder
+        self.state.inner_owners[owner] = builder.owner_of_params
         builder.build()
         return builder.node("output")
 

@@ -11,6 +11,7 @@ from returnn_tf.config.errors import shown
 from returnn_tf.config.options import check_options, declared_options, referenced_names
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.registry import LAYERS, LOSSES
+from returnn_tf.graph.reuse import output_references, owner_references
 
 #: Keys of a layer dict that are not options of the class.
 STRUCTURAL = ("class", "from")
@@ -51,7 +52,12 @@ class LayerSpec:
             if info.refs and self.options.get(info.name) is not None:
                 yield from referenced_names(info, self.options[info.name])
         yield from self.cls.references(self.options)
-        yield from reuse_references(self.options.get("reuse_params"))
+        yield from output_references(self.options.get("reuse_params"))
+
+    def param_references(self) -> Iterator[str]:
+        """Return the names of all layers of which this one needs parameters; they may depend on this layer."""
+        yield from owner_references(self.options.get("reuse_params"))
+        yield from self.cls.param_references(self.options)
 
 
 def describe_place(path: str, class_name: str) -> str:
@@ -151,18 +157,6 @@ def with_default_target(spec: LayerSpec, default_target: str) -> LayerSpec:
 def has_loss(spec: LayerSpec, search: bool) -> bool:
     """Return whether a layer has a loss in this mode."""
     return bool(spec.options.get("loss")) and not (search and spec.options.get("loss_only_on_non_search"))
-
-
-def reuse_references(value: Any) -> Iterator[str]:
-    """Return the layer names in ``reuse_params``."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key in ("reuse_layer", "layer_output"):
-            if isinstance(value.get(key), str):
-                yield value[key]
-        for entry in (value.get("map") or {}).values():
-            yield from reuse_references(entry)
 
 
 def scope_name(layer_name: str) -> str:

@@ -70,17 +70,21 @@ class Plan:
         """Return all layers by path."""
         return {node.path: node for node in self.nodes}
 
-    def needed(self, nodes: Iterable[Node], losses: Iterable[LossNode] = ()) -> set[Node]:
-        """Return everything that must be computed for these layers and losses."""
+    def needed(self, nodes: Iterable[Node], losses: Iterable[LossNode] = (), *, params: bool = False) -> set[Node]:
+        """Return everything that must be computed for these layers and losses.
+
+        :param params: also what only provides parameters; with losses this is always included, for its constraints
+        """
         todo = list(nodes)
         for loss in losses:
             todo += loss_deps(loss)
+            params = True
         seen: set[Node] = set()
         while todo:
             node = todo.pop()
             if node not in seen:
                 seen.add(node)
-                todo += node.deps
+                todo += [*node.deps, *node.param_deps] if params else node.deps
         return seen | self._batch_size_source(seen)
 
     def _batch_size_source(self, needed: set[Node]) -> set[Node]:
